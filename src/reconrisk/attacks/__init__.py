@@ -1,0 +1,1 @@
+"""Observation to reconstruction: one file per algorithm, assembled from parts."""

@@ -1,0 +1,1 @@
+"""The only place that holds target, attack and bound together."""

@@ -1,0 +1,83 @@
+"""All that the adversary receives. There is no field for the target, and no way from here to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from reconrisk.core.reconstruction import Reconstruction
+from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.validation import check_all_finite, check_not_empty, check_real, check_whole, refuse
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class ForwardMap(Protocol):
+    """What the adversary can recompute: candidate records and labels to what their release would have been.
+
+    ``inputs`` is a batch of records, ``labels`` its class indices; the result has one entry per released tensor,
+    for the batch as a whole.
+    """
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+        """The release that these candidates would have caused."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What was released, how such releases arise, and the side information the threat model grants.
+
+    ``released`` maps names (of parameters, usually) to tensors. ``labels`` is set only if the threat knows them.
+    """
+
+    released: Mapping[str, Tensor]
+    forward: ForwardMap
+    threat: ThreatModel
+    input_shape: tuple[int, ...]
+    data_range: tuple[float, float]
+    batch_size: int = 1
+    labels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not self.released:
+            raise refuse("released", {}, "to hold at least one tensor")
+        for name, tensor in self.released.items():
+            check_all_finite(f"released[{name!r}]", tensor, "Check the training step that produced it.")
+        low, high = (check_real("data_range", end) for end in self.data_range)
+        if not low < high:
+            raise refuse("data_range", self.data_range, "to be (low, high) with low < high")
+        check_whole("batch_size", self.batch_size)
+        if self.labels is not None:
+            check_not_empty("labels", self.labels)
+            if Knows.LABELS not in self.threat.knows:
+                raise refuse(
+                    "labels",
+                    self.labels,
+                    "to be None for a threat that does not know labels",
+                    "Add Knows.LABELS to the threat.",
+                )
+            if len(self.labels) != self.batch_size:
+                raise refuse("labels", self.labels, f"to have batch_size={self.batch_size} entries")
+
+    def __repr__(self) -> str:
+        """Names and sizes instead of tensors."""
+        size = sum(tensor.numel() for tensor in self.released.values())
+        records = f"{self.batch_size} x {self.input_shape}"
+        return f"Observation({len(self.released)} tensors, {size} values, {records}, {self.threat})"
+
+
+class Attack(Protocol):
+    """A configured estimator of the private records from an observation."""
+
+    @property
+    def needs(self) -> ThreatModel:
+        """The weakest adversary who could run it."""
+        ...
+
+    def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
+        """Estimate the records behind ``observation``."""
+        ...

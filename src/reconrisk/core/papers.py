@@ -1,0 +1,49 @@
+"""The papers this package implements, and statements in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reconrisk.core.serialization import serializable
+
+
+@serializable
+@dataclass(frozen=True)
+class Reference:
+    """A statement and where it stands, so that every number can be traced.
+
+    >>> print(Reference("Theorem 2", "guo2022"))
+    Theorem 2, guo2022
+    """
+
+    statement: str
+    source: str
+
+    def __str__(self) -> str:
+        """Statement first, as in a citation."""
+        return f"{self.statement}, {self.source}"
+
+
+PAPERS = {
+    "riess2025": (
+        "Riess, Schwethelm, Kaiser, Mueller, Schnabel, Rueckert, Ziller (2025). From Mean to Extreme: Formal Differential "
+        "Privacy Bounds on the Success of Real-World Data Reconstruction Attacks. https://arxiv.org/abs/2402.12861"
+    ),
+    "guo2022": (
+        "Guo, Karrer, Chaudhuri, van der Maaten (2022). Bounding Training Data Reconstruction in Private (Deep) "
+        "Learning. https://arxiv.org/abs/2201.12383"
+    ),
+    "balle2022": (
+        "Balle, Cherubin, Hayes (2022). Reconstructing Training Data with Informed Adversaries. "
+        "https://arxiv.org/abs/2201.04845"
+    ),
+    "meng2025": (
+        "Meng, Huang, Chen, Hou, Zheng (2025). Enhanced Privacy Leakage from Noise-Perturbed Gradients via "
+        "Gradient-Guided Conditional Diffusion Models. https://arxiv.org/abs/2511.10423"
+    ),
+    "chen2025": (
+        "Chen, Gursoy, Lei (2025). Optimal Defenses Against Data Reconstruction Attacks. "
+        "https://arxiv.org/abs/2411.03746"
+    ),
+}
+"""Short name of each paper and how to cite it."""

@@ -1,0 +1,115 @@
+"""JSON round trip for the values that go into a report.
+
+A registered dataclass becomes an object whose ``kind`` is its class name; enums become their values, sets sorted
+lists, infinities the strings that ``float`` reads back. Reading calls the constructors, so a file cannot hold what code
+could not build.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import types
+import typing
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+from reconrisk.core.errors import InvalidInput
+
+T = TypeVar("T")
+
+_KINDS: dict[str, type] = {}
+
+
+def serializable(cls: type[T]) -> type[T]:
+    """Register a dataclass for the JSON round trip, under its own name."""
+    _KINDS[cls.__name__] = cls
+    return cls
+
+
+def to_json(value: object, *, indent: int | None = None) -> str:
+    """A registered value as JSON text.
+
+    >>> from reconrisk.core.mechanism import Gaussian
+    >>> to_json(Gaussian(noise_multiplier=1.1))
+    '{"kind": "Gaussian", "noise_multiplier": 1.1, "clip_norm": 1.0}'
+    """
+    return json.dumps(to_plain(value), indent=indent, allow_nan=False)
+
+
+def from_json(text: str) -> Any:
+    """The value that :func:`to_json` wrote.
+
+    >>> from_json('{"kind": "Gaussian", "noise_multiplier": 1.1, "clip_norm": 1.0}')
+    Gaussian(noise_multiplier=1.1, clip_norm=1.0)
+    """
+    return from_plain(json.loads(text))
+
+
+def to_plain(value: object) -> Any:
+    """A registered value as dictionaries, lists, strings and numbers."""
+    if dataclasses.is_dataclass(value) and type(value).__name__ in _KINDS:
+        fields = {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **fields}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(to_plain(item) for item in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise InvalidInput(
+        f"Expected a value that a report may hold, it is {type(value).__name__}. Store arrays as safetensors."
+    )
+
+
+def from_plain(plain: Any) -> Any:
+    """The value that :func:`to_plain` took apart."""
+    if isinstance(plain, list):
+        return tuple(from_plain(item) for item in plain)
+    if not isinstance(plain, dict):
+        return plain
+    kind = plain.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise InvalidInput(f"Expected kind={kind!r} to be one of {', '.join(sorted(_KINDS))}.{_nearest(kind, _KINDS)}")
+    hints = _hints(_KINDS[kind])
+    given = {name: item for name, item in plain.items() if name != "kind"}
+    for name in given:
+        if name not in hints:
+            raise InvalidInput(f"Expected {kind}.{name} to be one of {', '.join(hints)}.{_nearest(name, hints)}")
+    try:
+        return _KINDS[kind](**{name: _restored(from_plain(item), hints[name]) for name, item in given.items()})
+    except TypeError as error:
+        raise InvalidInput(f"Expected all fields of {kind}: {', '.join(hints)}. {error}.") from error
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _restored(item: Any, hint: Any) -> Any:
+    """Undo what JSON cannot express: enums, sets, and infinities written as strings."""
+    if item is None or dataclasses.is_dataclass(item):
+        return item
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = next(choice for choice in typing.get_args(hint) if choice is not types.NoneType)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(item)
+    if hint is float and isinstance(item, (str, int)) and not isinstance(item, bool):
+        return float(item)
+    if typing.get_origin(hint) in (frozenset, tuple):
+        return typing.get_origin(hint)(_restored(each, typing.get_args(hint)[0]) for each in item)
+    return item
+
+
+def _nearest(name: object, known: typing.Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f" Did you mean {close[0]}?" if close else ""

@@ -1,0 +1,96 @@
+"""What an adversary sees, knows and controls: a partial order in which more is stronger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from reconrisk.core.serialization import serializable
+
+
+class Sees(Enum):
+    """What leaves the machine and reaches the adversary."""
+
+    FINAL_MODEL = "final-model"
+    ONE_UPDATE = "one-update"
+    EVERY_UPDATE = "every-update"
+
+
+class Knows(Enum):
+    """Side information of the adversary about the target and the training."""
+
+    LABELS = "labels"
+    RECORD_NORM = "record-norm"
+    OTHER_RECORDS = "other-records"
+    INITIALISATION = "initialisation"
+    PRIOR = "prior"
+    BATCH_STATISTICS = "batch-statistics"
+    DEFENSE = "defense"
+
+
+class Controls(Enum):
+    """What the adversary may choose."""
+
+    MODEL_PARAMETERS = "model-parameters"
+
+
+_SEEN_BY = {
+    Sees.FINAL_MODEL: frozenset({Sees.FINAL_MODEL}),
+    Sees.ONE_UPDATE: frozenset({Sees.ONE_UPDATE}),
+    Sees.EVERY_UPDATE: frozenset(Sees),
+}
+
+
+@serializable
+@dataclass(frozen=True)
+class ThreatModel:
+    """An adversary by its powers; ``covers`` is the partial order between two of them.
+
+    >>> curious = ThreatModel(sees=Sees.ONE_UPDATE)
+    >>> informed = ThreatModel(sees=Sees.EVERY_UPDATE, knows={Knows.OTHER_RECORDS, Knows.LABELS})
+    >>> informed.covers(curious), curious.covers(informed)
+    (True, False)
+    """
+
+    sees: Sees
+    knows: frozenset[Knows] = frozenset()
+    controls: frozenset[Controls] = frozenset()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sees", Sees(self.sees))
+        object.__setattr__(self, "knows", frozenset(Knows(item) for item in self.knows))
+        object.__setattr__(self, "controls", frozenset(Controls(item) for item in self.controls))
+
+    def covers(self, other: ThreatModel) -> bool:
+        """Whether this adversary has every power of ``other``: a guarantee against it then holds against ``other``.
+
+        Guarantee: reflexive, transitive and antisymmetric. Every update includes one update and, being all
+        that training adds to the initialisation, the final model.
+        """
+        return other.sees in _SEEN_BY[self.sees] and other.knows <= self.knows and other.controls <= self.controls
+
+    def knowing(self, *items: Knows) -> ThreatModel:
+        """The same adversary with more side information."""
+        return replace(self, knows=self.knows | frozenset(items))
+
+    def __repr__(self) -> str:
+        """Powers in words, sorted, so that equal threats print equally."""
+        return f"ThreatModel(sees={self.sees.value}, knows={_listed(self.knows)}, controls={_listed(self.controls)})"
+
+
+def _listed(items: Iterable[Enum]) -> str:
+    return "+".join(sorted(str(item.value) for item in items)) or "nothing"
+
+
+HONEST_BUT_CURIOUS = ThreatModel(sees=Sees.ONE_UPDATE)
+"""A server that reads one update and follows the protocol."""
+
+MALICIOUS_SERVER = ThreatModel(sees=Sees.ONE_UPDATE, controls=frozenset(Controls))
+"""A server that chooses the model parameters on which the update is computed."""
+
+INFORMED = ThreatModel(sees=Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.PRIOR}))
+"""The informed adversary of balle2022: every record but one, and the trained model."""
+
+STRONGEST = ThreatModel(sees=Sees.EVERY_UPDATE, knows=frozenset(Knows), controls=frozenset(Controls))
+"""Every power at once: what a differential privacy guarantee holds against."""

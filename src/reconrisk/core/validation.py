@@ -1,0 +1,107 @@
+"""One vocabulary for the checks on arguments: ``Expected {name}={value} {condition}. {remedy}``.
+
+Each check returns the value it accepted, so that it can stand inside an expression.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+from reconrisk.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def refuse(name: str, value: object, condition: str, remedy: str = "") -> InvalidInput:
+    """The error for an argument outside its domain.
+
+    >>> raise refuse("clip_norm", -1.0, "> 0", "Pass the norm used in training.")
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidInput: Expected clip_norm=-1.0 > 0. Pass the norm used in training.
+    """
+    return InvalidInput(f"Expected {name}={value!r} {condition}. {remedy}".rstrip())
+
+
+def check_real(name: str, value: Any, remedy: str = "") -> float:
+    """A real number, not NaN; infinities pass."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise refuse(name, value, "to be a number", remedy)
+    if math.isnan(value):
+        raise refuse(name, float(value), "to be a number, not NaN", remedy)
+    return float(value)
+
+
+def check_finite(name: str, value: Any, remedy: str = "") -> float:
+    """A finite real number."""
+    number = check_real(name, value, remedy)
+    if math.isinf(number):
+        raise refuse(name, number, "to be finite", remedy)
+    return number
+
+
+def check_positive(name: str, value: Any, remedy: str = "") -> float:
+    """A finite number above zero."""
+    number = check_finite(name, value, remedy)
+    if number <= 0:
+        raise refuse(name, number, "> 0", remedy)
+    return number
+
+
+def check_nonnegative(name: str, value: Any, remedy: str = "") -> float:
+    """A finite number at or above zero."""
+    number = check_finite(name, value, remedy)
+    if number < 0:
+        raise refuse(name, number, ">= 0", remedy)
+    return number
+
+
+def check_probability(name: str, value: Any, remedy: str = "") -> float:
+    """A number in [0, 1]."""
+    number = check_real(name, value, remedy)
+    if not 0 <= number <= 1:
+        raise refuse(name, number, "in [0, 1]", remedy)
+    return number
+
+
+def check_whole(name: str, value: Any, minimum: int = 1, remedy: str = "") -> int:
+    """A whole number of at least ``minimum``; ``3.0`` is accepted, ``3.5`` and ``True`` are not."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value).is_integer():
+        raise refuse(name, value, "to be a whole number", remedy)
+    number = int(float(value)) if not isinstance(value, int) else value
+    if number < minimum:
+        raise refuse(name, number, f">= {minimum}", remedy)
+    return number
+
+
+def check_same_shape(name: str, value: Tensor, other_name: str, other: Tensor, remedy: str = "") -> None:
+    """Two arrays of one shape."""
+    if tuple(value.shape) != tuple(other.shape):
+        raise refuse(f"{name}.shape", tuple(value.shape), f"to equal {other_name}.shape={tuple(other.shape)}", remedy)
+
+
+def check_not_empty(name: str, value: Sequence[Any] | Tensor, remedy: str = "") -> None:
+    """At least one element."""
+    if len(value) == 0:
+        raise InvalidInput(f"Expected {name} with at least one element, it is empty. {remedy}".rstrip())
+
+
+def check_all_finite(name: str, value: Tensor, remedy: str = "") -> None:
+    """A tensor without NaN and infinities; the message counts the offenders and names the first."""
+    _check_none(name, value, ~value.isfinite(), "to be finite", remedy)
+
+
+def check_all_numbers(name: str, value: Tensor, remedy: str = "") -> None:
+    """A tensor without NaN; infinities pass."""
+    _check_none(name, value, value.isnan(), "to be numbers", remedy)
+
+
+def _check_none(name: str, value: Tensor, bad: Tensor, condition: str, remedy: str) -> None:
+    count = int(bad.sum())
+    if count:
+        first = tuple(int(i) for i in bad.nonzero()[0])
+        problem = f"{count} of {value.numel()} values are not, first at index {first}"
+        raise InvalidInput(f"Expected {name} {condition}, {problem}. {remedy}".rstrip())

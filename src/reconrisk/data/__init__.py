@@ -1,0 +1,1 @@
+"""Datasets in the wheel, and loaders for the usual files on disk."""

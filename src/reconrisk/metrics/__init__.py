@@ -1,0 +1,1 @@
+"""Estimate and target to one score per record, and the matching of batches."""

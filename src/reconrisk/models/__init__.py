@@ -1,0 +1,1 @@
+"""The architectures the papers attack; nothing else depends on a particular one."""

@@ -1,0 +1,1 @@
+"""What the adversary believes about records before any release."""

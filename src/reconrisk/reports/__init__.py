@@ -1,0 +1,1 @@
+"""Results to pictures, text and JSON. No torch, no recomputation."""
