@@ -1,1 +1,1 @@
-"""Guarantees from numbers about mechanisms: reconstruction robustness, analytic inversion, Fisher, Bayesian. No torch."""
+"""Guarantees from numbers about mechanisms: reconstruction robustness, inversion, Fisher, Bayesian. No torch."""

@@ -26,8 +26,9 @@ class Reference:
 
 PAPERS = {
     "riess2025": (
-        "Riess, Schwethelm, Kaiser, Mueller, Schnabel, Rueckert, Ziller (2025). From Mean to Extreme: Formal Differential "
-        "Privacy Bounds on the Success of Real-World Data Reconstruction Attacks. https://arxiv.org/abs/2402.12861"
+        "Riess, Schwethelm, Kaiser, Mueller, Schnabel, Rueckert, Ziller (2025). From Mean to Extreme: Formal "
+        "Differential Privacy Bounds on the Success of Real-World Data Reconstruction Attacks. "
+        "https://arxiv.org/abs/2402.12861"
     ),
     "guo2022": (
         "Guo, Karrer, Chaudhuri, van der Maaten (2022). Bounding Training Data Reconstruction in Private (Deep) "
