@@ -1,0 +1,37 @@
+"""What a count of successes proves about the probability behind it."""
+
+from __future__ import annotations
+
+from scipy.special import betaincinv
+
+from reconrisk.core.guarantee import Estimate
+from reconrisk.core.validation import check_probability, check_whole, refuse
+
+
+def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
+    r"""Exact two-sided interval for a success probability from independent trials.
+
+    .. math:: [B^{-1}_{\alpha/2}(k, n-k+1),\; B^{-1}_{1-\alpha/2}(k+1, n-k)], \quad \alpha = 1 - \text{confidence}
+
+    Assumes: independent trials with one success probability.
+    Notation: ``successes`` is :math:`k`, ``trials`` is :math:`n`, :math:`B^{-1}_p(a, b)` the ``p`` quantile of the
+    Beta distribution.
+    Guarantee: covers the truth with probability at least ``confidence``; either end alone misses it with
+    probability at most ``(1 - confidence) / 2``, so that ``low`` is a one-sided bound at ``(1 + confidence) / 2``.
+    Edge cases: no success gives ``low = 0``, only successes give ``high = 1``.
+    Reference: `Clopper and Pearson (1934) <https://doi.org/10.1093/biomet/26.4.404>`_.
+
+    >>> print(clopper_pearson(3, 20))
+    0.15 [0.03207, 0.3789] (95% Clopper-Pearson, 20 samples)
+    """
+    trials = check_whole("trials", trials, remedy="An interval needs at least one trial.")
+    successes = check_whole("successes", successes, minimum=0)
+    if successes > trials:
+        raise refuse("successes", successes, f"<= trials={trials}")
+    if not 0 < check_probability("confidence", confidence) < 1:
+        raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+    tail = (1 - confidence) / 2
+    low = 0.0 if successes == 0 else float(betaincinv(successes, trials - successes + 1, tail))
+    # By reflection, because 1 - tail would round a small tail away.
+    high = 1.0 if successes == trials else 1 - float(betaincinv(trials - successes, successes + 1, tail))
+    return Estimate(successes / trials, low, high, float(confidence), trials, "Clopper-Pearson")
