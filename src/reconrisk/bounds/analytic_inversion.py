@@ -1,0 +1,291 @@
+"""The error law of analytic gradient inversion under Gaussian noise (riess2025): one attack, not a bound on others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from reconrisk.bounds.chi_square import log_gamma_density, log_gammainc, log_gammainc_inverse
+from reconrisk.bounds.hits import Hits, gaussian_and_hits
+from reconrisk.core.law import Law, mse_threshold
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.papers import Reference
+from reconrisk.core.serialization import serializable
+from reconrisk.core.validation import check_positive, check_probability, check_real, check_whole, refuse
+
+Floats = NDArray[np.float64]
+
+ATTACK = "riess2025's optimal analytic gradient inversion"
+_NEGLIGIBLE = 45.0  # exp(-45) is below rounding
+_NORM_REMEDY = "Pass the norm of the record, or the smallest nonzero norm in the data."
+
+
+@serializable
+@dataclass(frozen=True, repr=False)
+class ChiSquareLaw(Law):
+    """Error law of an unbiased estimate with independent Gaussian errors of equal ``variance`` in each coordinate.
+
+    The mean squared error is ``variance / dimension`` times a chi-square variable of ``dimension`` degrees of freedom.
+    """
+
+    attack: str
+    reference: Reference
+    dimension: int
+    variance: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dimension", check_whole("dimension", self.dimension))
+        check_positive("variance", self.variance)
+
+    @property
+    def _shape(self) -> float:
+        return self.dimension / 2
+
+    def log_cdf(self, mse: ArrayLike) -> Floats:
+        """Logarithm of the probability that the error is at most ``mse``."""
+        return log_gammainc(self._shape, self._shape * (_errors(mse) / self.variance))
+
+    def log_pdf(self, mse: ArrayLike) -> Floats:
+        """Logarithm of the density of the error at ``mse``."""
+        errors = _errors(mse)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = math.log(self._shape) + log_gamma_density(self._shape, self._shape * (errors / self.variance))
+            inside = logs - np.log(errors)
+        at_zero = {1: math.inf, 2: -math.log(self.variance)}.get(self.dimension, -math.inf)
+        return np.asarray(np.where(errors == 0, at_zero, inside))
+
+    def pdf(self, mse: ArrayLike) -> Floats:
+        """Density of the error at ``mse``."""
+        return np.asarray(np.exp(self.log_pdf(mse)))
+
+    def quantile_from_log(self, log_probability: float) -> float:
+        """The error not exceeded with probability ``exp(log_probability)``; 0 where it is below the smallest float."""
+        _check_log_probability(log_probability)
+        return self.variance / self._shape * log_gammainc_inverse(self._shape, log_probability)
+
+    @property
+    def expected_mse(self) -> float:
+        """Mean of the error: the variance of one coordinate."""
+        return self.variance
+
+
+@serializable
+@dataclass(frozen=True, repr=False)
+class RunLaw(Law):
+    """Error law of the average over all releases of a run that contain the record; a run without any is a failure.
+
+    ``variance`` is that of one observation; the average over k has ``variance / k``.
+    """
+
+    attack: str
+    reference: Reference
+    dimension: int
+    variance: float
+    hits: Hits
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dimension", check_whole("dimension", self.dimension))
+        check_positive("variance", self.variance)
+
+    def log_cdf(self, mse: ArrayLike) -> Floats:
+        """Logarithm of the probability that the record is hit and the error is at most ``mse``."""
+        errors = _errors(mse)
+        return np.asarray([self._log_mixture(float(error), pdf=False) for error in errors.ravel()]).reshape(
+            errors.shape
+        )
+
+    def pdf(self, mse: ArrayLike) -> Floats:
+        """Density of the error at ``mse``; it integrates to the probability of at least one hit."""
+        errors = _errors(mse)
+        logs = [self._log_mixture(float(error), pdf=True) for error in errors.ravel()]
+        return np.asarray(np.exp(logs)).reshape(errors.shape)
+
+    def quantile_from_log(self, log_probability: float) -> float:
+        """The error not exceeded with this probability; inf if even one hit is less likely than that."""
+        _check_log_probability(log_probability)
+        if log_probability == -math.inf:
+            return 0.0
+        if log_probability >= float(self.hits.log_at_least(1)):
+            return math.inf
+        low, high = self._given(self.hits.attempts).quantile_from_log(log_probability), self.variance
+        while float(self.log_cdf(high)) < log_probability:
+            high *= 2
+        while low > 0 and high - low > 1e-14 * high:
+            middle = math.sqrt(low * high) if high > 2 * low else (low + high) / 2
+            if not low < middle < high:
+                break
+            low, high = (middle, high) if float(self.log_cdf(middle)) < log_probability else (low, middle)
+        return high
+
+    @property
+    def expected_mse(self) -> float:
+        """Mean of the error: infinite as soon as a run may miss the record."""
+        return self.variance / self.hits.attempts if self.hits.probability == 1 else math.inf
+
+    def _given(self, hits: int) -> ChiSquareLaw:
+        return ChiSquareLaw(self.attack, self.reference, self.dimension, self.variance / hits)
+
+    def _log_mixture(self, error: float, *, pdf: bool) -> float:
+        """Sum in log space over the hit counts that matter; no hit contributes nothing.
+
+        What is left out is below ``exp(-45)`` of the largest term, because the law given the hits is at most
+        ``ceiling`` there.
+        """
+        rungs = self.hits.rungs(64)[1:]
+        given = self._log_given(rungs, error, pdf=pdf)
+        largest = float(np.max(self.hits.log_pmf(rungs) + given))
+        if not math.isfinite(largest):
+            return largest
+        ceiling = max(0.0, float(given.max())) + math.log(self.hits.attempts)
+        low, high = self.hits.likely(largest - ceiling - _NEGLIGIBLE)
+        counts = np.arange(max(low, 1), high + 1)
+        return float(logsumexp(self.hits.log_pmf(counts) + self._log_given(counts, error, pdf=pdf)))
+
+    def _log_given(self, counts: NDArray[np.int64], error: float, *, pdf: bool) -> Floats:
+        one = self._given(1)
+        if pdf:
+            return one.log_pdf(counts * error) + np.log(counts)
+        return one.log_cdf(counts * error)
+
+
+def analytic_inversion_law(mechanism: Mechanism, *, dimension: int, norm: float, observations: int = 1) -> ChiSquareLaw:
+    r"""Error law of the optimal analytic gradient inversion of riess2025, averaged over matched observations.
+
+    .. math:: P(\mathrm{MSE} \le \eta) = P\bigl(\tfrac d2, \tfrac{k d \eta}{2 \sigma^2 \|x\|^2}\bigr)
+
+    with P the regularised lower incomplete gamma function. The attack reads :math:`y = x/\|x\| + N(0, \sigma^2 I)` and
+    answers :math:`\|x\| y`.
+
+    Assumes: clipping binds (see :func:`neurons_needed`), unit loss weights, no bias gradient, the norm is known, and
+    the ``observations`` releases of the record are recognised as such.
+    Notation: ``dimension`` d, ``norm`` |x|, ``observations`` k, noise multiplier sigma; the clip norm cancels.
+    Guarantee: none. It is the law of one attack; riess2025 calls it a bound on any reconstruction, which it is only
+    over translation-equivariant attacks. A constant guess or shrinkage can be far above, and so can the guarantee of
+    :func:`reconrisk.bounds.known_norm.from_scratch_success`.
+    Edge cases: with sampling or repetition this is still the law after ``observations`` hits;
+    :func:`training_run_law` weighs the number of hits.
+    Reference: Theorem IV.5 and Proposition IV.10, riess2025.
+
+    >>> from reconrisk.core.mechanism import Gaussian
+    >>> law = analytic_inversion_law(Gaussian(noise_multiplier=0.1), dimension=4, norm=2.0)
+    >>> round(law.success(mse=0.3 * law.expected_mse), 3)
+    0.122
+    >>> "not a bound on other attacks" in str(law)
+    True
+    """
+    gaussian, hits = gaussian_and_hits(mechanism)
+    count = check_whole("observations", observations)
+    if hits.attempts > 1 and count > hits.attempts:
+        raise refuse(
+            "observations", count, f"<= {hits.attempts}, the steps of the mechanism", "Raise steps or lower it."
+        )
+    check_positive("norm", norm, _NORM_REMEDY)
+    variance = (gaussian.noise_multiplier * norm) ** 2 / count
+    statement = "Theorem IV.5" if count == 1 else "Theorem IV.5 and Proposition IV.10"
+    attack = ATTACK if count == 1 else f"{ATTACK}, averaged over {count} matched observations"
+    return ChiSquareLaw(attack, Reference(statement, "riess2025"), dimension, variance)
+
+
+def training_run_law(
+    mechanism: Mechanism,
+    *,
+    dimension: int,
+    norm: float,
+    attempts: int | None = None,
+    hit_probability: float | None = None,
+) -> RunLaw:
+    r"""Error law of the same attack over a training run, in which the record appears a random number of times.
+
+    .. math:: P(\mathrm{MSE} \le \eta) = \sum_{k \ge 1} \binom Kk p^k (1-p)^{K-k}
+              P\bigl(\tfrac d2, \tfrac{k d \eta}{2 \sigma^2 \|x\|^2}\bigr)
+
+    Assumes: as :func:`analytic_inversion_law`; the attacker recognises every release of the record.
+    Notation: ``attempts`` K, ``hit_probability`` p; by default steps and sampling probability of the mechanism. For
+    riess2025's batches of one record out of n pass ``hit_probability=1/n``.
+    Guarantee: none; see :func:`analytic_inversion_law`. riess2025 prints the weights as C(K,k)/n^K, which sum to
+    (2/n)^K.
+    Edge cases: certain hits give the law of K observations.
+    Reference: Section IV-C, riess2025, corrected.
+
+    >>> from reconrisk.core.mechanism import dp_sgd
+    >>> run = dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=100)
+    >>> round(training_run_law(run, dimension=16, norm=1.0).success(mse=0.5), 4)
+    0.1938
+    """
+    gaussian, hits = gaussian_and_hits(mechanism)
+    hits = Hits(
+        attempts=hits.attempts if attempts is None else attempts,
+        probability=hits.probability if hit_probability is None else hit_probability,
+    )
+    if hits.probability == 0:
+        raise refuse("hit_probability", 0.0, "> 0", "A record that is never sampled is not released.")
+    check_positive("norm", norm, _NORM_REMEDY)
+    variance = (gaussian.noise_multiplier * norm) ** 2
+    attack = f"{ATTACK}, averaged over the hits in {hits.attempts} attempts"
+    return RunLaw(attack, Reference("Section IV-C, corrected", "riess2025"), dimension, variance, hits)
+
+
+def noise_multiplier_from_success(
+    success_probability: float,
+    *,
+    dimension: int,
+    norm: float,
+    mse: float | None = None,
+    psnr: float | None = None,
+    data_range: float = 1.0,
+    observations: int = 1,
+) -> float:
+    r"""The noise multiplier at which riess2025's attack reaches the threshold with the stated probability.
+
+    .. math:: \sigma^2 = \frac{k d \eta}{2 \|x\|^2 \, P^{-1}(d/2, \gamma)}
+
+    Assumes: as :func:`analytic_inversion_law`.
+    Guarantee: none against other attacks; it calibrates to this one.
+    Edge cases: probabilities 0 and 1 are refused: they need infinite or no noise.
+    Reference: Corollary IV.11 solved for the noise, riess2025.
+
+    >>> round(noise_multiplier_from_success(0.122, dimension=4, norm=2.0, mse=0.012), 3)
+    0.1
+    """
+    check_probability("success_probability", success_probability)
+    if not 0 < success_probability < 1:
+        raise refuse("success_probability", success_probability, "in (0, 1)", "0 needs infinite noise, 1 needs none.")
+    threshold = check_positive("mse", mse_threshold(mse=mse, psnr=psnr, data_range=data_range))
+    check_positive("norm", norm, _NORM_REMEDY)
+    shape = check_whole("dimension", dimension) / 2
+    count = check_whole("observations", observations)
+    return math.sqrt(count * shape * threshold / log_gammainc_inverse(shape, math.log(success_probability))) / norm
+
+
+def neurons_needed(clip_norm: float, *, norm: float) -> int:
+    r"""How many neurons riess2025's linear layer needs so that clipping binds for every record of at least this norm.
+
+    .. math:: M = \max\bigl(1, \lceil (C/\|x\|_{\min})^2 \rceil\bigr)
+
+    The gradient of M neurons with unit weights has norm :math:`\sqrt M \|x\|`; equation 16 of riess2025 prints the
+    ratio unsquared.
+
+    Reference: Theorem IV.1, riess2025, corrected.
+
+    >>> neurons_needed(5.0, norm=1.0)
+    25
+    """
+    check_positive("clip_norm", clip_norm, "Pass the norm used in training.")
+    check_positive("norm", norm, _NORM_REMEDY)
+    return max(1, math.ceil((clip_norm / norm) ** 2))
+
+
+def _errors(mse: ArrayLike) -> Floats:
+    errors = np.asarray(mse, dtype=float)
+    if not (np.isfinite(errors).all() and (errors >= 0).all()):
+        raise refuse("mse", mse, "to be finite and >= 0")
+    return errors
+
+
+def _check_log_probability(value: float) -> None:
+    if check_real("log_probability", value) > 0:
+        raise refuse("log_probability", value, "<= 0", "Pass the natural logarithm of a probability.")

@@ -1,0 +1,115 @@
+"""How often a record is in what is released: the binomial law of hits, in log space and on the safe side."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from reconrisk.core.mechanism import Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.core.serialization import serializable
+from reconrisk.core.validation import check_probability, check_whole, refuse
+
+Floats = NDArray[np.float64]
+
+_SMALLEST_TAIL = 1e-280
+
+
+@serializable
+@dataclass(frozen=True)
+class Hits:
+    """The number of releases that contain the record: Binomial(``attempts``, ``probability``).
+
+    >>> round(math.exp(Hits(attempts=3, probability=0.5).log_pmf(2)), 12)
+    0.375
+    """
+
+    attempts: int
+    probability: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attempts", check_whole("attempts", self.attempts))
+        check_probability("probability", self.probability)
+
+    def log_pmf(self, hits: ArrayLike) -> Floats:
+        """Logarithm of the probability of exactly ``hits``, without underflow."""
+        k = np.asarray(hits, dtype=float)
+        choose = special.gammaln(self.attempts + 1) - special.gammaln(k + 1) - special.gammaln(self.attempts - k + 1)
+        return np.asarray(
+            choose + special.xlogy(k, self.probability) + special.xlog1py(self.attempts - k, -self.probability)
+        )
+
+    def log_at_least(self, hits: ArrayLike) -> Floats:
+        """Upper bound on the logarithm of the probability of ``hits`` or more: exact, below 1e-280 by Chernoff.
+
+        >>> round(float(Hits(attempts=3, probability=0.5).log_at_least(3)) - math.log(0.125), 12)
+        0.0
+        """
+        k = np.asarray(hits, dtype=float)
+        exact = np.where(k <= 0, 1.0, special.betainc(np.maximum(k, 1), self.attempts - k + 1, self.probability))
+        share = np.maximum(k / self.attempts, self.probability)
+        with np.errstate(divide="ignore"):
+            logs = np.log(exact)
+        divergence = special.rel_entr(share, self.probability) + special.rel_entr(1 - share, 1 - self.probability)
+        chernoff = -self.attempts * divergence
+        return np.asarray(np.where(exact > _SMALLEST_TAIL, logs, chernoff))
+
+    def likely(self, log_level: float) -> tuple[int, int]:
+        """Smallest and largest number of hits with ``log_pmf`` at or above ``log_level``; the mode where none has.
+
+        >>> Hits(attempts=100, probability=0.1).likely(math.log(0.1))
+        (8, 11)
+        """
+        mode = min(self.attempts, int((self.attempts + 1) * self.probability))
+        ends = []
+        for outside in (-1, self.attempts + 1):
+            inside = mode
+            while abs(outside - inside) > 1:
+                middle = (outside + inside) // 2
+                if float(self.log_pmf(middle)) >= log_level:
+                    inside = middle
+                else:
+                    outside = middle
+            ends.append(inside)
+        return ends[0], ends[1]
+
+    def rungs(self, most: int) -> NDArray[np.int64]:
+        """At most about ``most`` hit counts from 0 to ``attempts``, dense where the hits are likely.
+
+        >>> Hits(attempts=3, probability=0.5).rungs(100).tolist()
+        [0, 1, 2, 3]
+        """
+        if self.attempts < most:
+            return np.arange(self.attempts + 1)
+        mean = self.attempts * self.probability
+        spread = 8 * math.sqrt(mean * (1 - self.probability)) + 8
+        likely = np.linspace(max(0.0, mean - spread), min(float(self.attempts), mean + spread), most // 2)
+        spaced = np.geomspace(1, self.attempts, most // 2)
+        return np.unique(np.ceil(np.concatenate([[0.0], likely, spaced, [self.attempts]])).astype(np.int64))
+
+
+def gaussian_and_hits(mechanism: Mechanism) -> tuple[Gaussian, Hits]:
+    """One noisy release, and how often the record is part of one.
+
+    >>> from reconrisk.core.mechanism import dp_sgd
+    >>> gaussian_and_hits(dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=500))[1]
+    Hits(attempts=500, probability=0.01)
+    """
+    steps = 1
+    probability = 1.0
+    inner: object = mechanism
+    if isinstance(inner, Repeated):
+        steps, inner = inner.steps, inner.mechanism
+    if isinstance(inner, PoissonSampled):
+        probability, inner = inner.sampling_probability, inner.mechanism
+    if not isinstance(inner, Gaussian):
+        raise refuse(
+            "mechanism",
+            mechanism,
+            "to be a Gaussian release, possibly sampled and repeated",
+            "An epsilon alone does not fix the noise: pass dp_sgd(noise_multiplier=...).",
+        )
+    return inner, Hits(attempts=steps, probability=probability)
