@@ -1,0 +1,88 @@
+"""The networks of chen2025, with LeakyReLU so that no gradient vanishes identically."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from reconrisk.core.validation import check_whole
+from reconrisk.models.initialisation import initialised
+from reconrisk.models.layers import Activation, Norm, dense, normalised
+from reconrisk.models.shape import check_classes, check_shape, flat_features
+
+
+def chen2025_mnist(
+    shape: Sequence[int] = (1, 28, 28),
+    classes: int = 10,
+    *,
+    activation: Activation = nn.LeakyReLU,
+    rng: torch.Generator | None = None,
+) -> nn.Sequential:
+    """SimpleConvNet, which chen2025 trains on MNIST: two 3x3 convolutions with max-pooling, then 32 units.
+
+    Parameters: 119,530 ("120k", appendix C.1); layer names and sizes are those of Table 1.
+    Initialisation: torch's default, as in the paper's listing.
+    Edge cases: the smallest images are 4 x 4.
+    Reference: appendix D.4 (listing and Table 1), chen2025.
+
+    >>> chen2025_mnist()(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+    channels, classes = check_shape(shape)[0], check_classes(classes)
+
+    def build() -> nn.Sequential:
+        convolutions = nn.Sequential(
+            nn.Conv2d(channels, 32, kernel_size=3, padding=1),
+            activation(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, kernel_size=3, padding=1),
+            activation(),
+            nn.MaxPool2d(2),
+        )
+        head = dense((flat_features(convolutions, shape), 32, classes), activation)
+        return nn.Sequential(
+            OrderedDict(conv_layers=convolutions, fc_layers=nn.Sequential(nn.Flatten(), *head)),
+        )
+
+    return initialised(build, rng)
+
+
+def chen2025_cifar10(
+    shape: Sequence[int] = (3, 32, 32),
+    classes: int = 10,
+    *,
+    width: int = 64,
+    activation: Activation = nn.LeakyReLU,
+    norm: Norm | None = nn.BatchNorm2d,
+    rng: torch.Generator | None = None,
+) -> nn.Sequential:
+    """The 2.9M ConvNet with LeakyReLU that chen2025 trains on CIFAR-10: eight 3x3 convolutions, 3x3 max-pooling twice.
+
+    Parameters: 2,904,970 ("2.9M", appendix C.2); 2,901,770 without ``norm``. The paper gives no layers; this is the
+    ConvNet of width 64 that belongs to the attack it uses (Geiping et al. 2020) and has this count.
+    Initialisation: torch's default.
+    Edge cases: the smallest images are 9 x 9. Batch normalisation in training mode mixes the records of a batch; for
+    per-example gradients take ``norm=group_norm`` or ``norm=None``.
+    Reference: appendix C.2, chen2025; `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_.
+
+    >>> chen2025_cifar10()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+    channels, width, classes = check_shape(shape)[0], check_whole("width", width), check_classes(classes)
+    widths = [channels, *(width * factor for factor in (1, 2, 2, 4, 4, 4, 4, 4))]
+
+    def build() -> nn.Sequential:
+        layers: list[nn.Module] = []
+        for place, (fan_in, fan_out) in enumerate(pairwise(widths)):
+            layers += [nn.Conv2d(fan_in, fan_out, kernel_size=3, padding=1)]
+            layers += [*normalised(norm, fan_out), activation()]
+            layers += [nn.MaxPool2d(3)] if place in (5, 7) else []
+        body = nn.Sequential(*layers)
+        head = nn.Linear(flat_features(body, shape), classes)
+        return nn.Sequential(OrderedDict(body=body, flatten=nn.Flatten(), head=head))
+
+    return initialised(build, rng)

@@ -1,0 +1,76 @@
+"""The perceptrons and the convolutional network of meng2025; its ResNet-18 and VGG-16 are the usual ones."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from reconrisk.core.validation import check_whole, refuse
+from reconrisk.models.initialisation import initialised
+from reconrisk.models.layers import Activation, dense
+from reconrisk.models.linear import mlp
+from reconrisk.models.shape import check_classes, check_shape, flat_features
+
+_HIDDEN = {3: (512, 128), 4: (512, 256, 64), 5: (1028, 512, 256, 64)}
+
+
+def meng2025_mlp(
+    shape: Sequence[int],
+    classes: int,
+    *,
+    layers: int = 3,
+    activation: Activation = nn.ReLU,
+    rng: torch.Generator | None = None,
+) -> nn.Sequential:
+    """MLP-3, MLP-4 and MLP-5 of meng2025: hidden widths 512-128, 512-256-64 and 1028-512-256-64 with ReLU.
+
+    Parameters: the paper prints none and leaves ``classes`` open; for 3 x 256 x 256 and 10 classes MLP-3 has
+    100,730,762, MLP-4 100,812,234 and MLP-5 202,789,326. (1028 is the paper's number, not 1024.)
+    Initialisation: not given; that of ``nn.Linear``.
+    Reference: appendix B.2, meng2025.
+
+    >>> meng2025_mlp((3, 8, 8), 10, layers=4)(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    layers = check_whole("layers", layers)
+    if layers not in _HIDDEN:
+        raise refuse("layers", layers, "to be 3, 4 or 5", "Other depths: mlp(features, hidden, classes).")
+    return mlp(math.prod(check_shape(shape)), _HIDDEN[layers], classes, activation=activation, rng=rng)
+
+
+def meng2025_cnn(
+    shape: Sequence[int],
+    classes: int,
+    *,
+    activation: Activation = nn.ReLU,
+    rng: torch.Generator | None = None,
+) -> nn.Sequential:
+    """The CNN of meng2025, its default target: two 3x3 convolutions with ReLU and max-pooling, then 256 units.
+
+    Parameters: the paper prints none; 64 (9 c + 1) + 73,856 + 256 (128 (h // 4) (w // 4) + 1) + 257 ``classes``.
+    Initialisation: not given; torch's default. Outputs are logits; the paper's softmax belongs to the loss.
+    Edge cases: the smallest images are 4 x 4.
+    Reference: appendix B.2, meng2025.
+
+    >>> meng2025_cnn((1, 28, 28), 10)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+    channels, classes = check_shape(shape)[0], check_classes(classes)
+
+    def build() -> nn.Sequential:
+        body = nn.Sequential(
+            nn.Conv2d(channels, 64, kernel_size=3, padding=1),
+            activation(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(64, 128, kernel_size=3, padding=1),
+            activation(),
+            nn.MaxPool2d(2),
+        )
+        head = dense((flat_features(body, shape), 256, classes), activation)
+        return nn.Sequential(OrderedDict(body=body, flatten=nn.Flatten(), head=head))
+
+    return initialised(build, rng)

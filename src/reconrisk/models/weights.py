@@ -1,0 +1,55 @@
+"""Trained weights from a file, checked name by name before they enter a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from reconrisk.core.errors import InvalidFile
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def load_weights(model: M, path: str | Path) -> M:
+    """``model`` with the weights of a safetensors file or of a torch file of tensors by name.
+
+    Guarantee: a file that lacks a name, has one too many, a tensor of another shape or a value that is not finite is
+    refused, naming it, and leaves the model as it was. No code in the file is ever run.
+    Edge cases: counters of batch normalisation may be missing, as old files lack them.
+    """
+    stored, wanted = _stored_tensors(Path(path)), model.state_dict()
+    for name in wanted:
+        if name not in stored and not name.endswith("num_batches_tracked"):
+            raise InvalidFile(path, f"key {name!r}", "is missing.", "Is it the file of another architecture?")
+    for name, tensor in stored.items():
+        if name not in wanted:
+            raise InvalidFile(path, f"key {name!r}", "is not in the model.", "Is it the file of another architecture?")
+        _check_fits(path, name, tensor, wanted[name])
+    model.load_state_dict({**wanted, **stored})
+    return model
+
+
+def _check_fits(path: str | Path, name: str, tensor: Tensor, wanted: Tensor) -> None:
+    if tensor.shape != wanted.shape:
+        problem = f"has shape {tuple(tensor.shape)} where the model has {tuple(wanted.shape)}."
+        raise InvalidFile(path, f"key {name!r}", problem, "Build the model with the channels and classes of the file.")
+    if not bool(tensor.isfinite().all()):
+        raise InvalidFile(path, f"key {name!r}", "has values that are not finite.", "Train or fetch it again.")
+
+
+def _stored_tensors(path: Path) -> Mapping[str, Tensor]:
+    try:
+        content = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    except (SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidFile(path, "whole file", f"cannot be read ({reason}).", "Pass tensors saved by name.") from error
+    if isinstance(content, Mapping) and all(isinstance(item, Tensor) for item in content.values()):
+        return content
+    raise InvalidFile(path, "whole file", "does not map names to tensors.", "Save model.state_dict().")
