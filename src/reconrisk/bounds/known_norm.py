@@ -1,0 +1,141 @@
+"""The guarantee for a released direction: norm known, direction unknown, against every adversary."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from reconrisk.bounds.cone import log_cone_probability
+from reconrisk.bounds.hits import Hits, gaussian_and_hits
+from reconrisk.core.guarantee import Guarantee, Quantity, Scope
+from reconrisk.core.law import mse_threshold
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.papers import Reference
+from reconrisk.core.threat import Knows, Sees, ThreatModel
+from reconrisk.core.validation import check_positive, check_whole
+
+Floats = NDArray[np.float64]
+
+_RUNGS = 200
+_ROUNDING = 1e-13
+_SMALLEST = math.nextafter(0.0, 1.0)
+_KNOWS = frozenset({Knows.RECORD_NORM, Knows.LABELS, Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.DEFENSE})
+_REFERENCE = Reference("best cap of the sphere, for the release of riess2025 equation 19", "reconrisk")
+_RELEASE = (
+    "every release with the record holds its direction x/|x| times the clip norm, Gaussian noise, and nothing else of "
+    "it (riess2025, equation 19)"
+)
+_DIRECTION = "the norm is known and the direction is uniform on the sphere, or the least favourable one"
+_TOLD = "the adversary is told which releases contain the record"
+
+
+def from_scratch_success(
+    mechanism: Mechanism,
+    *,
+    dimension: int,
+    norm: float,
+    mse: float | None = None,
+    psnr: float | None = None,
+    data_range: float = 1.0,
+) -> Guarantee:
+    r"""Upper bound on the success of any adversary who knows the norm of the record but nothing of its direction.
+
+    .. math:: \gamma = E_z\, P\Bigl(\tfrac{d-1}2, \tfrac{\max(0, 1 + \sigma z)^2 t^2}{2 \sigma^2}\Bigr), \quad
+              t = \tan\arcsin(\rho/r), \quad \rho = \sqrt{d \eta} < r
+
+    with P the regularised lower incomplete gamma function, and 1 if :math:`\rho \ge r`. An estimate succeeds on a cap
+    of the sphere of half-angle at most arcsin(rho/r), and the posterior density falls with the angle from y: the best
+    cap is around y. The estimate :math:`\sqrt{r^2-\rho^2}\, y/\|y\|` attains it.
+
+    Assumes: each release that contains the record is, after division by the clip norm, the release of riess2025's
+    attack, :math:`x/\|x\| + N(0, \sigma^2 I)`; an adversary who plants another first layer releases another function of
+    x.
+    T releases are worth one with noise sigma / sqrt(T). Under Poisson sampling the adversary is granted which steps
+    contain the record, and the bound is the average over their binomial number.
+    Notation: ``dimension`` d, ``norm`` r, ``mse`` eta, noise multiplier sigma.
+    Guarantee: the average success over uniform directions is never above it, nor is the worst direction's; above the
+    truth by less than 1e-9 of it without sampling. Nonincreasing in the noise, nondecreasing in steps, sampling
+    probability and threshold.
+    Edge cases: ``mse = 0`` gives 0 from two dimensions on; in one dimension only the sign is unknown and it is
+    Phi(sqrt(T)/sigma); a value below the smallest float is reported as that float, see
+    :func:`log_from_scratch_success`.
+    Reference: ours; the threat model is that of riess2025, whose Corollary IV.6 is not a bound for it.
+
+    >>> from reconrisk.core.mechanism import Gaussian
+    >>> bound = from_scratch_success(Gaussian(noise_multiplier=0.1), dimension=4, norm=2.0, mse=0.3 * 0.04)
+    >>> round(bound.value, 3), bound.scope.value
+    (0.253, 'worst case over directions, with known norm')
+    >>> from_scratch_success(Gaussian(noise_multiplier=0.05), dimension=784, norm=1.0, mse=0.6 * 0.0025).value
+    1.0
+    """
+    log_value = log_from_scratch_success(
+        mechanism, dimension=dimension, norm=norm, mse=mse, psnr=psnr, data_range=data_range
+    )
+    _, hits = gaussian_and_hits(mechanism)
+    sampled = hits.probability < 1
+    return Guarantee(
+        quantity=Quantity.SUCCESS_PROBABILITY,
+        value=0.0 if log_value == -math.inf else max(math.exp(log_value), _SMALLEST),
+        mechanism=mechanism,
+        scope=Scope.KNOWN_NORM_ANY_DIRECTION,
+        threat=ThreatModel(sees=Sees.EVERY_UPDATE if hits.attempts > 1 else Sees.ONE_UPDATE, knows=_KNOWS),
+        reference=_REFERENCE,
+        assumptions=(_RELEASE, _DIRECTION, _TOLD) if sampled else (_RELEASE, _DIRECTION),
+    )
+
+
+def log_from_scratch_success(
+    mechanism: Mechanism,
+    *,
+    dimension: int,
+    norm: float,
+    mse: float | None = None,
+    psnr: float | None = None,
+    data_range: float = 1.0,
+) -> float:
+    """Logarithm of :func:`from_scratch_success`, where that underflows too.
+
+    >>> from reconrisk.core.mechanism import Gaussian
+    >>> round(log_from_scratch_success(Gaussian(noise_multiplier=1.0), dimension=3072, norm=1.0, mse=1e-7), 2)
+    -12368.91
+    """
+    gaussian, hits = gaussian_and_hits(mechanism)
+    size = check_whole("dimension", dimension)
+    check_positive("norm", norm, "Pass the norm of the record; a record of norm zero is known already.")
+    threshold = mse_threshold(mse=mse, psnr=psnr, data_range=data_range)
+    sine = math.sqrt(size) * (math.sqrt(threshold) / norm) * (1 + _ROUNDING)
+    if sine >= 1:
+        return 0.0
+    tangent = sine / math.sqrt((1 - sine) * (1 + sine)) * (1 + _ROUNDING)
+    signal = (1 + _ROUNDING) / gaussian.noise_multiplier
+
+    def given(counts: NDArray[np.int64]) -> Floats:
+        return log_cone_probability(tangent, dimension=size, signals=np.sqrt(counts) * signal)
+
+    if hits.probability == 1:
+        return float(given(np.array([hits.attempts]))[0])
+    rungs = hits.rungs(_RUNGS)
+    rungs = _refined(rungs, int(np.argmax(_log_terms(hits, rungs, given(rungs)))))
+    terms = _log_terms(hits, rungs, given(rungs))
+    return min(0.0, float(logsumexp(terms)) + _ROUNDING) if np.isfinite(terms).any() else -math.inf
+
+
+def _log_terms(hits: Hits, counts: NDArray[np.int64], logs: Floats) -> Floats:
+    """Terms, in log space, of an upper bound on the mean over the hits of a nondecreasing function known on rungs.
+
+    Between rungs the upper one counts: the sum over rungs of P(hits beyond the rung below) times the increase.
+    """
+    logs = np.maximum.accumulate(logs)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        increases = logs[1:] + np.log(-np.expm1(logs[:-1] - logs[1:]))
+    increases = np.where(np.isnan(increases), -math.inf, increases)  # both rungs at probability zero
+    return np.concatenate([logs[:1], increases + hits.log_at_least(counts[:-1] + 1)])
+
+
+def _refined(counts: NDArray[np.int64], largest: int) -> NDArray[np.int64]:
+    """The rungs and as many new ones around the one with index ``largest``."""
+    low, high = counts[max(largest - 3, 0)], counts[min(largest + 3, len(counts) - 1)]
+    return np.unique(np.concatenate([counts, np.linspace(low, high, _RUNGS).astype(np.int64)]))
