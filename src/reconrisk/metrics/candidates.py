@@ -1,0 +1,97 @@
+"""Whether an estimate points out the target among candidates."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from reconrisk.accounting.confidence import clopper_pearson
+from reconrisk.core.guarantee import Estimate
+from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.metrics.distances import pairwise_mse, rounding_error
+from reconrisk.metrics.records import check_finite_records, check_records, check_same_records, finite_rows, rows
+
+_VALUES_AT_ONCE = 2**22
+_EQUAL = 1e-12
+
+
+def identification(estimates: Tensor, candidates: Tensor, target_indices: Tensor) -> Tensor:
+    r"""Probability, for each record, that the adversary names the true candidate by picking the nearest.
+
+    .. math:: \frac{\mathbb{1}[t \in M]}{|M|}, \quad M = \arg\min_j \lVert \hat{x} - c_j \rVert
+
+    Notation: :math:`\hat{x}` is the estimate, :math:`c_j` the candidates, ``target_indices`` holds :math:`t`.
+    Guarantee: 1 if the true candidate alone is nearest, 0 if another is nearer; among ``k`` equally near ones a guess
+    is right with probability ``1/k``, so an estimate that says nothing succeeds no more often than chance. Neither
+    outcome depends on the order of the candidates. Distances that agree to twelve digits count as equal.
+    Edge cases: an estimate with NaN or infinities is a failure, 0. A copy of the target among the candidates ties.
+
+    >>> import torch
+    >>> candidates = torch.tensor([[0.0], [4.0], [10.0], [10.0]])
+    >>> identification(torch.tensor([[1.0], [9.0], [2.0], [9.9]]), candidates, torch.tensor([0, 1, 0, 3]))
+    tensor([1.0000, 0.0000, 0.5000, 0.5000], dtype=torch.float64)
+    """
+    check_records("estimates", estimates)
+    check_same_records("estimates", estimates, "candidates", check_finite_records("candidates", candidates))
+    truth = _check_indices(target_indices, len(estimates), len(candidates)).to(estimates.device)
+    usable = finite_rows(estimates)
+    at_once = max(1, _VALUES_AT_ONCE // max(len(candidates), candidates[0].numel()))
+    result = torch.zeros(len(estimates), dtype=torch.float64, device=estimates.device)
+    for some in torch.split(usable.nonzero().squeeze(1), at_once):
+        result[some] = _success(estimates[some], candidates, truth[some])
+    return result
+
+
+def identification_rate(identified: Tensor, *, confidence: float = 0.95) -> Estimate:
+    """Rate of identification over independent records, with its Clopper-Pearson interval.
+
+    ``identified`` is what :func:`identification` returned, also of several runs put together.
+
+    Assumes: records (or noise draws) independent of each other.
+    Guarantee: covers the expected rate with probability at least ``confidence``. Ties count for neither side: the lower
+    end takes them all as failures, the upper end all as successes.
+
+    >>> import torch
+    >>> print(identification_rate(torch.tensor([1.0, 1.0, 0.5, 0.0])))
+    0.625 [0.06759, 0.9937] (95% Clopper-Pearson, 4 samples)
+    """
+    check_not_empty("identified", identified)
+    if not bool(((identified >= 0) & (identified <= 1)).all()):
+        raise refuse("identified", identified, "in [0, 1]", "Pass what identification returned.")
+    trials = len(identified)
+    certain, possible = int((identified == 1).sum()), int((identified > 0).sum())
+    low = clopper_pearson(certain, trials, confidence)
+    high = clopper_pearson(possible, trials, confidence)
+    return Estimate(float(identified.double().mean()), low.low, high.high, low.confidence, trials, low.method)
+
+
+def _check_indices(target_indices: Tensor, records: int, candidates: int) -> Tensor:
+    if target_indices.is_floating_point() or target_indices.is_complex() or target_indices.dtype == torch.bool:
+        raise refuse("target_indices.dtype", target_indices.dtype, "to be an integer type")
+    if tuple(target_indices.shape) != (records,):
+        raise refuse("target_indices.shape", tuple(target_indices.shape), f"to be ({records},), one per estimate")
+    least, most = int(target_indices.min()), int(target_indices.max())
+    if least < 0 or most >= candidates:
+        raise refuse("target_indices", (least, most), f"between 0 and {candidates - 1}, the last candidate")
+    return target_indices.long()
+
+
+def _success(estimates: Tensor, candidates: Tensor, truth: Tensor) -> Tensor:
+    """Success of each of a block of finite estimates, with the ties settled by differences."""
+    errors = pairwise_mse(estimates, candidates)
+    # Rounding in the matrix product can part equals, so it only says who may be nearest; differences decide.
+    close = errors <= (errors.amin(1) + 2 * rounding_error(estimates, candidates))[:, None]
+    record, candidate = close.nonzero().unbind(1)
+    exact = _errors_of_pairs(estimates, candidates, record, candidate)
+    least = torch.full_like(errors[:, 0], torch.inf).scatter_reduce(0, record, exact, "amin")
+    nearest = exact <= least[record] * (1 + _EQUAL)
+    equals = torch.bincount(record[nearest], minlength=len(estimates))
+    hits = torch.bincount(record[nearest & (candidate == truth[record])], minlength=len(estimates))
+    return hits.double() / equals
+
+
+def _errors_of_pairs(estimates: Tensor, candidates: Tensor, record: Tensor, candidate: Tensor) -> Tensor:
+    one, other = rows(estimates), rows(candidates)
+    at_once = max(1, _VALUES_AT_ONCE // one.shape[1])
+    pairs = zip(torch.split(record, at_once), torch.split(candidate, at_once), strict=True)
+    return torch.cat([(one[i] - other[j]).square().mean(1) for i, j in pairs])

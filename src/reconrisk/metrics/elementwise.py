@@ -1,0 +1,94 @@
+"""Scores from differences of values: mean squared error, peak signal-to-noise ratio, normalised cross-correlation."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from reconrisk.core.metric import Metric
+from reconrisk.metrics.records import check_data_range, check_within, rows
+
+
+def mse() -> Metric:
+    r"""Mean squared error of each record.
+
+    .. math:: \frac{1}{d} \sum_{i=1}^d (\hat{x}_i - x_i)^2
+
+    Notation: :math:`x` is the target, :math:`\hat{x}` the estimate, :math:`d` the number of values in a record.
+    Guarantee: zero exactly for an exact estimate, symmetric, computed in float64 for every input type.
+    Edge cases: differences above 1e154 overflow to infinity, the worst score.
+    Reference: Section V-B a), balle2022.
+
+    >>> import torch
+    >>> mse()(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [3.0, 6.0]]))
+    tensor([0., 2.], dtype=torch.float64)
+    """
+    return Metric("mse", squared_error, best=0.0, worst=math.inf)
+
+
+def psnr(*, data_range: tuple[float, float]) -> Metric:
+    r"""Peak signal-to-noise ratio of each record in decibel.
+
+    .. math:: 10 \log_{10} \frac{(b - a)^2}{\mathrm{MSE}(\hat{x}, x)}
+
+    Assumes: targets are stated in ``data_range``; it is never guessed, and targets outside are refused. Estimates
+    are taken as they are: clip them first if the adversary would.
+    Notation: ``data_range`` is :math:`(a, b)`.
+    Guarantee: decreasing in the mean squared error, unchanged if values and range are scaled or shifted together.
+    Edge cases: an exact estimate gives infinity, an estimate with NaN gives minus infinity.
+
+    >>> import torch
+    >>> psnr(data_range=(0, 1))(torch.tensor([[0.0, 0.1], [0.5, 0.5]]), torch.tensor([[0.0, 0.0], [0.5, 0.5]]))
+    tensor([23.0103,     inf], dtype=torch.float64)
+    """
+    data_range = check_data_range(data_range)
+    function = partial(_peak_ratio, data_range=data_range)
+    return Metric("psnr", function, best=math.inf, worst=-math.inf, settings=(("data_range", data_range),))
+
+
+def ncc() -> Metric:
+    r"""Normalised cross-correlation of each record, after removal of its mean.
+
+    .. math:: \frac{\langle \hat{x} - \bar{\hat{x}},\, x - \bar{x} \rangle}
+              {\lVert \hat{x} - \bar{\hat{x}} \rVert \, \lVert x - \bar{x} \rVert}
+
+    Guarantee: in [-1, 1], symmetric, unchanged if either side is shifted or scaled by a positive factor.
+    Edge cases: where all values of a record are equal the fraction is 0/0; it counts as 1 if the estimate equals the
+    target exactly and as 0, no correlation, otherwise. Records of a single value are such records.
+
+    >>> import torch
+    >>> ncc()(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [0.5, 0.5, 0.5]]), torch.tensor([[10.0, 20.0, 30.0]] * 3))
+    tensor([ 1., -1.,  0.], dtype=torch.float64)
+    """
+    return Metric("ncc", _cross_correlation, best=1.0, worst=-1.0)
+
+
+def squared_error(estimates: Tensor, targets: Tensor) -> Tensor:
+    """Mean squared error, row by row."""
+    return (rows(estimates) - rows(targets)).square().mean(1)
+
+
+def _peak_ratio(estimates: Tensor, targets: Tensor, *, data_range: tuple[float, float]) -> Tensor:
+    check_within(targets, data_range)
+    return 20 * math.log10(data_range[1] - data_range[0]) - 10 * squared_error(estimates, targets).log10()
+
+
+def _cross_correlation(estimates: Tensor, targets: Tensor) -> Tensor:
+    one, other = rows(estimates), rows(targets)
+    # Constancy is read off the values: the mean of equal numbers can be off by a rounding, and so their variance.
+    constant = (one.amin(1) == one.amax(1)) | (other.amin(1) == other.amax(1))
+    correlation = (_standardised(one) * _standardised(other)).sum(1).clamp(-1, 1)
+    exact = (one == other).all(1)
+    return torch.where(exact, 1.0, torch.where(constant, 0.0, correlation))
+
+
+def _standardised(values: Tensor) -> Tensor:
+    """Rows of mean zero and norm one; scaled first, so that no square overflows."""
+    smallest = torch.finfo(values.dtype).tiny
+    scaled = values / values.abs().amax(1, keepdim=True).clamp_min(smallest)
+    centred = scaled - scaled.mean(1, keepdim=True)
+    return functional.normalize(centred, dim=1, eps=smallest)

@@ -1,0 +1,96 @@
+"""What an oracle reaches with data the adversary already has: the line an attack must cross to have learnt anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.metric import Metric
+from reconrisk.core.validation import check_whole
+from reconrisk.metrics.distances import pairwise_mse
+from reconrisk.metrics.elementwise import mse, squared_error
+from reconrisk.metrics.records import check_finite_records, check_same_records
+
+
+class NearestNeighbours(NamedTuple):
+    """For each target the best score among the known records, and which record has it."""
+
+    scores: Tensor
+    indices: Tensor
+
+
+def nearest_neighbour_oracle(
+    targets: Tensor, known: Tensor, metric: Metric | None = None, *, values_at_once: int = 2**22
+) -> NearestNeighbours:
+    r"""The best score reached by guessing, for each target, the known record nearest to it.
+
+    .. math:: \min_{z \in D_- \cup \bar{D}} \ell(z, x)
+
+    An attack that scores better has drawn something about the target from the release; one that does not may still
+    be a faithful reconstruction. The oracle sees the target, so no guess among the known records is better.
+
+    ``metric`` is the mean squared error unless given; that one is found by matrix products, any other by scoring all
+    pairs, which takes as many evaluations. ``values_at_once`` bounds the numbers held in a block, and so the memory.
+
+    Notation: ``known`` is :math:`D_- \cup \bar{D}`, fixed and shadow records together.
+    Guarantee: each score is the metric of that pair itself. No known record scores better; for the mean squared error,
+    by more than the rounding of a float64 matrix product.
+    Edge cases: a target that is itself known scores ``metric.best``.
+    Reference: Section V-B d), balle2022.
+
+    >>> import torch
+    >>> nearest_neighbour_oracle(torch.tensor([[0.0], [5.0]]), torch.tensor([[4.0], [9.0], [0.0]]))
+    NearestNeighbours(scores=tensor([0., 1.], dtype=torch.float64), indices=tensor([2, 0]))
+    """
+    check_finite_records("targets", targets)
+    check_same_records("known", check_finite_records("known", known), "targets", targets)
+    values_at_once = check_whole("values_at_once", values_at_once)
+    metric = mse() if metric is None else metric
+    if metric.function is squared_error:
+        indices = _nearest(targets, known, pairwise_mse, *_block_of_rows(targets, values_at_once))
+    else:
+        indices = _nearest(targets, known, partial(_losses, metric), *_block_of_pairs(targets, known, values_at_once))
+    return NearestNeighbours(metric(known[indices], targets), indices)
+
+
+def _nearest(
+    targets: Tensor,
+    known: Tensor,
+    losses: Callable[[Tensor, Tensor], Tensor],
+    targets_at_once: int,
+    known_at_once: int,
+) -> Tensor:
+    """Index of the known record with the smallest loss for each target, block by block."""
+    found = []
+    for some_targets in torch.split(targets, targets_at_once):
+        least = torch.full((len(some_targets),), math.inf, dtype=torch.float64, device=targets.device)
+        index = torch.zeros(len(some_targets), dtype=torch.long, device=targets.device)
+        for start in range(0, len(known), known_at_once):
+            loss, place = losses(some_targets, known[start : start + known_at_once]).min(1)
+            nearer = loss < least
+            least, index = torch.where(nearer, loss, least), torch.where(nearer, place + start, index)
+        found.append(index)
+    return torch.cat(found)
+
+
+def _losses(metric: Metric, targets: Tensor, known: Tensor) -> Tensor:
+    pairs = (len(targets), len(known), *targets.shape[1:])
+    estimates, repeated = known[None].expand(pairs).flatten(0, 1), targets[:, None].expand(pairs).flatten(0, 1)
+    scores = metric(estimates, repeated).double().view(pairs[:2])
+    return -scores if metric.higher_is_better else scores
+
+
+def _block_of_rows(targets: Tensor, values_at_once: int) -> tuple[int, int]:
+    targets_at_once = max(1, min(len(targets), values_at_once // targets[0].numel(), 1024))
+    return targets_at_once, max(1, values_at_once // max(targets[0].numel(), targets_at_once))
+
+
+def _block_of_pairs(targets: Tensor, known: Tensor, values_at_once: int) -> tuple[int, int]:
+    pairs = max(1, values_at_once // targets[0].numel())
+    known_at_once = min(len(known), pairs)
+    return pairs // known_at_once, known_at_once

@@ -1,0 +1,143 @@
+"""Learned perceptual similarity of images: LPIPS with the AlexNet backbone."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from reconrisk.core.metric import Metric
+from reconrisk.core.validation import refuse
+from reconrisk.metrics.alexnet import (
+    CHANNELS,
+    Convolution,
+    alexnet_features,
+    checked_tensor,
+    read_alexnet,
+    read_tensors,
+    torchvision_alexnet,
+)
+from reconrisk.metrics.records import check_data_range, check_records, check_within, images
+
+_SMALLEST_SIDE = 64
+_IMAGES_AT_ONCE = 64
+_SHIFT = (-0.030, -0.088, -0.188)
+_SCALE = (0.458, 0.448, 0.450)
+
+
+def lpips(backbone: str | Path | None = None, *, data_range: tuple[float, float]) -> Metric:
+    r"""Perceptual distance of each image by AlexNet features: LPIPS-alex, version 0.1.
+
+    .. math:: \sum_{l=1}^{5} \frac{1}{H_l W_l} \sum_{h, w}
+              \bigl\lVert \sqrt{w_l} \odot (\hat{y}^l_{hw} - y^l_{hw}) \bigr\rVert^2
+
+    with :math:`y^l` the activations after the l-th convolution, scaled to unit length over channels, and :math:`w_l`
+    the weights fitted to human judgements.
+
+    ``backbone`` is a file with the convolutional weights of torchvision's AlexNet (keys ``features.0.weight`` to
+    ``features.10.bias`` in .npz, .safetensors or .pth); without it they come from an installed torchvision, which may
+    download them. The weights :math:`w_l` come with torchmetrics.
+
+    Assumes: images of shape (records, 3 or 1, height, width) or (records, height, width), stated in ``data_range``;
+    targets outside are refused, estimates are clipped to it as a screen would. Grey images are repeated to three
+    channels. Images with a side below 64 pixels are first enlarged, bilinearly and in proportion, until it has 64.
+    Guarantee: at least zero, symmetric, zero for an exact estimate, differentiable in the estimates.
+    Edge cases: a missing, broken or foreign file raises InvalidFile with the key; no file and no torchvision raises
+    MissingExtra.
+    Reference: `Zhang et al. (2018) <https://arxiv.org/abs/1801.03924>`_, Equation (1); Section V-B b), balle2022.
+
+    >>> from reconrisk.core.errors import InvalidFile
+    >>> try:
+    ...     lpips("absent.npz", data_range=(0, 1))
+    ... except InvalidFile as error:
+    ...     print(error.path, error.place)
+    absent.npz file
+    """
+    data_range = check_data_range(data_range)
+    convolutions = torchvision_alexnet() if backbone is None else read_alexnet(backbone)
+    function = partial(_distance, convolutions=convolutions, heads=_heads(), data_range=data_range)
+    source = "torchvision" if backbone is None else Path(backbone).name
+    settings = (("backbone", f"{source}#{_digest(convolutions)}"), ("data_range", data_range))
+    return Metric("lpips", function, best=0.0, worst=math.inf, settings=settings)
+
+
+def _digest(convolutions: Sequence[Convolution]) -> str:
+    """A name for the values themselves: a file name does not say which weights gave a score."""
+    content = hashlib.sha256()
+    for convolution in convolutions:
+        for value in convolution:
+            content.update(value.cpu().contiguous().numpy().tobytes())
+    return content.hexdigest()[:8]
+
+
+def _heads() -> tuple[Tensor, ...]:
+    """The weights of the five layers that were fitted to human judgements, as torchmetrics ships them."""
+    package = find_spec("torchmetrics")
+    folder = Path(package.origin).parent if package and package.origin else Path("torchmetrics")
+    path = folder / "functional" / "image" / "lpips_models" / "alex.pth"
+    remedy = "Install torchmetrics afresh: the file is part of it."
+    tensors = read_tensors(path, remedy)
+    return tuple(
+        checked_tensor(tensors, f"lin{index}.model.1.weight", (1, channels, 1, 1), path, remedy)
+        for index, channels in enumerate(CHANNELS)
+    )
+
+
+def _distance(
+    estimates: Tensor,
+    targets: Tensor,
+    *,
+    convolutions: Sequence[Convolution],
+    heads: Sequence[Tensor],
+    data_range: tuple[float, float],
+) -> Tensor:
+    check_within(check_records("targets", targets), data_range)
+    blocks = zip(torch.split(estimates, _IMAGES_AT_ONCE), torch.split(targets, _IMAGES_AT_ONCE), strict=True)
+    return torch.cat([_block_distance(one, other, convolutions, heads, data_range) for one, other in blocks])
+
+
+def _block_distance(
+    estimates: Tensor,
+    targets: Tensor,
+    convolutions: Sequence[Convolution],
+    heads: Sequence[Tensor],
+    data_range: tuple[float, float],
+) -> Tensor:
+    of_estimates, of_targets = (
+        alexnet_features(convolutions, _network_input(each, data_range)) for each in (estimates, targets)
+    )
+    total = torch.zeros(len(targets), dtype=torch.float64, device=targets.device)
+    for one, other, head in zip(of_estimates, of_targets, heads, strict=True):
+        difference = (_unit_length(one) - _unit_length(other)).square()
+        total = total + (difference * head.to(difference.device)).double().sum(1).mean((1, 2))
+    return total
+
+
+def _network_input(records: Tensor, data_range: tuple[float, float]) -> Tensor:
+    pictures = images(records, "LPIPS")
+    if pictures.shape[1] not in (1, 3):
+        raise refuse(
+            "targets.shape", tuple(records.shape), "to have 1 or 3 channels", "LPIPS was fitted to colour photographs."
+        )
+    low, high = data_range
+    signed = (2 * (pictures.double().clamp(low, high) - low) / (high - low) - 1).float().expand(-1, 3, -1, -1)
+    shift, scale = (signed.new_tensor(values).view(1, 3, 1, 1) for values in (_SHIFT, _SCALE))
+    scaled = (signed - shift) / scale
+    height, width = scaled.shape[-2:]
+    factor = _SMALLEST_SIDE / min(height, width)
+    if factor <= 1:
+        return scaled
+    size = (round(height * factor), round(width * factor))
+    return functional.interpolate(scaled, size, mode="bilinear", align_corners=False)
+
+
+def _unit_length(features: Tensor) -> Tensor:
+    # The constant stands under the root, as in torchmetrics, so that the derivative exists where all features are zero.
+    return features / (features.square().sum(1, keepdim=True) + 1e-8).sqrt()
