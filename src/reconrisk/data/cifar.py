@@ -1,0 +1,110 @@
+"""CIFAR-10 in its two official layouts: binary batches, and python batches read without unpickling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from reconrisk.core.errors import InvalidFile
+from reconrisk.core.validation import refuse
+from reconrisk.data.dataset import Dataset, joined
+from reconrisk.data.pickled import pickled_entries
+from reconrisk.data.stored import stored_bytes
+
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+PICKLE_MAGIC = b"\x80"
+
+_PIXELS = 3 * 32 * 32
+CIFAR10_RECORD = 1 + _PIXELS
+_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
+_SPLITS = {"train": r"data_batch_\d+(\.bin)?", "test": r"test_batch(\.bin)?"}
+
+
+def read_cifar_binary(path: str | Path) -> Dataset:
+    """One binary batch: for each image a byte for its class, then 3 x 32 x 32 bytes."""
+    path = Path(path)
+    data = stored_bytes(path)
+    if len(data) % CIFAR10_RECORD:
+        raise InvalidFile(
+            path,
+            f"byte {len(data) - len(data) % CIFAR10_RECORD}",
+            f"Expected records of {CIFAR10_RECORD} bytes, the last one has {len(data) % CIFAR10_RECORD}.",
+            "It is truncated or not CIFAR-10: fetch it again.",
+        )
+    records = np.frombuffer(data, dtype=np.uint8).reshape(-1, CIFAR10_RECORD)
+    _check_classes(records[:, 0], path, lambda row: f"byte {row * CIFAR10_RECORD}")
+    return _batch(records[:, 1:], records[:, 0], path)
+
+
+def read_cifar_python(path: str | Path) -> Dataset:
+    """One python batch: a pickled dictionary with ``data`` and ``labels``, of which nothing is executed."""
+    path = Path(path)
+    content = pickled_entries(stored_bytes(path), path, ("data", "labels"))
+    pixels, labels = content["data"], content["labels"]
+    if not isinstance(pixels, np.ndarray) or pixels.shape[1:] != (_PIXELS,) or len(pixels) == 0:
+        found = f"shape {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
+        raise InvalidFile(
+            path, "key 'data'", f"Expected bytes of shape N x {_PIXELS}, found {found}.", "Fetch it again."
+        )
+    whole = isinstance(labels, list) and all(type(label) is int and abs(label) < 2**31 for label in labels)
+    if not whole or len(labels) != len(pixels):
+        raise InvalidFile(path, "key 'labels'", f"Expected a list of {len(pixels)} whole numbers.", "Fetch it again.")
+    _check_classes(np.array(labels), path, lambda row: f"key 'labels', entry {row}")
+    return _batch(pixels, np.array(labels), path)
+
+
+def _check_classes(labels: npt.NDArray[Any], path: Path, place: Callable[[int], str]) -> None:
+    outside = np.flatnonzero((labels < 0) | (labels >= len(CIFAR10_CLASSES)))
+    if len(outside):
+        row = int(outside[0])
+        raise InvalidFile(
+            path, place(row), f"Expected a class from 0 to 9, found {labels[row]}.", "Check that it is CIFAR-10."
+        )
+
+
+def _batch(pixels: npt.NDArray[np.uint8], labels: npt.NDArray[Any], path: Path) -> Dataset:
+    inputs = torch.from_numpy(pixels.astype(np.float32)).div_(255).view(-1, 3, 32, 32)
+    classes = torch.from_numpy(labels.astype(np.int64))
+    return Dataset(path.name, inputs, classes, classes=CIFAR10_CLASSES, source=str(path))
+
+
+def has_cifar_files(folder: Path) -> bool:
+    """Whether the folder holds a batch that :func:`read_cifar_folder` would read."""
+    return any(_batch_files(folder, split) for split in _SPLITS)
+
+
+def read_cifar_folder(folder: str | Path, *, split: str | None = None) -> Dataset:
+    """All batches in a folder such as ``cifar-10-batches-bin`` or ``cifar-10-batches-py``, or in such a folder within.
+
+    ``split`` is ``"train"``, ``"test"`` or None for all that is there, training records first. The source of the result
+    names the batches, so that an incomplete folder shows.
+    """
+    folder = Path(folder)
+    if split is not None and split not in _SPLITS:
+        raise refuse("split", split, f"to be one of {', '.join(_SPLITS)} or None")
+    files = [file for name in (_SPLITS if split is None else (split,)) for file in _batch_files(folder, name)]
+    if not files:
+        wanted = "data_batch_1 or test_batch" if split is None else _SPLITS[split].replace("\\d+", "1").split("(")[0]
+        raise InvalidFile(folder, wanted, "Expected such a batch, with or without .bin.", "Put the batches there.")
+    batches = joined([_read_batch(file) for file in files], folder)
+    return replace(batches, source=f"{folder}: {', '.join(file.name for file in files)}")
+
+
+def _batch_files(folder: Path, split: str) -> list[Path]:
+    for place in (folder, *(folder / name for name in _FOLDERS)):
+        files = sorted(place.iterdir()) if place.is_dir() else []
+        batches = [file for file in files if re.fullmatch(_SPLITS[split], file.name)]
+        if batches:
+            return batches
+    return []
+
+
+def _read_batch(path: Path) -> Dataset:
+    return read_cifar_binary(path) if path.suffix == ".bin" else read_cifar_python(path)

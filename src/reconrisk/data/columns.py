@@ -1,0 +1,157 @@
+"""What the coordinates of a tabular record mean, and the way from table cells to coordinates and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from reconrisk.core.serialization import serializable
+from reconrisk.core.validation import check_finite, check_whole, refuse
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@serializable
+@dataclass(frozen=True)
+class NumericColumn:
+    """A number between ``low`` and ``high``, scaled to [0, 1] at the coordinate ``start``.
+
+    Edge cases: a constant column, ``low = high``, is 0 in every record.
+
+    >>> NumericColumn("age", low=17, high=90, start=0)
+    NumericColumn(name='age', low=17, high=90, start=0)
+    """
+
+    name: str
+    low: float
+    high: float
+    start: int
+
+    def __post_init__(self) -> None:
+        check_whole("start", self.start, minimum=0)
+        if check_finite("low", self.low) > check_finite("high", self.high):
+            raise refuse("low", self.low, f"<= high={self.high!r}")
+
+    @property
+    def coordinates(self) -> slice:
+        """Where in a record it stands."""
+        return slice(self.start, self.start + 1)
+
+
+@serializable
+@dataclass(frozen=True)
+class CategoricalColumn:
+    """One of several categories, one-hot from the coordinate ``start`` on.
+
+    >>> CategoricalColumn("sex", categories=("Female", "Male"), start=3).coordinates
+    slice(3, 5, None)
+    """
+
+    name: str
+    categories: tuple[str, ...]
+    start: int
+
+    def __post_init__(self) -> None:
+        check_whole("start", self.start, minimum=0)
+        if not self.categories or len(set(self.categories)) != len(self.categories):
+            raise refuse("categories", self.categories, "to be at least one, each once")
+
+    @property
+    def coordinates(self) -> slice:
+        """Where in a record it stands."""
+        return slice(self.start, self.start + len(self.categories))
+
+
+Column: TypeAlias = NumericColumn | CategoricalColumn
+
+
+def width_of(columns: Sequence[Column]) -> int:
+    """How many coordinates the columns occupy together."""
+    return max(int(column.coordinates.stop) for column in columns)
+
+
+def numeric_columns(names: Sequence[str], values: npt.NDArray[Any]) -> tuple[NumericColumn, ...]:
+    """Columns of a table of numbers, each with the range it has there.
+
+    Assumes: ``values`` is records x columns and finite.
+    """
+    low, high = values.min(axis=0), values.max(axis=0)
+    return tuple(NumericColumn(name, float(low[i]), float(high[i]), i) for i, name in enumerate(names))
+
+
+def covering(columns: Sequence[Column], others: Sequence[Column]) -> tuple[Column, ...]:
+    """Columns that hold what two descriptions of the same table hold: the wider ranges, the categories of both.
+
+    >>> covering([NumericColumn("age", 17, 90, 0)], [NumericColumn("age", 16, 80, 0)])
+    (NumericColumn(name='age', low=16, high=90, start=0),)
+    """
+    merged: list[Column] = []
+    for one, other in zip(columns, others, strict=True):
+        start = merged[-1].coordinates.stop if merged else 0
+        if isinstance(one, NumericColumn) and isinstance(other, NumericColumn) and one.name == other.name:
+            merged.append(NumericColumn(one.name, min(one.low, other.low), max(one.high, other.high), start))
+        elif isinstance(one, CategoricalColumn) and isinstance(other, CategoricalColumn) and one.name == other.name:
+            merged.append(CategoricalColumn(one.name, tuple(sorted({*one.categories, *other.categories})), start))
+        else:
+            raise refuse(f"column {one.name}", other, f"to be of the kind of {one!r} in both tables")
+    return tuple(merged)
+
+
+def encode(columns: Sequence[Column], values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
+    r"""Records in [0, 1] from the values of their columns: numbers scaled by range, categories one-hot.
+
+    .. math:: x = (v - \mathrm{low}) / (\mathrm{high} - \mathrm{low})
+
+    Assumes: one array per column with one entry per record: numbers within the range, or indices of categories.
+    Edge cases: ``low = high`` gives 0.
+
+    >>> encode([NumericColumn("age", 20, 40, 0), CategoricalColumn("sex", ("F", "M"), 1)],
+    ...        [np.array([25.0, 40.0]), np.array([1, 0])])
+    array([[0.25, 0.  , 1.  ],
+           [1.  , 1.  , 0.  ]], dtype=float32)
+    """
+    records = np.zeros((len(values[0]), width_of(columns)), dtype=np.float32)
+    for column, entries in zip(columns, values, strict=True):
+        if isinstance(column, CategoricalColumn):
+            records[np.arange(len(entries)), column.start + entries] = 1
+        elif column.high > column.low:
+            records[:, column.start] = _scaled(entries.astype(np.float64), column.low, column.high)
+    return records
+
+
+def _scaled(values: npt.NDArray[np.float64], low: float, high: float) -> npt.NDArray[np.float64]:
+    if math.isinf(high - low):  # a range wider than the largest float: its half is not
+        return (values / 2 - low / 2) / (high / 2 - low / 2)
+    return (values - low) / (high - low)
+
+
+def decode(columns: Sequence[Column], inputs: Tensor) -> dict[str, npt.NDArray[Any]]:
+    """The values behind encoded records, in the units of the file: numbers unscaled, the likeliest category.
+
+    Works on estimates as well: a number outside [0, 1] leaves the column's range accordingly, and of a block that is
+    not one-hot the largest coordinate counts.
+    Guarantee: undoes :func:`encode` up to float32 rounding of the scaled number.
+    Edge cases: a constant column gives its constant.
+
+    >>> import torch
+    >>> decode([NumericColumn("age", 20, 40, 0), CategoricalColumn("sex", ("F", "M"), 1)],
+    ...        torch.tensor([[0.25, 0.1, 0.7]]))
+    {'age': array([25.]), 'sex': array(['M'], dtype='<U1')}
+    """
+    if inputs.ndim != 2 or inputs.shape[1] != width_of(columns):
+        raise refuse("inputs.shape", tuple(inputs.shape), f"to be (records, {width_of(columns)})")
+    records = inputs.detach().cpu().numpy().astype(np.float64)
+    values: dict[str, npt.NDArray[Any]] = {}
+    for column in columns:
+        block = records[:, column.coordinates]
+        if isinstance(column, CategoricalColumn):
+            values[column.name] = np.array(column.categories)[block.argmax(axis=1)]
+        else:
+            values[column.name] = column.low * (1 - block[:, 0]) + column.high * block[:, 0]
+    return values

@@ -1,0 +1,137 @@
+"""Records with what is known about them: labels, range, meaning of the coordinates, source and licence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from reconrisk.core.errors import InvalidFile
+from reconrisk.core.validation import check_finite, check_not_empty, refuse
+from reconrisk.data.columns import Column, width_of
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Records and their labels, ready to train on and to attack.
+
+    ``inputs`` is float32, images as N x C x H x W, tables as N x D; every value lies in ``data_range``. ``labels`` is
+    int64 for classes, float32 for regression, or None. ``columns`` says what the coordinates of a table mean.
+
+    >>> Dataset("toy", torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 0]), classes=("cat", "dog"))
+    Dataset(toy, 3 x (1, 2, 2) in [0, 1], 2 classes, licence: not stated)
+    """
+
+    name: str
+    inputs: Tensor
+    labels: Tensor | None = None
+    data_range: tuple[float, float] = (0.0, 1.0)
+    classes: tuple[str, ...] | None = None
+    columns: tuple[Column, ...] | None = None
+    source: str = "not stated"
+    licence: str = "not stated"
+
+    def __post_init__(self) -> None:
+        if self.inputs.dtype != torch.float32 or self.inputs.ndim < 2:
+            raise refuse("inputs", (self.inputs.dtype, tuple(self.inputs.shape)), "to be float32, records first")
+        check_not_empty("inputs", self.inputs.flatten())
+        self._check_range()
+        if self.columns is not None and self.inputs.shape[1:] != (width_of(self.columns),):
+            raise refuse("inputs.shape", tuple(self.inputs.shape), f"to be (records, {width_of(self.columns)})")
+        if self.labels is not None:
+            self._check_labels(self.labels)
+
+    def _check_range(self) -> None:
+        ends = [check_finite("data_range", end) for end in self.data_range]
+        if len(ends) != 2 or not ends[0] < ends[1]:
+            raise refuse("data_range", self.data_range, "to be (low, high) with low < high")
+        # at the precision of the inputs: the float32 next to 0.1 lies above 0.1
+        low, high = torch.tensor(ends, dtype=torch.float32)
+        smallest, largest = self.inputs.aminmax()
+        if not bool((smallest >= low) & (largest <= high)):  # NaN compares false and is refused
+            found = f"between {smallest:g} and {largest:g}"
+            raise refuse("inputs", found, f"within data_range={self.data_range}", "State the range of the values.")
+
+    def _check_labels(self, labels: Tensor) -> None:
+        if labels.dtype not in (torch.int64, torch.float32):
+            raise refuse("labels.dtype", labels.dtype, "to be int64 for classes or float32 for regression")
+        if labels.ndim < 1 or len(labels) != len(self.inputs):
+            raise refuse("labels.shape", tuple(labels.shape), f"to have one label for each of {len(self)} records")
+        if self.classes is not None and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.classes):
+            raise refuse("labels", int(labels.max()), f"to be indices of the {len(self.classes)} classes")
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return len(self.inputs)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return tuple(self.inputs.shape[1:])
+
+    def subset(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]] | Tensor | slice) -> Dataset:
+        """The records at ``indices``, in that order, with everything else as it is.
+
+        Edge cases: indices may repeat; an empty choice and indices outside 0 to ``len - 1`` are refused.
+
+        >>> toy = Dataset("toy", torch.tensor([[0.0], [0.5], [1.0]]), torch.tensor([7, 8, 9]))
+        >>> toy.subset([2, 0]).labels
+        tensor([9, 7])
+        """
+        if isinstance(indices, slice):
+            indices = range(len(self))[indices]
+        chosen = torch.as_tensor(indices)
+        check_not_empty("indices", chosen.flatten(), "Choose at least one record.")
+        if chosen.ndim != 1 or chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
+            raise refuse("indices", (chosen.dtype, tuple(chosen.shape)), "to be a row of whole numbers")
+        outside = chosen[(chosen < 0) | (chosen >= len(self))]
+        if len(outside):
+            raise refuse("indices", int(outside[0]), f"to be from 0 to {len(self) - 1}")
+        chosen = chosen.long()
+        return replace(self, inputs=self.inputs[chosen], labels=None if self.labels is None else self.labels[chosen])
+
+    def __repr__(self) -> str:
+        """Sizes and origin instead of values."""
+        low, high = self.data_range
+        parts = [self.name, f"{len(self)} x {self.shape} in [{low:g}, {high:g}]", self._label_words()]
+        if self.columns is not None:
+            parts.append(f"{len(self.columns)} columns")
+        return f"Dataset({', '.join(parts)}, licence: {self.licence})"
+
+    def _label_words(self) -> str:
+        if self.labels is None:
+            return "no labels"
+        if self.labels.is_floating_point():
+            return "real labels"
+        return "class labels" if self.classes is None else f"{len(self.classes)} classes"
+
+
+def _layout(dataset: Dataset) -> tuple[object, ...]:
+    return dataset.shape, dataset.data_range, dataset.classes, dataset.columns, dataset.labels is None
+
+
+def joined(parts: Sequence[Dataset], path: Path) -> Dataset:
+    """The records of several parts of one data set, which lies at ``path``, one after the other."""
+    first = parts[0]
+    for part in parts[1:]:
+        if _layout(part) != _layout(first):
+            raise InvalidFile(
+                path,
+                part.name,
+                f"Expected the layout of {first!r}, found {part!r}.",
+                "Load the parts one by one.",
+            )
+    labels = [part.labels for part in parts if part.labels is not None]
+    return replace(
+        first,
+        name=path.name,
+        inputs=torch.cat([part.inputs for part in parts]) if len(parts) > 1 else first.inputs,
+        labels=torch.cat(labels) if labels else None,
+        source=str(path),
+    )

@@ -1,0 +1,148 @@
+"""Images in a folder: one sub-folder for each class, or all in one place without labels."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from reconrisk.core.errors import InvalidFile
+from reconrisk.core.validation import check_whole
+from reconrisk.data.dataset import Dataset
+
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+# no format whose reader starts another program, as that of EPS does
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_GREY = frozenset({"1", "L", "LA"})
+_COLOUR = frozenset({"P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"})
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def read_image_folder(
+    folder: str | Path, *, split: str | None = None, size: int | tuple[int, int] | None = None
+) -> Dataset:
+    """Images of a folder, N x C x H x W in [0, 1].
+
+    Sub-folders are classes, named in alphabetical order; images directly in the folder have no labels. ``split`` reads
+    the sub-folder of that name instead. ``size``, one number or (height, width), resizes by bilinear interpolation,
+    without regard to the aspect; without it all images must have one size. Grey images stay grey unless a colour
+    image is among them; transparency is left out. Files without the suffix of an image are passed over.
+    """
+    folder = Path(folder) if split is None else Path(folder) / split
+    if not folder.is_dir():
+        raise InvalidFile(folder, "folder", "Expected a folder of images, found none.", "Check path and split.")
+    groups = _groups(folder)
+    height_width = None if size is None else _checked_size(size)
+    paths = [path for group in groups.values() for path in group]
+    images = [_pixels(path, height_width) for path in paths]
+    _check_sizes(paths, images)
+    grey = all(image.ndim == 2 for image in images)
+    stacked = np.stack([image[None] if grey else _coloured(image).transpose(2, 0, 1) for image in images])
+    inputs = torch.from_numpy(stacked.astype(np.float32)).div_(255)
+    if list(groups) == [""]:
+        return Dataset(folder.name, inputs, source=str(folder))
+    labels = torch.repeat_interleave(torch.tensor([len(group) for group in groups.values()]))
+    return Dataset(folder.name, inputs, labels, classes=tuple(groups), source=str(folder))
+
+
+def has_images(folder: Path) -> bool:
+    """Whether an image file lies in the folder or in a sub-folder of it."""
+    return bool(_images_in(folder)) or any(_images_in(child) for child in folder.iterdir() if child.is_dir())
+
+
+def _images_in(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() and not path.name.startswith(".")
+    )
+
+
+def _groups(folder: Path) -> dict[str, list[Path]]:
+    """Image files by class; a flat folder is one class without a name."""
+    flat = _images_in(folder)
+    children = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    classes = {child.name: _images_in(child) for child in children}
+    if flat and any(classes.values()):
+        raise InvalidFile(
+            folder,
+            flat[0].name,
+            f"Expected images either here or in sub-folders, found them also in {children[0].name}.",
+            "Move them so that sub-folders are classes, or load one sub-folder.",
+        )
+    if flat:
+        return {"": flat}
+    for name, group in classes.items():
+        if not group:
+            raise InvalidFile(
+                folder,
+                name,
+                "Expected images in this class, found none.",
+                "Remove the empty sub-folder; if it holds classes itself, pass split= or load it alone.",
+            )
+    if not classes:
+        suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
+        raise InvalidFile(folder, "folder", f"Expected images ({suffixes}), found none.", "Check the path.")
+    return classes
+
+
+def _checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    height, width = size if isinstance(size, tuple) else (size, size)
+    return check_whole("size", height), check_whole("size", width)
+
+
+def _pixels(path: Path, size: tuple[int, int] | None) -> Pixels:
+    """Height x width, or height x width x 3."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=_FORMATS) as image:
+                image.load()
+                mode, converted = image.mode, _plain_mode(image)
+    # the decoders raise many types on damaged bytes, SyntaxError and struct.error among them
+    except Exception as error:
+        raise InvalidFile(
+            path, "the image", f"Expected a readable image, {error}.", "Remove it, or save it again as PNG."
+        ) from error
+    if converted is None:
+        raise InvalidFile(
+            path, "the image", f"Expected eight bits a channel, found mode {mode}.", "Save it as 8-bit PNG, or use npz."
+        )
+    if size is not None:
+        converted = converted.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(converted)
+
+
+def _plain_mode(image: Image.Image) -> Image.Image | None:
+    if image.mode in _GREY:
+        return image.convert("L")
+    if image.mode in _COLOUR:
+        # by way of RGBA: the palette may state its transparency as bytes, which RGB alone would warn about
+        return (image.convert("RGBA") if image.mode == "P" else image).convert("RGB")
+    return None
+
+
+def _check_sizes(paths: list[Path], images: list[Pixels]) -> None:
+    first = images[0].shape[:2]
+    for path, image in zip(paths, images, strict=True):
+        if image.shape[:2] != first:
+            raise InvalidFile(
+                path,
+                "the image",
+                f"Expected {first[0]} x {first[1]} pixels as in {paths[0].name}, found {_times(image)}.",
+                "Pass size= to resize all.",
+            )
+
+
+def _times(image: npt.NDArray[Any]) -> str:
+    return f"{image.shape[0]} x {image.shape[1]}"
+
+
+def _coloured(image: Pixels) -> Pixels:
+    return image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2)

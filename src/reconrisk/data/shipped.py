@@ -1,0 +1,120 @@
+"""The data sets in the wheel, and those that come with scikit-learn."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from reconrisk.data.columns import encode, numeric_columns
+from reconrisk.data.dataset import Dataset
+from reconrisk.data.npz import dataset_from_npz
+
+DIGITS = tuple("0123456789")
+CROP_NAMES = (
+    "shutters",
+    "door latch",
+    "caps",
+    "woman in hat",
+    "motorcycles",
+    "fishing boat",
+    "hibiscus",
+    "timber houses",
+    "sails",
+    "barn",
+    "rafters",
+    "face paint",
+    "gilded statue",
+    "lighthouse",
+    "propeller aircraft",
+    "parrot",
+)
+"""What is to be seen in each of the natural crops, in their order."""
+
+MNIST_SOURCE = "LeCun, Cortes and Burges, The MNIST database of handwritten digits"
+MNIST_LICENCE = "CC BY-SA 3.0"
+_UCI = "CC BY 4.0"
+
+
+def shipped_bytes(name: str) -> bytes:
+    """A file of the folder ``bundled``, read in place."""
+    return (resources.files("reconrisk.data") / "bundled" / name).read_bytes()
+
+
+def load_mnist(*, split: str | None = None) -> Dataset:
+    """4,000 training and 1,000 test digits of MNIST, 1 x 28 x 28, the classes in equal number."""
+    digits = dataset_from_npz(shipped_bytes("mnist.npz"), Path("mnist.npz"), split=split)
+    source = f"{MNIST_SOURCE} (400 training and 100 test images a class)"
+    return replace(digits, name="mnist", classes=DIGITS, source=source, licence=MNIST_LICENCE)
+
+
+def load_crops() -> Dataset:
+    """Sixteen natural colour crops, 3 x 64 x 64, each its own class."""
+    with Image.open(io.BytesIO(shipped_bytes("crops.png"))) as sheet:
+        column = np.asarray(sheet, dtype=np.float32)
+    inputs = torch.from_numpy(column.reshape(-1, 64, 64, 3)).permute(0, 3, 1, 2).contiguous().div_(255)
+    return Dataset(
+        "crops",
+        inputs,
+        torch.arange(len(inputs)),
+        classes=CROP_NAMES,
+        source="Kodak Lossless True Color Image Suite (square crops, averaged down to 64 x 64)",
+        licence="released by the Eastman Kodak Company for unrestricted use",
+    )
+
+
+def load_digits() -> Dataset:
+    """1,797 digits of scikit-learn, 1 x 8 x 8."""
+    from sklearn import datasets
+
+    bunch = datasets.load_digits()
+    inputs = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
+    source = "Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI; by scikit-learn"
+    return Dataset("digits", inputs, torch.from_numpy(bunch.target), classes=DIGITS, source=source, licence=_UCI)
+
+
+def load_breast_cancer() -> Dataset:
+    """569 records with 30 numeric columns of scikit-learn, malignant or benign."""
+    from sklearn import datasets
+
+    bunch = datasets.load_breast_cancer()
+    return replace(
+        _table("breast_cancer", bunch, torch.from_numpy(bunch.target.astype(np.int64))),
+        classes=tuple(str(name) for name in bunch.target_names),
+        source="Wolberg, Mangasarian, Street and Street, Breast Cancer Wisconsin (Diagnostic), UCI; by scikit-learn",
+        licence=_UCI,
+    )
+
+
+def load_diabetes() -> Dataset:
+    """442 records with 10 numeric columns of scikit-learn and a real label, the progression after one year."""
+    from sklearn import datasets
+
+    bunch = datasets.load_diabetes(scaled=False)
+    return replace(
+        _table("diabetes", bunch, torch.from_numpy(bunch.target.astype(np.float32))),
+        source="Efron, Hastie, Johnstone and Tibshirani (2004), Least Angle Regression; by scikit-learn",
+        licence="as distributed with scikit-learn, BSD 3-Clause",
+    )
+
+
+def _table(name: str, bunch: Any, labels: torch.Tensor) -> Dataset:
+    columns = numeric_columns([str(feature) for feature in bunch.feature_names], bunch.data)
+    return Dataset(name, torch.from_numpy(encode(columns, list(bunch.data.T))), labels, columns=columns)
+
+
+SHIPPED: dict[str, Callable[..., Dataset]] = {
+    "mnist": load_mnist,
+    "crops": load_crops,
+    "digits": load_digits,
+    "breast_cancer": load_breast_cancer,
+    "diabetes": load_diabetes,
+}
+"""The data sets that need no file, by name."""
