@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from reconrisk.bounds.chi_square import log_gamma_density, log_gammainc, log_gammainc_inverse
-from reconrisk.bounds.hits import Hits, gaussian_and_hits
+from reconrisk.bounds.hits import Hits, one_phase
 from reconrisk.core.law import Law, mse_threshold
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
 from reconrisk.core.serialization import serializable
-from reconrisk.core.validation import check_positive, check_probability, check_real, check_whole, refuse
+from reconrisk.core.validation import check_finite, check_positive, check_probability, check_real, check_whole, refuse
 
 Floats = NDArray[np.float64]
 
@@ -177,14 +177,14 @@ def analytic_inversion_law(mechanism: Mechanism, *, dimension: int, norm: float,
     >>> "not a bound on other attacks" in str(law)
     True
     """
-    gaussian, hits = gaussian_and_hits(mechanism)
+    noise_multiplier, hits = one_phase(mechanism)
     count = check_whole("observations", observations)
     if hits.attempts > 1 and count > hits.attempts:
         raise refuse(
             "observations", count, f"<= {hits.attempts}, the steps of the mechanism", "Raise steps or lower it."
         )
     check_positive("norm", norm, _NORM_REMEDY)
-    variance = (gaussian.noise_multiplier * norm) ** 2 / count
+    variance = (noise_multiplier * norm) * (noise_multiplier * norm) / count
     statement = "Theorem IV.5" if count == 1 else "Theorem IV.5 and Proposition IV.10"
     attack = ATTACK if count == 1 else f"{ATTACK}, averaged over {count} matched observations"
     return ChiSquareLaw(attack, Reference(statement, "riess2025"), dimension, variance)
@@ -216,7 +216,7 @@ def training_run_law(
     >>> round(training_run_law(run, dimension=16, norm=1.0).success(mse=0.5), 4)
     0.1938
     """
-    gaussian, hits = gaussian_and_hits(mechanism)
+    noise_multiplier, hits = one_phase(mechanism)
     hits = Hits(
         attempts=hits.attempts if attempts is None else attempts,
         probability=hits.probability if hit_probability is None else hit_probability,
@@ -224,7 +224,7 @@ def training_run_law(
     if hits.probability == 0:
         raise refuse("hit_probability", 0.0, "> 0", "A record that is never sampled is not released.")
     check_positive("norm", norm, _NORM_REMEDY)
-    variance = (gaussian.noise_multiplier * norm) ** 2
+    variance = (noise_multiplier * norm) * (noise_multiplier * norm)
     attack = f"{ATTACK}, averaged over the hits in {hits.attempts} attempts"
     return RunLaw(attack, Reference("Section IV-C, corrected", "riess2025"), dimension, variance, hits)
 
@@ -276,7 +276,8 @@ def neurons_needed(clip_norm: float, *, norm: float) -> int:
     """
     check_positive("clip_norm", clip_norm, "Pass the norm used in training.")
     check_positive("norm", norm, _NORM_REMEDY)
-    return max(1, math.ceil((clip_norm / norm) ** 2))
+    ratio = clip_norm / norm
+    return max(1, math.ceil(check_finite("(clip_norm / norm)^2", ratio * ratio)))
 
 
 def _errors(mse: ArrayLike) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from reconrisk.core.mechanism import Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
 from reconrisk.core.serialization import serializable
 from reconrisk.core.validation import check_probability, check_whole, refuse
 
@@ -91,15 +91,16 @@ class Hits:
         return np.unique(np.ceil(np.concatenate([[0.0], likely, spaced, [self.attempts]])).astype(np.int64))
 
 
-def gaussian_and_hits(mechanism: Mechanism) -> tuple[Gaussian, Hits]:
-    """One noisy release, and how often the record is part of one.
+def phases(mechanism: Mechanism) -> tuple[tuple[float, Hits], ...]:
+    """Noise multiplier and hits of each phase of a mechanism that is described by its noise.
 
     >>> from reconrisk.core.mechanism import dp_sgd
-    >>> gaussian_and_hits(dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=500))[1]
-    Hits(attempts=500, probability=0.01)
+    >>> phases(dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=500))
+    ((1.1, Hits(attempts=500, probability=0.01)),)
     """
-    steps = 1
-    probability = 1.0
+    if isinstance(mechanism, Composed):
+        return tuple(phase for inner in mechanism.mechanisms for phase in phases(inner))
+    steps, probability = 1, 1.0
     inner: object = mechanism
     if isinstance(inner, Repeated):
         steps, inner = inner.steps, inner.mechanism
@@ -109,7 +110,34 @@ def gaussian_and_hits(mechanism: Mechanism) -> tuple[Gaussian, Hits]:
         raise refuse(
             "mechanism",
             mechanism,
-            "to be a Gaussian release, possibly sampled and repeated",
+            "to be a Gaussian release, possibly sampled, repeated and composed",
             "An epsilon alone does not fix the noise: pass dp_sgd(noise_multiplier=...).",
         )
-    return inner, Hits(attempts=steps, probability=probability)
+    return ((inner.noise_multiplier, Hits(attempts=steps, probability=probability)),)
+
+
+def one_phase(mechanism: Mechanism) -> tuple[float, Hits]:
+    """Noise multiplier and hits of a mechanism of one phase; several have no single law."""
+    found = phases(mechanism)
+    if len(found) > 1:
+        raise refuse("mechanism", mechanism, "to have one phase", "Ask for the law of each phase by itself.")
+    return found[0]
+
+
+def dominating_phase(mechanism: Mechanism) -> tuple[float, Hits]:
+    """One phase that releases at least as much as all phases together.
+
+    Guarantee: exact for one phase and for phases without sampling, whose informations steps / noise^2 add up; otherwise
+    every step gets the least noise and the largest sampling probability of any phase.
+
+    >>> from reconrisk.core.mechanism import dp_sgd
+    >>> dominating_phase(Composed((dp_sgd(noise_multiplier=3.0), dp_sgd(noise_multiplier=4.0))))
+    (2.4, Hits(attempts=1, probability=1.0))
+    """
+    found = phases(mechanism)
+    if all(hits.probability == 1 for _, hits in found):
+        information = sum(hits.attempts / noise**2 for noise, hits in found)
+        return 1 / math.sqrt(information), Hits(attempts=1, probability=1.0)
+    steps = sum(hits.attempts for _, hits in found)
+    probability = max(hits.probability for _, hits in found)
+    return min(noise for noise, _ in found), Hits(attempts=steps, probability=probability)

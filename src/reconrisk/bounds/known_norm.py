@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from reconrisk.bounds.cone import log_cone_probability
-from reconrisk.bounds.hits import Hits, gaussian_and_hits
+from reconrisk.bounds.hits import Hits, dominating_phase, phases
 from reconrisk.core.guarantee import Guarantee, Quantity, Scope
 from reconrisk.core.law import mse_threshold
 from reconrisk.core.mechanism import Mechanism
@@ -54,7 +54,8 @@ def from_scratch_success(
     attack, :math:`x/\|x\| + N(0, \sigma^2 I)`; an adversary who plants another first layer releases another function of
     x.
     T releases are worth one with noise sigma / sqrt(T). Under Poisson sampling the adversary is granted which steps
-    contain the record, and the bound is the average over their binomial number.
+    contain the record, and the bound is the average over their binomial number; several sampled phases count as one
+    with the least noise and the largest sampling probability of any.
     Notation: ``dimension`` d, ``norm`` r, ``mse`` eta, noise multiplier sigma.
     Guarantee: the average success over uniform directions is never above it, nor is the worst direction's; above the
     truth by less than 1e-9 of it without sampling. Nonincreasing in the noise, nondecreasing in steps, sampling
@@ -74,14 +75,14 @@ def from_scratch_success(
     log_value = log_from_scratch_success(
         mechanism, dimension=dimension, norm=norm, mse=mse, psnr=psnr, data_range=data_range
     )
-    _, hits = gaussian_and_hits(mechanism)
-    sampled = hits.probability < 1
+    several = sum(hits.attempts for _, hits in phases(mechanism)) > 1
+    sampled = dominating_phase(mechanism)[1].probability < 1
     return Guarantee(
         quantity=Quantity.SUCCESS_PROBABILITY,
         value=0.0 if log_value == -math.inf else max(math.exp(log_value), _SMALLEST),
         mechanism=mechanism,
         scope=Scope.KNOWN_NORM_ANY_DIRECTION,
-        threat=ThreatModel(sees=Sees.EVERY_UPDATE if hits.attempts > 1 else Sees.ONE_UPDATE, knows=_KNOWS),
+        threat=ThreatModel(sees=Sees.EVERY_UPDATE if several else Sees.ONE_UPDATE, knows=_KNOWS),
         reference=_REFERENCE,
         assumptions=(_RELEASE, _DIRECTION, _TOLD) if sampled else (_RELEASE, _DIRECTION),
     )
@@ -102,7 +103,7 @@ def log_from_scratch_success(
     >>> round(log_from_scratch_success(Gaussian(noise_multiplier=1.0), dimension=3072, norm=1.0, mse=1e-7), 2)
     -12368.91
     """
-    gaussian, hits = gaussian_and_hits(mechanism)
+    noise_multiplier, hits = dominating_phase(mechanism)
     size = check_whole("dimension", dimension)
     check_positive("norm", norm, "Pass the norm of the record; a record of norm zero is known already.")
     threshold = mse_threshold(mse=mse, psnr=psnr, data_range=data_range)
@@ -110,7 +111,7 @@ def log_from_scratch_success(
     if sine >= 1:
         return 0.0
     tangent = sine / math.sqrt((1 - sine) * (1 + sine)) * (1 + _ROUNDING)
-    signal = (1 + _ROUNDING) / gaussian.noise_multiplier
+    signal = (1 + _ROUNDING) / noise_multiplier
 
     def given(counts: NDArray[np.int64]) -> Floats:
         return log_cone_probability(tangent, dimension=size, signals=np.sqrt(counts) * signal)

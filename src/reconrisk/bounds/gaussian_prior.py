@@ -1,0 +1,152 @@
+"""The interior of the risk corridor: adversaries with a Gaussian prior against linear Gaussian releases, exactly."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from reconrisk.bounds.chi_square import log_gammainc
+from reconrisk.bounds.matrices import (
+    eigenvalue_error,
+    finite_array,
+    nonnegative_array,
+    nonnegative_eigenvalues,
+    square_matrix,
+)
+from reconrisk.bounds.premises import KNOWS_PRIOR, UNSTATED
+from reconrisk.bounds.weighted_chi_square import log_weighted_chi_square
+from reconrisk.core.guarantee import Guarantee, Quantity, Scope
+from reconrisk.core.mechanism import Gaussian, Mechanism
+from reconrisk.core.papers import Reference
+from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, refuse
+
+Floats = NDArray[np.float64]
+
+_EPSILON = float(np.finfo(float).eps)
+_SMALLEST = math.nextafter(0.0, 1.0)
+_REFERENCE = Reference("posterior of a linear Gaussian release, Anderson's inequality", "reconrisk")
+_PRIOR_TRUE = "the record is drawn from the stated Gaussian prior, which the adversary knows"
+
+
+def gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: float, mse: float) -> Guarantee:
+    r"""Success of the best adversary with prior N(w, tau^2 I) who sees the record plus N(0, v I): exact.
+
+    .. math:: \gamma = P\bigl(\tfrac d2, \tfrac{d \eta}{2 s^2}\bigr), \quad s^2 = \frac{\tau^2 v}{\tau^2 + v}
+
+    with P the regularised lower incomplete gamma function. The posterior is Gaussian with variance s^2; by Anderson's
+    inequality no guess has more posterior mass around it than the posterior mean.
+
+    Assumes: the release is x + N(0, v I) with v fixed and known. For the normalised release of riess2025 it is only an
+    estimate: there the noise scales with the unknown norm.
+    Notation: ``noise_std`` is sqrt(v), ``prior_std`` tau, ``mse`` eta, ``dimension`` d.
+    Guarantee: attained by the posterior mean. Tends to the law of riess2025's attack as the prior widens and to the
+    success without release as the noise grows; nonincreasing in both.
+    Edge cases: ``mse = 0`` gives 0; a value below the smallest float is reported as that float, see
+    :func:`log_gaussian_prior_success`.
+    Reference: ours.
+
+    >>> round(gaussian_prior_success(1.0, dimension=2, prior_std=1.0, mse=0.5).value, 4)
+    0.6321
+    """
+    log_value = log_gaussian_prior_success(noise_std, dimension=dimension, prior_std=prior_std, mse=mse)
+    released = "the release is the record plus independent Gaussian noise of this standard deviation, without clipping"
+    return _guarantee(log_value, Gaussian(noise_multiplier=noise_std), (released, _PRIOR_TRUE))
+
+
+def log_gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: float, mse: float) -> float:
+    """Logarithm of :func:`gaussian_prior_success`, where that underflows too.
+
+    >>> round(log_gaussian_prior_success(1.0, dimension=2, prior_std=1.0, mse=0.5), 4)
+    -0.4587
+    """
+    check_positive("noise_std", noise_std, "Without noise the record is known.")
+    check_positive("prior_std", prior_std, "Without spread the record is known beforehand.")
+    shape = check_whole("dimension", dimension) / 2
+    threshold = check_nonnegative("mse", mse)
+    # Products, because powers raise on overflow; an infinite precision means that success is certain.
+    precision = (1 / noise_std) * (1 / noise_std) + (1 / prior_std) * (1 / prior_std)
+    argument = shape * threshold * precision * (1 + 8 * _EPSILON) if threshold else 0.0
+    if math.isinf(argument):
+        return 0.0
+    value = float(log_gammainc(shape, argument))
+    return min(0.0, value + 64 * _EPSILON * (1 + abs(value))) if value > -math.inf else value
+
+
+def linear_gaussian_success(
+    information: ArrayLike, *, prior_covariance: ArrayLike, mse: float, mechanism: Mechanism = UNSTATED
+) -> Guarantee:
+    r"""Success of the best adversary with prior N(w, S) who sees J x plus N(0, Sigma): exact, to the safe side.
+
+    .. math:: \gamma = P\Bigl(\sum_i s_i^2 z_i^2 \le d \eta\Bigr), \quad
+              s_i^2 = \text{eigenvalues of } (S^{-1} + J^T \Sigma^{-1} J)^{-1}
+
+    Assumes: a release that is linear in the record with Gaussian noise of known covariance.
+    Notation: ``information`` is the matrix :math:`J^T \Sigma^{-1} J`; ``prior_covariance`` is S. A vector stands for a
+    diagonal matrix, so eigenvalues may be passed where both matrices share their eigenvectors; a number as
+    ``prior_covariance`` stands for that multiple of the identity. ``mechanism`` is what the information came from.
+    Guarantee: attained by the posterior mean; above the truth by about 1e-10 of it; nondecreasing in information, prior
+    covariance held. Equal variances give :func:`gaussian_prior_success`.
+    Edge cases: directions without prior variance are known and count as hit; singular information is allowed.
+    Reference: ours; Anderson's inequality and the inversion formula of Imhof (1961).
+
+    >>> round(linear_gaussian_success([1.0, 1.0], prior_covariance=1.0, mse=0.5).value, 4)
+    0.6321
+    """
+    threshold = check_nonnegative("mse", mse)
+    variances = posterior_variances(information, prior_covariance=prior_covariance)
+    log_value = log_weighted_chi_square(len(variances) * threshold, weights=variances)
+    released = (
+        "the release is linear in the record, with Gaussian noise: its information is this matrix for every record"
+    )
+    return _guarantee(log_value, mechanism, (released, _PRIOR_TRUE))
+
+
+def posterior_variances(information: ArrayLike, *, prior_covariance: ArrayLike) -> Floats:
+    r"""Eigenvalues of the posterior covariance of a linear Gaussian release, rounded down.
+
+    .. math:: (S^{-1} + I)^{-1} = S^{1/2} (1 + S^{1/2} I S^{1/2})^{-1} S^{1/2}
+
+    Guarantee: no inverse of S is formed, so a singular prior is allowed; too small by rounding rather than too large.
+
+    >>> posterior_variances([1.0, 3.0], prior_covariance=1.0).round(6).tolist()
+    [0.5, 0.25]
+    """
+    released = finite_array(
+        "information", information, dimensions=(1, 2), remedy="Pass a d x d matrix or its diagonal."
+    )
+    prior = nonnegative_prior(prior_covariance, len(released))
+    if released.ndim == 1 and prior.ndim == 1:
+        values = nonnegative_array("information", released, dimensions=(1,))
+        return np.asarray(prior / (1 + prior * values) * (1 - 4 * _EPSILON))
+    matrix = square_matrix("information", released)
+    nonnegative_eigenvalues("information", matrix, remedy="Pass J^T Sigma^-1 J.")
+    spreads, axes = nonnegative_eigenvalues("prior_covariance", square_matrix("prior_covariance", prior))
+    root = axes * np.sqrt(spreads)
+    gains, turns = np.linalg.eigh(root.T @ matrix @ root)
+    half = (root @ turns) / np.sqrt(1 + np.maximum(gains, 0.0))
+    variances = np.linalg.eigvalsh(half @ half.T)
+    return np.asarray(np.maximum(variances - eigenvalue_error(variances), 0.0))
+
+
+def nonnegative_prior(prior_covariance: ArrayLike, dimension: int) -> Floats:
+    """A prior covariance as vector or matrix of the given dimension, from a number, a vector or a matrix."""
+    prior = finite_array("prior_covariance", prior_covariance, dimensions=(0, 1, 2))
+    if prior.ndim == 0:
+        prior = np.full(dimension, float(prior))
+    if len(prior) != dimension:
+        raise refuse("prior_covariance.shape", prior.shape, f"to match information of dimension {dimension}")
+    return nonnegative_array("prior_covariance", prior, dimensions=(1,)) if prior.ndim == 1 else prior
+
+
+def _guarantee(log_value: float, mechanism: Mechanism, assumptions: tuple[str, ...]) -> Guarantee:
+    return Guarantee(
+        quantity=Quantity.SUCCESS_PROBABILITY,
+        value=0.0 if log_value == -math.inf else max(math.exp(log_value), _SMALLEST),
+        mechanism=mechanism,
+        scope=Scope.ANY_ADVERSARY_WITH_PRIOR,
+        threat=KNOWS_PRIOR,
+        reference=_REFERENCE,
+        assumptions=assumptions,
+    )
