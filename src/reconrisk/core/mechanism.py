@@ -1,12 +1,25 @@
-"""Randomised releases as values: what noise was added, how records were sampled, how often it was repeated."""
+"""Randomised releases as values: what noise was added, how records were sampled, how often it was repeated.
+
+A mechanism is described by what it does (:class:`Gaussian`, :class:`PoissonSampled`, :class:`Repeated`,
+:class:`Composed`) or, where only that is known, by the privacy guarantee it carries (:class:`PureDP`,
+:class:`ApproximateDP`, :class:`RenyiDP`, :class:`ZeroConcentratedDP`, :class:`GaussianDP`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 from reconrisk.core.serialization import serializable
-from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, check_probability, check_whole, refuse
+
+
+class Neighbouring(Enum):
+    """Which two data sets a privacy guarantee compares."""
+
+    ADD_OR_REMOVE = "one record added or removed"
+    REPLACE_ONE = "one record replaced"
 
 
 @serializable
@@ -78,12 +91,136 @@ class Repeated:
         object.__setattr__(self, "steps", check_whole("steps", self.steps))
 
 
-Mechanism: TypeAlias = Gaussian | PoissonSampled | Repeated
+@serializable
+@dataclass(frozen=True)
+class Composed:
+    """Phases of one training run on the same data, each with its own noise, rate and steps; adaptively chosen.
+
+    >>> warm_up = dp_sgd(noise_multiplier=2.0, sampling_probability=0.02, steps=100)
+    >>> main = dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=900)
+    >>> len(Composed((warm_up, main)).mechanisms)
+    2
+    """
+
+    mechanisms: tuple[Gaussian | PoissonSampled | Repeated, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
+        if not self.mechanisms:
+            raise refuse("mechanisms", self.mechanisms, "to hold at least one phase")
+        for phase in self.mechanisms:
+            if not isinstance(phase, (Gaussian, PoissonSampled, Repeated)):
+                raise refuse(
+                    "mechanisms",
+                    phase,
+                    "to hold Gaussian, PoissonSampled and Repeated only",
+                    "List the phases flat; add up privacy guarantees before passing them.",
+                )
+
+
+@serializable
+@dataclass(frozen=True)
+class PureDP:
+    """Any mechanism with ``epsilon``-differential privacy under the stated neighbouring relation."""
+
+    epsilon: float
+    neighbouring: Neighbouring
+
+    def __post_init__(self) -> None:
+        check_nonnegative("epsilon", self.epsilon)
+        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+
+
+@serializable
+@dataclass(frozen=True)
+class ApproximateDP:
+    """Any mechanism with (``epsilon``, ``delta``)-differential privacy."""
+
+    epsilon: float
+    delta: float
+    neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
+
+    def __post_init__(self) -> None:
+        check_nonnegative("epsilon", self.epsilon)
+        check_probability("delta", self.delta)
+        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+
+
+@serializable
+@dataclass(frozen=True)
+class RenyiDP:
+    """Any mechanism with (``orders[i]``, ``epsilons[i]``)-Renyi differential privacy for every i.
+
+    >>> RenyiDP(orders=(2.0, 8.0), epsilons=(0.5, 2.0)).neighbouring
+    <Neighbouring.ADD_OR_REMOVE: 'one record added or removed'>
+    """
+
+    orders: tuple[float, ...]
+    epsilons: tuple[float, ...]
+    neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "orders", tuple(float(order) for order in self.orders))
+        object.__setattr__(self, "epsilons", tuple(float(epsilon) for epsilon in self.epsilons))
+        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+        if not self.orders or len(self.orders) != len(self.epsilons):
+            raise refuse("epsilons", self.epsilons, f"to have one value for each of {len(self.orders)} >= 1 orders")
+        for order in self.orders:
+            if check_positive("orders", order) <= 1:
+                raise refuse("orders", order, "> 1", "Order 1 is the Kullback-Leibler divergence; leave it out.")
+        for epsilon in self.epsilons:
+            check_nonnegative("epsilons", epsilon, "Leave out orders at which the divergence is infinite.")
+
+
+@serializable
+@dataclass(frozen=True)
+class ZeroConcentratedDP:
+    """Any mechanism with ``rho``-zero-concentrated DP: (a, rho a)-Renyi DP at every order a > 1."""
+
+    rho: float
+    neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
+
+    def __post_init__(self) -> None:
+        check_nonnegative("rho", self.rho)
+        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+
+
+@serializable
+@dataclass(frozen=True)
+class GaussianDP:
+    """Any mechanism at most as telling as one unit-variance Gaussian shifted by ``mu``."""
+
+    mu: float
+    neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
+
+    def __post_init__(self) -> None:
+        check_nonnegative("mu", self.mu)
+        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+
+
+NoiseMechanism: TypeAlias = Gaussian | PoissonSampled | Repeated | Composed
+"""Mechanisms described by what they do."""
+
+StatedPrivacy: TypeAlias = PureDP | ApproximateDP | RenyiDP | ZeroConcentratedDP | GaussianDP
+"""Mechanisms described by the guarantee they carry."""
+
+Mechanism: TypeAlias = (
+    Gaussian | PoissonSampled | Repeated | Composed | PureDP | ApproximateDP | RenyiDP | ZeroConcentratedDP | GaussianDP
+)
+
+
+def _checked_relation(neighbouring: object) -> Neighbouring:
+    try:
+        return Neighbouring(neighbouring)
+    except ValueError as error:
+        raise refuse(
+            "neighbouring", neighbouring, "to be Neighbouring.ADD_OR_REMOVE or Neighbouring.REPLACE_ONE"
+        ) from error
 
 
 def dp_sgd(
     *, noise_multiplier: float, clip_norm: float = 1.0, sampling_probability: float = 1.0, steps: int = 1
-) -> Mechanism:
+) -> Gaussian | PoissonSampled | Repeated:
     """The mechanism of a DP-SGD run, in the fewest layers that describe it.
 
     Assumes: Poisson sampling of records, noise on the sum of clipped gradients, all updates released.
@@ -100,3 +237,24 @@ def dp_sgd(
     one_step = gaussian if sampling_probability == 1 else sampled
     repeated = Repeated(one_step, steps)
     return one_step if repeated.steps == 1 else repeated
+
+
+def output_perturbation(*, noise_std: float, records: int, regularization: float, record_norm: float = 1.0) -> Gaussian:
+    r"""The mechanism of releasing a regularised linear classifier plus Gaussian noise on its coefficients.
+
+    .. math:: \arg\min_w \frac1n\sum_i \ell(y_i\langle w,x_i\rangle) + \frac\lambda2|w|^2, \qquad
+              \text{sensitivity} = \frac{R}{n\lambda}
+
+    Assumes: the loss is convex with slope at most 1 (logistic, hinge), every coefficient is penalised, the release is
+    the exact minimiser; the reference is the minimiser without the record at the same :math:`n\lambda`.
+    Notation: ``records`` is n, ``regularization`` is lambda, ``record_norm`` is R, the largest norm of any record.
+    Reference: section 7.1, guo2022 (its sensitivity under replacement is twice this one).
+
+    >>> output_perturbation(noise_std=0.01, records=1000, regularization=0.1).noise_multiplier
+    1.0
+    """
+    check_positive("noise_std", noise_std, "Without noise there is no guarantee to compute.")
+    check_positive("regularization", regularization)
+    check_positive("record_norm", record_norm)
+    sensitivity = record_norm / (check_whole("records", records) * regularization)
+    return Gaussian(noise_multiplier=noise_std / sensitivity, clip_norm=sensitivity)

@@ -1,0 +1,72 @@
+"""A noise mechanism as a flat list of phases: what the numerical accountants read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from reconrisk.core.mechanism import Composed, Gaussian, NoiseMechanism, PoissonSampled, Repeated
+from reconrisk.core.validation import refuse
+
+
+@dataclass(frozen=True)
+class Phase:
+    """``steps`` Poisson-subsampled Gaussian releases of sensitivity one and noise ``noise_multiplier``.
+
+    The pair that dominates a step is P = (1 - q) N(0, s^2) + q N(1, s^2) with the record and Q = N(0, s^2) without.
+    """
+
+    noise_multiplier: float
+    sampling_probability: float
+    steps: int
+
+    @property
+    def is_full_batch(self) -> bool:
+        """Whether every record takes part in every step."""
+        return self.sampling_probability == 1
+
+
+def phases_of(mechanism: NoiseMechanism) -> tuple[Phase, ...]:
+    """The phases of a mechanism, equal ones merged, all full-batch ones as one Gaussian step; sorted.
+
+    Guarantee: the order and the grouping of equal steps do not change the result, because they do not change the
+    composed pair of laws.
+
+    >>> from reconrisk.core.mechanism import dp_sgd
+    >>> step = dp_sgd(noise_multiplier=2.0, sampling_probability=0.5)
+    >>> phases_of(Composed((step, Repeated(Gaussian(3.0), 9), step)))
+    (Phase(noise_multiplier=2.0, sampling_probability=0.5, steps=2), Phase(noise_multiplier=1.0, \
+sampling_probability=1.0, steps=1))
+    """
+    steps: dict[tuple[float, float], int] = {}
+    precision = 0.0
+    for part in mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,):
+        phase = _phase(part)
+        if phase.is_full_batch:
+            precision += phase.steps / phase.noise_multiplier / phase.noise_multiplier
+        else:
+            key = (phase.sampling_probability, phase.noise_multiplier)
+            steps[key] = steps.get(key, 0) + phase.steps
+    sampled = tuple(Phase(noise, rate, count) for (rate, noise), count in sorted(steps.items()))
+    full = (Phase(1 / math.sqrt(precision), 1.0, 1),) if precision > 0 else ()
+    return sampled + full
+
+
+def gaussian_mu(phase: Phase) -> float:
+    """The shift, in standard deviations, of the one Gaussian that full-batch steps amount to.
+
+    >>> gaussian_mu(Phase(noise_multiplier=10.0, sampling_probability=1.0, steps=25))
+    0.5
+    """
+    if not phase.is_full_batch:
+        raise refuse("phase", phase, "to be full-batch", "A subsampled phase is no Gaussian.")
+    return math.sqrt(phase.steps) / phase.noise_multiplier
+
+
+def _phase(part: Gaussian | PoissonSampled | Repeated) -> Phase:
+    if isinstance(part, Repeated):
+        one = _phase(part.mechanism)
+        return Phase(one.noise_multiplier, one.sampling_probability, part.steps)
+    if isinstance(part, PoissonSampled):
+        return Phase(float(part.mechanism.noise_multiplier), float(part.sampling_probability), 1)
+    return Phase(float(part.noise_multiplier), 1.0, 1)

@@ -1,0 +1,103 @@
+"""Renyi divergences of the subsampled Gaussian: on the safe side, at whole and fractional orders."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from reconrisk.accounting.phases import Phase, phases_of
+from reconrisk.core.mechanism import NoiseMechanism
+from reconrisk.core.validation import refuse
+
+Array = NDArray[np.float64]
+
+_FRACTIONS = (1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.25, 2.5, 2.75, 3.5, 4.5)
+ORDERS: Array = np.unique(np.concatenate([_FRACTIONS, np.arange(2, 33), np.rint(np.geomspace(32, 4096, 29))]))
+"""Orders at which curves are computed unless others are asked for."""
+
+_MAX_NODES = 2**13
+_LARGEST_QUADRATURE_ORDER = 64.0
+_MARGIN = 1e-12
+_ROUND_OFF = 1e-14  # of a sum of thousands of terms about one, and the tails left out
+
+
+def renyi_curve(mechanism: NoiseMechanism, orders: Array = ORDERS) -> Array:
+    r"""Renyi divergences of all steps, with the record against without it, at the given orders.
+
+    .. math:: \varepsilon(a) = \sum_{steps} \frac{1}{a-1} \log E_Q\left(1 - q + q e^{(2x-1)/2\sigma^2}\right)^a
+
+    Assumes: Poisson sampling; add-or-remove neighbours. The divergence in the other direction is not larger
+    (Mironov, Talwar, Zhang 2019, Theorem 5).
+    Guarantee: not below the divergence: whole orders by their finite sum, fractional ones by a trapezoidal rule whose
+    error bound is added, or, where that needs too many nodes, by the chord between whole orders (the log moment is
+    convex in the order).
+
+    >>> from reconrisk.core.mechanism import dp_sgd
+    >>> curve = renyi_curve(dp_sgd(noise_multiplier=2.0, steps=8), np.array([2.0, 3.5]))
+    >>> curve.round(6).tolist()
+    [2.0, 3.5]
+    """
+    orders = np.asarray(orders, dtype=float)
+    if orders.ndim != 1 or not len(orders) or not np.all((orders > 1) & np.isfinite(orders)):
+        raise refuse("orders", orders.tolist(), "to be finite numbers > 1")
+    total = np.zeros(len(orders))
+    for phase in phases_of(mechanism):
+        total += phase.steps * _log_moments(phase, orders)
+    return total / (orders - 1) * (1 + _MARGIN)
+
+
+def _log_moments(phase: Phase, orders: Array) -> Array:
+    """log E_Q (dP/dQ)^order of one step."""
+    if phase.is_full_batch:
+        return orders * (orders - 1) / 2 / phase.noise_multiplier / phase.noise_multiplier
+    below, above = np.floor(orders), np.ceil(orders)
+    whole = np.unique(np.concatenate([below, above]))
+    values = np.array([_whole_log_moment(phase, int(order)) for order in whole])
+    share = orders - below
+    chord = (1 - share) * values[np.searchsorted(whole, below)] + share * values[np.searchsorted(whole, above)]
+    fractional = (share > 0) & (orders <= _LARGEST_QUADRATURE_ORDER)
+    if fractional.any():
+        chord[fractional] = np.minimum(chord[fractional], _quadrature(phase, orders[fractional]))
+    return np.asarray(chord)
+
+
+def _whole_log_moment(phase: Phase, order: int) -> float:
+    """The binomial sum (Mironov, Talwar, Zhang 2019, section 3.3), in log space; all terms are positive."""
+    if order == 1:
+        return 0.0
+    q = phase.sampling_probability
+    k = np.arange(order + 1)
+    choose = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    logs = choose + (order - k) * math.log1p(-q) + k * math.log(q)
+    gain = k * (k - 1) / 2 / phase.noise_multiplier / phase.noise_multiplier
+    with np.errstate(divide="ignore"):
+        log_excess = gain + np.log(-np.expm1(-gain))  # the weights sum to one, which must not drown the rest
+    return float(np.logaddexp(0.0, _log_sum(logs + log_excess))) * (1 + 1e-11)
+
+
+def _quadrature(phase: Phase, orders: Array) -> Array:
+    r"""Trapezoidal rule for E_Q R^a.
+
+    The integrand is analytic for |Im x| < pi s^2 and there at most :math:`e^{b^2/2s^2}` times its value on the real line
+    (b = Im x), so with nodes at distance :math:`2\pi b/(36 + b^2/2s^2)` the relative error is at most 3e-16.
+    """
+    s, q = phase.noise_multiplier, phase.sampling_probability
+    width = min(math.pi * s * s, 6 * s)
+    step = 2 * math.pi * width / (36 + width * width / 2 / s / s)
+    largest = float(orders.max())
+    low, high = -9 * s, largest + s * math.sqrt(2 * (40 + largest * math.log(1 / q)))
+    nodes = math.ceil((high - low) / step)
+    if nodes > _MAX_NODES:
+        return np.full(len(orders), np.inf)
+    x = low + step * np.arange(nodes + 1)
+    ratio = np.logaddexp(math.log1p(-q), math.log(q) + (x - 0.5) / s / s)
+    log_density = -((x / s) ** 2) / 2 - math.log(s * math.sqrt(2 * math.pi) / step)
+    return _log_sum(np.multiply.outer(orders, ratio) + log_density) + _ROUND_OFF
+
+
+def _log_sum(logs: Array) -> Array:
+    largest = logs.max(-1, keepdims=True)
+    return np.asarray(largest[..., 0] + np.log(np.exp(logs - largest).sum(-1)))
