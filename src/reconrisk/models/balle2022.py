@@ -26,7 +26,8 @@ def balle2022_mlp(
 ) -> nn.Sequential:
     """The 784-10-10 perceptron with ELU that balle2022 trains on MNIST.
 
-    Parameters: 7,960 (``hidden`` 1 and 100, Table IV: 805 and 79,420).
+    Parameters: 7,960, with ``hidden`` 1 and 100 805 and 79,510. (Table IV prints 79,420 for the last, though its layers
+    have 78,500 and the 1,010 printed below it.)
     Initialisation: scale 1 / sqrt(fan-in), biases zero, as in the authors' notebook; an adversary who does not know it
     fails (Table II, "random initialization").
     Edge cases: ReLU in place of ELU makes the attack harder (Table II, "activation").

@@ -27,7 +27,7 @@ def guo2022_mnist(
     Differs from the print: Table 1 puts tanh on the 10 outputs too; the authors' code does not, and logits in [-1, 1]
     could not fit, so the last layer is linear here. The code pads the first convolution by 3, Table 1 by 2 as here;
     both give the same layers from there on.
-    Edge cases: the smallest images are 18 x 18.
+    Edge cases: the smallest images are 16 x 16.
     Reference: Table 1, guo2022; the network of Papernot et al. (2020) with other activation and pooling.
 
     >>> guo2022_mnist()(torch.zeros(2, 1, 28, 28)).shape

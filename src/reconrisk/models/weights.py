@@ -47,7 +47,9 @@ def _check_fits(path: str | Path, name: str, tensor: Tensor, wanted: Tensor) -> 
 def _stored_tensors(path: Path) -> Mapping[str, Tensor]:
     try:
         content = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except (SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        raise
+    except (OSError, SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidFile(path, "whole file", f"cannot be read ({reason}).", "Pass tensors saved by name.") from error
     if isinstance(content, Mapping) and all(isinstance(item, Tensor) for item in content.values()):
