@@ -63,16 +63,19 @@ def eigenvalue_error(eigenvalues: Floats) -> float:
     return 4 * len(eigenvalues) * _EPSILON * float(np.abs(eigenvalues).max(initial=0.0))
 
 
-def nonnegative_eigenvalues(name: str, matrix: Floats, *, remedy: str = "") -> tuple[Floats, Floats]:
-    """Eigenvalues and eigenvectors of a symmetric matrix; what rounding put below zero counts as zero.
+def nonnegative_eigenvalues(name: str, matrix: Floats, *, remedy: str = "") -> tuple[Floats, Floats, float]:
+    """Eigenvalues and eigenvectors of a symmetric matrix, and how far the eigenvalues may be off.
 
-    A diagonal matrix has its diagonal, exactly.
+    What rounding put below zero counts as zero. A diagonal matrix has its diagonal, exactly.
+
+    >>> nonnegative_eigenvalues("information", np.diag([2.0, 0.0]))[0::2]
+    (array([2., 0.]), 0.0)
     """
     if np.count_nonzero(matrix - np.diag(np.diagonal(matrix))):
         values, vectors = np.linalg.eigh(matrix)
-        tolerance = eigenvalue_error(values)
+        error = eigenvalue_error(values)
     else:
-        values, vectors, tolerance = np.diagonal(matrix), np.eye(len(matrix)), 0.0
-    if values.min() < -tolerance:
+        values, vectors, error = np.diagonal(matrix), np.eye(len(matrix)), 0.0
+    if values.min() < -error:
         raise refuse(name, f"with eigenvalue {values.min():.6g}", "to be positive semidefinite", remedy)
-    return np.maximum(values, 0.0), vectors
+    return np.maximum(values, 0.0), vectors, error
