@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.core.errors import InvalidInput
 
+law = settings(deadline=None, derandomize=True, max_examples=60)
+
 counts = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 confidences = st.floats(0.01, 0.9999)
 
 
+@law
 @given(counts, confidences)
 def test_agrees_with_scipy(count: tuple[int, int], confidence: float) -> None:
     successes, trials = count
@@ -26,6 +29,7 @@ def test_agrees_with_scipy(count: tuple[int, int], confidence: float) -> None:
     assert (measured.confidence, measured.samples, measured.method) == (confidence, trials, "Clopper-Pearson")
 
 
+@law
 @given(counts, confidences)
 def test_ends_are_where_the_binomial_tails_reach_half_the_error(count: tuple[int, int], confidence: float) -> None:
     successes, trials = count
@@ -51,6 +55,7 @@ def test_covers_every_truth_at_least_as_often_as_stated(trials: int, confidence:
     assert (probability * ((low <= truth) & (truth <= high))).sum(0).min() >= confidence - 1e-12
 
 
+@law
 @given(counts, confidences, confidences)
 def test_more_confidence_is_a_wider_interval(count: tuple[int, int], one: float, other: float) -> None:
     wide, narrow = (clopper_pearson(*count, confidence=each) for each in (max(one, other), min(one, other)))
@@ -58,6 +63,7 @@ def test_more_confidence_is_a_wider_interval(count: tuple[int, int], one: float,
     assert narrow.high <= wide.high + 1e-12
 
 
+@law
 @given(counts, confidences)
 def test_failures_mirror_successes(count: tuple[int, int], confidence: float) -> None:
     successes, trials = count

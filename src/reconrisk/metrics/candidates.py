@@ -34,10 +34,11 @@ def identification(estimates: Tensor, candidates: Tensor, target_indices: Tensor
     check_records("estimates", estimates)
     check_same_records("estimates", estimates, "candidates", check_finite_records("candidates", candidates))
     truth = _check_indices(target_indices, len(estimates), len(candidates)).to(estimates.device)
-    usable = finite_rows(estimates)
+    usable = finite_rows(estimates).nonzero().squeeze(1)
     at_once = max(1, _VALUES_AT_ONCE // max(len(candidates), candidates[0].numel()))
     result = torch.zeros(len(estimates), dtype=torch.float64, device=estimates.device)
-    for some in torch.split(usable.nonzero().squeeze(1), at_once):
+    for start in range(0, len(usable), at_once):
+        some = usable[start : start + at_once]
         result[some] = _success(estimates[some], candidates, truth[some])
     return result
 

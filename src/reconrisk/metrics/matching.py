@@ -11,22 +11,21 @@ from torch import Tensor
 from reconrisk.metrics.distances import pairwise_mse
 from reconrisk.metrics.records import check_finite_records, check_records, check_same_records, finite_rows, rows
 
-_HOPELESS = 1e6
-
 
 def match_indices(estimates: Tensor, targets: Tensor) -> Tensor:
     r"""For each target the index of its estimate, -1 where none is left.
 
-    .. math:: \min_\pi \sum_i \mathrm{MSE}(\hat{x}_{\pi(i)}, x_i)
+    .. math:: \min_\pi \sum_i \frac{d_{\pi(i) i}}{d_{\pi(i) i} + s}, \quad
+              d_{ji} = \sqrt{\mathrm{MSE}(\hat{x}_j, x_i)}
 
-    over one-to-one assignments, by the Hungarian method.
+    over one-to-one assignments, by the Hungarian method, with :math:`s` the root mean square distance of the targets
+    from their mean (1 if they are all equal). The sum of the errors themselves would let one stray estimate take the
+    target of an exact one, whenever that shortens its own long way: an audit would miss the leak.
 
-    Guarantee: no other assignment of as many estimates has a smaller total error, except for hopeless estimates below;
-    unchanged, up to equals, if either side is permuted.
+    Guarantee: an exact estimate of a target is matched to it, or to a copy of it, whatever the others are; no other
+    assignment of as many estimates has a smaller sum; unchanged, up to equals, if either side is permuted.
     Edge cases: an estimate with NaN or infinities is never assigned, even if a target stays without one. With fewer
-    estimates than targets the rest get -1; with more, the worst fitting are left over. An estimate is
-    hopeless for targets from which its error exceeds a million times the mean square of the largest target: it
-    counts as equally wrong for them all, because its digits would drown those of the others.
+    estimates than targets the rest get -1; with more, the worst fitting are left over.
 
     >>> import torch
     >>> match_indices(torch.tensor([[9.0], [1.0]]), torch.tensor([[0.0], [5.0], [8.0]]))
@@ -39,8 +38,8 @@ def match_indices(estimates: Tensor, targets: Tensor) -> Tensor:
     usable = finite_rows(estimates).nonzero().squeeze(1)
     matched = torch.full((len(targets),), -1, device=usable.device)
     if len(usable):
-        errors = _bounded(pairwise_mse(estimates[usable], targets), targets)
-        chosen, of_target = (torch.from_numpy(side).to(usable.device) for side in linear_sum_assignment(errors.numpy()))
+        costs = _costs(estimates[usable].detach(), targets).cpu().numpy()
+        chosen, of_target = (torch.from_numpy(side).to(usable.device) for side in linear_sum_assignment(costs))
         matched[of_target] = usable[chosen]
     return matched
 
@@ -68,7 +67,8 @@ def reordered(estimates: Tensor, indices: Tensor, targets: Tensor) -> Tensor:
     return result
 
 
-def _bounded(errors: Tensor, targets: Tensor) -> Tensor:
-    largest = float(rows(targets).square().mean(1).max())
-    limit = min(_HOPELESS * largest, 1e300) if largest > 0 else 1e300
-    return errors.detach().cpu().clamp_max(limit)
+def _costs(estimates: Tensor, targets: Tensor) -> Tensor:
+    """A bounded, strictly concave function of the distance, so that the triangle inequality holds strictly."""
+    values = rows(targets)
+    spread = float((values - values.mean(0)).square().mean().sqrt()) or 1.0
+    return 1 - spread / (pairwise_mse(estimates, targets).sqrt() + spread)

@@ -24,7 +24,7 @@ from reconrisk.metrics.alexnet import (
     read_tensors,
     torchvision_alexnet,
 )
-from reconrisk.metrics.records import check_data_range, check_records, check_within, images
+from reconrisk.metrics.records import check_data_range, check_within, images
 
 _SMALLEST_SIDE = 64
 _IMAGES_AT_ONCE = 64
@@ -98,7 +98,7 @@ def _distance(
     heads: Sequence[Tensor],
     data_range: tuple[float, float],
 ) -> Tensor:
-    check_within(check_records("targets", targets), data_range)
+    check_within(targets, data_range)
     blocks = zip(torch.split(estimates, _IMAGES_AT_ONCE), torch.split(targets, _IMAGES_AT_ONCE), strict=True)
     return torch.cat([_block_distance(one, other, convolutions, heads, data_range) for one, other in blocks])
 

@@ -78,7 +78,7 @@ def check_within(targets: Tensor, data_range: tuple[float, float]) -> None:
     """Targets inside the stated range, up to a thousandth of it for rounding: a wrong range shifts every score."""
     low, high = data_range
     slack = 1e-3 * (high - low)
-    least, most = (float(end) for end in torch.aminmax(targets.detach()))
+    least, most = (float(end) for end in torch.aminmax(check_records("targets", targets).detach()))
     if least < low - slack or most > high + slack:
         raise refuse(
             "data_range", data_range, f"to hold the targets, which reach from {least:.6g} to {most:.6g}",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from reconrisk.core.metric import Metric
 from reconrisk.core.validation import refuse
-from reconrisk.metrics.records import check_data_range, check_records, check_within, images
+from reconrisk.metrics.records import check_data_range, check_within, images
 
 _KERNEL = 11
 _SIGMA = 1.5
@@ -45,7 +45,7 @@ def _similarity(estimates: Tensor, targets: Tensor, *, data_range: tuple[float, 
     # Imported here: torchmetrics takes seconds to load, which the other metrics need not wait for.
     from torchmetrics.functional.image.ssim import structural_similarity_index_measure
 
-    check_within(check_records("targets", targets), data_range)
+    check_within(targets, data_range)
     one, other = (images(each, "SSIM").double() for each in (estimates, targets))
     sigma = _SIGMA * _kernel_that_fits(other) / _KERNEL
     # The whole map, averaged here: releases of torchmetrics differ in whether they crop it before they average.
