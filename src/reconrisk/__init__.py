@@ -1,1 +1,13 @@
-"""How much of a private training record can be rebuilt from what you release, at most and in practice."""
+"""How much of a private training record can be rebuilt from what you release, at most and in practice.
+
+The public names are listed in ``__init__.pyi``, which type checkers read and from which they are loaded on first use:
+importing the package stays fast, and torch is loaded only by the parts that need it.
+"""
+
+import lazy_loader
+
+from reconrisk.core import version
+
+__version__ = version.VERSION
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

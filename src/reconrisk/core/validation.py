@@ -71,7 +71,7 @@ def check_whole(name: str, value: Any, minimum: int = 1, remedy: str = "") -> in
     """A whole number of at least ``minimum``; ``3.0`` is accepted, ``3.5`` and ``True`` are not."""
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value).is_integer():
         raise refuse(name, value, "to be a whole number", remedy)
-    number = int(value)  # type: ignore[call-overload]  # Real has no __int__ in typeshed, every number has
+    number = int(float(value))
     if number < minimum:
         raise refuse(name, number, f">= {minimum}", remedy)
     return number

@@ -1,0 +1,15 @@
+"""Settings for every test: documents are executed, randomness is fixed, timings decide nothing."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test workers share two cores
+os.environ.setdefault("MPLBACKEND", "agg")
+
+import hypothesis
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
+
+hypothesis.settings.register_profile("reconrisk", deadline=None, derandomize=True, max_examples=50, print_blob=True)
+hypothesis.settings.load_profile("reconrisk")
+
+pytest_collect_file = Sybil(parsers=[PythonCodeBlockParser()], patterns=["*.md"]).pytest()

@@ -1,0 +1,38 @@
+"""The list of commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reconrisk.cli.demo import demo
+from reconrisk.cli.doctor import doctor
+from reconrisk.core.version import VERSION
+
+app = typer.Typer(
+    name="reconrisk",
+    help="How much of a private training record can be rebuilt from what you release, at most and in practice.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"reconrisk {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """How much of a private training record can be rebuilt from what you release, at most and in practice."""
+
+
+app.command()(demo)
+app.command()(doctor)

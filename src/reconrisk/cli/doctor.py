@@ -1,0 +1,49 @@
+"""``reconrisk doctor``: what is installed, what is found, and whether it works."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+import time
+
+import typer
+
+from reconrisk.core.version import VERSION
+
+EXTRAS = {"dp": "opacus", "fl": "flwr", "diffusion": "diffusers", "distributed": "ray", "tracking": "mlflow"}
+
+LARGEST_ERROR = 1e-5
+
+
+def doctor() -> None:
+    """Show Python, torch, threads, extras and data folders, and attack a layer whose answer is known."""
+    import torch  # takes seconds to import
+
+    from reconrisk.audit.self_check import self_check
+    from reconrisk.data import data_folders
+
+    _line("reconrisk", VERSION)
+    _line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    _line("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, cuda {torch.cuda.is_available()}")
+    for extra, package in EXTRAS.items():
+        _line(f"extra {extra}", _installed(package) or f"not installed (pip install 'reconrisk[{extra}]')")
+    for folder in data_folders():
+        _line("data", str(folder))
+    begun = time.monotonic()
+    error = self_check()
+    good = error < LARGEST_ERROR
+    verdict = "ok" if good else f"FAILED, allowed is {LARGEST_ERROR:.0e}: reinstall torch or report this"
+    _line("self-check", f"linear layer inverted with error {error:.1e} in {time.monotonic() - begun:.2f} s: {verdict}")
+    sys.exit(0 if good else 1)
+
+
+def _line(name: str, value: str) -> None:
+    typer.echo(f"{name:<18} {value}")
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return None

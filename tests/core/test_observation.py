@@ -1,0 +1,82 @@
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.observation import Observation
+from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
+
+
+def observation(**changes):
+    settings = {
+        "released": {"weight": torch.ones(2, 3)},
+        "forward": lambda inputs, labels: {"weight": inputs},
+        "threat": HONEST_BUT_CURIOUS,
+        "input_shape": (3,),
+        "data_range": (0.0, 1.0),
+    }
+    return Observation(**{**settings, **changes})
+
+
+def test_there_is_no_field_for_the_target():
+    names = {field.name for field in dataclasses.fields(Observation)}
+    assert names == {"released", "forward", "threat", "input_shape", "data_range", "batch_size", "labels"}
+
+
+def test_labels_need_a_threat_that_knows_them():
+    with pytest.raises(InvalidInput, match=r"Knows\.LABELS"):
+        observation(labels=torch.tensor([1]))
+    known = observation(labels=torch.tensor([1]), threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
+    assert int(known.labels) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"released": {}}, "at least one tensor"),
+        ({"released": {"bias": torch.tensor([1.0, math.nan])}}, r"released\['bias'\].*index \(1,\)"),
+        ({"data_range": (1.0, 1.0)}, "low < high"),
+        ({"data_range": (math.nan, 1.0)}, "data_range"),
+        ({"batch_size": 0}, "batch_size=0 >= 1"),
+        (
+            {"labels": torch.tensor([1, 2]), "threat": HONEST_BUT_CURIOUS.knowing(Knows.LABELS)},
+            "batch_size=1 entries",
+        ),
+    ],
+)
+def test_bad_observations_are_refused(changes, message):
+    with pytest.raises(InvalidInput, match=message):
+        observation(**changes)
+
+
+def test_repr_shows_sizes_and_no_values():
+    assert repr(observation()) == (
+        "Observation(1 tensors, 6 values, 1 x (3,), ThreatModel(sees=one-update, knows=nothing, controls=nothing))"
+    )
+
+
+def test_a_reconstruction_speaks_of_its_status():
+    account = Account(
+        "dlg()", Status(Ending.BUDGET_SPENT, "3 steps", "Raise steps"), (0.5, 0.25), Cost(1.0, 3), labels=(4, 2)
+    )
+    result = Reconstruction(torch.zeros(2, 1, 4, 4), account)
+    assert result.status is account.status
+    assert result.labels == (4, 2)
+    assert repr(result) == "Reconstruction(2 x (1, 4, 4), dlg(), budget spent: 3 steps. Raise steps.)"
+    with pytest.raises(InvalidInput, match="each of 3 estimates"):
+        Reconstruction(torch.zeros(3, 1, 4, 4), account)
+
+
+@pytest.mark.parametrize("ending", [Ending.DIVERGED, Ending.NOT_APPLICABLE, Ending.INTERRUPTED])
+def test_failures_must_say_what_to_do(ending):
+    assert Status(ending, "cause", "remedy").is_failure
+    with pytest.raises(InvalidInput, match="remedy"):
+        Status(ending, "cause")
+
+
+@pytest.mark.parametrize("ending", [Ending.CONVERGED, Ending.EXACT, Ending.BUDGET_SPENT])
+def test_other_endings_are_no_failures(ending):
+    assert not Status(ending, "cause").is_failure
