@@ -44,7 +44,8 @@ class SimpleGuesses:
         verdict = "always succeeds" if self.constant_guess_succeeds else "is not certain to succeed"
         return (
             f"At mean squared error {self.mse:.4g} a constant guess {verdict}: "
-            f"zero has error {self.zero_guess_mse:.4g}, the middle of the data range at most {self.centre_guess_mse:.4g}. "
+            f"zero has error {self.zero_guess_mse:.4g}, "
+            f"the middle of the data range at most {self.centre_guess_mse:.4g}. "
             f"James-Stein shrinkage has expected error {self.shrinkage_mse:.4g} and succeeds with probability "
             f"{self.shrinkage_success:.2g}, riess2025's attack {self.attack_mse:.4g} and {self.attack_success:.2g}."
         )
