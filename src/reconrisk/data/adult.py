@@ -31,6 +31,7 @@ COLUMN_NAMES = (
     "income",
 )
 
+_INCOMES = Encoding(classes=("<=50K", ">50K"))
 _FILES = {"train": "adult.data", "test": "adult.test"}
 _RECORD = re.compile(r"^\d+,(?:[^,\n]*,){13} ?[<>]=?50K\.?\s*$", re.MULTILINE)
 
@@ -46,7 +47,7 @@ def read_adult(path: str | Path, *, missing: str = "refuse") -> Dataset:
     ``missing="drop"`` leaves out every record with a missing value. Ranges and categories are those of this file; load
     the folder to have both files encoded alike.
     """
-    return dataset_from_table(_table(Path(path)), label="income", missing=missing)
+    return dataset_from_table(_table(Path(path)), label="income", missing=missing, encoding=_INCOMES)
 
 
 def read_adult_folder(folder: str | Path, *, split: str | None = None, missing: str = "refuse") -> Dataset:
@@ -58,8 +59,10 @@ def read_adult_folder(folder: str | Path, *, split: str | None = None, missing: 
     if split is not None and split not in _FILES:
         raise refuse("split", split, f"to be one of {', '.join(_FILES)} or None")
     tables = {name: _table(_file(folder, name)) for name in _FILES}
-    train, test = (dataset_from_table(table, label="income", missing=missing) for table in tables.values())
-    encoding = Encoding(covering(train.columns or (), test.columns or ()), train.classes)
+    train, test = (
+        dataset_from_table(table, label="income", missing=missing, encoding=_INCOMES) for table in tables.values()
+    )
+    encoding = replace(_INCOMES, columns=covering(train.columns or (), test.columns or ()))
     parts = [
         dataset_from_table(table, label="income", missing=missing, encoding=encoding)
         for name, table in tables.items()

@@ -48,7 +48,7 @@ def read_csv(
         ignore=ignore,
         categorical=categorical,
         regression=regression or real_labels,
-        encoding=None if like is None or like.columns is None else Encoding(like.columns, like.classes),
+        encoding=Encoding() if like is None else Encoding(like.columns, like.classes),
     )
 
 

@@ -39,10 +39,13 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Encoding:
-    """Columns and classes that are given instead of inferred."""
+    """Columns and classes that are given; what is None is inferred."""
 
-    columns: tuple[Column, ...]
-    classes: tuple[str, ...] | None
+    columns: tuple[Column, ...] | None = None
+    classes: tuple[str, ...] | None = None
+
+
+_INFERRED = Encoding()
 
 
 def is_number(text: str) -> bool:
@@ -124,7 +127,7 @@ def dataset_from_table(
     ignore: Sequence[str | int] = (),
     categorical: Sequence[str | int] = (),
     regression: bool = False,
-    encoding: Encoding | None = None,
+    encoding: Encoding = _INFERRED,
 ) -> Dataset:
     """Columns typed and encoded, labels taken out; the options are those of :func:`read_csv`."""
     if missing not in ("refuse", "drop"):
@@ -138,9 +141,11 @@ def dataset_from_table(
     series = {i: _series(table, i) for i in [*indices, *([] if label_index is None else [label_index])]}
     if missing == "drop":
         series = _complete(series)
-    columns = _columns([series[i] for i in indices], [i in as_codes for i in indices], encoding)
+    columns = _columns([series[i] for i in indices], [i in as_codes for i in indices], encoding.columns)
     values = [_values(series[i], column) for i, column in zip(indices, columns, strict=True)]
-    labels, classes = (None, None) if label_index is None else _labels(series[label_index], regression, encoding)
+    labels, classes = (
+        (None, None) if label_index is None else _labels(series[label_index], regression, encoding.classes)
+    )
     inputs = torch.from_numpy(encode(columns, values))
     path = table.path
     return Dataset(path.name, inputs, labels, classes=classes, columns=columns, source=str(path))
@@ -169,12 +174,14 @@ def _complete(series: dict[int, _Series]) -> dict[int, _Series]:
     return {index: one.kept(present) for index, one in series.items()}
 
 
-def _columns(series: Sequence[_Series], as_codes: Sequence[bool], encoding: Encoding | None) -> tuple[Column, ...]:
-    if encoding is not None:
-        names = tuple(column.name for column in encoding.columns)
+def _columns(
+    series: Sequence[_Series], as_codes: Sequence[bool], given: tuple[Column, ...] | None
+) -> tuple[Column, ...]:
+    if given is not None:
+        names = tuple(column.name for column in given)
         if names != tuple(one.name for one in series):
             raise refuse("like", names, f"to have the columns {', '.join(one.name for one in series)}")
-        return encoding.columns
+        return given
     columns: list[Column] = []
     for one, codes in zip(series, as_codes, strict=True):
         start = columns[-1].coordinates.stop if columns else 0
@@ -234,18 +241,17 @@ def _values(series: _Series, column: Column) -> npt.NDArray[Any]:
     return series.numbers[series.codes]
 
 
-def _labels(series: _Series, regression: bool, encoding: Encoding | None) -> tuple[Tensor, tuple[str, ...] | None]:
+def _labels(series: _Series, regression: bool, given: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...] | None]:
     if series.missing.any():
         raise series.invalid(series.missing, "a label", "Fill it in, or pass missing='drop'.")
-    classes = None if encoding is None else encoding.classes
     fractions = series.is_numeric and not np.all(series.numbers == np.round(series.numbers))
-    if classes is None and (regression or fractions):
+    if given is None and (regression or fractions):
         if not series.is_numeric:
             raise series.invalid(np.isnan(series.numbers), "a number", "Correct it, or pass regression=False.")
         _check_finite(series)
         return torch.from_numpy(series.numbers[series.codes].astype(np.float32)), None
     names = _class_names(series)
-    classes = _sorted_classes(series, names) if classes is None else classes
+    classes = _sorted_classes(series, names) if given is None else given
     index = {name: i for i, name in enumerate(classes)}
     indices = np.array([index.get(name, -1) for name in names])
     if (indices < 0).any():
