@@ -20,6 +20,7 @@ def infer_label(released: Mapping[str, Tensor]) -> Tensor:
     Edge cases: without a bias, the rows of the weight are used, summed; exact if the features share one sign.
     Reference: Section 3.2, `Zhao et al. (2020) <https://arxiv.org/abs/2001.02610>`_.
 
+    >>> import torch
     >>> infer_label({"weight": torch.zeros(3, 2), "bias": torch.tensor([0.2, -0.5, 0.3])})
     tensor([1])
     """

@@ -1,0 +1,1 @@
+"""Balle, Cherubin, Hayes (2022)."""

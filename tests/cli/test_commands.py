@@ -1,0 +1,83 @@
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from reconrisk.cli.app import app
+from reconrisk.core.version import VERSION
+
+RUNNER = CliRunner()
+
+
+def run(*words):
+    return RUNNER.invoke(app, list(words))
+
+
+def test_version_and_help():
+    assert run("--version").output.strip() == f"reconrisk {VERSION}"
+    text = run("--help").output
+    assert all(command in text for command in ("demo", "doctor"))
+
+
+def test_every_command_explains_itself():
+    for command in (item.name or item.callback.__name__ for item in app.registered_commands):
+        result = run(command, "--help")
+        assert result.exit_code == 0
+        assert "--help" in result.output
+
+
+def test_doctor_names_what_it_finds_and_passes(monkeypatch, tmp_path):
+    monkeypatch.setenv("RECONRISK_DATA", str(tmp_path))
+    result = run("doctor")
+    assert result.exit_code == 0, result.output
+    for part in ("python", "torch", "threads", "extra dp", "extra fl", str(tmp_path), "self-check"):
+        assert part in result.output
+    assert result.output.rstrip().endswith("ok")
+
+
+def test_doctor_fails_when_the_self_check_does(monkeypatch):
+    monkeypatch.setattr("reconrisk.audit.self_check.self_check", lambda: 0.5)
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "FAILED" in result.output
+
+
+def test_demo_rebuilds_the_digit_and_writes_only_where_it_is_told(tmp_path, monkeypatch):
+    work, out = tmp_path / "work", tmp_path / "deep" / "out"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    result = run("demo", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in out.iterdir()) == ["demo.png"]
+    assert list(work.iterdir()) == []
+    assert str(out / "demo.png") in result.output
+    psnr = float(re.search(r"psnr\s+([-.\d]+)", result.output)[1])
+    assert psnr > 30
+    assert "7 inferred, 7 true" in result.output
+
+
+def test_demo_refuses_a_file_as_folder_before_it_works(tmp_path):
+    file = tmp_path / "taken"
+    file.write_text("mine")
+    result = run("demo", "--out", str(file))
+    assert result.exit_code == 2
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["demo", "--record", "-1"], "Expected record=-1 >= 0."), (["demo", "--seed", "-1"], "Expected seed=-1 >= 0.")],
+)
+def test_wrong_values_end_with_a_sentence_and_code_two(words, message, tmp_path):
+    program = "import sys; from reconrisk.cli import main; sys.argv = ['reconrisk', *sys.argv[1:]]; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words, "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"reconrisk: {message}"
+    assert not (tmp_path / "out").exists()
