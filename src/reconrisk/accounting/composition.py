@@ -16,7 +16,7 @@ from scipy import fft
 from scipy.signal import lfilter
 
 from reconrisk.accounting.lattice import COARSEST, MAX_POINTS, spacing_to_fit
-from reconrisk.accounting.loss import EPS, Array, Direction, LossDistribution, loss_range, step_loss
+from reconrisk.accounting.loss import EPS, Array, Cuts, Direction, LossDistribution, loss_range, step_loss
 from reconrisk.accounting.phases import Phase
 from reconrisk.accounting.profile import PrivacyProfile
 
@@ -47,7 +47,7 @@ class _Window:
 
 
 def compose(
-    phases: tuple[Phase, ...], *, spacing: float, log_tail: float, direction: Direction, log_smallest: float = 0.0
+    phases: tuple[Phase, ...], *, spacing: float, cuts: Cuts, direction: Direction, log_smallest: float = 0.0
 ) -> PrivacyProfile | None:
     r"""Certified profile of all steps of all phases, on the lattice ``spacing`` or the finest that fits into memory.
 
@@ -55,16 +55,15 @@ def compose(
 
     Notation: ``log_smallest`` is the log of the prior success (or delta) at which the profile must be relatively accurate;
     below 0 the masses are tilted by :math:`e^{\theta L}` towards the losses that matter there, so that round-off stays relative.
-    ``exp(log_tail)`` bounds the mass of one step that is put at infinity.
     Guarantee: never below the true divergence at any point of the profile.
     Edge cases: None where even the coarsest useful lattice does not fit; memory is bounded for every input.
     """
     while spacing <= COARSEST:
-        width = max(high - low for low, high in (loss_range(phase, log_tail) for phase in phases))
+        width = max(high - low for low, high in (loss_range(phase, cuts) for phase in phases))
         if width / spacing > MAX_POINTS:
             spacing = spacing_to_fit(width)
             continue
-        steps = [step_loss(phase, spacing, log_tail, direction) for phase in phases]
+        steps = [step_loss(phase, spacing, cuts, direction) for phase in phases]
         moments = [_moments(loss, phase.steps) for loss, phase in zip(steps, phases, strict=True)]
         tilt = _tilt(moments, log_smallest) if log_smallest < 0 else 0.0
         window = _window(moments, tilt)
@@ -125,8 +124,11 @@ def _tilt(moments: list[_Moments], log_smallest: float) -> float:
     middle = sum(part.log_moment(tilts) for part in moments)
     mean = (sum(part.log_moment(tilts * (1 + step)) for part in moments) - middle) / (tilts * step)
     log_mass = middle - (1 + tilts) * mean
+    # one grid point too early is accurate enough; too late can be far off, where the mean jumps from many small losses
+    # to few large ones
     reached = np.flatnonzero(log_mass <= log_smallest)
-    return float(tilts[reached[0]]) if len(reached) else 0.0
+    last = reached[0] if len(reached) else len(tilts)
+    return float(tilts[last - 1]) if last > 0 else 0.0
 
 
 def _convolve(steps: list[LossDistribution], counts: list[int], tilt: float, window: _Window) -> PrivacyProfile:
@@ -144,7 +146,7 @@ def _convolve(steps: list[LossDistribution], counts: list[int], tilt: float, win
     masses = np.roll(_product(folded, counts), -(first % points))
     losses = offset + spacing * (first + np.arange(points))
     log_scale = sum(count * log_moment for (_, log_moment), count in zip(tilted, counts, strict=True))
-    infinite = sum(count * loss.infinite for loss, count in zip(steps, counts, strict=True))
+    infinite = -math.expm1(sum(n * math.log1p(-loss.infinite) for loss, n in zip(steps, counts, strict=True)))
     return _profile(losses, masses, tilt, log_scale, infinite)
 
 

@@ -9,6 +9,7 @@ not spread.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -58,22 +59,24 @@ class _Cells:
     above: float
 
 
-def lattice_ends(phase: Phase, spacing: float, log_tail: float) -> tuple[int, int]:
-    """First and last lattice index such that a mass of at most ``exp(log_tail)`` lies beyond either end."""
-    low, high = loss_range(phase, log_tail)
-    return int(np.floor(low / spacing)), int(np.ceil(high / spacing))
+@dataclass(frozen=True)
+class Cuts:
+    """Where losses of one step end: beyond a mass of ``exp(log_tail)``, and above ``largest``."""
+
+    log_tail: float
+    largest: float = math.inf
 
 
-def loss_range(phase: Phase, log_tail: float) -> tuple[float, float]:
-    """Least and largest loss, counted from the lattice origin, but for a mass of ``exp(log_tail)`` on either side."""
+def loss_range(phase: Phase, cuts: Cuts) -> tuple[float, float]:
+    """Least and largest loss that the lattice must hold, counted from its origin."""
     s, q = phase.noise_multiplier, phase.sampling_probability
-    z = -float(ndtri_exp(log_tail))
+    z = -float(ndtri_exp(cuts.log_tail))
     ends = np.array([-z / s - 0.5 / s / s, z / s + 0.5 / s / s]) + np.log(q)
     low, high = np.logaddexp(0, ends - np.log1p(-q)) if q < 1 else ends
-    return float(low), float(high)
+    return float(low), float(max(min(high, cuts.largest), low))
 
 
-def step_loss(phase: Phase, spacing: float, log_tail: float, direction: Direction) -> LossDistribution:
+def step_loss(phase: Phase, spacing: float, cuts: Cuts, direction: Direction) -> LossDistribution:
     r"""The loss of one step, dominating the true one.
 
     .. math:: m_{right} = \frac{P(cell) - e^{l} Q(cell)}{1 - e^{-h}}, \qquad m_{left} = P(cell) - m_{right}
@@ -82,7 +85,8 @@ def step_loss(phase: Phase, spacing: float, log_tail: float, direction: Directio
     Guarantee: its hockey-stick divergence is at no epsilon below that of the true pair: mass beyond the ends goes to
     infinity (dangerous side) or to the end (harmless side), round-off is covered by mass moved to the dangerous end.
     """
-    first, last = lattice_ends(phase, spacing, log_tail)
+    low, high = loss_range(phase, cuts)
+    first, last = math.floor(low / spacing), math.ceil(high / spacing) + 1
     s, q = phase.noise_multiplier, phase.sampling_probability
     distance = spacing * np.arange(first, last + 1)
     log_ratio = _log_sampled_ratio(q, distance)

@@ -6,10 +6,11 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import ndtr, ndtri_exp
 
 from reconrisk.accounting.composition import compose
 from reconrisk.accounting.lattice import spacing_for
-from reconrisk.accounting.loss import Direction
+from reconrisk.accounting.loss import Cuts, Direction
 from reconrisk.accounting.phases import Phase, gaussian_mu, phases_of
 from reconrisk.accounting.profile import PrivacyProfile
 from reconrisk.accounting.renyi import ORDERS, renyi_curve
@@ -26,7 +27,6 @@ DEFAULT_ACCURACY = 2e-5
 """Wanted excess of a success bound over the truth."""
 
 _SMALLEST_ON_LATTICE = -60.0
-_RENYI_BELOW = math.log(1e-12)
 _TILT_BELOW = math.log(1e-4)
 _LADDER = 4.0
 _LOG_TAIL = math.log(1e-17)
@@ -45,7 +45,7 @@ def log_success_of_training(mechanism: NoiseMechanism, log_prior: float, accurac
     Guarantee: in [log kappa, 0] and not below the truth; above it by at most ``accuracy`` in probability (found on
     random settings up to 1e6 steps). Nondecreasing in kappa and, for one phase, in steps and in falling noise, up to
     round-off of 1e-13 times the steps; in the sampling probability up to ``accuracy``.
-    Edge cases: full batch and one subsampled step use their closed forms; kappa below 1e-12 also the Renyi form; where no
+    Edge cases: full batch and one subsampled step use their closed forms; kappa below 1e-4 also the Renyi form; where no
     lattice fits into memory, the Renyi form alone.
     Reference: `Hayes, Mahloujifar, Balle (2023) <https://arxiv.org/abs/2302.07225>`_, Theorem 2, computed without
     sampling.
@@ -62,8 +62,10 @@ def log_success_of_training(mechanism: NoiseMechanism, log_prior: float, accurac
         return log_success_from_gaussian(gaussian_mu(phases[0]), log_prior)
     if len(phases) == 1 and phases[0].steps == 1:
         return _log_success_of_one_step(phases[0], log_prior)
+    if _power_of_largest_outcome(phases, log_prior) >= 1 - accuracy / 2:
+        return 0.0
     log_success = _log_success_on_lattice(phases, log_prior, accuracy)
-    if log_success is None or log_prior < _RENYI_BELOW:
+    if log_success is None or log_prior < _TILT_BELOW:
         renyi = log_success_from_renyi(ORDERS, renyi_curve(mechanism), log_prior)
         log_success = renyi if log_success is None else min(renyi, log_success)
     return min(0.0, max(log_success, log_prior))
@@ -91,7 +93,7 @@ def epsilon_of_training(mechanism: NoiseMechanism, delta: float, accuracy: float
     curve = renyi_curve(mechanism)
     epsilon = epsilon_from_renyi(ORDERS, curve, delta)
     spacing = spacing_for(phases, accuracy, min(math.log(delta), math.log(0.5)))
-    profiles = [_profile(phases, spacing, _rung(math.log(delta)), direction) for direction in Direction]
+    profiles = [_profile(phases, spacing, _rung(math.log(delta)), direction, math.inf) for direction in Direction]
     on_lattice = max(math.inf if profile is None else profile.epsilon(delta) for profile in profiles)
     return min(epsilon, on_lattice)
 
@@ -103,12 +105,40 @@ def _log_success_of_one_step(phase: Phase, log_prior: float) -> float:
     return min(0.0, float(np.logaddexp(math.log1p(-q) + log_prior, sampled)))
 
 
+def _power_of_largest_outcome(phases: tuple[Phase, ...], log_prior: float) -> float:
+    """Power of the test that rejects for a large outcome in any one step: a lower bound on success.
+
+    Where it is almost one, so is every bound, and at little noise the lattice would be huge.
+    """
+    steps = sum(phase.steps for phase in phases)
+    level = -float(ndtri_exp(min(log_prior - math.log(steps), -1e-300)))  # union bound: size at most kappa
+    log_miss = 0.0
+    for phase in phases:
+        q = phase.sampling_probability
+        hit = (1 - q) * float(ndtr(-level)) + q * float(ndtr(1 / phase.noise_multiplier - level))
+        log_miss += phase.steps * math.log1p(-min(hit, 1 - 1e-16))
+    return -math.expm1(log_miss)
+
+
 def _log_success_on_lattice(phases: tuple[Phase, ...], log_prior: float, accuracy: float) -> float | None:
     if log_prior < _SMALLEST_ON_LATTICE:
         return None
     spacing = spacing_for(phases, accuracy, log_prior)
-    profile = _profile(phases, spacing, _rung(log_prior), Direction.WITH_RECORD)
+    rung = _rung(log_prior)
+    profile = _profile(phases, spacing, rung, Direction.WITH_RECORD, _largest_relevant_loss(phases, rung))
     return None if profile is None else math.log(profile.success(math.exp(log_prior)))
+
+
+def _largest_relevant_loss(phases: tuple[Phase, ...], rung: float) -> float:
+    """Loss of one step above which the sum exceeds every epsilon of interest by far, whatever the other steps do.
+
+    An event of Q-mass kappa begins below -log kappa; other steps lower the sum by at most their infima. Counting such a
+    loss as infinite costs a factor 1 + exp(-24).
+    """
+    if any(phase.is_full_batch for phase in phases):
+        return math.inf
+    infima = sum(phase.steps * math.log1p(-phase.sampling_probability) for phase in phases)
+    return 24.0 - infima - min(rung, _TILT_BELOW)
 
 
 def _rung(log_smallest: float) -> float:
@@ -118,8 +148,10 @@ def _rung(log_smallest: float) -> float:
 
 @lru_cache(maxsize=4)
 def _profile(
-    phases: tuple[Phase, ...], spacing: float, log_smallest: float, direction: Direction
+    phases: tuple[Phase, ...], spacing: float, log_smallest: float, direction: Direction, largest: float
 ) -> PrivacyProfile | None:
+    """``largest`` caps the loss of one step; beyond it, it counts as infinite."""
     steps = sum(phase.steps for phase in phases)
     log_tail = min(_LOG_TAIL, log_smallest - 30) - math.log(steps)
-    return compose(phases, spacing=spacing, log_tail=log_tail, direction=direction, log_smallest=log_smallest)
+    cuts = Cuts(log_tail, largest)
+    return compose(phases, spacing=spacing, cuts=cuts, direction=direction, log_smallest=log_smallest)
