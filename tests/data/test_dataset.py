@@ -122,3 +122,11 @@ def test_joined_parts_follow_each_other() -> None:
 def test_parts_of_two_layouts_are_not_joined(other) -> None:
     with pytest.raises(InvalidFile, match=r"folder, toy: Expected the layout of Dataset"):
         joined([toy(), toy(**other)], Path("folder"))
+
+
+def test_class_labels_are_classes_or_refused():
+    inputs = torch.zeros(2, 1)
+    assert Dataset("toy", inputs, torch.tensor([1, 0])).class_labels.tolist() == [1, 0]
+    for labels in (None, torch.tensor([0.5, 1.0])):
+        with pytest.raises(InvalidInput, match="dataset='toy' to have class labels"):
+            _ = Dataset("toy", inputs, labels).class_labels

@@ -75,6 +75,17 @@ class Dataset:
         """Shape of one record."""
         return tuple(self.inputs.shape[1:])
 
+    @property
+    def class_labels(self) -> Tensor:
+        """The labels where they are classes; refused where there are none or they are numbers.
+
+        >>> Dataset("toy", torch.zeros(2, 1), torch.tensor([4, 2])).class_labels
+        tensor([4, 2])
+        """
+        if self.labels is None or self.labels.is_floating_point():
+            raise refuse("dataset", self.name, "to have class labels", "Pass labels= when loading it.")
+        return self.labels
+
     def subset(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]] | Tensor | slice) -> Dataset:
         """The records at ``indices``, in that order, with everything else as it is.
 
