@@ -31,6 +31,7 @@ def test_agrees_with_scipy_within_the_stated_rounding(
     left, right = (
         scale * (offset + torch.randn(count, width, generator=rng, dtype=torch.float64)) for count in (lefts, rights)
     )
+    right = torch.cat([right, left])  # copies, where the terms cancel entirely
     measured, slack = pairwise_mse(left, right), rounding_error(left, right)
     expected = cdist(left, right, "sqeuclidean") / width
     assert (measured >= 0).all()
@@ -54,3 +55,5 @@ def test_overflow_is_far_away_and_not_undefined() -> None:
     left = torch.tensor([[1e200, 1e200], [0.0, 0.0]], dtype=torch.float64)
     right = torch.tensor([[1.0, 1.0], [2.0, 2.0]], dtype=torch.float64)
     assert pairwise_mse(left, right).tolist() == [[math.inf, math.inf], [1.0, 4.0]]
+    # Here the product overflows as well, and infinity minus infinity is no number.
+    assert pairwise_mse(left, left * 1e-20).tolist() == [[math.inf, math.inf]] * 2

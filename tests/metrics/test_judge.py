@@ -47,6 +47,11 @@ def test_what_the_judge_does_not_see_costs_nothing() -> None:
     assert judge_kl(first_two)(estimates, targets).tolist() == [0.0] * 5
 
 
+def test_rounding_never_makes_it_negative() -> None:
+    targets = torch.randn(500, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert (judge_kl(identity)(targets * (1 + 1e-12), targets) >= 0).all()
+
+
 def test_confident_judges_do_not_overflow() -> None:
     targets, estimates = torch.tensor([[2000.0, 0.0]]), torch.tensor([[0.0, 2000.0]])
     assert judge_kl(identity)(estimates, targets).tolist() == [2000.0]

@@ -79,16 +79,17 @@ def _peak_ratio(estimates: Tensor, targets: Tensor, *, data_range: tuple[float, 
 
 def _cross_correlation(estimates: Tensor, targets: Tensor) -> Tensor:
     one, other = rows(estimates), rows(targets)
-    # Constancy is read off the values: the mean of equal numbers can be off by a rounding, and so their variance.
-    constant = (one.amin(1) == one.amax(1)) | (other.amin(1) == other.amax(1))
     correlation = (_standardised(one) * _standardised(other)).sum(1).clamp(-1, 1)
-    exact = (one == other).all(1)
-    return torch.where(exact, 1.0, torch.where(constant, 0.0, correlation))
+    return torch.where((one == other).all(1), 1.0, correlation)
 
 
 def _standardised(values: Tensor) -> Tensor:
-    """Rows of mean zero and norm one; scaled first, so that no square overflows."""
-    smallest = torch.finfo(values.dtype).tiny
-    scaled = values / values.abs().amax(1, keepdim=True).clamp_min(smallest)
+    """Rows of mean zero and norm one, or all zero where the values are equal.
+
+    Division by the largest magnitude keeps squares from overflowing, and makes equal values exactly one: their mean is
+    then exact, where the mean of, say, 25 values 0.1 is off by a rounding that would pass for structure.
+    """
+    largest = values.abs().amax(1, keepdim=True)
+    scaled = values / largest.masked_fill(largest == 0, 1.0)
     centred = scaled - scaled.mean(1, keepdim=True)
-    return functional.normalize(centred, dim=1, eps=smallest)
+    return functional.normalize(centred, dim=1, eps=torch.finfo(values.dtype).tiny)
