@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import fft
 from scipy.signal import lfilter
 
@@ -53,8 +52,9 @@ def compose(
 
     .. math:: \delta(\varepsilon) = E_P \max(0, 1 - e^{\varepsilon - L_1 - \dots - L_T})
 
-    Notation: ``log_smallest`` is the log of the prior success (or delta) at which the profile must be relatively accurate;
-    below 0 the masses are tilted by :math:`e^{\theta L}` towards the losses that matter there, so that round-off stays relative.
+    Notation: ``log_smallest`` is the log of the prior success (or delta) at which the profile must be relatively
+    accurate; below 0 the masses are tilted by :math:`e^{\theta L}` towards the losses that matter there, so that
+    round-off stays relative.
     Guarantee: never below the true divergence at any point of the profile.
     Edge cases: None where even the coarsest useful lattice does not fit; memory is bounded for every input.
     """
@@ -140,14 +140,14 @@ def _convolve(steps: list[LossDistribution], counts: list[int], tilt: float, win
     points = fft.next_fast_len(max(last - first + 1, 2), real=True)
     tilted = [_tilted(loss, tilt) for loss in steps]
     folded = [
-        np.bincount((loss.start + np.arange(len(mass))) % points, weights=mass, minlength=points)
+        np.bincount((loss.start + np.arange(len(mass))) % points, weights=mass, minlength=points).astype(np.float64)
         for loss, (mass, _) in zip(steps, tilted, strict=True)
     ]
     masses = np.roll(_product(folded, counts), -(first % points))
     losses = offset + spacing * (first + np.arange(points))
     log_scale = sum(count * log_moment for (_, log_moment), count in zip(tilted, counts, strict=True))
     infinite = -math.expm1(sum(n * math.log1p(-loss.infinite) for loss, n in zip(steps, counts, strict=True)))
-    return _profile(losses, masses, tilt, log_scale, infinite)
+    return _profile(np.asarray(losses, dtype=np.float64), masses, tilt, log_scale, infinite)
 
 
 def _product(folded: list[Array], counts: list[int]) -> Array:

@@ -50,7 +50,8 @@ def spacing_for(phases: tuple[Phase, ...], accuracy: float, log_prior: float) ->
 
     .. math:: \tfrac12 \mu\,\varphi(\Phi^{-1}(\kappa) + \mu) \cdot \frac{h^2}{6 s^2}
 
-    with s the root mean square ``loss_scale``; the worst mu is :math:`(\sqrt{z^2+4} - z)/2`, z = :math:`\Phi^{-1}(\kappa)`.
+    with s the root mean square ``loss_scale``; the worst mu is :math:`(\sqrt{z^2+4} - z)/2` for
+    :math:`z = \Phi^{-1}(\kappa)`.
 
     Guarantee: a power of two that never shrinks when a phase becomes more telling or kappa larger. Lattices of one rate
     are then nested in the right order, and bounds ordered in truth stay ordered

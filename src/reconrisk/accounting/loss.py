@@ -46,7 +46,7 @@ class LossDistribution:
     @property
     def losses(self) -> Array:
         """The lattice points that carry ``mass``."""
-        return self.offset + self.spacing * (self.start + np.arange(len(self.mass)))
+        return np.asarray(self.offset + self.spacing * (self.start + np.arange(len(self.mass))), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ def step_loss(phase: Phase, spacing: float, cuts: Cuts, direction: Direction) ->
     low, high = loss_range(phase, cuts)
     first, last = math.floor(low / spacing), math.ceil(high / spacing) + 1
     s, q = phase.noise_multiplier, phase.sampling_probability
-    distance = spacing * np.arange(first, last + 1)
+    distance = np.asarray(spacing * np.arange(first, last + 1), dtype=np.float64)
     log_ratio = _log_sampled_ratio(q, distance)
     x = s * s * (log_ratio - np.log(q)) + 0.5
     null, shifted = _cells(x / s), _cells((x - 1) / s)

@@ -50,7 +50,7 @@ def renyi_curve(mechanism: NoiseMechanism, orders: Array = ORDERS) -> Array:
 
 
 def _log_moments(phase: Phase, orders: Array) -> Array:
-    """log E_Q (dP/dQ)^order of one step."""
+    """Log E_Q (dP/dQ)^order of one step."""
     if phase.is_full_batch:
         return orders * (orders - 1) / 2 / phase.noise_multiplier / phase.noise_multiplier
     below, above = np.floor(orders), np.ceil(orders)
@@ -81,8 +81,8 @@ def _whole_log_moment(phase: Phase, order: int) -> float:
 def _quadrature(phase: Phase, orders: Array) -> Array:
     r"""Trapezoidal rule for E_Q R^a.
 
-    The integrand is analytic for |Im x| < pi s^2 and there at most :math:`e^{b^2/2s^2}` times its value on the real line
-    (b = Im x), so with nodes at distance :math:`2\pi b/(36 + b^2/2s^2)` the relative error is at most 3e-16.
+    The integrand is analytic for |Im x| < pi s^2 and there at most :math:`e^{b^2/2s^2}` times its value on the real
+    line (b = Im x), so with nodes at distance :math:`2\pi b/(36 + b^2/2s^2)` the relative error is at most 3e-16.
     """
     s, q = phase.noise_multiplier, phase.sampling_probability
     width = min(math.pi * s * s, 6 * s)

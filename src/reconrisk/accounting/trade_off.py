@@ -103,7 +103,7 @@ def log_success_from_renyi(orders: Array, epsilons: Array, log_prior: float) -> 
     Guarantee: never above (kappa e^epsilon)^((a-1)/a), which keeps the first term only.
 
     >>> round(math.exp(log_success_from_renyi(np.array([2.0, 3.0]), np.array([1.0, 1.5]), math.log(0.1))), 4)
-    0.4951
+    0.4932
     """
     if log_prior in (0.0, -math.inf):
         return log_prior

@@ -60,7 +60,11 @@ class Estimate:
 @serializable
 @dataclass(frozen=True)
 class Guarantee:
-    """A proved bound: what, how much, for which mechanism, against whom, by which statement, if what holds."""
+    """A proved bound: what, how much, for which mechanism, against whom, by which statement, if what holds.
+
+    ``log_value`` is the natural logarithm of a success probability, also where ``value`` is too small for a float:
+    then ``value`` is the smallest positive float, never an optimistic zero. For an error it is None.
+    """
 
     quantity: Quantity
     value: float
@@ -69,10 +73,13 @@ class Guarantee:
     threat: ThreatModel
     reference: Reference
     assumptions: tuple[str, ...] = ()
+    log_value: float | None = None
 
     def __post_init__(self) -> None:
         if self.quantity is Quantity.SUCCESS_PROBABILITY:
-            check_probability("value", self.value)
+            object.__setattr__(self, "log_value", _checked_log(check_probability("value", self.value), self.log_value))
+        elif self.log_value is not None:
+            raise refuse("log_value", self.log_value, "to be None for an error", "Only probabilities become so small.")
         elif not check_real("value", self.value) >= 0:
             raise refuse("value", self.value, ">= 0")
 
@@ -103,4 +110,31 @@ class Guarantee:
 
     def __str__(self) -> str:
         """The bound as a sentence."""
-        return f"{self.quantity.value} {self.value:.4g} ({self.scope.value}; {self.reference})"
+        number = f"{self.value:.4g}"
+        if self.log_value is not None and _SMALLEST >= self.value > 0:
+            number = f"exp({self.log_value:.6g})"
+        return f"{self.quantity.value} {number} ({self.scope.value}; {self.reference})"
+
+
+_SMALLEST = math.ulp(0.0)
+
+
+def probability_from_log(log_probability: float) -> float:
+    """A probability from its logarithm, rounded to the safe side for an upper bound: positive unless exactly zero.
+
+    >>> probability_from_log(-1e4), probability_from_log(0.0), probability_from_log(-math.inf)
+    (5e-324, 1.0, 0.0)
+    """
+    if not check_real("log_probability", log_probability) <= 0:
+        raise refuse("log_probability", log_probability, "<= 0")
+    return 0.0 if log_probability == -math.inf else max(math.exp(log_probability), _SMALLEST)
+
+
+def _checked_log(value: float, log_value: float | None) -> float:
+    """The logarithm of ``value``: as given, if it agrees, else computed."""
+    if log_value is None:
+        return math.log(value) if value > 0 else -math.inf
+    given = probability_from_log(log_value)
+    if not math.isclose(given, value, rel_tol=1e-9, abs_tol=2 * _SMALLEST) or (value == 0) != (given == 0):
+        raise refuse("log_value", log_value, f"to be the logarithm of value={value!r}")
+    return float(log_value)

@@ -1,0 +1,122 @@
+"""Mechanisms from the events of dp_accounting: the only file that knows that library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from dp_accounting import NeighboringRelation, dp_event
+from dp_accounting.rdp import RdpAccountant
+
+from reconrisk.accounting.renyi import ORDERS
+from reconrisk.core.mechanism import (
+    Composed,
+    Gaussian,
+    Mechanism,
+    Neighbouring,
+    PoissonSampled,
+    PureDP,
+    RenyiDP,
+    Repeated,
+    ZeroConcentratedDP,
+)
+from reconrisk.core.validation import refuse
+
+_ACCOUNTANT_ORDERS = tuple(float(order) for order in ORDERS if order <= 512)
+_RELATIONS = {
+    Neighbouring.ADD_OR_REMOVE: NeighboringRelation.ADD_OR_REMOVE_ONE,
+    Neighbouring.REPLACE_ONE: NeighboringRelation.REPLACE_ONE,
+}
+
+
+def mechanism_from_event(
+    event: dp_event.DpEvent, *, neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
+) -> Mechanism:
+    """The mechanism that a ``DpEvent`` describes.
+
+    Gaussian events, Poisson sampled or not, repeated and composed, become the mechanism itself; one Laplace event its
+    pure epsilon; a zCDP event without offset its rho; everything else that dp_accounting's RDP accountant supports
+    becomes the Renyi curve that it computes.
+
+    Assumes: fixed-size batches (``SampledWithoutReplacementDpEvent``) are for ``Neighbouring.REPLACE_ONE``.
+    Guarantee: fixed-size batches are accounted with half the noise multiplier: an event defines it by the norm of one
+    contribution, replacing a record moves the sum by up to twice that, and the accountant does not double it.
+    Edge cases: events without privacy, unsupported ones, and those that release nothing are refused by name.
+
+    >>> sampled = dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.1))
+    >>> mechanism_from_event(dp_event.SelfComposedDpEvent(sampled, 500)).steps
+    500
+    """
+    leaves = list(_leaves(event, 1))
+    if not leaves:
+        raise refuse("event", event, "to release something", "NoOpDpEvent has no risk to bound.")
+    for leaf, _ in leaves:
+        if isinstance(leaf, (dp_event.NonPrivateDpEvent, dp_event.UnsupportedDpEvent)):
+            raise refuse("event", type(leaf).__name__, "to have a privacy guarantee", "No bound can follow from it.")
+    if neighbouring is Neighbouring.ADD_OR_REMOVE:
+        phases = [_phase(leaf, count) for leaf, count in leaves]
+        exact = [phase for phase in phases if phase is not None]
+        if len(exact) == len(phases):
+            return exact[0] if len(exact) == 1 else Composed(tuple(exact))
+    if len(leaves) == 1:
+        stated = _stated(*leaves[0], neighbouring)
+        if stated is not None:
+            return stated
+    return _renyi(leaves, neighbouring)
+
+
+def _leaves(event: dp_event.DpEvent, count: int) -> Iterator[tuple[dp_event.DpEvent, int]]:
+    """The events that release something, with how often each is repeated."""
+    if isinstance(event, dp_event.SelfComposedDpEvent):
+        yield from _leaves(event.event, count * event.count)
+    elif isinstance(event, dp_event.ComposedDpEvent):
+        for part in event.events:
+            yield from _leaves(part, count)
+    elif not isinstance(event, dp_event.NoOpDpEvent) and count > 0:
+        yield event, count
+
+
+def _phase(event: dp_event.DpEvent, count: int) -> Gaussian | PoissonSampled | Repeated | None:
+    """The event as a mechanism of ours, exactly, or None."""
+    rate = 1.0
+    if isinstance(event, dp_event.PoissonSampledDpEvent):
+        event, rate = event.event, event.sampling_probability
+    if not isinstance(event, dp_event.GaussianDpEvent):
+        return None
+    gaussian = Gaussian(noise_multiplier=event.noise_multiplier)
+    step = gaussian if rate == 1 else PoissonSampled(gaussian, rate)
+    return step if count == 1 else Repeated(step, count)
+
+
+def _stated(event: dp_event.DpEvent, count: int, neighbouring: Neighbouring) -> Mechanism | None:
+    if isinstance(event, dp_event.LaplaceDpEvent) and count == 1 and neighbouring is Neighbouring.ADD_OR_REMOVE:
+        return PureDP(1 / event.noise_multiplier, neighbouring)
+    if isinstance(event, dp_event.ZCDpEvent) and event.xi == 0:
+        return ZeroConcentratedDP(count * event.rho, neighbouring)
+    return None
+
+
+def _renyi(leaves: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbouring) -> RenyiDP:
+    accountant = RdpAccountant(_ACCOUNTANT_ORDERS, _RELATIONS[neighbouring])
+    for leaf, count in leaves:
+        event = _for_replacement(leaf) if neighbouring is Neighbouring.REPLACE_ONE else leaf
+        if not accountant.supports(event):
+            remedy = "Pass its epsilon and delta as ApproximateDP, or its Renyi curve as RenyiDP."
+            raise refuse("event", type(leaf).__name__, f"to have a Renyi curve for {neighbouring.value}", remedy)
+        accountant.compose(event, count)
+    orders, epsilons = np.asarray(accountant.orders), np.asarray(accountant.rdp)
+    usable = np.isfinite(epsilons) & (epsilons > 0)  # zeros are what the accountant answers on numerical trouble
+    if not usable.any():
+        raise refuse("event", [type(leaf).__name__ for leaf, _ in leaves], "to have a finite, positive Renyi curve")
+    return RenyiDP(tuple(orders[usable].tolist()), tuple(epsilons[usable].tolist()), neighbouring)
+
+
+def _for_replacement(event: dp_event.DpEvent) -> dp_event.DpEvent:
+    """Noise multipliers halved, because replacing a record moves a sum by up to two clip norms."""
+    if isinstance(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent)):
+        return type(event)(event.noise_multiplier / 2)
+    if isinstance(event, dp_event.SampledWithoutReplacementDpEvent):
+        return dp_event.SampledWithoutReplacementDpEvent(
+            event.source_dataset_size, event.sample_size, _for_replacement(event.event)
+        )
+    return event

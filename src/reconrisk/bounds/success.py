@@ -1,0 +1,202 @@
+"""Upper bounds on the probability that any adversary with a prior reconstructs the target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reconrisk.accounting.phases import phases_of
+from reconrisk.accounting.subsampled import DEFAULT_ACCURACY, log_success_of_training
+from reconrisk.accounting.trade_off import (
+    log_success_from_approximate,
+    log_success_from_gaussian,
+    log_success_from_posterior_odds,
+    log_success_from_renyi,
+    log_success_from_zero_concentrated,
+)
+from reconrisk.bounds.prior_success import PriorSuccess
+from reconrisk.core.guarantee import Guarantee, Quantity, Scope, probability_from_log
+from reconrisk.core.mechanism import (
+    ApproximateDP,
+    Composed,
+    Gaussian,
+    GaussianDP,
+    Mechanism,
+    Neighbouring,
+    PoissonSampled,
+    PureDP,
+    RenyiDP,
+    Repeated,
+    ZeroConcentratedDP,
+)
+from reconrisk.core.papers import Reference
+from reconrisk.core.threat import STRONGEST
+from reconrisk.core.validation import check_nonnegative, check_positive, check_probability, check_real, refuse
+
+_PRIOR = "prior_success is the best success of an adversary who knows everything except the release"
+_STATED = "the stated privacy guarantee covers everything released"
+_CLIPPED = "each record adds at most clip_norm to what is released, under noise of noise_multiplier times clip_norm"
+_SAMPLED = "each record enters each step by its own secret coin (Poisson sampling), not by fixed batches or shuffling"
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A bound on the log success, the statement it rests on, and what it assumes."""
+
+    log_success: float
+    reference: Reference
+    assumptions: tuple[str, ...]
+
+
+def success_upper_bound(
+    mechanism: Mechanism,
+    *,
+    prior_success: float | PriorSuccess | None = None,
+    log_prior_success: float | None = None,
+    accuracy: float = DEFAULT_ACCURACY,
+) -> Guarantee:
+    r"""Upper bound on the probability that any adversary reconstructs the target.
+
+    .. math:: \gamma = \sup\{P(E): Q(E) \le \kappa\}
+
+    for the law P of the release with the record and Q without it (or with another), by the best known function for each
+    kind of mechanism:
+
+    ==================================  =====================================================================
+    Gaussian, full batch, Gaussian DP   Phi(Phi^-1(kappa) + mu)
+    Poisson-subsampled, schedules       certified composition of privacy losses
+    epsilon-DP, replaced record         kappa e^eps / (1 + kappa (e^eps - 1))
+    epsilon-DP, added or removed        min(kappa e^eps, 1 - e^-eps (1 - kappa))
+    (epsilon, delta)-DP                 min(kappa e^eps + delta, 1 - e^-eps (1 - delta - kappa))
+    Renyi DP                            two-point form at the best order
+    rho-zCDP                            exp(-(sqrt(log 1/kappa) - sqrt rho)^2), or the two-point form if smaller
+    ==================================  =====================================================================
+
+    Assumes: success is judged by a fixed criterion whose best probability without the release is ``prior_success``.
+    Notation: ``prior_success`` is kappa, a number or what :mod:`reconrisk.bounds.prior_success` computes; pass
+    ``log_prior_success`` instead where it is too small for a float.
+    Guarantee: never below the prior, never above 1, never below the truth; nondecreasing in the prior.
+    Edge cases: the prior 1 gives 1; the prior 0 gives 0, but delta for (epsilon, delta)-DP.
+    Reference: Theorem 2, Corollaries 3 and 4, balle2022; hayes2023; kaissis2023.
+
+    >>> from reconrisk.core.mechanism import dp_sgd
+    >>> round(success_upper_bound(dp_sgd(noise_multiplier=1.0), prior_success=0.1).value, 4)
+    0.3891
+    >>> run = dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=10_000)
+    >>> round(success_upper_bound(run, prior_success=0.1).value, 4)
+    0.5051
+    >>> round(success_upper_bound(PureDP(2.0, Neighbouring.REPLACE_ONE), prior_success=0.1).value, 3)
+    0.451
+    """
+    check_positive("accuracy", accuracy, "The default is 2e-5.")
+    log_prior = _log_prior(prior_success, log_prior_success)
+    rule = _RULES.get(type(mechanism))
+    if rule is None:
+        known = ", ".join(kind.__name__ for kind in _RULES)
+        raise refuse("mechanism", mechanism, f"to be one of {known}", "Convert DpEvents with mechanism_from_event.")
+    bound = rule(mechanism, log_prior, accuracy)
+    log_success = min(0.0, max(bound.log_success, log_prior))
+    return Guarantee(
+        quantity=Quantity.SUCCESS_PROBABILITY,
+        value=probability_from_log(log_success),
+        mechanism=mechanism,
+        scope=Scope.ANY_ADVERSARY_WITH_PRIOR,
+        threat=STRONGEST,
+        reference=bound.reference,
+        assumptions=(*bound.assumptions, _PRIOR),
+        log_value=log_success,
+    )
+
+
+def dp_from_reconstruction_robustness(success: float, *, epsilon: float) -> ApproximateDP:
+    r"""The differential privacy that follows if no adversary guesses which of two records was used.
+
+    .. math:: \delta = \max(0, (e^\varepsilon + 1)\gamma - e^\varepsilon)
+
+    Assumes: for every pair of records, under the prior that gives one of them 1/(e^epsilon + 1), no adversary names the
+    right one with more than ``success`` probability (balle2022's ReRo for 0/1 error).
+    Guarantee: (epsilon, delta)-DP when a record is replaced.
+    Edge cases: ``success`` at its least, e^eps/(e^eps + 1), gives pure DP; below it is refused, as no mechanism has it.
+    Reference: Theorem 5, balle2022.
+
+    >>> dp_from_reconstruction_robustness(0.8, epsilon=0.0).delta
+    0.6000000000000001
+    """
+    check_probability("success", success)
+    check_nonnegative("epsilon", epsilon)
+    least = 1 / (1 + math.exp(-epsilon))
+    if success < least * (1 - 1e-12):
+        remedy = f"Naming the likelier record succeeds with {least!r} at this epsilon."
+        raise refuse("success", success, f">= e^epsilon/(e^epsilon + 1) = {least:.6g}", remedy)
+    # e^eps (gamma - 1) + gamma: for large epsilon the two powers of the printed form overflow
+    delta = success - math.exp(min(epsilon, 700.0)) * (1 - success)
+    return ApproximateDP(epsilon, min(1.0, max(0.0, delta)), Neighbouring.REPLACE_ONE)
+
+
+def _log_prior(prior_success: float | PriorSuccess | None, log_prior_success: float | None) -> float:
+    if (prior_success is None) == (log_prior_success is None):
+        given = (prior_success, log_prior_success)
+        raise refuse("(prior_success, log_prior_success)", given, "to hold exactly one value")
+    if isinstance(prior_success, PriorSuccess):
+        return prior_success.log_value
+    if prior_success is not None:
+        value = check_probability("prior_success", prior_success, "It is the best success without any release.")
+        return math.log(value) if value > 0 else -math.inf
+    if not check_real("log_prior_success", log_prior_success) <= 0:
+        raise refuse("log_prior_success", log_prior_success, "<= 0", "It is the logarithm of a probability.")
+    return float(log_prior_success)  # type: ignore[arg-type]  # the check above refused None
+
+
+def _from_noise(
+    mechanism: Gaussian | PoissonSampled | Repeated | Composed, log_prior: float, accuracy: float
+) -> _Bound:
+    log_success = log_success_of_training(mechanism, log_prior, accuracy)
+    if all(phase.is_full_batch for phase in phases_of(mechanism)):
+        return _Bound(log_success, Reference("closed form of the Gaussian mechanism", "kaissis2023"), (_CLIPPED,))
+    return _Bound(log_success, Reference("blow-up function of DP-SGD", "hayes2023"), (_CLIPPED, _SAMPLED))
+
+
+def _from_pure(mechanism: PureDP, log_prior: float, accuracy: float) -> _Bound:
+    if mechanism.neighbouring is Neighbouring.REPLACE_ONE:
+        log_success = log_success_from_posterior_odds(mechanism.epsilon, log_prior)
+        return _Bound(log_success, Reference("Corollary 3, by posterior odds", "balle2022"), (_STATED,))
+    log_success = log_success_from_approximate(mechanism.epsilon, 0.0, log_prior)
+    return _Bound(log_success, Reference("Corollary 3, both directions", "balle2022"), (_STATED,))
+
+
+def _from_approximate(mechanism: ApproximateDP, log_prior: float, accuracy: float) -> _Bound:
+    log_success = log_success_from_approximate(mechanism.epsilon, mechanism.delta, log_prior)
+    return _Bound(log_success, Reference("Corollary 3 with delta, both directions", "balle2022"), (_STATED,))
+
+
+def _from_renyi(mechanism: RenyiDP, log_prior: float, accuracy: float) -> _Bound:
+    orders, epsilons = np.array(mechanism.orders), np.array(mechanism.epsilons)
+    log_success = log_success_from_renyi(orders, epsilons, log_prior)
+    return _Bound(log_success, Reference("Theorem 2, two-point form", "balle2022"), (_STATED,))
+
+
+def _from_zero_concentrated(mechanism: ZeroConcentratedDP, log_prior: float, accuracy: float) -> _Bound:
+    log_success = log_success_from_zero_concentrated(mechanism.rho, log_prior)
+    return _Bound(log_success, Reference("Corollary 4", "balle2022"), (_STATED,))
+
+
+def _from_gaussian_dp(mechanism: GaussianDP, log_prior: float, accuracy: float) -> _Bound:
+    log_success = log_success_from_gaussian(mechanism.mu, log_prior)
+    return _Bound(log_success, Reference("closed form of Gaussian DP", "kaissis2023"), (_STATED,))
+
+
+_RULES: dict[type, Callable[[Any, float, float], _Bound]] = {
+    Gaussian: _from_noise,
+    PoissonSampled: _from_noise,
+    Repeated: _from_noise,
+    Composed: _from_noise,
+    PureDP: _from_pure,
+    ApproximateDP: _from_approximate,
+    RenyiDP: _from_renyi,
+    ZeroConcentratedDP: _from_zero_concentrated,
+    GaussianDP: _from_gaussian_dp,
+}
