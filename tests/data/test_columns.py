@@ -56,6 +56,11 @@ def test_columns_stand_where_they_say() -> None:
     assert records[:, SEX.coordinates].tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
+def test_a_range_wider_than_the_largest_float_is_scaled() -> None:
+    values = np.array([-1.7e308, 0.0, 1.7e308])
+    assert encode(numeric_columns(["v"], values[:, None]), [values]).tolist() == [[0.0], [0.5], [1.0]]
+
+
 def test_a_constant_column_is_zero_and_decodes_to_its_constant() -> None:
     column = NumericColumn("k", 7.5, 7.5, 0)
     records = encode([column], [np.array([7.5, 7.5])])

@@ -136,6 +136,7 @@ def test_a_test_file_is_encoded_like_its_training_file(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("50,Rome,2,good", "line 2, column 'age': Expected a number from 30 to 40, found '50'"),
+        ("20,Rome,2,good", "line 2, column 'age': Expected a number from 30 to 40, found '20'"),
         ("35,Oslo,2,good", "line 2, column 'city': Expected one of the categories Paris, France, Rome, found 'Oslo'"),
         ("35,Rome,x,good", "line 2, column 'wage': Expected a number, found 'x'"),
         ("35,Rome,2,fair", "line 2, column 'kind': Expected one of the classes bad, good, found 'fair'"),

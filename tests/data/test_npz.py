@@ -77,20 +77,21 @@ def test_splits_of_keras(tmp_path: Path) -> None:
     assert read_npz(path, split="test").labels.tolist() == [0, 1]
 
 
-def test_splits_of_a_table_share_their_columns_and_classes(tmp_path: Path) -> None:
-    path = saved(
-        tmp_path / "a.npz",
-        x_train=np.array([[0.0, 10.0], [4.0, 20.0]]),
-        y_train=np.array(["b", "c"]),
-        x_test=np.array([[8.0, 15.0]]),
-        y_test=np.array(["a"]),
-    )
+def test_splits_of_a_table_share_their_columns(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.npz", x_train=np.array([[0.0, 10.0], [4.0, 20.0]]), x_test=np.array([[8.0, 15.0]]))
     test = read_npz(path, split="test")
     assert test.columns == (NumericColumn("column 0", 0, 8, 0), NumericColumn("column 1", 10, 20, 1))
     assert test.inputs.tolist() == [[1.0, 0.5]]
+    assert decode(test.columns, test.inputs)["column 0"].tolist() == [8.0]
+    assert read_npz(path, split="train").inputs.tolist() == [[0.0, 0.0], [0.5, 1.0]]
+
+
+def test_splits_with_text_labels_share_their_classes(tmp_path: Path) -> None:
+    labels = {"y_train": np.array(["b", "c"]), "y_test": np.array(["a"])}
+    path = saved(tmp_path / "a.npz", x_train=images(2), x_test=images(1), **labels)
+    test = read_npz(path, split="test")
     assert (test.classes, test.labels.tolist()) == (("a", "b", "c"), [0])
     assert read_npz(path, split="train").labels.tolist() == [1, 2]
-    assert decode(test.columns, test.inputs)["column 0"].tolist() == [8.0]
 
 
 def test_keys_may_be_named(tmp_path: Path) -> None:
