@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
 from reconrisk.core.errors import InvalidFile, MissingExtra
+from reconrisk.releases.stored import read_tensors
 
 
 class Convolution(NamedTuple):
@@ -76,44 +73,6 @@ def torchvision_alexnet() -> tuple[Convolution, ...]:
     except ImportError as error:
         raise MissingExtra("torchvision", "lpips", "LPIPS without a weight file (backbone=FILE)") from error
     return _convolutions(alexnet(weights=AlexNet_Weights.IMAGENET1K_V1).state_dict(), Path("torchvision"))
-
-
-def read_tensors(path: str | Path, remedy: str) -> Mapping[str, Tensor]:
-    """Named tensors of a file, without ever running code from it; the suffix says the format."""
-    path = Path(path)
-    if not path.is_file():
-        raise InvalidFile(path, "file", "There is no such file.", remedy)
-    readers: dict[str, Callable[[Path], Mapping[str, Tensor]]] = {
-        ".npz": _read_npz,
-        ".safetensors": load_file,
-        ".pth": _read_torch,
-        ".pt": _read_torch,
-    }
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise InvalidFile(path, f"suffix {path.suffix!r}", f"Expected one of {', '.join(readers)}.", remedy)
-    try:
-        tensors = reader(path)
-    except (
-        Exception
-    ) as error:  # on foreign bytes these parsers raise nearly anything, IndexError and struct.error included
-        cause = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InvalidFile(path, "content", f"It does not read as {path.suffix} ({cause}).", remedy) from error
-    if not isinstance(tensors, Mapping):
-        raise InvalidFile(path, "content", f"It holds {type(tensors).__name__}, not named tensors.", remedy)
-    return tensors
-
-
-def _read_npz(path: Path) -> Mapping[str, Tensor]:
-    with zipfile.ZipFile(path):  # np.load falls back to other formats; a file named .npz must be one
-        pass
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-
-
-def _read_torch(path: Path) -> Mapping[str, Tensor]:
-    tensors: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    return tensors
 
 
 def _convolutions(tensors: Mapping[str, Tensor], path: Path) -> tuple[Convolution, ...]:

@@ -30,7 +30,7 @@ def mse() -> Metric:
     return Metric("mse", squared_error, best=0.0, worst=math.inf)
 
 
-def psnr(*, data_range: tuple[float, float]) -> Metric:
+def psnr(*, data_range: float | tuple[float, float]) -> Metric:
     r"""Peak signal-to-noise ratio of each record in decibel.
 
     .. math:: 10 \log_{10} \frac{(b - a)^2}{\mathrm{MSE}(\hat{x}, x)}

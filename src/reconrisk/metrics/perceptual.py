@@ -21,10 +21,10 @@ from reconrisk.metrics.alexnet import (
     alexnet_features,
     checked_tensor,
     read_alexnet,
-    read_tensors,
     torchvision_alexnet,
 )
 from reconrisk.metrics.records import check_data_range, check_within, images
+from reconrisk.releases.stored import read_tensors
 
 _SMALLEST_SIDE = 64
 _IMAGES_AT_ONCE = 64
@@ -32,7 +32,7 @@ _SHIFT = (-0.030, -0.088, -0.188)
 _SCALE = (0.458, 0.448, 0.450)
 
 
-def lpips(backbone: str | Path | None = None, *, data_range: tuple[float, float]) -> Metric:
+def lpips(backbone: str | Path | None = None, *, data_range: float | tuple[float, float]) -> Metric:
     r"""Perceptual distance of each image by AlexNet features: LPIPS-alex, version 0.1.
 
     .. math:: \sum_{l=1}^{5} \frac{1}{H_l W_l} \sum_{h, w}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_all_finite, check_finite, check_not_empty, refuse
+from reconrisk.core.validation import check_all_finite, check_finite, check_not_empty, check_positive, refuse
 
 
 def check_records(name: str, records: Tensor) -> Tensor:
@@ -63,9 +63,11 @@ def images(records: Tensor, metric: str) -> Tensor:
     return records if records.ndim == 4 else records[:, None]
 
 
-def check_data_range(data_range: tuple[float, float]) -> tuple[float, float]:
-    """The ends of the scale that values are stated in, as (low, high)."""
+def check_data_range(data_range: float | tuple[float, float]) -> tuple[float, float]:
+    """The ends of the scale that values are stated in, as (low, high); a single number is the high end above 0."""
     remedy = "Pass (low, high), such as (0, 1) or (0, 255)."
+    if isinstance(data_range, (int, float)):
+        return 0.0, check_positive("data_range", data_range, remedy)
     if not isinstance(data_range, (tuple, list)) or len(data_range) != 2:
         raise refuse("data_range", data_range, "to be (low, high)", remedy)
     low, high = (check_finite("data_range", end, remedy) for end in data_range)

@@ -14,7 +14,7 @@ _KERNEL = 11
 _SIGMA = 1.5
 
 
-def ssim(*, data_range: tuple[float, float]) -> Metric:
+def ssim(*, data_range: float | tuple[float, float]) -> Metric:
     r"""Structural similarity of each image: the mean over all pixels and channels of the local index.
 
     .. math:: \frac{(2 \mu_{\hat{x}} \mu_x + c_1)(2 \sigma_{\hat{x}x} + c_2)}

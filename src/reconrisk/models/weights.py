@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TypeVar
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidFile
+from reconrisk.releases.stored import read_tensors
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -24,7 +20,7 @@ def load_weights(model: M, path: str | Path) -> M:
     refused, naming it, and leaves the model as it was. No code in the file is ever run.
     Edge cases: counters of batch normalisation may be missing, as old files lack them.
     """
-    stored, wanted = _stored_tensors(Path(path)), model.state_dict()
+    stored, wanted = read_tensors(path, "Pass tensors saved by name, such as model.state_dict()."), model.state_dict()
     for name in wanted:
         if name not in stored and not name.endswith("num_batches_tracked"):
             raise InvalidFile(path, f"key {name!r}", "is missing.", "Is it the file of another architecture?")
@@ -42,16 +38,3 @@ def _check_fits(path: str | Path, name: str, tensor: Tensor, wanted: Tensor) -> 
         raise InvalidFile(path, f"key {name!r}", problem, "Build the model with the channels and classes of the file.")
     if not bool(tensor.isfinite().all()):
         raise InvalidFile(path, f"key {name!r}", "has values that are not finite.", "Train or fetch it again.")
-
-
-def _stored_tensors(path: Path) -> Mapping[str, Tensor]:
-    try:
-        content = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except (FileNotFoundError, IsADirectoryError, PermissionError):
-        raise
-    except (OSError, SafetensorError, UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InvalidFile(path, "whole file", f"cannot be read ({reason}).", "Pass tensors saved by name.") from error
-    if isinstance(content, Mapping) and all(isinstance(item, Tensor) for item in content.values()):
-        return content
-    raise InvalidFile(path, "whole file", "does not map names to tensors.", "Save model.state_dict().")

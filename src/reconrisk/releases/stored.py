@@ -1,0 +1,46 @@
+"""Named tensors in a file: weights, gradients, updates. No code from the file is ever run."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from reconrisk.core.errors import InvalidFile
+
+
+def read_tensors(path: str | Path, remedy: str) -> Mapping[str, Tensor]:
+    """The tensors of a safetensors, npz or torch file by name; the suffix says the format.
+
+    Guarantee: anything else than a readable file of named tensors is refused, naming the file; ``remedy`` is the last
+    sentence of the error. Torch files are read with ``weights_only=True``, npz files without pickle.
+    Edge cases: other suffixes than .safetensors and .npz are read as torch files, whose suffix is a matter of taste.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InvalidFile(path, "file", "There is no such file.", remedy)
+    readers: dict[str, Callable[[Path], object]] = {".npz": _read_npz, ".safetensors": load_file}
+    try:
+        tensors = readers.get(path.suffix.lower(), _read_torch)(path)
+    except Exception as error:  # on foreign bytes these parsers raise nearly anything, IndexError and struct.error too
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InvalidFile(path, "whole file", f"It cannot be read as {path.suffix} ({cause}).", remedy) from error
+    if not isinstance(tensors, Mapping) or not all(isinstance(item, Tensor) for item in tensors.values()):
+        raise InvalidFile(path, "whole file", "It does not map names to tensors.", remedy)
+    return tensors
+
+
+def _read_npz(path: Path) -> Mapping[str, Tensor]:
+    with zipfile.ZipFile(path):  # np.load falls back to other formats; a file named .npz must be one
+        pass
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+
+
+def _read_torch(path: Path) -> object:
+    return torch.load(path, map_location="cpu", weights_only=True)
