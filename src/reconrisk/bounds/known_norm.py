@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,10 @@ from reconrisk.core.validation import check_positive, check_whole
 
 Floats = NDArray[np.float64]
 
-_RUNGS = 200
+_DENSE = 1000
+_GROWTH = 1e-3
+_STRIDE = 32
+_NEGLIGIBLE = 35.0
 _ROUNDING = 1e-13
 _SMALLEST = math.nextafter(0.0, 1.0)
 _KNOWS = frozenset({Knows.RECORD_NORM, Knows.LABELS, Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.DEFENSE})
@@ -57,9 +61,9 @@ def from_scratch_success(
     contain the record, and the bound is the average over their binomial number; several sampled phases count as one
     with the least noise and the largest sampling probability of any.
     Notation: ``dimension`` d, ``norm`` r, ``mse`` eta, noise multiplier sigma.
-    Guarantee: the average success over uniform directions is never above it, nor is the worst direction's; above the
-    truth by less than 1e-9 of it without sampling. Nonincreasing in the noise, nondecreasing in steps, sampling
-    probability and threshold.
+    Guarantee: the average success over uniform directions is never above it, nor is the worst direction's. Above the
+    truth by less than 1e-9 of it without sampling; with sampling and more than 1000 steps it is that of at most 0.05 %
+    less noise. Nonincreasing in the noise, nondecreasing in steps, sampling probability and threshold.
     Edge cases: ``mse = 0`` gives 0 from two dimensions on; in one dimension only the sign is unknown and it is
     Phi(sqrt(T)/sigma); a value below the smallest float is reported as that float, see
     :func:`log_from_scratch_success`.
@@ -118,10 +122,34 @@ def log_from_scratch_success(
 
     if hits.probability == 1:
         return float(given(np.array([hits.attempts]))[0])
-    rungs = hits.rungs(_RUNGS)
-    rungs = _refined(rungs, int(np.argmax(_log_terms(hits, rungs, given(rungs)))))
-    terms = _log_terms(hits, rungs, given(rungs))
+    return _log_average(hits, given)
+
+
+def _log_average(hits: Hits, given: Callable[[NDArray[np.int64]], Floats]) -> float:
+    """Upper bound on the logarithm of the mean of ``exp(given(hits))``, for a nondecreasing function.
+
+    Counts are rounded up to a ladder: to every 32nd rung at first, to the next one wherever that still matters.
+    """
+    ladder = _ladder(hits.attempts)
+    logs = np.full(len(ladder), math.nan)
+    wanted = np.append(np.arange(0, len(ladder) - 1, _STRIDE), len(ladder) - 1)
+    while len(wanted):
+        logs[wanted] = given(ladder[wanted])
+        known = np.flatnonzero(~np.isnan(logs))
+        terms = _log_terms(hits, ladder[known], logs[known])
+        matter = np.flatnonzero((np.diff(known) > 1) & (terms[1:] > np.max(terms) - _NEGLIGIBLE))
+        wanted = np.unique(np.minimum(known[matter][:, None] + np.arange(1, _STRIDE), known[matter + 1][:, None] - 1))
     return min(0.0, float(logsumexp(terms)) + _ROUNDING) if np.isfinite(terms).any() else -math.inf
+
+
+def _ladder(attempts: int) -> NDArray[np.int64]:
+    """Hit counts from 0 to at least ``attempts``: all up to 1000, then in steps of 0.1 %.
+
+    The counts do not depend on the mechanism, so rounding up to them keeps the average monotone in it.
+    """
+    beyond = max(0, math.ceil(math.log(max(attempts, 1) / _DENSE) / math.log1p(_GROWTH)) + 1)
+    counts = np.concatenate([np.arange(_DENSE), np.ceil(_DENSE * (1 + _GROWTH) ** np.arange(beyond + 1))])
+    return counts[: int(np.searchsorted(counts, attempts)) + 1].astype(np.int64)
 
 
 def _log_terms(hits: Hits, counts: NDArray[np.int64], logs: Floats) -> Floats:
@@ -134,9 +162,3 @@ def _log_terms(hits: Hits, counts: NDArray[np.int64], logs: Floats) -> Floats:
         increases = logs[1:] + np.log(-np.expm1(logs[:-1] - logs[1:]))
     increases = np.where(np.isnan(increases), -math.inf, increases)  # both rungs at probability zero
     return np.concatenate([logs[:1], increases + hits.log_at_least(counts[:-1] + 1)])
-
-
-def _refined(counts: NDArray[np.int64], largest: int) -> NDArray[np.int64]:
-    """The rungs and as many new ones around the one with index ``largest``."""
-    low, high = counts[max(largest - 3, 0)], counts[min(largest + 3, len(counts) - 1)]
-    return np.unique(np.concatenate([counts, np.linspace(low, high, _RUNGS).astype(np.int64)]))
