@@ -5,7 +5,12 @@ import torch
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.data.columns import CategoricalColumn, NumericColumn
-from reconrisk.data.table import MOST_CATEGORIES, TextTable, dataset_from_table, is_number
+from reconrisk.data.dataset import Dataset
+from reconrisk.data.table import MOST_CATEGORIES, TextTable, is_number, typed
+
+
+def dataset_from_table(source: TextTable, *, regression: bool = False, **options) -> Dataset:
+    return typed(source, **options).dataset(regression=regression)
 
 
 def table(**columns: list[str]) -> TextTable:
@@ -47,6 +52,12 @@ def test_one_odd_text_among_numbers_does_not_make_categories_of_them() -> None:
     with pytest.raises(InvalidFile, match=r"line 5, column 'n': Expected a number as in most lines, found '4x'"):
         dataset_from_table(table(n=cells))
     assert len(dataset_from_table(table(n=cells), categorical=["n"]).columns[0].categories) == 5
+
+
+def test_blanks_around_a_cell_do_not_count() -> None:
+    dataset = dataset_from_table(table(c=["a", " a", "b "], n=[" 1", "1 ", "2"]))
+    assert dataset.columns == (CategoricalColumn("c", ("a", "b"), 0), NumericColumn("n", 1.0, 2.0, 2))
+    assert dataset.inputs.tolist() == [[1, 0, 0], [1, 0, 0], [0, 1, 1]]
 
 
 def test_infinite_numbers_are_refused() -> None:

@@ -11,7 +11,7 @@ from reconrisk.core.validation import refuse
 from reconrisk.data.columns import covering
 from reconrisk.data.csv_file import text_of, text_table
 from reconrisk.data.dataset import Dataset, joined
-from reconrisk.data.table import Encoding, TextTable, dataset_from_table
+from reconrisk.data.table import Encoding, TextTable, typed
 
 COLUMN_NAMES = (
     "age",
@@ -47,7 +47,7 @@ def read_adult(path: str | Path, *, missing: str = "refuse") -> Dataset:
     ``missing="drop"`` leaves out every record with a missing value. Ranges and categories are those of this file; load
     the folder to have both files encoded alike.
     """
-    return dataset_from_table(_table(Path(path)), label="income", missing=missing, encoding=_INCOMES)
+    return typed(_table(Path(path)), label="income", missing=missing).dataset(encoding=_INCOMES)
 
 
 def read_adult_folder(folder: str | Path, *, split: str | None = None, missing: str = "refuse") -> Dataset:
@@ -58,16 +58,10 @@ def read_adult_folder(folder: str | Path, *, split: str | None = None, missing: 
     folder = Path(folder)
     if split is not None and split not in _FILES:
         raise refuse("split", split, f"to be one of {', '.join(_FILES)} or None")
-    tables = {name: _table(_file(folder, name)) for name in _FILES}
-    train, test = (
-        dataset_from_table(table, label="income", missing=missing, encoding=_INCOMES) for table in tables.values()
-    )
-    encoding = replace(_INCOMES, columns=covering(train.columns or (), test.columns or ()))
-    parts = [
-        dataset_from_table(table, label="income", missing=missing, encoding=encoding)
-        for name, table in tables.items()
-        if split in (None, name)
-    ]
+    tables = {name: typed(_table(_file(folder, name)), label="income", missing=missing) for name in _FILES}
+    columns = covering(*(table.columns() for table in tables.values()))
+    encoding = replace(_INCOMES, columns=columns)
+    parts = [table.dataset(encoding=encoding) for name, table in tables.items() if split in (None, name)]
     return joined(parts, folder)
 
 
@@ -92,5 +86,5 @@ def _table(path: Path) -> TextTable:
     # adult.test begins with a remark, "|1x3 Cross validator"
     text = re.sub(r"\A\|[^\n]*", "", text_of(path))
     table = text_table(path, text, header=False, delimiter=",", names=COLUMN_NAMES)
-    incomes = tuple(cell.removesuffix(".") for cell in table.cells[-1])
+    incomes = tuple(cell.strip().removesuffix(".") for cell in table.cells[-1])
     return replace(table, cells=(*table.cells[:-1], incomes))

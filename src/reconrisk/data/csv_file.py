@@ -11,7 +11,7 @@ from reconrisk.core.errors import InvalidFile
 from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.stored import stored_bytes
-from reconrisk.data.table import Encoding, TextTable, dataset_from_table, is_number
+from reconrisk.data.table import Encoding, TextTable, is_number, typed
 
 _DELIMITERS = ",;\t"
 
@@ -41,15 +41,9 @@ def read_csv(
         raise refuse("like", like, "to be a table", "Pass the data set of the training file.")
     table = text_table(path, text_of(path), header=header, delimiter=delimiter)
     real_labels = like is not None and like.labels is not None and like.labels.is_floating_point()
-    return dataset_from_table(
-        table,
-        label=label,
-        missing=missing,
-        ignore=ignore,
-        categorical=categorical,
-        regression=regression or real_labels,
-        encoding=Encoding() if like is None else Encoding(like.columns, like.classes),
-    )
+    chosen = typed(table, label=label, missing=missing, ignore=ignore, categorical=categorical)
+    encoding = Encoding() if like is None else Encoding(like.columns, like.classes)
+    return chosen.dataset(regression=regression or real_labels, encoding=encoding)
 
 
 def text_of(path: Path) -> str:
@@ -83,7 +77,7 @@ def text_table(
     if names is None:
         names = [f"column {i}" for i in range(len(first))]
         if header if header is not None else _has_header(path, rows):
-            names = [cell or name for cell, name in zip(first, names, strict=True)]
+            names = [cell.strip() or name for cell, name in zip(first, names, strict=True)]
             rows = rows[1:]
     if len(set(names)) != len(names) or len(names) != len(first):
         raise InvalidFile(
@@ -106,9 +100,8 @@ def _rows(path: Path, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
     rows: list[tuple[int, list[str]]] = []
     try:
         for row in reader:
-            cells = [cell.strip() for cell in row]
-            if cells not in ([], [""]):
-                rows.append((reader.line_num, cells))
+            if len(row) > 1 or (row and row[0].strip()):
+                rows.append((reader.line_num, row))
     except csv.Error as error:
         raise InvalidFile(
             path, f"line {reader.line_num}", f"Expected a line of csv, {error}.", "Correct the quotes in this line."
@@ -124,7 +117,7 @@ def _delimiter_of(text: str) -> str:
 
 
 def _has_header(path: Path, rows: Sequence[tuple[int, Sequence[str]]]) -> bool:
-    first = rows[0][1]
+    first = [cell.strip() for cell in rows[0][1]]
     named = [cell for cell in first if cell]
     if any(is_number(cell) for cell in first) or not named or len(set(named)) < len(named):
         return False

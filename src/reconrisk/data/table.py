@@ -105,31 +105,65 @@ class _Series:
 
 
 def _series(table: TextTable, index: int) -> _Series:
-    code_of = {text: code for code, text in enumerate(dict.fromkeys(table.cells[index]))}
+    stripped = {cell: cell.strip() for cell in dict.fromkeys(table.cells[index])}
+    code_of = {text: code for code, text in enumerate(dict.fromkeys(stripped.values()))}
+    code_of_cell = {cell: code_of[text] for cell, text in stripped.items()}
     texts = tuple(code_of)
-    missing = np.array([text in _MISSING_TEXTS for text in texts])
     return _Series(
         table.names[index],
         table.path,
         np.array(table.lines),
-        np.array([code_of[text] for text in table.cells[index]]),
+        np.array([code_of_cell[cell] for cell in table.cells[index]]),
         texts,
         np.array([_number(text) for text in texts]),
-        missing,
+        np.array([text in _MISSING_TEXTS for text in texts]),
     )
 
 
-def dataset_from_table(
+@dataclass(frozen=True, eq=False)
+class Typed:
+    """A table whose columns are chosen and whose texts are told apart, so that it can be described and encoded."""
+
+    path: Path
+    inputs: tuple[_Series, ...]
+    as_codes: tuple[bool, ...]
+    label: _Series | None
+
+    def columns(self) -> tuple[Column, ...]:
+        """The columns with the ranges and categories they have here."""
+        columns: list[Column] = []
+        for one, codes in zip(self.inputs, self.as_codes, strict=True):
+            start = columns[-1].coordinates.stop if columns else 0
+            columns.append(_numeric(one, start) if one.is_numeric and not codes else _categorical(one, start, codes))
+        return tuple(columns)
+
+    def dataset(self, *, regression: bool = False, encoding: Encoding = _INFERRED) -> Dataset:
+        """The records, encoded as given or as the columns are here."""
+        columns = self.columns() if encoding.columns is None else encoding.columns
+        names = tuple(one.name for one in self.inputs)
+        if tuple(column.name for column in columns) != names:
+            raise refuse("like", tuple(column.name for column in columns), f"to have the columns {', '.join(names)}")
+        inputs = encode(columns, [_values(one, column) for one, column in zip(self.inputs, columns, strict=True)])
+        labels, classes = (None, None) if self.label is None else _labels(self.label, regression, encoding.classes)
+        return Dataset(
+            self.path.name,
+            torch.from_numpy(inputs),
+            labels,
+            classes=classes,
+            columns=columns,
+            source=str(self.path),
+        )
+
+
+def typed(
     table: TextTable,
     *,
     label: str | int | None = None,
     missing: str = "refuse",
     ignore: Sequence[str | int] = (),
     categorical: Sequence[str | int] = (),
-    regression: bool = False,
-    encoding: Encoding = _INFERRED,
-) -> Dataset:
-    """Columns typed and encoded, labels taken out; the options are those of :func:`read_csv`."""
+) -> Typed:
+    """The columns of inputs and the label, with incomplete records left out on demand; options as of ``read_csv``."""
     if missing not in ("refuse", "drop"):
         raise refuse("missing", missing, "to be 'refuse' or 'drop'")
     label_index = None if label is None else _index("label", label, table.names)
@@ -141,14 +175,12 @@ def dataset_from_table(
     series = {i: _series(table, i) for i in [*indices, *([] if label_index is None else [label_index])]}
     if missing == "drop":
         series = _complete(series)
-    columns = _columns([series[i] for i in indices], [i in as_codes for i in indices], encoding.columns)
-    values = [_values(series[i], column) for i, column in zip(indices, columns, strict=True)]
-    labels, classes = (
-        (None, None) if label_index is None else _labels(series[label_index], regression, encoding.classes)
+    return Typed(
+        table.path,
+        tuple(series[i] for i in indices),
+        tuple(i in as_codes for i in indices),
+        None if label_index is None else series[label_index],
     )
-    inputs = torch.from_numpy(encode(columns, values))
-    path = table.path
-    return Dataset(path.name, inputs, labels, classes=classes, columns=columns, source=str(path))
 
 
 def _index(option: str, column: str | int, names: Sequence[str]) -> int:
@@ -172,21 +204,6 @@ def _complete(series: dict[int, _Series]) -> dict[int, _Series]:
             first.path, f"line {first.lines[0]}", "Expected a complete record, every one lacks a value.", "Do not drop."
         )
     return {index: one.kept(present) for index, one in series.items()}
-
-
-def _columns(
-    series: Sequence[_Series], as_codes: Sequence[bool], given: tuple[Column, ...] | None
-) -> tuple[Column, ...]:
-    if given is not None:
-        names = tuple(column.name for column in given)
-        if names != tuple(one.name for one in series):
-            raise refuse("like", names, f"to have the columns {', '.join(one.name for one in series)}")
-        return given
-    columns: list[Column] = []
-    for one, codes in zip(series, as_codes, strict=True):
-        start = columns[-1].coordinates.stop if columns else 0
-        columns.append(_numeric(one, start) if one.is_numeric and not codes else _categorical(one, start, codes))
-    return tuple(columns)
 
 
 def _numeric(series: _Series, start: int) -> NumericColumn:
