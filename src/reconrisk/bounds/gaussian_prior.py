@@ -17,7 +17,7 @@ from reconrisk.bounds.matrices import (
 )
 from reconrisk.bounds.premises import KNOWS_PRIOR, UNSTATED
 from reconrisk.bounds.weighted_chi_square import log_weighted_chi_square
-from reconrisk.core.guarantee import Guarantee, Quantity, Scope
+from reconrisk.core.guarantee import Guarantee, Quantity, Scope, probability_from_log
 from reconrisk.core.mechanism import Gaussian, Mechanism
 from reconrisk.core.papers import Reference
 from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, refuse
@@ -25,7 +25,6 @@ from reconrisk.core.validation import check_nonnegative, check_positive, check_w
 Floats = NDArray[np.float64]
 
 _EPSILON = float(np.finfo(float).eps)
-_SMALLEST = math.nextafter(0.0, 1.0)
 _REFERENCE = Reference("posterior of a linear Gaussian release, Anderson's inequality", "reconrisk")
 _PRIOR_TRUE = "the record is drawn from the stated Gaussian prior, which the adversary knows"
 
@@ -43,8 +42,7 @@ def gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: float
     Notation: ``noise_std`` is sqrt(v), ``prior_std`` tau, ``mse`` eta, ``dimension`` d.
     Guarantee: attained by the posterior mean. Tends to the law of riess2025's attack as the prior widens and to the
     success without release as the noise grows; nonincreasing in both.
-    Edge cases: ``mse = 0`` gives 0; a value below the smallest float is reported as that float, see
-    :func:`log_gaussian_prior_success`.
+    Edge cases: ``mse = 0`` gives 0; ``log_value`` holds what is below the smallest float.
     Reference: ours.
 
     >>> round(gaussian_prior_success(1.0, dimension=2, prior_std=1.0, mse=0.5).value, 4)
@@ -56,7 +54,7 @@ def gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: float
 
 
 def log_gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: float, mse: float) -> float:
-    """Logarithm of :func:`gaussian_prior_success`, where that underflows too.
+    """Logarithm of :func:`gaussian_prior_success` as a bare number, for root finding.
 
     >>> round(log_gaussian_prior_success(1.0, dimension=2, prior_std=1.0, mse=0.5), 4)
     -0.4587
@@ -143,7 +141,8 @@ def nonnegative_prior(prior_covariance: ArrayLike, dimension: int) -> Floats:
 def _guarantee(log_value: float, mechanism: Mechanism, assumptions: tuple[str, ...]) -> Guarantee:
     return Guarantee(
         quantity=Quantity.SUCCESS_PROBABILITY,
-        value=0.0 if log_value == -math.inf else max(math.exp(log_value), _SMALLEST),
+        value=probability_from_log(log_value),
+        log_value=log_value,
         mechanism=mechanism,
         scope=Scope.ANY_ADVERSARY_WITH_PRIOR,
         threat=KNOWS_PRIOR,

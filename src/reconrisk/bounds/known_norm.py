@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from reconrisk.bounds.cone import log_cone_probability
 from reconrisk.bounds.hits import Hits, dominating_phase, phases
-from reconrisk.core.guarantee import Guarantee, Quantity, Scope
+from reconrisk.core.guarantee import Guarantee, Quantity, Scope, probability_from_log
 from reconrisk.core.law import mse_threshold
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
@@ -25,7 +25,6 @@ _GROWTH = 1e-3
 _STRIDE = 32
 _NEGLIGIBLE = 35.0
 _ROUNDING = 1e-13
-_SMALLEST = math.nextafter(0.0, 1.0)
 _KNOWS = frozenset({Knows.RECORD_NORM, Knows.LABELS, Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.DEFENSE})
 _REFERENCE = Reference("best cap of the sphere, for the release of riess2025 equation 19", "reconrisk")
 _RELEASE = (
@@ -63,10 +62,10 @@ def from_scratch_success(
     Notation: ``dimension`` d, ``norm`` r, ``mse`` eta, noise multiplier sigma.
     Guarantee: the average success over uniform directions is never above it, nor is the worst direction's. Above the
     truth by less than 1e-9 of it without sampling; with sampling and more than 1000 steps it is that of at most 0.05 %
-    less noise. Nonincreasing in the noise, nondecreasing in steps, sampling probability and threshold.
+    less noise. Nonincreasing in noise and norm (for a data set pass the smallest norm), nondecreasing in steps,
+    sampling probability and threshold.
     Edge cases: ``mse = 0`` gives 0 from two dimensions on; in one dimension only the sign is unknown and it is
-    Phi(sqrt(T)/sigma); a value below the smallest float is reported as that float, see
-    :func:`log_from_scratch_success`.
+    Phi(sqrt(T)/sigma); ``log_value`` holds what is below the smallest float.
     Reference: ours; the threat model is that of riess2025, whose Corollary IV.6 is not a bound for it.
 
     >>> from reconrisk.core.mechanism import Gaussian
@@ -83,7 +82,8 @@ def from_scratch_success(
     sampled = dominating_phase(mechanism)[1].probability < 1
     return Guarantee(
         quantity=Quantity.SUCCESS_PROBABILITY,
-        value=0.0 if log_value == -math.inf else max(math.exp(log_value), _SMALLEST),
+        value=probability_from_log(log_value),
+        log_value=log_value,
         mechanism=mechanism,
         scope=Scope.KNOWN_NORM_ANY_DIRECTION,
         threat=ThreatModel(sees=Sees.EVERY_UPDATE if several else Sees.ONE_UPDATE, knows=_KNOWS),
@@ -101,7 +101,7 @@ def log_from_scratch_success(
     psnr: float | None = None,
     data_range: float = 1.0,
 ) -> float:
-    """Logarithm of :func:`from_scratch_success`, where that underflows too.
+    """Logarithm of :func:`from_scratch_success` as a bare number, for root finding.
 
     >>> from reconrisk.core.mechanism import Gaussian
     >>> round(log_from_scratch_success(Gaussian(noise_multiplier=1.0), dimension=3072, norm=1.0, mse=1e-7), 2)

@@ -17,6 +17,8 @@ from reconrisk.core.validation import check_positive, check_whole, refuse
 
 Floats = NDArray[np.float64]
 
+_ROUNDING = 1e-13
+
 
 def output_perturbation_epsilon(
     noise_std: float, *, records: int, regularization: float, record_norm: float = 1.0
@@ -137,22 +139,29 @@ def _check_minimum(theta: Floats, newton_step: Floats) -> None:
 
 
 def _traces(x: Floats, theta: Floats, residuals: Floats, curvatures: Floats, inverse: Floats) -> Floats:
-    """``|J|^2`` for each record, J = H^-1 (a 1 + b x theta^T)."""
+    """``|J|^2`` for each record, J = H^-1 (a 1 + b x theta^T), rounded up where terms cancel."""
     reached = x @ inverse
     cross = reached @ (inverse @ theta)
     rank_one = (reached**2).sum(axis=1) * float(theta @ theta)
-    return np.asarray(
-        residuals**2 * float((inverse**2).sum()) + 2 * residuals * curvatures * cross + curvatures**2 * rank_one
+    terms = np.stack(
+        [residuals**2 * float((inverse**2).sum()), 2 * residuals * curvatures * cross, curvatures**2 * rank_one]
     )
+    return np.asarray(terms.sum(axis=0) + _ROUNDING * np.abs(terms).sum(axis=0))
 
 
 def _inverse_traces(x: Floats, theta: Floats, residuals: Floats, curvatures: Floats, hessian: Floats) -> Floats:
-    """``|J^-1|^2`` for each record, by Sherman and Morrison; inf where J is singular."""
+    """``|J^-1|^2`` for each record, by Sherman and Morrison, rounded down; inf where J is singular."""
     turned = hessian @ theta
     determinant = residuals + curvatures * (x @ theta)
     regular = (residuals != 0) & (determinant != 0)
     share = np.divide(curvatures, determinant, out=np.zeros_like(determinant), where=regular)
-    squares = float((hessian**2).sum()) - 2 * share * (x @ (hessian @ turned))
-    squares += share**2 * (x**2).sum(axis=1) * float(turned @ turned)
+    terms = np.stack(
+        [
+            np.full_like(share, float((hessian**2).sum())),
+            -2 * share * (x @ (hessian @ turned)),
+            share**2 * (x**2).sum(axis=1) * float(turned @ turned),
+        ]
+    )
+    squares = np.maximum(terms.sum(axis=0) - _ROUNDING * np.abs(terms).sum(axis=0), 0.0)
     inverse = np.full_like(squares, np.inf)
-    return np.divide(squares, residuals**2, out=inverse, where=regular)
+    return np.asarray(np.divide(squares, residuals**2, out=inverse, where=regular))
