@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +92,7 @@ def log_success_from_zero_concentrated(rho: float, log_prior: float) -> float:
     best = math.sqrt(-log_prior / rho) if rho > 0 else math.inf
     spread = np.geomspace(1e-3, 1e3, 241)
     orders = 1 + np.concatenate([spread, min(max(best - 1, 1e-6), 1e12) * np.geomspace(0.25, 4, 61)])
-    return min(closed, log_success_from_renyi(orders, rho * orders, log_prior))
+    return _clamped(min(closed, log_success_from_renyi(orders, rho * orders, log_prior)), log_prior)
 
 
 def log_success_from_renyi(orders: Array, epsilons: Array, log_prior: float) -> float:
@@ -108,19 +110,29 @@ def log_success_from_renyi(orders: Array, epsilons: Array, log_prior: float) -> 
     if log_prior in (0.0, -math.inf):
         return log_prior
     log_rest = log_complement(log_prior)
+    budgets = (orders - 1) * epsilons * (1 + 4 * _EPS)
 
-    def forward(log_success: Array, log_failure: Array) -> Array:
-        first = orders * log_success + (1 - orders) * log_prior
-        return np.logaddexp(first, orders * log_failure + (1 - orders) * log_rest)
+    def forward(log_success: Array, log_failure: Array) -> tuple[Array, Array]:
+        return orders * log_success + (1 - orders) * log_prior, orders * log_failure + (1 - orders) * log_rest
 
-    def reverse(log_success: Array, log_failure: Array) -> Array:
-        first = orders * log_prior + (1 - orders) * log_success
-        return np.logaddexp(first, orders * log_rest + (1 - orders) * log_failure)
+    def reverse(log_success: Array, log_failure: Array) -> tuple[Array, Array]:
+        return orders * log_prior + (1 - orders) * log_success, orders * log_rest + (1 - orders) * log_failure
 
-    budgets = (orders - 1) * epsilons
-    budgets = budgets + 64 * _EPS * (1 + budgets + orders * (1 - log_prior))  # round-off of the powers above
-    largest = min(_largest_log_success(form, budgets, log_prior - log_rest) for form in (forward, reverse))
+    def exceeds(terms: _Terms, logit: Array) -> NDArray[np.bool_]:
+        log_success, log_failure = -np.logaddexp(0, -logit), -np.logaddexp(0, logit)
+        first, second = terms(log_success, log_failure)
+        # The sum as "first <= budget - second": second is about one for tiny priors and would drown it. What is added
+        # is more than the round-off of either side.
+        gap = budgets - second + 8 * _EPS * orders * -(log_failure + log_rest) + 1e-300
+        slack = 8 * _EPS * orders * -(log_success + log_prior)
+        room = second + np.maximum(gap, 0.0) + np.log(-np.expm1(-np.maximum(gap, 0.0)))
+        return np.asarray((gap < 0) | (first > room + slack))
+
+    largest = min(_largest_log_success(partial(exceeds, form), log_prior - log_rest) for form in (forward, reverse))
     return _clamped(largest, log_prior)
+
+
+_Terms: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def epsilon_from_gaussian(mu: float, delta: float) -> float:
@@ -160,18 +172,20 @@ def epsilon_from_renyi(orders: Array, epsilons: Array, delta: float) -> float:
     return max(0.0, float(np.min(np.where(np.isnan(values), np.inf, values))) * (1 + 1e-12))
 
 
-def _largest_log_success(form: Callable[[Array, Array], Array], budgets: Array, prior_logit: float) -> float:
-    """Least over the orders of the largest log gamma with form <= budget, by bisection in the logit; upper end."""
-    low = np.full(len(budgets), prior_logit)
-    high = np.full(len(budgets), max(_LARGEST_LOGIT, prior_logit + 1))
-    with np.errstate(over="ignore", invalid="ignore"):
-        # "not above" instead of "at most": what is no number counts as reachable, which is the safe side
-        unbounded = ~(form(-np.logaddexp(0, -high), -np.logaddexp(0, high)) > budgets)
-        for _ in range(60):
+def _largest_log_success(exceeds: Callable[[Array], NDArray[np.bool_]], prior_logit: float) -> float:
+    """Least over the orders of the largest log gamma that does not exceed, by bisection in the logit; upper end.
+
+    What is no number does not exceed: it counts as reachable, which is the safe side.
+    """
+    ends = np.array([prior_logit, max(_LARGEST_LOGIT, prior_logit + 1)])
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        bounded = exceeds(ends[1:])
+        low, high = np.full(len(bounded), ends[0]), np.full(len(bounded), ends[1])
+        for _ in range(64):
             middle = (low + high) / 2
-            reachable = ~(form(-np.logaddexp(0, -middle), -np.logaddexp(0, middle)) > budgets)
-            low, high = np.where(reachable, middle, low), np.where(reachable, high, middle)
-    return float(np.min(np.where(unbounded, 0.0, -np.logaddexp(0, -high))))
+            over = exceeds(middle)
+            low, high = np.where(over, low, middle), np.where(over, middle, high)
+    return float(np.min(np.where(bounded, -np.logaddexp(0, -high), 0.0)))
 
 
 def _clamped(log_success: float, log_prior: float) -> float:

@@ -1,0 +1,154 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from reconrisk.bounds.prior_success import (
+    PriorSuccess,
+    candidate_prior_success,
+    empirical_prior_success,
+    gaussian_prior_success,
+    uniform_ball_prior_success,
+    uniform_box_prior_success,
+)
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.serialization import from_json, to_json
+
+PRIORS = {
+    "ball": lambda mse, d: uniform_ball_prior_success(dimension=d, radius=2.0, mse=mse),
+    "box": lambda mse, d: uniform_box_prior_success(sides=1.5, dimension=d, mse=mse),
+    "gaussian": lambda mse, d: gaussian_prior_success(dimension=d, prior_std=0.7, mse=mse),
+}
+
+
+@pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)
+@pytest.mark.parametrize("dimension", [1, 2, 3, 5, 50, 784])
+def test_grows_from_zero_to_one_with_the_threshold(prior, dimension):
+    logs = [prior(mse, dimension).log_value for mse in np.concatenate([[0.0], np.geomspace(1e-4, 50, 60)])]
+    assert logs[0] == -math.inf
+    assert logs == sorted(logs)
+    assert logs[-1] == pytest.approx(0.0, abs=1e-6)
+    assert max(logs) <= 0
+
+
+@given(st.integers(1, 200), st.floats(1e-4, 5))
+def test_the_gaussian_prior_is_the_chi_square(dimension, mse):
+    exact = chi2.logcdf(dimension * mse, dimension)
+    if exact > -600:
+        got = gaussian_prior_success(dimension=dimension, prior_std=1.0, mse=mse).log_value
+        assert exact - 1e-10 <= got <= exact + 2e-9 + 1e-9 * abs(exact)
+
+
+def test_priors_reach_minus_ten_thousand():
+    assert gaussian_prior_success(dimension=150_528, prior_std=1.0, mse=0.2).log_value < -1e4
+    assert uniform_ball_prior_success(dimension=10_000, radius=300.0, mse=1.0).log_value < -1e4
+    assert uniform_box_prior_success(sides=1.0, dimension=150_528, mse=0.05).log_value < -1e4
+    assert uniform_ball_prior_success(dimension=10_000, radius=300.0, mse=1.0).value == math.ulp(0.0)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 4])
+def test_the_ball_is_a_ratio_of_volumes(dimension):
+    assert uniform_ball_prior_success(dimension=dimension, radius=3.0, mse=1.0 / dimension).value == pytest.approx(
+        3.0**-dimension
+    )
+
+
+@pytest.mark.parametrize(
+    ("sides", "mse"),
+    [([1.0] * 3, 0.12), ([1.0] * 5, 0.07), ([1.0, 2.0, 3.0, 0.5], 0.25), ([2.0, 1.0], 0.3), ([1.0] * 30, 0.065)],
+)
+def test_the_box_agrees_with_simulation(sides, mse):
+    rng = np.random.default_rng(5)
+    draws = 200_000
+    points = (rng.random((draws, len(sides))) - 0.5) * sides
+    rate = float(((points**2).mean(1) <= mse).mean())
+    bound = uniform_box_prior_success(sides=sides, mse=mse).value
+    assert abs(bound - rate) <= 5 * math.sqrt(rate * (1 - rate) / draws) + 1e-4 * bound
+
+
+def test_the_box_is_continuous_where_the_ball_touches_its_sides():
+    for d in (2, 3, 20):
+        inside, outside = (
+            uniform_box_prior_success(sides=1.0, dimension=d, mse=0.25 / d * (1 + shift)).log_value
+            for shift in (-1e-7, 1e-7)
+        )
+        assert outside == pytest.approx(inside, abs=1e-4)
+
+
+def test_the_centre_is_the_best_guess_in_a_box():
+    rng = np.random.default_rng(6)
+    points = rng.random((100_000, 3))
+    bound = uniform_box_prior_success(sides=1.0, dimension=3, mse=0.1).value
+    for guess in ([0.5, 0.5, 0.5], [0.3, 0.5, 0.6], [0.0, 0.0, 0.0]):
+        rate = float((((points - guess) ** 2).mean(1) <= 0.1).mean())
+        assert rate <= bound + 5 * math.sqrt(0.25 / 100_000)
+
+
+def test_candidates_by_weight_and_by_distance():
+    points = [[0.0, 0.0], [0.1, 0.0], [3.0, 0.0], [3.0, 0.3]]
+    weights = [0.4, 0.1, 0.3, 0.2]
+    assert candidate_prior_success(weights).value == pytest.approx(0.4)
+    near = candidate_prior_success(weights, candidates=points, mse=0.02)
+    assert near.value == pytest.approx(0.5)
+    assert not near.exact
+    assert candidate_prior_success(weights, candidates=points, mse=10.0).value == pytest.approx(1.0)
+
+
+def test_the_certificate_covers_guesses_between_candidates():
+    # Four corners of a square: the guess in the middle reaches all of them, no corner reaches another.
+    corners = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    mse = 0.25  # distance sqrt(2 * .25) = .7071 from the middle to each corner
+    assert candidate_prior_success([0.25] * 4, candidates=corners, mse=mse).value == pytest.approx(1.0)
+
+
+def test_an_empirical_prior_covers_the_truth():
+    truth = gaussian_prior_success(dimension=3, prior_std=1.0, mse=0.3).value
+    rng = np.random.default_rng(8)
+    intervals = [empirical_prior_success(rng.normal(size=(400, 3)), mse=0.3) for _ in range(60)]
+    missed = sum(not interval.low <= truth <= interval.high for interval in intervals)
+    assert missed <= 9  # binomial(60, .05) exceeds 9 with probability 1e-3
+    assert all(interval.low <= interval.value <= interval.high for interval in intervals)
+
+
+def test_the_best_guess_of_the_sample_is_not_a_bound():
+    # Why the upper end comes from pairs: an interval at the best guess seen misses the supremum if no guess was good.
+    rng = np.random.default_rng(9)
+    truth = gaussian_prior_success(dimension=20, prior_std=1.0, mse=0.6).value
+    measured = empirical_prior_success(rng.normal(size=(1000, 20)), mse=0.6)
+    assert measured.value < truth <= measured.high
+
+
+def test_a_prior_survives_json():
+    prior = PriorSuccess(-1e4, "uniform", exact=False)
+    assert from_json(to_json(prior)) == prior
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: PriorSuccess(0.1, "x"), "log_value"),
+        (lambda: PriorSuccess(math.nan, "x"), "log_value"),
+        (lambda: uniform_ball_prior_success(dimension=0, radius=1.0, mse=0.1), "dimension"),
+        (lambda: uniform_ball_prior_success(dimension=2.5, radius=1.0, mse=0.1), "dimension"),
+        (lambda: uniform_ball_prior_success(dimension=2, radius=0.0, mse=0.1), "radius"),
+        (lambda: uniform_ball_prior_success(dimension=2, radius=1.0, mse=-0.1), "mse"),
+        (lambda: gaussian_prior_success(dimension=2, prior_std=-1.0, mse=0.1), "prior_std"),
+        (lambda: gaussian_prior_success(dimension=2, prior_std=1.0, mse=math.nan), "mse"),
+        (lambda: uniform_box_prior_success(sides=[1.0, 0.0], mse=0.1), "sides"),
+        (lambda: uniform_box_prior_success(sides=[1.0, 2.0], dimension=3, mse=0.1), "sides"),
+        (lambda: candidate_prior_success([0.5, 0.6]), "weights"),
+        (lambda: candidate_prior_success([1.5, -0.5]), "weights"),
+        (lambda: candidate_prior_success([]), "weights"),
+        (lambda: candidate_prior_success([1.0], mse=0.1), "candidates"),
+        (lambda: candidate_prior_success([0.5, 0.5], candidates=[[0.0]], mse=0.1), "candidates"),
+        (lambda: candidate_prior_success([1.0], candidates=[[math.nan]], mse=0.1), "candidates"),
+        (lambda: empirical_prior_success([[0.0], [1.0]], mse=0.1), "sample"),
+        (lambda: empirical_prior_success([0.0, 1.0], mse=0.1), "sample"),
+    ],
+)
+def test_bad_input_is_refused_by_name(make, name):
+    with pytest.raises(InvalidInput, match=name):
+        make()
