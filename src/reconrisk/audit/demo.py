@@ -58,10 +58,9 @@ def run_demo(*, record: int = 0, seed: int = 0) -> DemoResult:
     return DemoResult(target[0], int(label), reconstruction, {k: float(v) for k, v in scores.items()}, accuracy)
 
 
-def _train(model: nn.Module, inputs: Tensor, labels: Tensor, rng: torch.Generator, epochs: int = 2) -> nn.Module:
+def _train(model: nn.Module, inputs: Tensor, labels: Tensor, rng: torch.Generator) -> nn.Module:
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    batches = [rows for _ in range(epochs) for rows in torch.randperm(len(inputs), generator=rng).split(64)]
-    for rows in track(batches, "Training"):
+    for rows in track(torch.randperm(len(inputs), generator=rng).split(64), "Training"):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
         optimizer.step()
