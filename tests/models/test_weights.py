@@ -92,5 +92,5 @@ def test_old_files_lack_the_counters_of_batch_norm(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InvalidFile, match="nowhere.*no such file"):
+    with pytest.raises(InvalidFile, match=r"nowhere.*no such file"):
         load_weights(fresh(0), tmp_path / "nowhere.pth")
