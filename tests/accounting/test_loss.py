@@ -77,3 +77,14 @@ def test_losses_above_the_cap_count_as_infinite():
     assert capped.infinite > 0.05 > full.infinite
     for epsilon in (-0.1, 0.5, 2.0):
         assert lattice_divergence(capped, epsilon) >= lattice_divergence(full, epsilon)
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize("rate", [0.9, 1.0])
+def test_wide_cuts_move_mass_to_the_safe_side(direction, rate):
+    phase, cuts = Phase(1.0, rate, 1), Cuts(math.log(0.01))
+    loss = step_loss(phase, 2.0**-5, cuts, direction)
+    assert loss.infinite > 1e-4
+    assert loss.mass.sum() + loss.infinite == pytest.approx(1.0, abs=1e-12)
+    for epsilon in (-2.0, 0.0, 0.7, 2.0, 5.0):
+        assert lattice_divergence(loss, epsilon) >= true_divergence(phase, epsilon, direction) - 1e-16

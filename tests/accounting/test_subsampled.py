@@ -241,16 +241,36 @@ def test_epsilon_lies_between_the_two_estimates_of_dp_accounting(noise, rate, st
     assert theirs(False) <= ours <= theirs(True) + 2e-3
 
 
-def test_epsilon_counts_both_directions():
-    # Here the law without the record is the more telling side: at large delta and a high rate.
-    mechanism = run(1.0, 0.9, 2)
-    phases = subsampled.phases_of(mechanism)
+@pytest.mark.parametrize(("noise", "rate", "steps"), [(1.0, 0.9, 2), (1.0, 0.1, 50), (2.0, 0.01, 1000)])
+def test_the_profiles_of_both_directions_agree(noise, rate, steps):
+    # delta of Q against P at epsilon is 1 - e^epsilon (1 - delta of P against Q at -epsilon)
+    phases = subsampled.phases_of(run(noise, rate, steps))
     spacing = subsampled.spacing_for(phases, DEFAULT_ACCURACY, math.log(0.3))
-    one_sided = [
-        subsampled._profile(phases, spacing, 0.0, side, math.inf).epsilon(0.3) for side in subsampled.Direction
-    ]
-    assert epsilon_of_training(mechanism, 0.3) >= max(one_sided) - 0.01
-    assert all(side > 0 for side in one_sided)
+    forward, back = (subsampled._profile(phases, spacing, 0.0, side, math.inf) for side in subsampled.Direction)
+    for epsilon in (0.1, 0.5, 1.0):
+        mirrored = np.interp(-epsilon, forward.epsilons, forward.deltas)
+        expected = 1 - math.exp(epsilon) * (1 - mirrored)
+        got = np.interp(epsilon, back.epsilons, back.deltas)
+        assert got == pytest.approx(max(expected, 0.0), abs=2 * math.exp(epsilon) * DEFAULT_ACCURACY)
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1, 0.2, 0.3])
+@pytest.mark.parametrize(("rate", "steps"), [(0.01, 20), (0.1, 3), (0.001, 300)])
+def test_is_never_below_the_test_by_the_largest_outcome(noise, rate, steps):
+    for prior in (1e-6, 1e-3, 0.1, 0.5):
+        level = -ndtri(1 - (1 - prior) ** (1 / steps))
+        miss = (1 - rate) * ndtr(level) + rate * ndtr(level - 1 / noise)
+        power = 1 - miss**steps
+        assert success(noise, rate, steps, prior, 1e-3) >= power - 1e-12
+
+
+def test_the_cap_on_losses_of_one_step_costs_nothing():
+    mechanism, log_prior = run(0.35, 0.01, 100), math.log(2e-4)
+    phases = subsampled.phases_of(mechanism)
+    spacing = subsampled.spacing_for(phases, 1e-3, log_prior)
+    uncapped = subsampled._profile(phases, spacing, 0.0, subsampled.Direction.WITH_RECORD, math.inf)
+    capped = math.exp(log_success_of_training(mechanism, log_prior, 1e-3))
+    assert capped == pytest.approx(uncapped.success(math.exp(log_prior)), rel=1e-8)
 
 
 @pytest.mark.parametrize(("delta", "expected"), [(0.0, math.inf), (1.0, 0.0)])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.integrate import quad
 from scipy.stats import chi2
 
 from reconrisk.bounds.prior_success import (
@@ -69,6 +70,24 @@ def test_the_box_agrees_with_simulation(sides, mse):
     assert abs(bound - rate) <= 5 * math.sqrt(rate * (1 - rate) / draws) + 1e-4 * bound
 
 
+@pytest.mark.parametrize("radius", [0.51, 0.6, 0.7, 0.8])
+def test_the_cube_agrees_with_integration_over_slices(radius):
+    def slice_area(z):
+        """Of the disc of the sphere's slice at height z within the unit square, by its half-chords."""
+        square = radius**2 - z**2
+        if square <= 0:
+            return 0.0
+        reach = min(0.5, math.sqrt(square))
+        corner = math.sqrt(max(square - 0.25, 0.0))
+        return (
+            4 * quad(lambda x: min(0.5, math.sqrt(max(square - x * x, 0.0))), 0, reach, points=[min(corner, reach)])[0]
+        )
+
+    exact = 2 * quad(slice_area, 0, min(0.5, radius), limit=200)[0]
+    bound = uniform_box_prior_success(sides=1.0, dimension=3, mse=radius**2 / 3).value
+    assert exact - 1e-6 <= bound <= exact * (1 + 1e-4)
+
+
 def test_the_box_is_continuous_where_the_ball_touches_its_sides():
     for d in (2, 3, 20):
         inside, outside = (
@@ -111,6 +130,13 @@ def test_an_empirical_prior_covers_the_truth():
     missed = sum(not interval.low <= truth <= interval.high for interval in intervals)
     assert missed <= 9  # binomial(60, .05) exceeds 9 with probability 1e-3
     assert all(interval.low <= interval.value <= interval.high for interval in intervals)
+
+
+def test_an_empirical_prior_on_two_points_is_bounded_by_the_root_of_one_half():
+    sample = np.random.default_rng(10).integers(0, 2, (2000, 1)) * 10.0
+    measured = empirical_prior_success(sample, mse=0.1)
+    assert measured.low <= 0.5 <= measured.high
+    assert measured.high == pytest.approx(math.sqrt(0.5), abs=0.05)
 
 
 def test_the_best_guess_of_the_sample_is_not_a_bound():

@@ -73,7 +73,7 @@ def uniform_box_prior_success(*, sides: ArrayLike, mse: float, dimension: int | 
     Guarantee: not below the truth, above it by a relative 1e-4 at most, by the ratio of volumes while the ball of
     admissible errors fits into the box, by inversion of the transform of the squared distance beyond. The ratio of
     volumes is no use there: in the unit box of 784 dimensions at mse 0.06 it is 1, the success practically 0.
-    Reference: Proposition 6, balle2022, for the ratio of volumes.
+    Reference: `Anderson (1955) <https://doi.org/10.1090/S0002-9939-1955-0069229-1>`_, Theorem 1, for the centre.
 
     >>> uniform_box_prior_success(sides=1.0, dimension=784, mse=0.06).log_value < -40
     True
