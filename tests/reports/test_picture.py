@@ -6,6 +6,11 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.reports.picture import save_figure, write_comparison
 
 
+def grey(path):
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("L")).astype(int)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_picture_with_both_panels_is_written(tmp_path, channels):
     dark, bright = np.zeros((channels, 8, 8), np.float32), np.ones((channels, 8, 8), np.float32)
@@ -16,16 +21,16 @@ def test_a_picture_with_both_panels_is_written(tmp_path, channels):
         scores={"mse": 1.0},
         data_range=(0.0, 1.0),
     )
-    pixels = np.asarray(Image.open(path).convert("L")).astype(int)
+    pixels = grey(path)
     left, right = pixels[:, : pixels.shape[1] // 2], pixels[:, pixels.shape[1] // 2 :]
     assert (left == 0).mean() > 0.3 > (right == 0).mean()
     assert list((tmp_path / "new").iterdir()) == [path]
 
 
 def test_the_data_range_is_mapped_to_black_and_white(tmp_path):
-    grey = np.zeros((1, 8, 8), np.float32)  # the middle of [-1, 1]
-    path = write_comparison(tmp_path / "x.png", [("t", grey)], title="", scores={}, data_range=(-1.0, 1.0))
-    pixels = np.asarray(Image.open(path).convert("L")).astype(int)
+    middle = np.zeros((1, 8, 8), np.float32)  # the middle of [-1, 1]
+    path = write_comparison(tmp_path / "x.png", [("t", middle)], title="", scores={}, data_range=(-1.0, 1.0))
+    pixels = grey(path)
     assert ((pixels > 120) & (pixels < 135)).mean() > 0.3
 
 

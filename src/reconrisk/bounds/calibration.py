@@ -82,8 +82,8 @@ def calibrate(
     >>> from reconrisk.core.mechanism import dp_sgd
     >>> training = dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=10_000)
     >>> answer = calibrate(training, risks=[risks.identification(prior_success=0.1, at_most=0.2)])
-    >>> round(answer.value, 4), round(answer.guarantees[0].value, 4)
-    (2.3794, 0.2)
+    >>> 2.3794 < answer.value < 2.3796, round(answer.guarantees[0].value, 4)
+    (True, 0.2)
     """
     setting = _checked_setting(adjust)
     check_not_empty("risks", risks, "Pass at least one, such as risks.identification(candidates=1000, at_most=0.01).")

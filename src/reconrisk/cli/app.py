@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from reconrisk.cli.calibrate import calibrate
 from reconrisk.cli.demo import demo
 from reconrisk.cli.doctor import doctor
+from reconrisk.cli.risk import risk
 from reconrisk.core.version import VERSION
 
 app = typer.Typer(
@@ -34,5 +36,5 @@ def options(
     """How much of a private training record can be rebuilt from what you release, at most and in practice."""
 
 
-app.command()(demo)
-app.command()(doctor)
+for command in (demo, risk, calibrate, doctor):
+    app.command()(command)

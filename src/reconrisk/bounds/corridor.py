@@ -1,0 +1,328 @@
+"""The risk corridor of riess2025: between an adversary with a prior and one who knows nothing but the norm."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from reconrisk.bounds.analytic_inversion import analytic_inversion_law, training_run_law
+from reconrisk.bounds.chi_square import log_gammainc, log_gammainc_inverse
+from reconrisk.bounds.hit_average import log_average_upper_bound
+from reconrisk.bounds.hits import dominating_phase
+from reconrisk.bounds.known_norm import from_scratch_success, log_from_scratch_success
+from reconrisk.bounds.simple_guesses import SimpleGuesses, what_simple_guesses_reach
+from reconrisk.bounds.success import success_upper_bound
+from reconrisk.core.guarantee import Guarantee, probability_from_log
+from reconrisk.core.law import Law, mse_threshold, psnr_from_mse
+from reconrisk.core.mechanism import Gaussian, NoiseMechanism
+from reconrisk.core.serialization import serializable
+from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+
+_PRIOR_WIDTHS = (0.03, 0.1, 0.3, 1.0)
+
+
+@serializable
+@dataclass(frozen=True)
+class InteriorPoint:
+    """What the best adversary with a Gaussian prior of this spread reaches at the threshold.
+
+    Exact for the record plus Gaussian noise; for the normalised release of riess2025, whose noise scales with the
+    unknown norm, a guide and no guarantee.
+    """
+
+    prior_std: float
+    log_prior_success: float
+    log_success: float
+
+    @property
+    def success(self) -> float:
+        """Success probability with the release."""
+        return probability_from_log(self.log_success)
+
+
+@serializable
+@dataclass(frozen=True)
+class CorridorCurve:
+    """Success probabilities at a range of thresholds, for the figure."""
+
+    mse: tuple[float, ...]
+    attack: tuple[float, ...]
+    from_scratch: tuple[float, ...]
+    interior: tuple[tuple[float, ...], ...]
+
+
+@serializable
+@dataclass(frozen=True)
+class RiskCorridor:
+    """Both ends of the corridor at one threshold, its interior, and the numbers that relate them.
+
+    ``identification`` bounds any adversary with the prior; ``from_scratch`` any who knows the norm alone;
+    ``attack_success`` is what riess2025's attack reaches over the training. ``error_discount`` is the error that attack
+    must tolerate to be as successful as identification may be (riess2025, IV-D); there the two curves cross.
+    """
+
+    mechanism: NoiseMechanism
+    dimension: int
+    norm: float
+    data_range: float
+    mse: float
+    prior_success: float
+    identification: Guarantee
+    from_scratch: Guarantee
+    attack: str
+    attack_log_success: float
+    error_discount: float
+    interior: tuple[InteriorPoint, ...]
+    simple_guesses: SimpleGuesses
+
+    @property
+    def attack_success(self) -> float:
+        """What riess2025's attack reaches: the law of one attack, not a bound."""
+        return math.exp(self.attack_log_success)
+
+    @property
+    def psnr(self) -> float:
+        """The threshold in decibel."""
+        return psnr_from_mse(self.mse, data_range=self.data_range)
+
+    def rows(self) -> tuple[tuple[str, str, str], ...]:
+        """Adversary, success probability, and what kind of number it is: the table."""
+        inside = tuple(
+            (
+                f"has a Gaussian prior of spread {point.prior_std:.3g}",
+                readable_probability(point.log_success),
+                "best adversary, additive noise",
+            )
+            for point in self.interior
+        )
+        return (
+            (
+                "knows nothing and uses riess2025's attack",
+                readable_probability(self.attack_log_success),
+                "law of one attack, no bound",
+            ),
+            ("knows the norm, uses any attack", _shown(self.from_scratch), "guarantee"),
+            *inside,
+            (
+                f"has a prior that succeeds with {self.prior_success:.3g}, uses any attack",
+                _shown(self.identification),
+                "guarantee",
+            ),
+        )
+
+    def sentence(self) -> str:
+        """The corridor for someone who has never heard of epsilon."""
+        quality = f"to {self.psnr:.3g} dB (mean squared error {self.mse:.3g})"
+        if self.simple_guesses.constant_guess_succeeds:
+            first = f"Anybody rebuilds a record {quality} without looking: a constant guess is that near."
+        else:
+            first = (
+                f"Somebody who knows nothing of a record but its norm rebuilds it {quality} with probability at most "
+                f"{_shown(self.from_scratch)}."
+            )
+        return (
+            f"{first} Somebody who would succeed with probability {self.prior_success:.3g} by guessing does so with "
+            f"probability at most {_shown(self.identification)} after the release."
+        )
+
+    def __str__(self) -> str:
+        """The table as text, then the sentences."""
+        rows = [f"  {value:<12} {who} ({kind})" for who, value, kind in self.rows()]
+        return "\n".join(["success      adversary", *rows, self.sentence(), self.comparison()])
+
+    def comparison(self) -> str:
+        """What simple guesses reach, and the error discount, in words."""
+        return (
+            f"{self.simple_guesses} To succeed as often as the last adversary may, riess2025's attack must tolerate a "
+            f"mean squared error of {self.error_discount:.4g}."
+        )
+
+
+def risk_corridor(
+    mechanism: NoiseMechanism,
+    *,
+    dimension: int,
+    norm: float,
+    prior_success: float,
+    mse: float | None = None,
+    psnr: float | None = None,
+    data_range: float = 1.0,
+    prior_stds: tuple[float, ...] | None = None,
+) -> RiskCorridor:
+    """Both ends of the risk corridor of a mechanism, its interior, and how they compare.
+
+    Assumes: what the two guarantees assume; they are listed in each.
+    Notation: ``prior_stds`` are the spreads of the Gaussian priors inside; by default some shares of ``data_range``.
+    Guarantee: the ends are guarantees with their own scopes; attack and interior are not and say so.
+    Edge cases: the from-scratch end may lie above the other: a permissive threshold is easier than naming a record
+    (riess2025, Section V-A), and the error discount tells where they cross.
+    Reference: Section IV-D, Figures 1 and 3, riess2025.
+
+    >>> from reconrisk.core.mechanism import dp_sgd
+    >>> run = dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=10_000)
+    >>> corridor = risk_corridor(run, dimension=3072, norm=20.0, psnr=20, prior_success=0.001)
+    >>> corridor.identification.value < 0.05, corridor.from_scratch.value < 1e-300
+    (True, True)
+    """
+    threshold = mse_threshold(mse=mse, psnr=psnr, data_range=data_range)
+    size = check_whole("dimension", dimension)
+    check_probability("prior_success", prior_success, "It is the best success without any release.")
+    widths = tuple(width * data_range for width in _PRIOR_WIDTHS) if prior_stds is None else tuple(prior_stds)
+    for width in widths:
+        check_positive("prior_stds", width, "A prior without spread knows the record.")
+    named = success_upper_bound(mechanism, prior_success=prior_success)
+    law = _law(mechanism, size, norm)
+    return RiskCorridor(
+        mechanism=mechanism,
+        dimension=size,
+        norm=norm,
+        data_range=data_range,
+        mse=threshold,
+        prior_success=prior_success,
+        identification=named,
+        from_scratch=from_scratch_success(mechanism, dimension=size, norm=norm, mse=threshold),
+        attack=law.attack,
+        attack_log_success=law.log_success(mse=threshold),
+        error_discount=law.quantile(named.value) if named.value < 1 else math.inf,
+        interior=tuple(InteriorPoint(width, *_inside(mechanism, size, norm, width, threshold)) for width in widths),
+        simple_guesses=what_simple_guesses_reach(
+            mechanism,
+            dimension=size,
+            norm=norm,
+            mse=threshold,
+            data_range=data_range,
+            observations=_expected_hits(mechanism),
+        ),
+    )
+
+
+def corridor_curve(corridor: RiskCorridor, *, points: int = 41) -> CorridorCurve:
+    """The corridor over a range of thresholds, from a thousandth of its own to where guessing zero succeeds.
+
+    >>> corridor = risk_corridor(Gaussian(noise_multiplier=0.5), dimension=4, norm=1.0, mse=0.05, prior_success=0.1)
+    >>> curve = corridor_curve(corridor, points=3)
+    >>> curve.from_scratch[-1], len(curve.mse)
+    (1.0, 3)
+    """
+    count = check_whole("points", points, minimum=2)
+    size, norm, mechanism = corridor.dimension, corridor.norm, corridor.mechanism
+    top = max(norm * norm / size, 2 * corridor.mse)
+    errors = np.geomspace(max(min(corridor.mse, top) / 1000, top * 1e-9), top, count)
+    scratch = [log_from_scratch_success(mechanism, dimension=size, norm=norm, mse=float(error)) for error in errors]
+    inside = tuple(
+        tuple(math.exp(_inside(mechanism, size, norm, point.prior_std, float(error))[1]) for error in errors)
+        for point in corridor.interior
+    )
+    attack = _law(mechanism, size, norm).cdf(errors)
+    return CorridorCurve(tuple(errors.tolist()), tuple(attack.tolist()), tuple(np.exp(scratch).tolist()), inside)
+
+
+def crossover_mse(*, success: float, prior_success: float, dimension: int, norm: float) -> float:
+    r"""The error threshold beyond which riess2025's attack needs more noise than identification to be held down.
+
+    .. math:: \eta^* = \frac{2 \sigma^2 \|x\|^2}{d} P^{-1}\bigl(\tfrac d2, \gamma\bigr), \quad
+              \sigma = 1 / (\Phi^{-1}(\gamma) - \Phi^{-1}(\kappa))
+
+    for one Gaussian release that holds identification from a prior success of kappa at gamma.
+
+    Notation: ``success`` is gamma, ``prior_success`` kappa.
+    Reference: Figure 1 and Section V-A, riess2025.
+
+    >>> round(crossover_mse(success=0.1, prior_success=1 / 11, dimension=1, norm=1.0), 2)
+    5.49
+    """
+    check_positive("norm", norm)
+    if not 0 < check_probability("prior_success", prior_success) < check_probability("success", success) < 1:
+        raise refuse("success", success, f"in (prior_success, 1) = ({prior_success}, 1)")
+    noise = 1 / float(ndtri(success) - ndtri(prior_success))
+    shape = check_whole("dimension", dimension) / 2
+    return (noise * norm) ** 2 / shape * log_gammainc_inverse(shape, math.log(success))
+
+
+@dataclass(frozen=True)
+class RiskSurface:
+    """Success over a grid of noise multipliers (rows) and thresholds (columns), and that of identification by noise."""
+
+    noise_multipliers: NDArray[np.float64]
+    mse: NDArray[np.float64]
+    attack: NDArray[np.float64]
+    from_scratch: NDArray[np.float64]
+    identification: NDArray[np.float64]
+
+
+def risk_surface(
+    *,
+    noise_multipliers: NDArray[np.float64],
+    mse: NDArray[np.float64],
+    dimension: int,
+    norm: float,
+    prior_success: float,
+) -> RiskSurface:
+    """The surface of riess2025's Figure 3: success by noise and threshold, with the guarantee beside the attack's law.
+
+    >>> surface = risk_surface(noise_multipliers=np.array([0.5, 1.0]), mse=np.array([0.1, 0.5]), dimension=1, norm=1.0,
+    ...                        prior_success=0.1)
+    >>> bool((surface.from_scratch >= surface.attack).all())
+    True
+    """
+    noises, errors = np.atleast_1d(np.asarray(noise_multipliers, float)), np.atleast_1d(np.asarray(mse, float))
+    mechanisms = [Gaussian(noise_multiplier=float(noise)) for noise in noises]
+    laws = [analytic_inversion_law(each, dimension=dimension, norm=norm) for each in mechanisms]
+    scratch = [
+        [from_scratch_success(each, dimension=dimension, norm=norm, mse=float(error)).value for error in errors]
+        for each in mechanisms
+    ]
+    named = [success_upper_bound(each, prior_success=prior_success).value for each in mechanisms]
+    return RiskSurface(noises, errors, np.stack([law.cdf(errors) for law in laws]), np.array(scratch), np.array(named))
+
+
+def _law(mechanism: NoiseMechanism, dimension: int, norm: float) -> Law:
+    """Of the attack over the whole training; several phases count as one that releases at least as much."""
+    noise, hits = dominating_phase(mechanism)
+    one = Gaussian(noise_multiplier=noise)
+    if hits.attempts == 1 and hits.probability == 1:
+        return analytic_inversion_law(one, dimension=dimension, norm=norm)
+    return training_run_law(
+        one, dimension=dimension, norm=norm, attempts=hits.attempts, hit_probability=hits.probability
+    )
+
+
+def _inside(
+    mechanism: NoiseMechanism, dimension: int, norm: float, prior_std: float, threshold: float
+) -> tuple[float, float]:
+    """Log success without and with the release, the adversary being told which steps contain the record."""
+    noise, hits = dominating_phase(mechanism)
+    shape = dimension / 2
+
+    def given(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        precisions = counts / noise / noise / norm / norm + 1 / prior_std / prior_std
+        return log_gammainc(shape, shape * threshold * precisions)
+
+    return float(given(np.array([0]))[0]), log_average_upper_bound(hits, given)
+
+
+def _expected_hits(mechanism: NoiseMechanism) -> int:
+    """How many releases contain the record on average, at least one."""
+    _, hits = dominating_phase(mechanism)
+    return max(1, round(hits.attempts * hits.probability))
+
+
+def readable_probability(log_probability: float) -> str:
+    """A probability for reading, from its natural logarithm; powers of ten where it is no float.
+
+    >>> readable_probability(math.log(0.0256)), readable_probability(-5000.0), readable_probability(-math.inf)
+    ('0.0256', '1e-2171', '0')
+    """
+    if log_probability == -math.inf:
+        return "0"
+    if log_probability > -600:
+        return f"{math.exp(log_probability):.3g}"
+    return f"1e{math.ceil(log_probability / math.log(10))}"
+
+
+def _shown(guarantee: Guarantee) -> str:
+    return readable_probability(-math.inf if guarantee.log_value is None else guarantee.log_value)

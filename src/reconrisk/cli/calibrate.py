@@ -1,0 +1,85 @@
+"""``reconrisk calibrate``: the noise that brings stated risks below what is accepted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reconrisk.cli.training_options import (
+    AsJson,
+    Candidates,
+    ClipNorm,
+    DataRange,
+    Delta,
+    Dimension,
+    Mse,
+    Norm,
+    PriorSuccess,
+    Psnr,
+    SamplingProbability,
+    Steps,
+)
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.mechanism import dp_sgd
+from reconrisk.core.serialization import to_json
+
+
+def calibrate(
+    sampling_probability: SamplingProbability = 1.0,
+    steps: Steps = 1,
+    clip_norm: ClipNorm = 1.0,
+    noise_multiplier: Annotated[float, typer.Option(help="Kept, if steps or sampling are adjusted.")] = 1.0,
+    adjust: Annotated[
+        str, typer.Option(help="What may change: noise_multiplier, steps or sampling_probability.")
+    ] = "noise_multiplier",
+    identification: Annotated[
+        float | None, typer.Option(help="Accepted success of an adversary with the stated prior.")
+    ] = None,
+    prior_success: PriorSuccess = None,
+    candidates: Candidates = None,
+    from_scratch: Annotated[
+        float | None, typer.Option(help="Accepted success of an adversary who knows the norm alone.")
+    ] = None,
+    dimension: Dimension = None,
+    norm: Norm = 1.0,
+    data_range: DataRange = 1.0,
+    psnr: Psnr = None,
+    mse: Mse = None,
+    unbiased_mse: Annotated[
+        float | None, typer.Option(help="Least mean squared error of unbiased estimates, records in [0, data-range].")
+    ] = None,
+    delta: Delta = 1e-5,
+    as_json: AsJson = False,
+) -> None:
+    """Find the smallest noise (or most steps, or largest sampling) at which every stated risk holds."""
+    from reconrisk.bounds import risks
+    from reconrisk.bounds.calibration import calibrate as solve
+    from reconrisk.cli.tables import print_calibration
+
+    demands: list[risks.Risk] = []
+    if identification is not None:
+        demands.append(risks.identification(at_most=identification, candidates=candidates, prior_success=prior_success))
+    if from_scratch is not None:
+        if dimension is None:
+            raise InvalidInput("Expected --dimension with --from-scratch: the number of values in a record.")
+        demands.append(
+            risks.from_scratch(
+                at_most=from_scratch, dimension=dimension, norm=norm, mse=mse, psnr=psnr, data_range=data_range
+            )
+        )
+    if unbiased_mse is not None:
+        demands.append(risks.mse(at_least=unbiased_mse, diameters=data_range))
+    if not demands:
+        raise InvalidInput("Expected at least one of --identification, --from-scratch and --unbiased-mse.")
+    training = dp_sgd(
+        noise_multiplier=noise_multiplier,
+        clip_norm=clip_norm,
+        sampling_probability=sampling_probability,
+        steps=steps,
+    )
+    answer = solve(training, risks=demands, adjust=adjust, delta=delta)
+    if as_json:
+        typer.echo(to_json(answer, indent=2))
+    else:
+        print_calibration(answer)

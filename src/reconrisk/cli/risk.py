@@ -1,0 +1,85 @@
+"""``reconrisk risk``: what a training with noise gives away, at most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reconrisk.cli.training_options import (
+    AsJson,
+    Candidates,
+    ClipNorm,
+    DataRange,
+    Delta,
+    Dimension,
+    Mse,
+    NoiseMultiplier,
+    Norm,
+    PriorSuccess,
+    Psnr,
+    SamplingProbability,
+    Steps,
+)
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.mechanism import dp_sgd
+from reconrisk.core.serialization import to_json
+
+
+def risk(
+    noise_multiplier: NoiseMultiplier,
+    sampling_probability: SamplingProbability = 1.0,
+    steps: Steps = 1,
+    clip_norm: ClipNorm = 1.0,
+    dimension: Dimension = None,
+    norm: Norm = 1.0,
+    data_range: DataRange = 1.0,
+    psnr: Psnr = None,
+    mse: Mse = None,
+    prior_success: PriorSuccess = None,
+    candidates: Candidates = None,
+    delta: Delta = 1e-5,
+    as_json: AsJson = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the corridor into this file (png, svg, pdf).")] = None,
+) -> None:
+    """Bound what any adversary rebuilds from a DP-SGD training: the risk corridor."""
+    from reconrisk.bounds.corridor import corridor_curve, risk_corridor
+    from reconrisk.cli.tables import print_corridor
+
+    if dimension is None:
+        raise InvalidInput("Expected --dimension: the number of values in a record, such as 3072 for 32x32 in colour.")
+    mechanism = dp_sgd(
+        noise_multiplier=noise_multiplier,
+        clip_norm=clip_norm,
+        sampling_probability=sampling_probability,
+        steps=steps,
+    )
+    corridor = risk_corridor(
+        mechanism,
+        dimension=dimension,
+        norm=norm,
+        mse=mse,
+        psnr=psnr,
+        data_range=data_range,
+        prior_success=stated_prior(prior_success, candidates),
+    )
+    if plot is not None:
+        from reconrisk.reports.corridor import write_corridor
+
+        write_corridor(plot, corridor, corridor_curve(corridor))
+    if as_json:
+        typer.echo(to_json(corridor, indent=2))
+        return
+    print_corridor(corridor, delta)
+    if plot is not None:
+        typer.echo(f"figure: {plot.resolve()}")
+
+
+def stated_prior(prior_success: float | None, candidates: int | None) -> float:
+    """The prior success, from whichever way it was stated."""
+    if (prior_success is None) == (candidates is None):
+        raise InvalidInput("Expected exactly one of --prior-success and --candidates.")
+    if candidates is not None and candidates < 1:
+        raise InvalidInput(f"Expected candidates={candidates} >= 1.")
+    return 1 / candidates if candidates is not None else float(prior_success or 0.0)

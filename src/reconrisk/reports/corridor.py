@@ -1,0 +1,66 @@
+"""The risk corridor as a figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reconrisk.bounds.corridor import CorridorCurve, RiskCorridor, RiskSurface
+from reconrisk.reports.picture import save_figure
+
+_SMALLEST_SHOWN = 1e-12
+
+
+def write_corridor(path: Path, corridor: RiskCorridor, curve: CorridorCurve) -> Path:
+    """Draw success against threshold: both ends, interior and attack; the suffix of ``path`` says the format."""
+    from matplotlib.figure import Figure  # slow import, needed only to draw
+
+    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    axis = figure.subplots()
+    axis.loglog(curve.mse, _shown(curve.from_scratch), color="tab:blue", label="any attack, norm known (guarantee)")
+    axis.loglog(
+        curve.mse, _shown(curve.attack), color="tab:blue", linestyle=":", label="riess2025's attack (law, no bound)"
+    )
+    for point, success in zip(corridor.interior, curve.interior, strict=True):
+        axis.loglog(
+            curve.mse,
+            _shown(success),
+            color="tab:grey",
+            linewidth=0.8,
+            label=f"Gaussian prior, spread {point.prior_std:.2g}",
+        )
+    axis.axhline(
+        corridor.identification.value,
+        color="tab:red",
+        label=f"any attack, prior success {corridor.prior_success:.2g} (guarantee)",
+    )
+    axis.axvline(corridor.mse, color="black", linewidth=0.8, linestyle="--", label=f"threshold {corridor.psnr:.3g} dB")
+    axis.set_ylim(_SMALLEST_SHOWN, 2)
+    axis.set_xlabel("mean squared error that counts as success")
+    axis.set_ylabel("success probability")
+    axis.legend(fontsize=8, loc="lower right")
+    return save_figure(figure, path)
+
+
+def write_surface(path: Path, surface: RiskSurface) -> Path:
+    """Draw success over noise and threshold for the attack and for any attack, with identification at error zero."""
+    import numpy as np  # beside matplotlib, needed only to draw
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 5.4), layout="constrained")
+    axis = figure.add_subplot(projection="3d")
+    noise, mse = np.meshgrid(surface.noise_multipliers, surface.mse, indexing="ij")
+    axis.plot_surface(noise, mse, surface.attack, alpha=0.5, color="tab:blue")
+    axis.plot_wireframe(noise, mse, surface.from_scratch, color="black", linewidth=0.4)
+    axis.plot(
+        surface.noise_multipliers, np.zeros_like(surface.noise_multipliers), surface.identification, color="tab:red"
+    )
+    axis.set_xlabel("noise multiplier")
+    axis.set_ylabel("mean squared error")
+    axis.set_zlabel("success probability")
+    axis.set_title("attack (blue), any attack (wires), identification (red)", fontsize=9)
+    return save_figure(figure, path)
+
+
+def _shown(values: tuple[float, ...]) -> list[float]:
+    """Zeros cannot be drawn on a logarithmic axis; they lie below it."""
+    return [max(value, _SMALLEST_SHOWN / 10) for value in values]
