@@ -209,6 +209,31 @@ def test_memory_is_bounded_for_any_input(noise, rate, steps):
     assert peak < 20 * 8 * MAX_POINTS
 
 
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps"),
+    [
+        (1.0, 0.01, 10**20),
+        (1e150, 1e-200, 10**20),
+        (1e-160, 0.5, 3),
+        (1e-160, 1.0, 3),
+        (1e200, 1.0, 3),
+        (1.0, 1 - 1e-16, 5),
+        (1e160, 0.5, 10),
+        (0.0011, 1e-6, 50),
+    ],
+)
+def test_absurd_settings_give_a_number_on_the_safe_side(noise, rate, steps):
+    for prior in (0.1, 1e-200):
+        value = success(noise, rate, steps, prior)
+        assert prior * (1 - 1e-9) <= value <= 1
+    assert epsilon_of_training(run(noise, rate, steps), 1e-5) >= 0
+
+
+def test_without_noise_only_the_sampling_protects():
+    assert success(1e-9, 0.01, 20, 0.1) == pytest.approx(1 - 0.99**20 * 0.9, rel=1e-12)
+    assert success(0.02, 0.01, 20, 0.1) == pytest.approx(1 - 0.99**20 * 0.9, rel=1e-6)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.floats(-3, 3).map(lambda e: 10**e),

@@ -19,9 +19,9 @@ from reconrisk.accounting.loss import EPS, Array, Cuts, Direction, LossDistribut
 from reconrisk.accounting.phases import Phase
 from reconrisk.accounting.profile import PrivacyProfile
 
-_LOG_CUT = math.log(1e-14)
+_LOG_CUT = math.log(1e-12)
 _NEGLIGIBLE = -80.0
-_MOMENT_CELLS = 1024
+_MOMENT_CELLS = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ def _spread(moments: list[_Moments], tilt: float) -> float:
 def _window(moments: list[_Moments], tilt: float) -> _Window:
     """Chernoff bounds on both tails of the composed, tilted loss; the largest and least possible loss cap them."""
     unit = math.sqrt(-2 * _LOG_CUT) / max(_spread(moments, tilt), 1e-300)
-    exponents = np.geomspace(min(unit / 16, 0.25), 4 * unit, 21)
+    exponents = np.geomspace(min(unit / 16, 0.25), 4 * unit, 15)
     base = sum(part.log_moment(np.array([tilt]))[0] for part in moments)
     up = sum(part.log_moment(tilt + exponents) for part in moments) - base
     down = sum(part.log_moment(tilt - exponents) for part in moments) - base

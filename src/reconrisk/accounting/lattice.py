@@ -16,7 +16,8 @@ COARSEST = 1.0
 """Spacing from which on a lattice is useless."""
 
 _FINEST = 2.0**-32
-_FEW_STEPS = ((8, 16.0), (32, 12.0), (256, 3.0))
+_LARGEST_PRIOR = math.log(0.5)  # beyond, the Gaussian approximation of the error is too kind
+_FEW_STEPS = ((32, 8.0), (256, 2.0))
 _HALF_WIDTH = 9.0
 _NODES = 769
 
@@ -57,12 +58,12 @@ def spacing_for(phases: tuple[Phase, ...], accuracy: float, log_prior: float) ->
     are then nested in the right order, and bounds ordered in truth stay ordered
     (see :mod:`reconrisk.accounting.composition`).
     """
-    z = float(ndtri_exp(log_prior))
+    z = float(ndtri_exp(min(log_prior, _LARGEST_PRIOR)))
     worst_mu = (math.hypot(z, 2) - z) / 2
     sensitivity = worst_mu * math.exp(-((z + worst_mu) ** 2) / 2) / math.sqrt(8 * math.pi)
     steps = sum(phase.steps for phase in phases)
     mean_square = sum(phase.steps / steps * loss_scale(phase) ** 2 for phase in phases)
-    wanted = math.sqrt(6 * accuracy / max(sensitivity, 1e-12) * mean_square)
+    wanted = math.sqrt(6 * accuracy / sensitivity * mean_square)
     # few losses are far from Gaussian: much of their mass lies close to the infimum, where the density is high
     wanted /= next((divisor for limit, divisor in _FEW_STEPS if steps < limit), 1.0)
     return min(COARSEST, 2.0 ** math.floor(math.log2(max(wanted, _FINEST))))

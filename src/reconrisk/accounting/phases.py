@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from reconrisk.core.mechanism import Composed, Gaussian, NoiseMechanism, PoissonSampled, Repeated
 from reconrisk.core.validation import refuse
 
+# Beyond these nothing changes but the danger of overflow; noise and rate are cut to the safe side, and so many steps
+# give away everything at any noise below the cut.
+_MOST_STEPS = 10**300
+_MOST_NOISE = 1e100
+_MOST_SAMPLED_NOISE = 1e8
+_LEAST_RATE = 1e-15
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -48,7 +55,7 @@ sampling_probability=1.0, steps=1))
             key = (phase.sampling_probability, phase.noise_multiplier)
             steps[key] = steps.get(key, 0) + phase.steps
     sampled = tuple(Phase(noise, rate, count) for (rate, noise), count in sorted(steps.items()))
-    full = (Phase(1 / math.sqrt(precision), 1.0, 1),) if precision > 0 else ()
+    full = (Phase(1 / math.sqrt(min(precision, 1e300)), 1.0, 1),) if precision > 0 else ()
     return sampled + full
 
 
@@ -66,7 +73,9 @@ def gaussian_mu(phase: Phase) -> float:
 def _phase(part: Gaussian | PoissonSampled | Repeated) -> Phase:
     if isinstance(part, Repeated):
         one = _phase(part.mechanism)
-        return Phase(one.noise_multiplier, one.sampling_probability, part.steps)
-    if isinstance(part, PoissonSampled):
-        return Phase(float(part.mechanism.noise_multiplier), float(part.sampling_probability), 1)
-    return Phase(float(part.noise_multiplier), 1.0, 1)
+        return Phase(one.noise_multiplier, one.sampling_probability, min(part.steps, _MOST_STEPS))
+    if isinstance(part, PoissonSampled) and part.sampling_probability < 1:
+        noise = min(float(part.mechanism.noise_multiplier), _MOST_SAMPLED_NOISE)
+        return Phase(noise, max(float(part.sampling_probability), _LEAST_RATE), 1)
+    gaussian = part.mechanism if isinstance(part, PoissonSampled) else part
+    return Phase(min(float(gaussian.noise_multiplier), _MOST_NOISE), 1.0, 1)

@@ -21,6 +21,10 @@ ORDERS: Array = np.unique(np.concatenate([_FRACTIONS, np.arange(2, 33), np.rint(
 _MAX_NODES = 2**13
 _LARGEST_QUADRATURE_ORDER = 64.0
 _MARGIN = 1e-12
+_LEAST_NOISE = 1e-100  # below, divergences overflow
+
+OVERFLOW = 1e290
+"""Divergences from which on only infinity is said."""
 _ROUND_OFF = 1e-14  # of a sum of thousands of terms about one, and the tails left out
 
 
@@ -45,8 +49,9 @@ def renyi_curve(mechanism: NoiseMechanism, orders: Array = ORDERS) -> Array:
         raise refuse("orders", orders.tolist(), "to be finite numbers > 1")
     total = np.zeros(len(orders))
     for phase in phases_of(mechanism):
-        total += phase.steps * _log_moments(phase, orders)
-    return total / (orders - 1) * (1 + _MARGIN)
+        total += phase.steps * (_log_moments(phase, orders) if phase.noise_multiplier > _LEAST_NOISE else np.inf)
+    curve = total / (orders - 1) * (1 + _MARGIN)
+    return np.where(curve < OVERFLOW, curve, np.inf)
 
 
 def _log_moments(phase: Phase, orders: Array) -> Array:

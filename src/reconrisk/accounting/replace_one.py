@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from reconrisk.accounting.phases import Phase, phases_of
+from reconrisk.accounting.renyi import OVERFLOW
 from reconrisk.core.mechanism import NoiseMechanism
 
 
@@ -18,7 +19,7 @@ def replace_one_order_two(mechanism: NoiseMechanism) -> float:
 
     Assumes: Poisson sampling; the two records contribute vectors of norm at most the clip norm, opposite at worst.
     Guarantee: not below the divergence, adaptive composition included; exact for full batches, (2/sigma)^2 each.
-    Edge cases: inf where it exceeds the largest float.
+    Edge cases: inf from 1e290 on.
     Reference: Theorem 1, guo2022, which needs this neighbouring relation; its experiments use the smaller
     add-or-remove value T log(1 + q^2(e^(1/sigma^2) - 1)).
 
@@ -28,14 +29,15 @@ def replace_one_order_two(mechanism: NoiseMechanism) -> float:
     >>> round(replace_one_order_two(dp_sgd(noise_multiplier=1.0, sampling_probability=0.1)), 4)
     0.0504
     """
-    return float(sum(phase.steps * _log_one_plus_chi_square(phase) for phase in phases_of(mechanism)))
+    total = float(sum(phase.steps * _log_one_plus_chi_square(phase) for phase in phases_of(mechanism)))
+    return total if total < OVERFLOW else math.inf
 
 
 def _log_one_plus_chi_square(phase: Phase) -> float:
-    q, inverse = phase.sampling_probability, phase.noise_multiplier**-2
-    log_b = _log_expm1(4 * inverse)
-    if phase.is_full_batch:
+    q, inverse = phase.sampling_probability, 1 / phase.noise_multiplier / phase.noise_multiplier
+    if phase.is_full_batch or inverse == math.inf:
         return 4 * inverse
+    log_b = _log_expm1(4 * inverse)
     log_a = math.log(2) - inverse + _log_expm1(2 * inverse)
     log_denominator = float(np.logaddexp(math.log1p(-q) - log_a, math.log(q) - log_b))
     return float(np.logaddexp(0.0, 2 * math.log(q) - log_denominator))

@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
 _LARGEST_LOGIT = 800.0
+_LARGEST_MU = 1e100
 
 
 def log_complement(log_probability: float) -> float:
@@ -149,6 +150,8 @@ def epsilon_from_gaussian(mu: float, delta: float) -> float:
         second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
         return first + log_complement(min(second - first, 0.0))
 
+    if mu > _LARGEST_MU:
+        return math.inf
     if mu == 0 or log_delta(0.0) <= math.log(delta):
         return 0.0
     low, high = 0.0, mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1.0
