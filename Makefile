@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint docs bench install clean
+.PHONY: demo test lint docs bench bench-bounds install clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -24,10 +25,17 @@ docs: $(STAMP)
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
-bench: $(STAMP)
+bench: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks
 
+bench-bounds: $(BENCH_STAMP)
+	$(BIN)/python -m benchmarks bounds_success bounds_calibration bounds_epsilon
+
 install: $(STAMP)
+
+$(BENCH_STAMP): $(STAMP)
+	$(PIP) install --progress-bar on --constraint constraints.txt --group bench
+	@touch $(BENCH_STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Expected Python >= 3.10, $(PYTHON) is $$($(PYTHON) -V). Pass another: make PYTHON=python3.12"; exit 1; }

@@ -25,34 +25,38 @@ import benchmarks
 Contender = Callable[[], Callable[[], object]]
 
 REPEATS = 5
+LONGEST = 20.0
+"""Seconds after which a contender is not repeated."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Median seconds of one call, and the memory the process peaked at beyond what it had after preparing."""
+    """Median seconds of a call, peak of memory beyond what preparing took, and the number that came out, if any."""
 
     seconds: float
     megabytes: float
+    result: float | None = None
 
 
 def measure(contender: Contender) -> Measurement:
     """Prepare, warm up once, then time; memory is that of the whole process, temporaries of libraries included."""
     work = contender()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds = []
-    for _ in range(REPEATS + 1):
+    seconds: list[float] = []
+    while len(seconds) <= REPEATS and sum(seconds) < LONGEST:
         begun = time.perf_counter()
-        work()
+        result = work()
         seconds.append(time.perf_counter() - begun)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Measurement(statistics.median(seconds[1:]), (after - before) / 1024)
+    number = float(result) if isinstance(result, (int, float)) else None
+    return Measurement(statistics.median(seconds[1:] or seconds), (after - before) / 1024, number)
 
 
 def compare(name: str) -> Table:
     """A table of every contender of benchmark ``name`` against the first."""
     module = importlib.import_module(f"benchmarks.{name}")
     contenders: Mapping[str, Contender] = module.CONTENDERS
-    table = Table("contender", "seconds", "times ours", "peak MB", title=(module.__doc__ or name).strip())
+    table = Table("contender", "seconds", "times ours", "peak MB", "result", title=title(name))
     ours: Measurement | None = None
     for contender in contenders:
         done = subprocess.run(
@@ -61,8 +65,14 @@ def compare(name: str) -> Table:
         measured = Measurement(**json.loads(done.stdout))
         ours = ours or measured
         ratio = measured.seconds / ours.seconds
-        table.add_row(contender, f"{measured.seconds:.4g}", f"{ratio:.2f}", f"{measured.megabytes:.0f}")
+        number = "" if measured.result is None else f"{measured.result:.7g}"
+        table.add_row(contender, f"{measured.seconds:.4g}", f"{ratio:.2f}", f"{measured.megabytes:.0f}", number)
     return table
+
+
+def title(name: str) -> str:
+    """What a benchmark compares: the first line of its module."""
+    return (importlib.import_module(f"benchmarks.{name}").__doc__ or name).strip().splitlines()[0]
 
 
 def names() -> list[str]:
@@ -80,6 +90,9 @@ def main(words: Sequence[str]) -> int:
     if unknown:
         print(f"Expected benchmark={unknown[0]!r} to be one of {', '.join(names())}.", file=sys.stderr)
         return 2
+    console = Console()
     for name in words or names():
-        Console().print(compare(name))
+        console.print(compare(name))
+        for remark in (importlib.import_module(f"benchmarks.{name}").__doc__ or "").strip().splitlines()[2:]:
+            console.print(remark)
     return 0
