@@ -46,8 +46,8 @@ def log_success_of_training(mechanism: NoiseMechanism, log_prior: float, accurac
     Assumes: Poisson sampling kept secret; noise multiplier and rate of each step fixed in advance.
     Notation: ``log_prior`` is log kappa.
     Guarantee: in [log kappa, 0] and not below the truth; above it by at most ``accuracy`` in probability (not proved,
-    but found on a thousand random settings). Nondecreasing in kappa and, for one phase, in steps and in falling noise, up
-    to round-off of 1e-13 times the steps; the same was found, though not proved, for the sampling probability.
+    but found on a thousand random settings). Nondecreasing in kappa and, for one phase, in steps and in falling noise,
+    up to round-off of 1e-13 times the steps; the same was found, though not proved, for the sampling probability.
     Edge cases: full batch and one subsampled step use their closed forms; kappa below 1e-4 also the Renyi form; where
     no lattice fits into memory, the Renyi form alone.
     Reference: `Hayes, Mahloujifar, Balle (2023) <https://arxiv.org/abs/2302.07225>`_, Theorem 2, computed without
