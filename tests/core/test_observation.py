@@ -40,6 +40,9 @@ def test_labels_need_a_threat_that_knows_them():
         ({"released": {"bias": torch.tensor([1.0, math.nan])}}, r"released\['bias'\].*index \(1,\)"),
         ({"data_range": (1.0, 1.0)}, "low < high"),
         ({"data_range": (math.nan, 1.0)}, "data_range"),
+        ({"data_range": (0.0, math.inf)}, "data_range=inf to be finite"),
+        ({"data_range": (0.0, 1.0, 2.0)}, "low < high"),
+        ({"input_shape": (-2,)}, "input_shape=-2 >= 1"),
         ({"batch_size": 0}, "batch_size=0 >= 1"),
         (
             {"labels": torch.tensor([1, 2]), "threat": HONEST_BUT_CURIOUS.knowing(Knows.LABELS)},
@@ -50,6 +53,12 @@ def test_labels_need_a_threat_that_knows_them():
 def test_bad_observations_are_refused(changes, message):
     with pytest.raises(InvalidInput, match=message):
         observation(**changes)
+
+
+def test_an_attack_with_more_powers_is_refused():
+    observation().check_covers(HONEST_BUT_CURIOUS)
+    with pytest.raises(InvalidInput, match="to cover what the attack needs"):
+        observation().check_covers(HONEST_BUT_CURIOUS.knowing(Knows.PRIOR))
 
 
 def test_repr_shows_sizes_and_no_values():

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import (
     HONEST_BUT_CURIOUS,
     INFORMED,
@@ -64,5 +65,11 @@ def test_repr_lists_powers_in_a_fixed_order():
 
 
 def test_unknown_powers_are_refused():
-    with pytest.raises(ValueError, match="everything"):
+    with pytest.raises(InvalidInput, match="sees='everything' to be one of final-model, one-update"):
         ThreatModel("everything")
+    with pytest.raises(InvalidInput, match="knows='shoe size' to be one of labels"):
+        ThreatModel("one-update", knows=["shoe size"])
+
+
+def test_a_single_power_stands_for_the_set_of_it():
+    assert ThreatModel("one-update", knows=Knows.LABELS).knows == {Knows.LABELS}

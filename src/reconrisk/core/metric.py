@@ -34,6 +34,9 @@ class Metric:
 
     def __call__(self, estimates: Tensor, targets: Tensor) -> Tensor:
         """Scores of ``estimates`` against ``targets``, row by row."""
+        for name, value in (("estimates", estimates), ("targets", targets)):
+            if not hasattr(value, "isfinite") or not hasattr(value, "where"):
+                raise refuse(name, type(value).__name__, "to be a torch tensor", "Convert it with torch.as_tensor.")
         check_same_shape("estimates", estimates, "targets", targets, "Match batches first with match_records.")
         check_not_empty("targets", targets)
         check_all_finite("targets", targets, "Remove such records before the audit.")

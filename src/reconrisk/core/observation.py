@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_all_finite, check_not_empty, check_real, check_whole, refuse
+from reconrisk.core.validation import check_all_finite, check_finite, check_not_empty, check_whole, refuse
 
 if TYPE_CHECKING:
     import torch
@@ -47,9 +47,11 @@ class Observation:
             raise refuse("released", {}, "to hold at least one tensor")
         for name, tensor in self.released.items():
             check_all_finite(f"released[{name!r}]", tensor, "Check the training step that produced it.")
-        low, high = (check_real("data_range", end) for end in self.data_range)
-        if not low < high:
+        ends = [check_finite("data_range", end) for end in self.data_range]
+        if len(ends) != 2 or not ends[0] < ends[1]:
             raise refuse("data_range", self.data_range, "to be (low, high) with low < high")
+        for side in self.input_shape:
+            check_whole("input_shape", side)
         check_whole("batch_size", self.batch_size)
         if self.labels is not None:
             check_not_empty("labels", self.labels)
@@ -62,6 +64,11 @@ class Observation:
                 )
             if len(self.labels) != self.batch_size:
                 raise refuse("labels", self.labels, f"to have batch_size={self.batch_size} entries")
+
+    def check_covers(self, needs: ThreatModel) -> None:
+        """Refuse an attack whose powers exceed those of the threat this observation was made under."""
+        if not self.threat.covers(needs):
+            raise refuse("threat", self.threat, f"to cover what the attack needs, {needs}", "Choose another attack.")
 
     def __repr__(self) -> str:
         """Names and sizes instead of tensors."""

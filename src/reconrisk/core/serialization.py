@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import json
 import math
 import types
@@ -22,6 +23,21 @@ from reconrisk.core.errors import InvalidInput
 T = TypeVar("T")
 
 _KINDS: dict[str, type] = {}
+
+_HOMES = (
+    "core.mechanism",
+    "core.threat",
+    "core.papers",
+    "core.guarantee",
+    "core.reconstruction",
+    "bounds.analytic_inversion",
+    "bounds.calibration",
+    "bounds.correlation",
+    "bounds.corridor",
+    "bounds.prior_success",
+    "data.columns",
+)
+"""Where kinds are defined: loaded when a kind is not known yet, since the package loads nothing before it is used."""
 
 
 def serializable(cls: type[T]) -> type[T]:
@@ -46,7 +62,11 @@ def from_json(text: str) -> Any:
     >>> from_json('{"kind": "Gaussian", "noise_multiplier": 1.1, "clip_norm": 1.0}')
     Gaussian(noise_multiplier=1.1, clip_norm=1.0)
     """
-    return from_plain(json.loads(text))
+    try:
+        plain = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"Expected JSON: {error}.") from error
+    return from_plain(plain)
 
 
 def to_plain(value: object) -> Any:
@@ -76,6 +96,8 @@ def from_plain(plain: Any) -> Any:
     if not isinstance(plain, dict):
         return plain
     kind = plain.get("kind")
+    if kind not in _KINDS:
+        _load_homes()
     if not isinstance(kind, str) or kind not in _KINDS:
         raise InvalidInput(f"Expected kind={kind!r} to be one of {', '.join(sorted(_KINDS))}.{_nearest(kind, _KINDS)}")
     hints = _hints(_KINDS[kind])
@@ -85,8 +107,18 @@ def from_plain(plain: Any) -> Any:
             raise InvalidInput(f"Expected {kind}.{name} to be one of {', '.join(hints)}.{_nearest(name, hints)}")
     try:
         return _KINDS[kind](**{name: _restored(from_plain(item), hints[name]) for name, item in given.items()})
-    except TypeError as error:
-        raise InvalidInput(f"Expected all fields of {kind}: {', '.join(hints)}. {error}.") from error
+    except InvalidInput:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"Expected the fields of {kind} ({', '.join(hints)}) with fitting values. {error}."
+        ) from error
+
+
+@cache
+def _load_homes() -> None:
+    for home in _HOMES:
+        importlib.import_module(f"reconrisk.{home}")
 
 
 @cache

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
 
 from reconrisk.core.serialization import serializable
+from reconrisk.core.validation import refuse
+
+E = TypeVar("E", bound=Enum)
 
 
 class Sees(Enum):
@@ -58,9 +62,9 @@ class ThreatModel:
     controls: frozenset[Controls] = frozenset()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sees", Sees(self.sees))
-        object.__setattr__(self, "knows", frozenset(Knows(item) for item in self.knows))
-        object.__setattr__(self, "controls", frozenset(Controls(item) for item in self.controls))
+        object.__setattr__(self, "sees", _power("sees", self.sees, Sees))
+        object.__setattr__(self, "knows", _powers("knows", self.knows, Knows))
+        object.__setattr__(self, "controls", _powers("controls", self.controls, Controls))
 
     def covers(self, other: ThreatModel) -> bool:
         """Whether this adversary has every power of ``other``: a guarantee against it then holds against ``other``.
@@ -77,6 +81,18 @@ class ThreatModel:
     def __repr__(self) -> str:
         """Powers in words, sorted, so that equal threats print equally."""
         return f"ThreatModel(sees={self.sees.value}, knows={_listed(self.knows)}, controls={_listed(self.controls)})"
+
+
+def _power(name: str, item: object, kind: type[E]) -> E:
+    try:
+        return kind(item)
+    except ValueError as error:
+        raise refuse(name, item, f"to be one of {', '.join(str(each.value) for each in kind)}") from error
+
+
+def _powers(name: str, items: object, kind: type[E]) -> frozenset[E]:
+    several = items if isinstance(items, (set, frozenset, tuple, list)) else (items,)
+    return frozenset(_power(name, item, kind) for item in several)
 
 
 def _listed(items: Iterable[Enum]) -> str:
