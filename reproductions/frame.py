@@ -18,6 +18,7 @@ from typing import Literal
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.guarantee import Estimate
+from reconrisk.data import data_folders
 
 Scale = Literal["small", "paper"]
 
@@ -64,14 +65,11 @@ def reproduce(run: Callable[[Scale], Sequence[Finding]], *, argv: Sequence[str] 
     return 0
 
 
-def data_folder() -> Path:
-    """The folder with the papers' data sets, from ``RECONRISK_DATA``."""
-    folder = os.environ.get("RECONRISK_DATA")
-    if not folder or not Path(folder).is_dir():
-        raise InvalidInput(
-            f"Expected RECONRISK_DATA={folder!r} to be a folder with the papers' data sets. See docs/data.md."
-        )
-    return Path(folder)
+def need_data() -> None:
+    """Refuse to start where ``RECONRISK_DATA`` names no folder with the papers' data sets."""
+    if not any(folder.exists for folder in data_folders()):
+        given = os.environ.get("RECONRISK_DATA")
+        raise InvalidInput(f"Expected RECONRISK_DATA={given!r} to name a folder with data sets. See docs/data.md.")
 
 
 def _row(module: str, finding: Finding, scale: Scale, seconds: float, command: str) -> str:

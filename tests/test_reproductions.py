@@ -1,11 +1,12 @@
 import importlib
 import pkgutil
+import re
 
 import pytest
 
 import reproductions
 from reconrisk.core.guarantee import Estimate
-from reproductions.frame import Finding, data_folder, reproduce
+from reproductions.frame import Finding, need_data, reproduce
 
 SCRIPTS = [
     info.name
@@ -36,12 +37,13 @@ def test_findings_are_appended_row_by_row_beneath_one_header(tmp_path, capsys):
     assert rows[0].startswith(r"| guo2022 | first \| of two (at scale small) | 0.5 | 0.4 [0.3, 0.6]")
     assert "`python -m reproductions.guo2022.figure2 --scale paper`" in rows[2]
     assert capsys.readouterr().out.splitlines() == rows
+    assert re.search(r"\| ([0-9a-f]{7,}(\+changes)?|no repository) \|$", rows[0])
 
 
 def test_missing_data_is_said_and_nothing_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("RECONRISK_DATA", raising=False)
     results = tmp_path / "RESULTS.md"
-    assert reproduce(lambda scale: [data_folder()], argv=["--results", str(results)]) == 2
+    assert reproduce(lambda scale: [need_data()], argv=["--results", str(results)]) == 2
     assert "RECONRISK_DATA" in capsys.readouterr().err
     assert not results.exists()
 

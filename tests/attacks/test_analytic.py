@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,7 +10,7 @@ from reconrisk.attacks import analytic
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Ending
-from reconrisk.core.threat import HONEST_BUT_CURIOUS
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Sees, ThreatModel
 from reconrisk.releases import GradientMap
 
 
@@ -32,6 +34,7 @@ def test_a_record_is_rebuilt_exactly_from_any_network_that_begins_with_a_linear_
     # tanh may saturate: the layer's gradient is then tiny, but its ratio keeps double precision
     torch.testing.assert_close(result.estimates, target, rtol=0, atol=1e-5)
     assert result.status.ending is Ending.EXACT
+    assert result.account.objective[0] < 1e-5
 
 
 def test_a_dead_layer_is_reported_not_guessed_at():
@@ -50,3 +53,32 @@ def test_batches_and_networks_without_such_a_layer_are_refused():
     convolution = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2))
     with pytest.raises(InvalidInput, match="linear layer with bias on 9 features"):
         analytic()(observe(convolution, torch.ones(1, 1, 3, 3), torch.tensor([0])), rng=torch.Generator())
+
+
+def noisy(observation, scale):
+    rng = torch.Generator().manual_seed(0)
+    released = {
+        name: value + scale * torch.randn(value.shape, generator=rng) for name, value in observation.released.items()
+    }
+    return replace(observation, released=released)
+
+
+def test_noise_is_reported_and_leaves_a_residual():
+    model = nn.Linear(20, 8)
+    result = analytic()(noisy(observe(model, torch.rand(1, 20), torch.tensor([0])), 0.1), rng=torch.Generator())
+    assert result.status.ending is Ending.CONVERGED
+    assert "noisy neurons" in result.status.cause
+    assert result.account.objective[0] > 1e-3
+
+
+def test_a_layer_of_the_right_width_that_reads_features_is_not_called_exact():
+    model = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(16, 4))
+    result = analytic()(observe(model, torch.rand(1, 1, 4, 4), torch.tensor([2])), rng=torch.Generator())
+    assert result.status.ending is Ending.NOT_APPLICABLE
+    assert "does not read the record" in result.status.cause
+
+
+def test_an_adversary_without_an_update_cannot_run_it():
+    observation = observe(nn.Linear(3, 2), torch.ones(1, 3), torch.tensor([0]))
+    with pytest.raises(InvalidInput, match="to cover what the attack needs"):
+        analytic()(replace(observation, threat=ThreatModel(Sees.FINAL_MODEL)), rng=torch.Generator())

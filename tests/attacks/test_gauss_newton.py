@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -49,14 +51,7 @@ def test_two_records_are_rebuilt_from_their_mean_gradient_when_labels_are_known(
 def test_a_linear_release_is_inverted_in_one_undamped_step():
     matrix = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     target = torch.rand(1, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    observation = Observation(
-        {"y": matrix @ target[0]},
-        lambda inputs, labels: {"y": matrix @ inputs[0]},
-        HONEST_BUT_CURIOUS.knowing(Knows.LABELS),
-        (4,),
-        (0.0, 1.0),
-        labels=torch.tensor([0]),
-    )
+    observation = linear_observation(matrix, matrix @ target[0])
     result = gauss_newton()(observation, rng=torch.Generator().manual_seed(2))
     torch.testing.assert_close(result.estimates, target.float(), rtol=0, atol=1e-4)
     assert result.status.ending is Ending.CONVERGED
@@ -98,6 +93,32 @@ def test_an_interrupt_returns_the_best_so_far():
     result = gauss_newton()(observation, rng=torch.Generator().manual_seed(0))
     assert result.status.ending is Ending.INTERRUPTED
     assert torch.isfinite(result.estimates).all()
+
+
+def linear_observation(matrix, released):
+    return Observation(
+        {"y": released},
+        lambda inputs, labels: {"y": matrix @ inputs[0]},
+        HONEST_BUT_CURIOUS.knowing(Knows.LABELS),
+        (matrix.shape[1],),
+        (0.0, 1.0),
+        labels=torch.tensor([0]),
+    )
+
+
+def test_estimates_stay_in_the_data_range_and_evaluations_are_counted():
+    matrix = torch.eye(3, dtype=torch.float64)
+    result = gauss_newton()(linear_observation(matrix, torch.tensor([2.0, -1.0, 0.5])), rng=torch.Generator())
+    torch.testing.assert_close(result.estimates, torch.tensor([[1.0, 0.0, 0.5]]), rtol=0, atol=1e-4)
+    assert result.account.cost.evaluations >= 2
+
+
+def test_a_zero_release_and_a_broken_forward_map_are_said():
+    matrix = torch.eye(3, dtype=torch.float64)
+    zero = gauss_newton()(linear_observation(matrix, torch.zeros(3)), rng=torch.Generator())
+    assert zero.status.ending is Ending.NOT_APPLICABLE
+    broken = gauss_newton()(linear_observation(matrix * math.nan, torch.ones(3)), rng=torch.Generator())
+    assert broken.status.ending is Ending.DIVERGED
 
 
 def test_batches_with_unknown_labels_and_bad_settings_are_refused():

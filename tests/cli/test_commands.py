@@ -1,3 +1,5 @@
+import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -6,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reconrisk.cli.app import app
+from reconrisk.cli.doctor import EXTRAS
 from reconrisk.core.version import VERSION
 
 RUNNER = CliRunner()
@@ -37,6 +40,16 @@ def test_doctor_names_what_it_finds_and_passes(monkeypatch, tmp_path):
     assert result.output.rstrip().endswith("ok")
 
 
+def test_doctor_says_when_there_is_no_data_folder(monkeypatch):
+    monkeypatch.delenv("RECONRISK_DATA", raising=False)
+    assert "RECONRISK_DATA names no folder" in run("doctor").output
+
+
+def test_doctor_knows_every_extra():
+    declared = importlib.metadata.metadata("reconrisk").get_all("Provides-Extra")
+    assert sorted(EXTRAS) == sorted(declared)
+
+
 def test_doctor_fails_when_the_self_check_does(monkeypatch):
     monkeypatch.setattr("reconrisk.audit.self_check.self_check", lambda: 0.5)
     result = run("doctor")
@@ -44,18 +57,28 @@ def test_doctor_fails_when_the_self_check_does(monkeypatch):
     assert "FAILED" in result.output
 
 
-def test_demo_rebuilds_the_digit_and_writes_only_where_it_is_told(tmp_path, monkeypatch):
-    work, out = tmp_path / "work", tmp_path / "deep" / "out"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    result = run("demo", "--out", str(out))
-    assert result.exit_code == 0, result.output
+PROGRAM = "import sys; from reconrisk.cli import main; sys.argv = ['reconrisk', *sys.argv[1:]]; main()"
+
+
+def test_demo_rebuilds_the_digit_and_writes_only_where_it_is_told(tmp_path):
+    folders = {name: tmp_path / name for name in ("work", "home", "temporary")}
+    for folder in folders.values():
+        folder.mkdir()
+    out = tmp_path / "deep" / "out"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "demo", "--out", str(out)],
+        cwd=folders["work"],
+        env={"PATH": os.environ["PATH"], "HOME": str(folders["home"]), "TMPDIR": str(folders["temporary"])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in out.iterdir()) == ["demo.png"]
-    assert list(work.iterdir()) == []
-    assert str(out / "demo.png") in result.output
-    psnr = float(re.search(r"psnr\s+([-.\d]+)", result.output)[1])
-    assert psnr > 30
-    assert "7 inferred, 7 true" in result.output
+    assert [path for folder in folders.values() for path in folder.rglob("*")] == []
+    assert str(out / "demo.png") in done.stdout
+    assert float(re.search(r"psnr\s+([-.\d]+)", done.stdout)[1]) > 40
+    assert "7 inferred, 7 true" in done.stdout
 
 
 def test_demo_refuses_a_file_as_folder_before_it_works(tmp_path):
@@ -68,16 +91,19 @@ def test_demo_refuses_a_file_as_folder_before_it_works(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["demo", "--record", "-1"], "Expected record=-1 >= 0."), (["demo", "--seed", "-1"], "Expected seed=-1 >= 0.")],
+    [
+        (["demo", "--record", "-1"], "Expected record=-1 >= 0."),
+        (["demo", "--seed", "99999999999999999999"], "Expected seed=99999999999999999999 < 2^63."),
+    ],
 )
 def test_wrong_values_end_with_a_sentence_and_code_two(words, message, tmp_path):
-    program = "import sys; from reconrisk.cli import main; sys.argv = ['reconrisk', *sys.argv[1:]]; main()"
     done = subprocess.run(
-        [sys.executable, "-c", program, *words, "--out", str(tmp_path / "out")],
+        [sys.executable, "-c", PROGRAM, *words, "--out", str(tmp_path / "out")],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
     assert done.stderr.strip() == f"reconrisk: {message}"
+    assert done.stdout == ""
     assert not (tmp_path / "out").exists()

@@ -24,6 +24,8 @@ def test_a_picture_with_both_panels_is_written(tmp_path, channels):
     pixels = grey(path)
     left, right = pixels[:, : pixels.shape[1] // 2], pixels[:, pixels.shape[1] // 2 :]
     assert (left == 0).mean() > 0.3 > (right == 0).mean()
+    beneath = pixels[-30:]
+    assert (beneath < 128).any()  # the scores
     assert list((tmp_path / "new").iterdir()) == [path]
 
 

@@ -36,6 +36,7 @@ class GaussNewton:
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Estimate the records behind ``observation``, starting from noise around the middle of the data range."""
         begun = time.monotonic()
+        observation.check_covers(self.needs)
         labels = labels_for(observation)
         problem = _Problem.of(observation, labels)
         state = _Point.at(problem, _start(observation, rng))
@@ -43,7 +44,10 @@ class GaussNewton:
         low, high = observation.data_range
         objective = float(state.loss)
         account = Account(
-            attack=f"gauss_newton(iterations={self.iterations}, inner_iterations={self.inner_iterations})",
+            attack=(
+                f"gauss_newton(iterations={self.iterations}, inner_iterations={self.inner_iterations}, "
+                f"tolerance={self.tolerance:g})"
+            ),
             status=status,
             objective=(objective,) * observation.batch_size,
             cost=Cost(time.monotonic() - begun, problem.evaluations),
@@ -53,12 +57,16 @@ class GaussNewton:
 
     def _descend(self, problem: _Problem, state: _Point) -> tuple[_Point, Status]:
         damping = 1e-2
+        if not problem.observed.any():
+            return state, Status(Ending.NOT_APPLICABLE, "the release is zero", "Observe another update")
+        if not state.loss.isfinite():
+            return state, Status(Ending.DIVERGED, "the release of the start is not finite", "Check the forward map")
         try:
             for _ in track(range(self.iterations), "Gauss-Newton"):
                 step, predicted = _damped_step(state, damping, self.inner_iterations)
                 proposal = _Point.at(problem, state.inputs + step)
                 gain = float((state.loss - proposal.loss) / predicted)
-                if gain > 0:
+                if gain > 0:  # NaN is no gain, so the best point so far stays
                     state = proposal
                 damping = _adapted(damping, gain)
                 if state.loss < self.tolerance:

@@ -19,6 +19,8 @@ from reconrisk.metrics import mse, ncc, psnr, score, ssim
 from reconrisk.models import lenet
 from reconrisk.releases.gradient import GradientMap
 
+_SEEDS = 2**63
+
 
 @dataclass(frozen=True, eq=False)
 class DemoResult:
@@ -36,11 +38,10 @@ def run_demo(*, record: int = 0, seed: int = 0) -> DemoResult:
 
     Edge cases: the attack sees the gradient, the network and nothing else; the label is inferred.
     """
+    check_demo(record=record, seed=seed)
     train, test = load_dataset("mnist", split="train"), load_dataset("mnist", split="test")
     train_labels, test_labels = train.class_labels, test.class_labels
-    if check_whole("record", record, minimum=0) >= len(test):
-        raise refuse("record", record, f"< {len(test)}, the number of bundled test digits")
-    rng = torch.Generator().manual_seed(check_whole("seed", seed, minimum=0))
+    rng = torch.Generator().manual_seed(seed)
     model = _train(lenet(train.shape, 10, activation=nn.Tanh, rng=rng), train.inputs, train_labels, rng)
     accuracy = float((model(test.inputs).argmax(1) == test_labels).float().mean())
     target, label = test.inputs[record : record + 1], test_labels[record : record + 1]
@@ -56,6 +57,15 @@ def run_demo(*, record: int = 0, seed: int = 0) -> DemoResult:
     metrics: list[Metric] = [mse(), psnr(data_range=test.data_range), ssim(data_range=test.data_range), ncc()]
     scores = score(reconstruction, target, metrics)
     return DemoResult(target[0], int(label), reconstruction, {k: float(v) for k, v in scores.items()}, accuracy)
+
+
+def check_demo(*, record: int, seed: int) -> None:
+    """Refuse settings that :func:`run_demo` would refuse, before anything is computed."""
+    count = len(load_dataset("mnist", split="test"))
+    if check_whole("record", record, minimum=0) >= count:
+        raise refuse("record", record, f"< {count}, the number of bundled test digits")
+    if check_whole("seed", seed, minimum=0) >= _SEEDS:
+        raise refuse("seed", seed, "< 2^63")
 
 
 def _train(model: nn.Module, inputs: Tensor, labels: Tensor, rng: torch.Generator) -> nn.Module:

@@ -11,7 +11,14 @@ import typer
 
 from reconrisk.core.version import VERSION
 
-EXTRAS = {"dp": "opacus", "fl": "flwr", "diffusion": "diffusers", "distributed": "ray", "tracking": "mlflow"}
+EXTRAS = {
+    "dp": "opacus",
+    "fl": "flwr",
+    "diffusion": "diffusers",
+    "distributed": "ray",
+    "tracking": "mlflow",
+    "lpips": "torchvision",
+}
 
 LARGEST_ERROR = 1e-5
 
@@ -28,7 +35,7 @@ def doctor() -> None:
     _line("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, cuda {torch.cuda.is_available()}")
     for extra, package in EXTRAS.items():
         _line(f"extra {extra}", _installed(package) or f"not installed (pip install 'reconrisk[{extra}]')")
-    for folder in data_folders():
+    for folder in data_folders() or ("RECONRISK_DATA names no folder; the bundled data sets are there",):
         _line("data", str(folder))
     begun = time.monotonic()
     error = self_check()

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
 
 from reconrisk.core.errors import InvalidInput
 
 Picture = NDArray[np.float32]
+
+_SIDE = 280
+_GAP = 20
+_LINE = 26
+_TEXT = 15
+_NARROWEST = 2
 
 
 def write_comparison(
@@ -26,31 +33,36 @@ def write_comparison(
 ) -> Path:
     """Write ``pictures`` (caption, channels x height x width) in one row with a line of scores beneath, as PNG.
 
-    Guarantee: the file appears whole or not at all; missing folders are made.
+    Guarantee: the file appears whole or not at all; missing folders are made; nothing is written elsewhere.
     """
-    from matplotlib.figure import Figure  # slow import, needed only to draw
-
-    figure = Figure(figsize=(2.6 * len(pictures) + 0.6, 3.6), layout="constrained")
-    axes = figure.subplots(1, len(pictures), squeeze=False)[0]
-    for axis, (caption, picture) in zip(axes, pictures, strict=True):
-        axis.imshow(_displayable(picture, data_range), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        axis.set_title(caption, fontsize=11)
-        axis.set_axis_off()
-    figure.suptitle(title, fontsize=12, fontweight="bold")
-    figure.supxlabel("   ".join(f"{name} {value:.4g}" for name, value in scores.items()), fontsize=9)
-    return save_figure(figure, path)
+    panels = [(caption, _panel(picture, data_range)) for caption, picture in pictures]
+    width = max(len(panels), _NARROWEST) * (_SIDE + _GAP) + _GAP
+    canvas = Image.new("RGB", (width, _SIDE + 4 * _LINE), "white")
+    draw = ImageDraw.Draw(canvas)
+    font = ImageFont.load_default(_TEXT)
+    draw.text((_GAP, _LINE // 4), title, fill="black", font=ImageFont.load_default(_TEXT + 3))
+    for index, (caption, panel) in enumerate(panels):
+        left = _GAP + index * (_SIDE + _GAP)
+        draw.text((left, _LINE + _LINE // 4), caption, fill="black", font=font)
+        canvas.paste(panel, (left, 2 * _LINE))
+    line = "   ".join(f"{name} {value:.4g}" for name, value in scores.items())
+    draw.text((_GAP, _SIDE + 2 * _LINE + _LINE // 2), line, fill="black", font=font)
+    return _write_whole(path, lambda temporary: canvas.save(temporary, format="PNG"))
 
 
 def save_figure(figure: Any, path: Path) -> Path:
     """Write a matplotlib figure to ``path`` at once: a crash leaves no half-written file."""
+    return _write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))
+
+
+def _write_whole(path: Path, write: Callable[[Path], object]) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    suffix = path.suffix or ".png"
-    handle, name = tempfile.mkstemp(suffix=suffix, dir=path.parent)
+    handle, name = tempfile.mkstemp(suffix=path.suffix or ".png", dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
-        figure.savefig(temporary, dpi=150)
+        write(temporary)
         temporary.chmod(0o644)
         temporary.replace(path)
     finally:
@@ -58,9 +70,11 @@ def save_figure(figure: Any, path: Path) -> Path:
     return path
 
 
-def _displayable(picture: Picture, data_range: tuple[float, float]) -> Picture:
+def _panel(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
+    """A square of fixed size, pixels enlarged and not smoothed."""
     if picture.ndim != 3 or picture.shape[0] not in (1, 3):
         raise InvalidInput(f"Expected a picture of 1 or 3 channels x height x width, its shape is {picture.shape}.")
     low, high = data_range
-    scaled = np.clip((picture - low) / (high - low), 0, 1)
-    return scaled[0] if picture.shape[0] == 1 else np.moveaxis(scaled, 0, -1)
+    scaled = np.rint(255 * np.clip((picture - low) / (high - low), 0, 1)).astype(np.uint8)
+    image = Image.fromarray(scaled[0] if len(scaled) == 1 else np.moveaxis(scaled, 0, -1))
+    return image.convert("RGB").resize((_SIDE, _SIDE), Image.Resampling.NEAREST)
