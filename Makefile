@@ -46,4 +46,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) demo-report docs/_build docs/api build dist
+	rm -rf $(VENV) demo-report docs/_build build dist

@@ -59,6 +59,7 @@ def compare(name: str) -> Table:
     table = Table("contender", "seconds", "times ours", "peak MB", "result", title=title(name))
     ours: Measurement | None = None
     for contender in contenders:
+        print(f"{name}: {contender} ...", file=sys.stderr)
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks", name, contender], capture_output=True, text=True, check=True
         )

@@ -1,4 +1,4 @@
-"""Nearest-neighbour oracle: 300 targets among 4,000 known digits."""
+"""Nearest-neighbour oracle: 50 targets among 4,000 known digits; the result is the mean error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from reconrisk.data import load_dataset
 from reconrisk.metrics import mse, nearest_neighbour_oracle
 
-TARGETS = 300
+TARGETS = 50
 
 
 def _records() -> tuple[Tensor, Tensor]:
@@ -20,20 +20,21 @@ def _records() -> tuple[Tensor, Tensor]:
 def ours() -> Callable[[], object]:
     """Matrix products in blocks."""
     targets, known = _records()
-    return lambda: nearest_neighbour_oracle(targets, known)
+    return lambda: float(nearest_neighbour_oracle(targets, known).scores.mean())
 
 
 def naive() -> Callable[[], object]:
     """A loop over targets that scores every known record."""
     targets, known = _records()
     metric = mse()
-    return lambda: torch.stack([metric(known, target.expand_as(known)).min() for target in targets])
+    return lambda: float(torch.stack([metric(known, target.expand_as(known)).min() for target in targets]).mean())
 
 
 def cdist() -> Callable[[], object]:
     """All distances at once by torch."""
     targets, known = _records()
-    return lambda: torch.cdist(targets.flatten(1), known.flatten(1)).min(1)
+    values = targets[0].numel()
+    return lambda: float((torch.cdist(targets.flatten(1), known.flatten(1)).amin(1) ** 2 / values).mean())
 
 
 CONTENDERS = {"reconrisk": ours, "loop over targets": naive, "torch.cdist": cdist}

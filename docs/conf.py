@@ -3,7 +3,6 @@ copyright = "the reconrisk authors"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
 ]
@@ -14,4 +13,3 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "show-inheritance": False}
 myst_heading_anchors = 3
-suppress_warnings = ["myst.xref_missing"]

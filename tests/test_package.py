@@ -1,5 +1,6 @@
 import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,11 @@ def test_every_dependency_and_tool_is_pinned_for_make_and_ci():
     wanted.remove("torchvision>=0.19")  # there is no CPU build to pin beside torch 2.13.0
     names = {requirement.split(";")[0].split(">=")[0].replace("_", "-") for requirement in wanted}
     assert names <= pinned, sorted(names - pinned)
+
+
+def test_every_test_that_the_errata_name_is_there():
+    text = (ROOT / "docs" / "errata.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) >= 2
+    for path, function in named:
+        assert f"def {function}" in (ROOT / path).read_text(), (path, function)

@@ -13,6 +13,8 @@ from .bounds.mean_squared_error_bayesian import bayesian_mse_lower_bound as baye
 from .bounds.mean_squared_error_fisher import mse_lower_bound_from_fisher as mse_lower_bound_from_fisher
 from .bounds.mean_squared_error_rdp import mse_lower_bound_from_rdp as mse_lower_bound_from_rdp
 from .bounds.success import success_upper_bound as success_upper_bound
+from .core.errors import InvalidFile as InvalidFile
+from .core.errors import InvalidInput as InvalidInput
 from .core.guarantee import Estimate as Estimate
 from .core.guarantee import Guarantee as Guarantee
 from .core.law import Law as Law

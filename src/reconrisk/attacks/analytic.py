@@ -60,6 +60,14 @@ def analytic() -> Analytic:
     of the estimate is the observed one.
     Edge cases: all neurons inactive, or a layer that reads something else than the record, end as not applicable.
     Reference: Proposition 3.1, `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_; Section III, riess2025.
+
+    >>> from reconrisk.releases.gradient import GradientMap
+    >>> forward = GradientMap(torch.nn.Linear(2, 3))
+    >>> record, label = torch.tensor([[0.25, 0.5]]), torch.tensor([1])
+    >>> released = {name: value.detach() for name, value in forward(record, label).items()}
+    >>> observation = Observation(released, forward, HONEST_BUT_CURIOUS, (2,), (0.0, 1.0))
+    >>> analytic()(observation, rng=torch.Generator()).estimates.round(decimals=4)
+    tensor([[0.2500, 0.5000]])
     """
     return Analytic()
 

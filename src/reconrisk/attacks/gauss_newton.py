@@ -86,6 +86,14 @@ def gauss_newton(*, iterations: int = 40, inner_iterations: int = 100, tolerance
     Guarantee: the objective never rises from one iteration to the next.
     Edge cases: interrupted, it returns the best records so far; estimates are clipped to the data range.
     Reference: Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization.
+
+    >>> from reconrisk.core.threat import Knows
+    >>> forward = lambda inputs, labels: {"y": inputs[0].exp()}
+    >>> threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+    >>> released = {"y": torch.tensor([0.25, 0.5]).exp()}
+    >>> observation = Observation(released, forward, threat, (2,), (0.0, 1.0), labels=torch.tensor([0]))
+    >>> gauss_newton()(observation, rng=torch.Generator().manual_seed(0)).estimates.round(decimals=3)
+    tensor([[0.2500, 0.5000]])
     """
     return GaussNewton(iterations, inner_iterations, tolerance)
 

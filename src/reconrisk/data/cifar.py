@@ -19,7 +19,6 @@ from reconrisk.data.pickled import pickled_entries
 from reconrisk.data.stored import stored_bytes
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-PICKLE_MAGIC = b"\x80"
 
 _PIXELS = 3 * 32 * 32
 CIFAR10_RECORD = 1 + _PIXELS

@@ -51,11 +51,6 @@ def read_image_folder(
     return Dataset(folder.name, inputs, labels, classes=tuple(groups), source=str(folder))
 
 
-def has_images(folder: Path) -> bool:
-    """Whether an image file lies in the folder or in a sub-folder of it."""
-    return bool(_images_in(folder)) or any(_images_in(child) for child in folder.iterdir() if child.is_dir())
-
-
 def _images_in(folder: Path) -> list[Path]:
     return sorted(
         path
