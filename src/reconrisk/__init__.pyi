@@ -3,6 +3,7 @@ from . import bounds as bounds
 from . import data as data
 from . import metrics as metrics
 from . import models as models
+from .bounds import prior_success as prior_success
 from .bounds import risks as risks
 from .bounds.analytic_inversion import analytic_inversion_law as analytic_inversion_law
 from .bounds.calibration import calibrate as calibrate

@@ -8,7 +8,7 @@ from scipy.special import gammaln
 from scipy.stats import chi2, norm
 
 from reconrisk.accounting.replace_one import replace_one_order_two
-from reconrisk.bounds.prior_success import gaussian_prior_success, uniform_box_prior_success
+from reconrisk.bounds import prior_success
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.mechanism import Gaussian, Neighbouring, PureDP, ZeroConcentratedDP, dp_sgd
 
@@ -39,7 +39,7 @@ def test_balle2022_theorem_2_drops_a_term():
 def test_the_volume_ratio_of_a_box_says_nothing_where_the_success_is_practically_zero():
     d, mse = 784, 0.06
     ratio = d / 2 * math.log(math.pi * d * mse) - gammaln(d / 2 + 1)
-    ours = uniform_box_prior_success(sides=1.0, dimension=d, mse=mse).log_value
+    ours = prior_success.uniform_box(sides=1.0, dimension=d, mse=mse).log_value
     assert ratio > 0
     assert ours < -40
     # a Gaussian tail of (784/12 - 784 * .06)/sqrt(784/180) = 8.8 standard deviations
@@ -50,7 +50,7 @@ def test_balle2022_gaussian_prior_is_exact_instead_of_bounded():
     # Proposition 7's tail bound exp(-d/2 (x - 1 - log x)) at x = mse/variance, against the chi-square itself.
     d, mse = 100, 0.5
     printed = math.exp(-d / 2 * (mse - 1 - math.log(mse)))
-    ours = gaussian_prior_success(dimension=d, prior_std=1.0, mse=mse).value
+    ours = prior_success.gaussian(dimension=d, prior_std=1.0, mse=mse).value
     assert ours == pytest.approx(chi2.cdf(d * mse, d), rel=1e-8)
     assert printed > 5 * ours
 

@@ -7,21 +7,15 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import chi2
 
-from reconrisk.bounds.prior_success import (
-    PriorSuccess,
-    candidate_prior_success,
-    empirical_prior_success,
-    gaussian_prior_success,
-    uniform_ball_prior_success,
-    uniform_box_prior_success,
-)
+from reconrisk.bounds import prior_success
+from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.serialization import from_json, to_json
 
 PRIORS = {
-    "ball": lambda mse, d: uniform_ball_prior_success(dimension=d, radius=2.0, mse=mse),
-    "box": lambda mse, d: uniform_box_prior_success(sides=1.5, dimension=d, mse=mse),
-    "gaussian": lambda mse, d: gaussian_prior_success(dimension=d, prior_std=0.7, mse=mse),
+    "ball": lambda mse, d: prior_success.uniform_ball(dimension=d, radius=2.0, mse=mse),
+    "box": lambda mse, d: prior_success.uniform_box(sides=1.5, dimension=d, mse=mse),
+    "gaussian": lambda mse, d: prior_success.gaussian(dimension=d, prior_std=0.7, mse=mse),
 }
 
 
@@ -39,20 +33,20 @@ def test_grows_from_zero_to_one_with_the_threshold(prior, dimension):
 def test_the_gaussian_prior_is_the_chi_square(dimension, mse):
     exact = chi2.logcdf(dimension * mse, dimension)
     if exact > -600:
-        got = gaussian_prior_success(dimension=dimension, prior_std=1.0, mse=mse).log_value
+        got = prior_success.gaussian(dimension=dimension, prior_std=1.0, mse=mse).log_value
         assert exact - 1e-10 <= got <= exact + 2e-9 + 1e-9 * abs(exact)
 
 
 def test_priors_reach_minus_ten_thousand():
-    assert gaussian_prior_success(dimension=150_528, prior_std=1.0, mse=0.2).log_value < -1e4
-    assert uniform_ball_prior_success(dimension=10_000, radius=300.0, mse=1.0).log_value < -1e4
-    assert uniform_box_prior_success(sides=1.0, dimension=150_528, mse=0.05).log_value < -1e4
-    assert uniform_ball_prior_success(dimension=10_000, radius=300.0, mse=1.0).value == math.ulp(0.0)
+    assert prior_success.gaussian(dimension=150_528, prior_std=1.0, mse=0.2).log_value < -1e4
+    assert prior_success.uniform_ball(dimension=10_000, radius=300.0, mse=1.0).log_value < -1e4
+    assert prior_success.uniform_box(sides=1.0, dimension=150_528, mse=0.05).log_value < -1e4
+    assert prior_success.uniform_ball(dimension=10_000, radius=300.0, mse=1.0).value == math.ulp(0.0)
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 4])
 def test_the_ball_is_a_ratio_of_volumes(dimension):
-    assert uniform_ball_prior_success(dimension=dimension, radius=3.0, mse=1.0 / dimension).value == pytest.approx(
+    assert prior_success.uniform_ball(dimension=dimension, radius=3.0, mse=1.0 / dimension).value == pytest.approx(
         3.0**-dimension
     )
 
@@ -66,7 +60,7 @@ def test_the_box_agrees_with_simulation(sides, mse):
     draws = 200_000
     points = (rng.random((draws, len(sides))) - 0.5) * sides
     rate = float(((points**2).mean(1) <= mse).mean())
-    bound = uniform_box_prior_success(sides=sides, mse=mse).value
+    bound = prior_success.uniform_box(sides=sides, mse=mse).value
     assert abs(bound - rate) <= 5 * math.sqrt(rate * (1 - rate) / draws) + 1e-4 * bound
 
 
@@ -84,14 +78,14 @@ def test_the_cube_agrees_with_integration_over_slices(radius):
         )
 
     exact = 2 * quad(slice_area, 0, min(0.5, radius), limit=200)[0]
-    bound = uniform_box_prior_success(sides=1.0, dimension=3, mse=radius**2 / 3).value
+    bound = prior_success.uniform_box(sides=1.0, dimension=3, mse=radius**2 / 3).value
     assert exact - 1e-6 <= bound <= exact * (1 + 1e-4)
 
 
 def test_the_box_is_continuous_where_the_ball_touches_its_sides():
     for d in (2, 3, 20):
         inside, outside = (
-            uniform_box_prior_success(sides=1.0, dimension=d, mse=0.25 / d * (1 + shift)).log_value
+            prior_success.uniform_box(sides=1.0, dimension=d, mse=0.25 / d * (1 + shift)).log_value
             for shift in (-1e-7, 1e-7)
         )
         assert outside == pytest.approx(inside, abs=1e-4)
@@ -100,7 +94,7 @@ def test_the_box_is_continuous_where_the_ball_touches_its_sides():
 def test_the_centre_is_the_best_guess_in_a_box():
     rng = np.random.default_rng(6)
     points = rng.random((100_000, 3))
-    bound = uniform_box_prior_success(sides=1.0, dimension=3, mse=0.1).value
+    bound = prior_success.uniform_box(sides=1.0, dimension=3, mse=0.1).value
     for guess in ([0.5, 0.5, 0.5], [0.3, 0.5, 0.6], [0.0, 0.0, 0.0]):
         rate = float((((points - guess) ** 2).mean(1) <= 0.1).mean())
         assert rate <= bound + 5 * math.sqrt(0.25 / 100_000)
@@ -109,24 +103,24 @@ def test_the_centre_is_the_best_guess_in_a_box():
 def test_candidates_by_weight_and_by_distance():
     points = [[0.0, 0.0], [0.1, 0.0], [3.0, 0.0], [3.0, 0.3]]
     weights = [0.4, 0.1, 0.3, 0.2]
-    assert candidate_prior_success(weights).value == pytest.approx(0.4)
-    near = candidate_prior_success(weights, candidates=points, mse=0.02)
+    assert prior_success.candidate_set(weights).value == pytest.approx(0.4)
+    near = prior_success.candidate_set(weights, candidates=points, mse=0.02)
     assert near.value == pytest.approx(0.5)
     assert not near.exact
-    assert candidate_prior_success(weights, candidates=points, mse=10.0).value == pytest.approx(1.0)
+    assert prior_success.candidate_set(weights, candidates=points, mse=10.0).value == pytest.approx(1.0)
 
 
 def test_the_certificate_covers_guesses_between_candidates():
     # Four corners of a square: the guess in the middle reaches all of them, no corner reaches another.
     corners = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     mse = 0.25  # distance sqrt(2 * .25) = .7071 from the middle to each corner
-    assert candidate_prior_success([0.25] * 4, candidates=corners, mse=mse).value == pytest.approx(1.0)
+    assert prior_success.candidate_set([0.25] * 4, candidates=corners, mse=mse).value == pytest.approx(1.0)
 
 
 def test_an_empirical_prior_covers_the_truth():
-    truth = gaussian_prior_success(dimension=3, prior_std=1.0, mse=0.3).value
+    truth = prior_success.gaussian(dimension=3, prior_std=1.0, mse=0.3).value
     rng = np.random.default_rng(8)
-    intervals = [empirical_prior_success(rng.normal(size=(400, 3)), mse=0.3) for _ in range(60)]
+    intervals = [prior_success.empirical(rng.normal(size=(400, 3)), mse=0.3) for _ in range(60)]
     missed = sum(not interval.low <= truth <= interval.high for interval in intervals)
     assert missed <= 9  # binomial(60, .05) exceeds 9 with probability 1e-3
     assert all(interval.low <= interval.value <= interval.high for interval in intervals)
@@ -134,7 +128,7 @@ def test_an_empirical_prior_covers_the_truth():
 
 def test_an_empirical_prior_on_two_points_is_bounded_by_the_root_of_one_half():
     sample = np.random.default_rng(10).integers(0, 2, (2000, 1)) * 10.0
-    measured = empirical_prior_success(sample, mse=0.1)
+    measured = prior_success.empirical(sample, mse=0.1)
     assert measured.low <= 0.5 <= measured.high
     assert measured.high == pytest.approx(math.sqrt(0.5), abs=0.05)
 
@@ -142,8 +136,8 @@ def test_an_empirical_prior_on_two_points_is_bounded_by_the_root_of_one_half():
 def test_the_best_guess_of_the_sample_is_not_a_bound():
     # Why the upper end comes from pairs: an interval at the best guess seen misses the supremum if no guess was good.
     rng = np.random.default_rng(9)
-    truth = gaussian_prior_success(dimension=20, prior_std=1.0, mse=0.6).value
-    measured = empirical_prior_success(rng.normal(size=(1000, 20)), mse=0.6)
+    truth = prior_success.gaussian(dimension=20, prior_std=1.0, mse=0.6).value
+    measured = prior_success.empirical(rng.normal(size=(1000, 20)), mse=0.6)
     assert measured.value < truth <= measured.high
 
 
@@ -157,22 +151,22 @@ def test_a_prior_survives_json():
     [
         (lambda: PriorSuccess(0.1, "x"), "log_value"),
         (lambda: PriorSuccess(math.nan, "x"), "log_value"),
-        (lambda: uniform_ball_prior_success(dimension=0, radius=1.0, mse=0.1), "dimension"),
-        (lambda: uniform_ball_prior_success(dimension=2.5, radius=1.0, mse=0.1), "dimension"),
-        (lambda: uniform_ball_prior_success(dimension=2, radius=0.0, mse=0.1), "radius"),
-        (lambda: uniform_ball_prior_success(dimension=2, radius=1.0, mse=-0.1), "mse"),
-        (lambda: gaussian_prior_success(dimension=2, prior_std=-1.0, mse=0.1), "prior_std"),
-        (lambda: gaussian_prior_success(dimension=2, prior_std=1.0, mse=math.nan), "mse"),
-        (lambda: uniform_box_prior_success(sides=[1.0, 0.0], mse=0.1), "sides"),
-        (lambda: uniform_box_prior_success(sides=[1.0, 2.0], dimension=3, mse=0.1), "sides"),
-        (lambda: candidate_prior_success([0.5, 0.6]), "weights"),
-        (lambda: candidate_prior_success([1.5, -0.5]), "weights"),
-        (lambda: candidate_prior_success([]), "weights"),
-        (lambda: candidate_prior_success([1.0], mse=0.1), "candidates"),
-        (lambda: candidate_prior_success([0.5, 0.5], candidates=[[0.0]], mse=0.1), "candidates"),
-        (lambda: candidate_prior_success([1.0], candidates=[[math.nan]], mse=0.1), "candidates"),
-        (lambda: empirical_prior_success([[0.0], [1.0]], mse=0.1), "sample"),
-        (lambda: empirical_prior_success([0.0, 1.0], mse=0.1), "sample"),
+        (lambda: prior_success.uniform_ball(dimension=0, radius=1.0, mse=0.1), "dimension"),
+        (lambda: prior_success.uniform_ball(dimension=2.5, radius=1.0, mse=0.1), "dimension"),
+        (lambda: prior_success.uniform_ball(dimension=2, radius=0.0, mse=0.1), "radius"),
+        (lambda: prior_success.uniform_ball(dimension=2, radius=1.0, mse=-0.1), "mse"),
+        (lambda: prior_success.gaussian(dimension=2, prior_std=-1.0, mse=0.1), "prior_std"),
+        (lambda: prior_success.gaussian(dimension=2, prior_std=1.0, mse=math.nan), "mse"),
+        (lambda: prior_success.uniform_box(sides=[1.0, 0.0], mse=0.1), "sides"),
+        (lambda: prior_success.uniform_box(sides=[1.0, 2.0], dimension=3, mse=0.1), "sides"),
+        (lambda: prior_success.candidate_set([0.5, 0.6]), "weights"),
+        (lambda: prior_success.candidate_set([1.5, -0.5]), "weights"),
+        (lambda: prior_success.candidate_set([]), "weights"),
+        (lambda: prior_success.candidate_set([1.0], mse=0.1), "candidates"),
+        (lambda: prior_success.candidate_set([0.5, 0.5], candidates=[[0.0]], mse=0.1), "candidates"),
+        (lambda: prior_success.candidate_set([1.0], candidates=[[math.nan]], mse=0.1), "candidates"),
+        (lambda: prior_success.empirical([[0.0], [1.0]], mse=0.1), "sample"),
+        (lambda: prior_success.empirical([0.0, 1.0], mse=0.1), "sample"),
     ],
 )
 def test_bad_input_is_refused_by_name(make, name):

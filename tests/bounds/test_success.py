@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from reconrisk.accounting.events import mechanism_from_event
-from reconrisk.bounds.prior_success import gaussian_prior_success
+from reconrisk.bounds import prior_success
 from reconrisk.bounds.success import dp_from_reconstruction_robustness, success_upper_bound
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Estimate, Guarantee, Quantity, Scope
@@ -127,7 +127,7 @@ def test_a_full_batch_agrees_with_its_own_privacy_statements():
 
 
 def test_a_prior_object_is_accepted():
-    prior = gaussian_prior_success(dimension=3000, prior_std=1.0, mse=0.1)
+    prior = prior_success.gaussian(dimension=3000, prior_std=1.0, mse=0.1)
     bound = success_upper_bound(Gaussian(1.0), prior_success=prior)
     assert prior.log_value < -700 < 0 < bound.value < 1e-300
     assert "exp(" in str(bound)

@@ -53,7 +53,7 @@ def test_whole_numbers_come_back_as_int_from_int_and_float(value):
     assert type(validation.check_whole("steps", float(value))) is int
 
 
-@pytest.mark.parametrize("value", [0, -3, 2.5, math.nan, math.inf, True, "3"])
+@pytest.mark.parametrize("value", [0, -3, 2.5, math.nan, math.inf, True, "3", 10**400])
 def test_fractions_and_too_small_counts_are_refused(value):
     with pytest.raises(InvalidInput, match="steps"):
         validation.check_whole("steps", value)

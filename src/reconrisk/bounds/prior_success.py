@@ -49,7 +49,7 @@ class PriorSuccess:
         return probability_from_log(self.log_value)
 
 
-def uniform_ball_prior_success(*, dimension: int, radius: float, mse: float) -> PriorSuccess:
+def uniform_ball(*, dimension: int, radius: float, mse: float) -> PriorSuccess:
     r"""Success of the best guess at a point uniform in a ball.
 
     .. math:: \kappa = \min(1, \sqrt{d\eta}/r)^d
@@ -57,7 +57,7 @@ def uniform_ball_prior_success(*, dimension: int, radius: float, mse: float) -> 
     Notation: ``dimension`` is d, ``radius`` is r, ``mse`` is eta: success is a mean squared error of at most eta.
     Reference: Proposition 6, balle2022.
 
-    >>> round(uniform_ball_prior_success(dimension=2, radius=1.0, mse=0.02).value, 12)
+    >>> round(uniform_ball(dimension=2, radius=1.0, mse=0.02).value, 12)
     0.04
     """
     d, reach = _reach(dimension, mse)
@@ -66,7 +66,7 @@ def uniform_ball_prior_success(*, dimension: int, radius: float, mse: float) -> 
     return PriorSuccess(log_value, f"uniform in a ball of radius {radius:g} in {d} dimensions")
 
 
-def uniform_box_prior_success(*, sides: ArrayLike, mse: float, dimension: int | None = None) -> PriorSuccess:
+def uniform_box(*, sides: ArrayLike, mse: float, dimension: int | None = None) -> PriorSuccess:
     """Success of the best guess at a point uniform in a box: its centre (Anderson's inequality).
 
     Notation: ``sides`` is one width per coordinate, or one number with ``dimension``.
@@ -75,7 +75,7 @@ def uniform_box_prior_success(*, sides: ArrayLike, mse: float, dimension: int | 
     volumes is no use there: in the unit box of 784 dimensions at mse 0.06 it is 1, the success practically 0.
     Reference: `Anderson (1955) <https://doi.org/10.1090/S0002-9939-1955-0069229-1>`_, Theorem 1, for the centre.
 
-    >>> uniform_box_prior_success(sides=1.0, dimension=784, mse=0.06).log_value < -40
+    >>> uniform_box(sides=1.0, dimension=784, mse=0.06).log_value < -40
     True
     """
     widths = np.atleast_1d(np.asarray(sides, dtype=float))
@@ -89,7 +89,7 @@ def uniform_box_prior_success(*, sides: ArrayLike, mse: float, dimension: int | 
     return PriorSuccess(log_ball_in_box(widths, reach), f"uniform in a box of {d} dimensions")
 
 
-def gaussian_prior_success(*, dimension: int, prior_std: float, mse: float) -> PriorSuccess:
+def gaussian(*, dimension: int, prior_std: float, mse: float) -> PriorSuccess:
     r"""Success of the best guess at a Gaussian record with independent coordinates: its mean.
 
     .. math:: \kappa = P(\chi^2_d \le d\eta/\tau^2)
@@ -98,7 +98,7 @@ def gaussian_prior_success(*, dimension: int, prior_std: float, mse: float) -> P
     Guarantee: exact to a relative 1e-9, rounded up.
     Reference: Proposition 7, balle2022, which prints an upper bound on this probability.
 
-    >>> round(gaussian_prior_success(dimension=2, prior_std=1.0, mse=0.1).value, 6)
+    >>> round(gaussian(dimension=2, prior_std=1.0, mse=0.1).value, 6)
     0.095163
     """
     d, _ = _reach(dimension, mse)
@@ -109,9 +109,7 @@ def gaussian_prior_success(*, dimension: int, prior_std: float, mse: float) -> P
     )
 
 
-def candidate_prior_success(
-    weights: ArrayLike, *, candidates: ArrayLike | None = None, mse: float = 0.0
-) -> PriorSuccess:
+def candidate_set(weights: ArrayLike, *, candidates: ArrayLike | None = None, mse: float = 0.0) -> PriorSuccess:
     r"""Success of the best guess at one of finitely many candidates.
 
     .. math:: \kappa = \max_i w_i \;(\eta = 0), \qquad
@@ -120,9 +118,9 @@ def candidate_prior_success(
     Notation: ``weights`` is w, summing to one; ``candidates``, one row each, are needed for ``mse`` above 0: whatever
     the guess, the candidates within eta of it lie within twice the distance of any one of them.
 
-    >>> candidate_prior_success([0.5, 0.3, 0.2]).value
+    >>> candidate_set([0.5, 0.3, 0.2]).value
     0.5
-    >>> round(candidate_prior_success([0.5, 0.3, 0.2], candidates=[[0.0], [1.0], [5.0]], mse=0.25).value, 12)
+    >>> round(candidate_set([0.5, 0.3, 0.2], candidates=[[0.0], [1.0], [5.0]], mse=0.25).value, 12)
     0.8
     """
     masses = np.asarray(weights, dtype=float)
@@ -145,7 +143,7 @@ def candidate_prior_success(
     )
 
 
-def empirical_prior_success(sample: ArrayLike, *, mse: float, confidence: float = 0.95) -> Estimate:
+def empirical(sample: ArrayLike, *, mse: float, confidence: float = 0.95) -> Estimate:
     r"""Success of the best guess at a record drawn like an independent sample, with an interval.
 
     .. math:: \kappa \le \sqrt{P(|Z - Z'| \le 2\sqrt{d\eta})}
@@ -156,7 +154,7 @@ def empirical_prior_success(sample: ArrayLike, *, mse: float, confidence: float 
     for the best guess among the first half. Each end fails with probability at most ``(1 - confidence) / 2``.
 
     >>> rng = np.random.default_rng(0)
-    >>> measured = empirical_prior_success(rng.normal(size=(2000, 2)), mse=0.1)
+    >>> measured = empirical(rng.normal(size=(2000, 2)), mse=0.1)
     >>> measured.low < 0.0952 < measured.high
     True
     """

@@ -42,6 +42,14 @@ PAPERS = {
         "Meng, Huang, Chen, Hou, Zheng (2025). Enhanced Privacy Leakage from Noise-Perturbed Gradients via "
         "Gradient-Guided Conditional Diffusion Models. https://arxiv.org/abs/2511.10423"
     ),
+    "hayes2023": (
+        "Hayes, Mahloujifar, Balle (2023). Bounding Training Data Reconstruction in DP-SGD. "
+        "https://arxiv.org/abs/2302.07225"
+    ),
+    "kaissis2023": (
+        "Kaissis, Hayes, Ziller, Rueckert (2023). Bounding data reconstruction attacks with the hypothesis testing "
+        "interpretation of differential privacy. https://arxiv.org/abs/2307.03928"
+    ),
     "chen2025": (
         "Chen, Gursoy, Lei (2025). Optimal Defenses Against Data Reconstruction Attacks. "
         "https://arxiv.org/abs/2411.03746"

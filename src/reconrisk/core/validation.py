@@ -68,13 +68,18 @@ def check_probability(name: str, value: Any, remedy: str = "") -> float:
 
 
 def check_whole(name: str, value: Any, minimum: int = 1, remedy: str = "") -> int:
-    """A whole number of at least ``minimum``; ``3.0`` is accepted, ``3.5`` and ``True`` are not."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not float(value).is_integer():
+    """A whole number of at least ``minimum``; ``3.0`` is accepted, ``3.5``, ``True`` and what no float holds are not."""
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise refuse(name, value, "to be a whole number", remedy)
-    number = int(float(value))
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise InvalidInput(f"Expected {name} to be below 1e308. {remedy}".rstrip()) from error
+    if not number.is_integer():
+        raise refuse(name, value, "to be a whole number", remedy)
     if number < minimum:
-        raise refuse(name, number, f">= {minimum}", remedy)
-    return number
+        raise refuse(name, int(number), f">= {minimum}", remedy)
+    return int(number)
 
 
 def check_same_shape(name: str, value: Tensor, other_name: str, other: Tensor, remedy: str = "") -> None:
