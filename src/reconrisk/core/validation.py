@@ -68,7 +68,7 @@ def check_probability(name: str, value: Any, remedy: str = "") -> float:
 
 
 def check_whole(name: str, value: Any, minimum: int = 1, remedy: str = "") -> int:
-    """A whole number of at least ``minimum``; ``3.0`` is accepted, ``3.5``, ``True`` and what no float holds are not."""
+    """A whole number of at least ``minimum``; ``3.0`` is accepted, ``3.5``, ``True`` and ``10**400`` are not."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise refuse(name, value, "to be a whole number", remedy)
     try:
