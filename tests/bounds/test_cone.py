@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
+from reconrisk.bounds.chi_square import log_gammainc
 from reconrisk.bounds.cone import log_cone_probability
 
 
@@ -66,3 +67,28 @@ def test_one_dimension_and_no_angle():
         special.ndtr(1.0), rel=1e-12
     )
     assert log_cone_probability(0.0, dimension=3, signals=[1.0])[0] == -math.inf
+
+
+@pytest.mark.parametrize("tangent", [1e-300, 1e-60, 1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("signal", [-1e9, -31.0, -29.0, 0.0, 1e6, 0.9e12, 1.1e12, 1e250])
+@pytest.mark.parametrize("dimension", [2, 13, 1_000_000])
+def test_absurd_settings_give_a_number_on_the_safe_side(tangent, signal, dimension):
+    value, stronger = log_cone_probability(
+        tangent, dimension=dimension, signals=[signal, signal + 1 + abs(signal) / 10]
+    )
+    assert not math.isnan(value)
+    assert value <= 0
+    if signal >= 0:  # below -30 a simpler bound takes over, which is larger
+        assert stronger >= value - 1e-6 * (1 + abs(value))
+    if signal > 0:  # half of the noise along the mean only helps
+        reached = min(0.5 * (tangent * signal) * (tangent * signal), 1e300)
+        assert value >= math.log(0.5) + float(log_gammainc((dimension - 1) / 2, reached)) - 1e-6 * (1 + abs(value))
+
+
+def test_three_dimensions_in_closed_form():
+    # chi of two degrees has an exponential square: P = 1 - exp(-c^2 t^2 / (2 (1 + t^2))) / sqrt(1 + t^2), c far from 0.
+    for tangent, signal in ((1e-3, 1e3), (1e-6, 1e6), (1e-9, 2e9), (0.5, 40.0)):
+        slope = 1 + tangent**2
+        exact = -math.expm1(-((signal * tangent) ** 2) / (2 * slope) - 0.5 * math.log1p(tangent**2))
+        value = math.exp(float(log_cone_probability(tangent, dimension=3, signals=[signal])[0]))
+        assert exact * (1 - 1e-13) <= value <= exact * (1 + 1e-9)

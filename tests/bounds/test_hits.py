@@ -36,21 +36,6 @@ def test_chernoff_takes_over_where_the_tail_underflows():
     assert float(hits.log_at_least(5000)) >= float(hits.log_pmf(5000))
 
 
-def test_likely_counts_are_exactly_those_above_the_level():
-    hits = Hits(1000, 0.02)
-    level = -12.0
-    inside = np.flatnonzero(hits.log_pmf(np.arange(1001)) >= level)
-    assert hits.likely(level) == (inside[0], inside[-1])
-
-
-@pytest.mark.parametrize("attempts", [1, 5, 300, 10**9])
-def test_rungs_reach_from_none_to_all(attempts):
-    rungs = Hits(attempts, 0.01).rungs(100)
-    assert (rungs[0], rungs[-1]) == (0, attempts)
-    assert (np.diff(rungs) > 0).all()
-    assert len(rungs) <= 110
-
-
 def test_phases_of_a_schedule():
     schedule = Composed((dp_sgd(noise_multiplier=2.0, steps=4), dp_sgd(noise_multiplier=1.0, sampling_probability=0.5)))
     assert phases(schedule) == ((2.0, Hits(4, 1.0)), (1.0, Hits(1, 0.5)))

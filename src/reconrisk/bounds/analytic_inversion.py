@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from reconrisk.bounds.chi_square import log_gamma_density, log_gammainc, log_gammainc_inverse
+from reconrisk.bounds.concave_sequence import argmax_of_concave, level_set_of_concave
 from reconrisk.bounds.hits import Hits, one_phase
 from reconrisk.core.law import Law, mse_threshold
 from reconrisk.core.mechanism import Mechanism
@@ -20,6 +21,7 @@ from reconrisk.core.validation import check_finite, check_positive, check_probab
 Floats = NDArray[np.float64]
 
 ATTACK = "riess2025's optimal analytic gradient inversion"
+_LARGEST = float(np.finfo(float).max)
 _NEGLIGIBLE = 45.0  # exp(-45) is below rounding
 _NORM_REMEDY = "Pass the norm of the record, or the smallest nonzero norm in the data."
 
@@ -45,18 +47,22 @@ class ChiSquareLaw(Law):
     def _shape(self) -> float:
         return self.dimension / 2
 
+    def _scaled(self, errors: Floats) -> Floats:
+        with np.errstate(over="ignore"):  # an error beyond all floats is certain not to be exceeded
+            return np.asarray(self._shape * (errors / self.variance))
+
     def log_cdf(self, mse: ArrayLike) -> Floats:
         """Logarithm of the probability that the error is at most ``mse``."""
-        return log_gammainc(self._shape, self._shape * (_errors(mse) / self.variance))
+        return log_gammainc(self._shape, self._scaled(_errors(mse)))
 
     def log_pdf(self, mse: ArrayLike) -> Floats:
         """Logarithm of the density of the error at ``mse``."""
         errors = _errors(mse)
+        scaled = self._scaled(errors)
         with np.errstate(divide="ignore", invalid="ignore"):
-            logs = math.log(self._shape) + log_gamma_density(self._shape, self._shape * (errors / self.variance))
-            inside = logs - np.log(errors)
+            inside = math.log(self._shape) + log_gamma_density(self._shape, scaled) - np.log(errors)
         at_zero = {1: math.inf, 2: -math.log(self.variance)}.get(self.dimension, -math.inf)
-        return np.asarray(np.where(errors == 0, at_zero, inside))
+        return np.asarray(np.where(errors == 0, at_zero, np.where(np.isinf(scaled), -math.inf, inside)))
 
     def pdf(self, mse: ArrayLike) -> Floats:
         """Density of the error at ``mse``."""
@@ -132,24 +138,26 @@ class RunLaw(Law):
     def _log_mixture(self, error: float, *, pdf: bool) -> float:
         """Sum in log space over the hit counts that matter; no hit contributes nothing.
 
-        What is left out is below ``exp(-45)`` of the largest term, because the law given the hits is at most
-        ``ceiling`` there.
+        The logarithms of the binomial weights and of the law given the hits are concave in the count, so the terms fall
+        on both sides of the largest; what is left out is below exp(-45) of it.
         """
-        rungs = self.hits.rungs(64)[1:]
-        given = self._log_given(rungs, error, pdf=pdf)
-        largest = float(np.max(self.hits.log_pmf(rungs) + given))
+
+        def log_terms(counts: NDArray[np.int64]) -> Floats:
+            return self.hits.log_pmf(counts) + self._log_given(counts, error, pdf=pdf)
+
+        attempts = self.hits.attempts
+        peak = argmax_of_concave(log_terms, 1, attempts)
+        largest = float(log_terms(np.array([peak]))[0])
         if not math.isfinite(largest):
             return largest
-        ceiling = max(0.0, float(given.max())) + math.log(self.hits.attempts)
-        low, high = self.hits.likely(largest - ceiling - _NEGLIGIBLE)
-        counts = np.arange(max(low, 1), high + 1)
-        return float(logsumexp(self.hits.log_pmf(counts) + self._log_given(counts, error, pdf=pdf)))
+        level = largest - _NEGLIGIBLE - math.log(attempts)
+        low, high = level_set_of_concave(log_terms, 1, peak, attempts, level)
+        return float(logsumexp(log_terms(np.arange(low, high + 1))))
 
     def _log_given(self, counts: NDArray[np.int64], error: float, *, pdf: bool) -> Floats:
         one = self._given(1)
-        if pdf:
-            return one.log_pdf(counts * error) + np.log(counts)
-        return one.log_cdf(counts * error)
+        scaled = np.minimum(counts * min(error, _LARGEST / counts[-1]), _LARGEST)
+        return one.log_pdf(scaled) + np.log(counts) if pdf else one.log_cdf(scaled)
 
 
 def analytic_inversion_law(mechanism: Mechanism, *, dimension: int, norm: float, observations: int = 1) -> ChiSquareLaw:

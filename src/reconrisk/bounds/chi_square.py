@@ -11,7 +11,7 @@ from scipy import special
 Floats = NDArray[np.float64]
 
 _EPSILON = float(np.finfo(float).eps)
-_CHUNK = 512
+_PART = 2048
 _ROUNDS = 60
 
 
@@ -110,17 +110,23 @@ def log_gammainc_inverse(shape: float, log_probability: float) -> float:
 
 
 def _log_by_series(shape: float, x: Floats) -> Floats:
-    """The power series, summed by blocks until the geometric bound on the rest is below rounding."""
-    total = np.ones_like(x)
-    term = np.ones_like(x)
-    first = 1
+    """The power series, in parts of bounded size."""
+    parts = np.split(x, range(_PART, len(x), _PART))
+    sums = np.concatenate([_series(shape, part) for part in parts])
+    return np.asarray(log_gamma_density(shape, x) + np.log(sums))
+
+
+def _series(shape: float, x: Floats) -> Floats:
+    """Sum of the power series, by growing blocks of terms until the geometric bound on the rest is below rounding."""
+    total, term = np.ones_like(x), np.ones_like(x)
+    first, block = 1, 16
     active = np.arange(len(x))
     while len(active):
-        factors = x[active, None] / (shape + np.arange(first, first + _CHUNK))
+        factors = x[active, None] / (shape + np.arange(first, first + block))
         products = term[active, None] * np.cumprod(factors, axis=1)
         total[active] += products.sum(axis=1)
         term[active] = products[:, -1]
         rest = products[:, -1] / (1 - factors[:, -1])
         active = active[rest > 0.1 * _EPSILON * total[active]]
-        first += _CHUNK
-    return np.asarray(log_gamma_density(shape, x) + np.log(total))
+        first, block = first + block, min(2 * block, 512)
+    return total

@@ -8,13 +8,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from reconrisk.bounds.chi_square import stirling_remainder
+from reconrisk.bounds.chi_square import log_gammainc, stirling_remainder
 from reconrisk.bounds.log_concave import log_integral_upper_bound
 
 Floats = NDArray[np.float64]
 
 _EPSILON = float(np.finfo(float).eps)
-_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+_FAR = 350.0
+_LARGEST_SIGNAL = 1e12
+_SMALLEST_SIGNAL = -30.0
+_SMALLEST_TANGENT = 1e-290
 
 
 def log_cone_probability(tangent: float, *, dimension: int, signals: ArrayLike) -> Floats:
@@ -28,7 +31,8 @@ def log_cone_probability(tangent: float, *, dimension: int, signals: ArrayLike) 
     Assumes: ``tangent >= 0``, ``dimension >= 1``.
     Notation: ``signals`` holds values of c, the length of the mean in units of the noise; c = 0 gives the share of the
     sphere that a cap of this angle covers.
-    Guarantee: never below the truth; above it by less than 1e-9 of the probability for dimensions up to 1e6.
+    Guarantee: never below the truth; above it by less than 1e-9 of the probability for dimensions up to 1e6 and c from
+    -30 to 1e12; beyond, bounds that are simple.
     Edge cases: ``tangent = 0`` gives -inf; in one dimension the angle does not matter and the value is Phi(c).
 
     >>> cap = float(np.exp(log_cone_probability(0.5, dimension=4, signals=[0.0])[0]))
@@ -40,31 +44,47 @@ def log_cone_probability(tangent: float, *, dimension: int, signals: ArrayLike) 
         return np.asarray(np.minimum(special.log_ndtr(means) * (1 - 4 * _EPSILON) + 4 * _EPSILON, 0.0))
     if tangent == 0:
         return np.full_like(means, -math.inf)
-    degrees = dimension - 1
+    degrees, tangent = dimension - 1, max(tangent, _SMALLEST_TANGENT)
+    if not (near := (means >= _SMALLEST_SIGNAL) & (means <= _LARGEST_SIGNAL)).all():
+        logs = np.where(means < 0, special.log_ndtr(means), _log_without_noise_along(tangent, degrees, means))
+        logs[near] = log_cone_probability(tangent, dimension=dimension, signals=means[near])
+        return logs
     reach = math.sqrt(degrees) / tangent / (1 + 4 * _EPSILON)  # chi / t at the typical chi, rounded to the safe side
     mode = _modes(reach, degrees, tangent, means)
     constant = math.log(degrees) - 0.5 * math.log(math.pi * degrees) - stirling_remainder(degrees / 2)
+    # Everything relative to the mode: the large terms cancel once, not at every point.
+    squeeze, slant, offset = 0.5 * np.exp(2 * mode), reach * np.exp(mode), means - reach * np.exp(mode)
 
     def log_integrand(points: Floats, which: NDArray[np.int64]) -> Floats:
-        with np.errstate(over="ignore"):  # far right the density is exp(-inf), as it should be
-            chi_density = constant + degrees * (points - 0.5 * np.expm1(2 * points))
-            return np.asarray(chi_density + special.log_ndtr(means[which] - reach * np.exp(points)))
+        growth = np.minimum(points, _FAR)  # beyond, both factors are zero in floats
+        with np.errstate(over="ignore"):
+            chi_density = degrees * (points - squeeze[which] * np.expm1(2 * growth))
+            return np.asarray(chi_density + special.log_ndtr(offset[which] - slant[which] * np.expm1(growth)))
 
-    width = 1 / math.sqrt(2 * degrees)
-    logs = log_integral_upper_bound(log_integrand, mode - width, mode, mode + width)
+    width, origin = np.full_like(mode, 1 / math.sqrt(2 * degrees)), np.zeros_like(mode)
+    logs = log_integral_upper_bound(log_integrand, -width, origin, width)
+    logs = logs + constant + degrees * (mode - 0.5 * np.expm1(2 * mode))
     rounding = 16 * _EPSILON * (degrees * (1 + np.abs(mode)) + np.abs(logs) + 1)
     return np.asarray(np.minimum(logs + rounding, 0.0))
+
+
+def _log_without_noise_along(tangent: float, degrees: int, means: Floats) -> Floats:
+    """Upper bound for long signals: at most 40 standard deviations along them, and exp(-800) for the rest."""
+    with np.errstate(over="ignore"):
+        reached = np.minimum(0.5 * (tangent * (means + 40.0)) ** 2, 1e300)
+    return np.asarray(np.minimum(np.logaddexp(log_gammainc(degrees / 2, reached), -800.0), 0.0))
 
 
 def _modes(reach: float, degrees: int, tangent: float, means: Floats) -> Floats:
     """Where the integrand is largest, by bisection of its decreasing slope in ``log(chi / sqrt(degrees))``."""
     # At this left end the slope is positive: the inverse Mills ratio at x is below |x| + 1.
-    low = np.log(0.25 * min(1.0, 1 / tangent) / (1 + np.abs(means)) / reach)
+    low = math.log(0.25) - max(0.0, math.log(tangent)) - np.log1p(np.abs(means)) - math.log(reach)
     high = np.maximum(low + 1, np.zeros_like(low))
     for _ in range(60):
         middle = (low + high) / 2
         x = means - reach * np.exp(middle)
-        mills = np.exp(-0.5 * x * x - _HALF_LOG_TAU - special.log_ndtr(x))
+        with np.errstate(over="ignore"):
+            mills = math.sqrt(2 / math.pi) / special.erfcx(-x / math.sqrt(2))
         rising = -degrees * np.expm1(2 * middle) > reach * np.exp(middle) * mills
         low, high = np.where(rising, middle, low), np.where(rising, high, middle)
     return np.asarray((low + high) / 2)

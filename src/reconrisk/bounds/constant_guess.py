@@ -10,6 +10,8 @@ from reconrisk.core.validation import refuse
 
 Floats = NDArray[np.float64]
 
+_LARGEST = 1e150  # the square of more is no float
+
 
 def constant_guess_mse(*, low: ArrayLike, high: ArrayLike, record: ArrayLike | None = None) -> float:
     r"""Mean squared error of guessing the centre of the box, whatever was released.
@@ -29,8 +31,10 @@ def constant_guess_mse(*, low: ArrayLike, high: ArrayLike, record: ArrayLike | N
     upper = finite_array("high", high, dimensions=(0, 1))
     if lower.ndim and upper.ndim and lower.shape != upper.shape:
         raise refuse("high.shape", upper.shape, f"to equal low.shape={lower.shape}")
-    if not (upper > lower).all():
-        raise refuse("high", high, f"> low={low!r} in every coordinate", "Pass the range the data may take.")
+    if not ((upper > lower).all() and np.abs([lower.min(), upper.max()]).max() <= _LARGEST):
+        raise refuse(
+            "high", high, f"> low={low!r} in every coordinate, neither above 1e150", "Pass the range the data may take."
+        )
     if record is None:
         return float(np.mean((upper - lower) ** 2)) / 4
     target = record_in_box(record, low=lower, high=upper)

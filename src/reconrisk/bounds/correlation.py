@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from scipy.optimize import brentq
+from scipy.special import ndtr
 
 from reconrisk.bounds.cone import log_cone_probability
 from reconrisk.bounds.hits import one_phase
@@ -77,17 +78,20 @@ def _signal(mechanism: Mechanism, dimension: int, norm: float, variance: float |
     noise_multiplier, _ = one_phase(mechanism)
     size = check_whole("dimension", dimension, minimum=2, remedy="One entry has no correlation.")
     check_positive("norm", norm)
-    largest = norm * norm / size
+    largest = check_positive("norm^2 / dimension", norm * norm / size)
     spread = largest if variance is None else check_positive("variance", variance)
     if spread > largest * (1 + 1e-9):
         raise refuse("variance", spread, f"<= {largest:.6g} = norm^2 / dimension", "Pass the variance of the entries.")
-    return math.sqrt(size * spread * check_whole("observations", observations)) / (noise_multiplier * norm)
+    signal = math.sqrt(check_whole("observations", observations)) * (math.sqrt(spread) / norm) / noise_multiplier
+    return math.sqrt(size) * signal
 
 
 def _exceedance(level: float, signal: float, dimension: int) -> float:
     if level < 0:
         return 1 - _exceedance(-level, -signal, dimension)
-    tangent = math.sqrt((1 - level) * (1 + level)) / level if level > 0 else 1e300
+    if level == 0:
+        return float(ndtr(signal))
+    tangent = math.sqrt((1 - level) * (1 + level)) / level
     return math.exp(float(log_cone_probability(tangent, dimension=dimension - 1, signals=[signal])[0]))
 
 

@@ -117,7 +117,8 @@ def posterior_variances(information: ArrayLike, *, prior_covariance: ArrayLike) 
     prior = nonnegative_prior(prior_covariance, len(released))
     if released.ndim == 1 and prior.ndim == 1:
         values = nonnegative_array("information", released, dimensions=(1,))
-        return np.asarray(prior / (1 + prior * values) * (1 - 4 * _EPSILON))
+        with np.errstate(over="ignore"):  # an infinite product leaves no variance
+            return np.asarray(prior / (1 + prior * values) * (1 - 4 * _EPSILON))
     matrix = square_matrix("information", released)
     nonnegative_eigenvalues("information", matrix, remedy="Pass J^T Sigma^-1 J.")
     spreads, axes, _ = nonnegative_eigenvalues("prior_covariance", square_matrix("prior_covariance", prior))

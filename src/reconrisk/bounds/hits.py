@@ -57,39 +57,6 @@ class Hits:
         chernoff = -self.attempts * divergence
         return np.asarray(np.where(exact > _SMALLEST_TAIL, logs, chernoff))
 
-    def likely(self, log_level: float) -> tuple[int, int]:
-        """Smallest and largest number of hits with ``log_pmf`` at or above ``log_level``; the mode where none has.
-
-        >>> Hits(attempts=100, probability=0.1).likely(math.log(0.1))
-        (8, 11)
-        """
-        mode = min(self.attempts, int((self.attempts + 1) * self.probability))
-        ends = []
-        for outside in (-1, self.attempts + 1):
-            inside = mode
-            while abs(outside - inside) > 1:
-                middle = (outside + inside) // 2
-                if float(self.log_pmf(middle)) >= log_level:
-                    inside = middle
-                else:
-                    outside = middle
-            ends.append(inside)
-        return ends[0], ends[1]
-
-    def rungs(self, most: int) -> NDArray[np.int64]:
-        """At most about ``most`` hit counts from 0 to ``attempts``, dense where the hits are likely.
-
-        >>> Hits(attempts=3, probability=0.5).rungs(100).tolist()
-        [0, 1, 2, 3]
-        """
-        if self.attempts < most:
-            return np.arange(self.attempts + 1)
-        mean = self.attempts * self.probability
-        spread = 8 * math.sqrt(mean * (1 - self.probability)) + 8
-        likely = np.linspace(max(0.0, mean - spread), min(float(self.attempts), mean + spread), most // 2)
-        spaced = np.geomspace(1, self.attempts, most // 2)
-        return np.unique(np.ceil(np.concatenate([[0.0], likely, spaced, [self.attempts]])).astype(np.int64))
-
 
 def phases(mechanism: Mechanism) -> tuple[tuple[float, Hits], ...]:
     """Noise multiplier and hits of each phase of a mechanism that is described by its noise.
@@ -131,13 +98,13 @@ def dominating_phase(mechanism: Mechanism) -> tuple[float, Hits]:
     every step gets the least noise and the largest sampling probability of any phase.
 
     >>> from reconrisk.core.mechanism import dp_sgd
-    >>> dominating_phase(Composed((dp_sgd(noise_multiplier=3.0), dp_sgd(noise_multiplier=4.0))))
-    (2.4, Hits(attempts=1, probability=1.0))
+    >>> dominating_phase(Composed((dp_sgd(noise_multiplier=1.0, steps=9), dp_sgd(noise_multiplier=0.25))))
+    (0.2, Hits(attempts=1, probability=1.0))
     """
     found = phases(mechanism)
     if all(hits.probability == 1 for _, hits in found):
-        information = sum(hits.attempts / noise**2 for noise, hits in found)
-        return 1 / math.sqrt(information), Hits(attempts=1, probability=1.0)
+        signal = math.hypot(*(math.sqrt(hits.attempts) / noise for noise, hits in found))
+        return 1 / signal, Hits(attempts=1, probability=1.0)
     steps = sum(hits.attempts for _, hits in found)
     probability = max(hits.probability for _, hits in found)
     return min(noise for noise, _ in found), Hits(attempts=steps, probability=probability)

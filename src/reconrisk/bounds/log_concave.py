@@ -57,9 +57,12 @@ def _where_dropped(log_integrand: LogIntegrand, peak: Floats, mode: Floats, side
     """A point on the given side of the mode where the function has fallen at least to exp(-45) of its peak."""
     which = np.arange(len(mode))
     near, far = np.zeros_like(mode), side - mode
-    while not (fallen := log_integrand(mode + far, which) <= peak - _DROP).all():
-        near, far = np.where(fallen, near, far), np.where(fallen, far, 2 * far)
-    for _ in range(12):
+    for _ in range(_PASSES):
+        fallen = log_integrand(mode + far, which) <= peak - _DROP
+        if fallen.all():
+            break
+        near, far = np.where(fallen, near, far), np.where(fallen, far, 4 * far)
+    for _ in range(14):
         middle = (near + far) / 2
         fallen = log_integrand(mode + middle, which) <= peak - _DROP
         near, far = np.where(fallen, near, middle), np.where(fallen, middle, far)
@@ -74,10 +77,11 @@ def _integral(log_integrand: LogIntegrand, peak: Floats, left: Floats, mode: Flo
     ends = np.concatenate([starts[:, 1:], right[:, None]], axis=1).ravel()
     starts, which = starts.ravel(), np.repeat(np.arange(len(mode)), 2 * _PANELS)
     total = np.zeros(len(mode))
+    tolerance = _TOLERANCE + 8 * np.finfo(float).eps * np.abs(peak)  # rounding of the integrand is no error to chase
     for remaining in reversed(range(_PASSES)):
         value, error = _panels(log_integrand, peak, starts, ends, which)
         estimate = total + np.bincount(which, value, len(mode))
-        fine = (error <= _TOLERANCE * estimate[which]) | (remaining == 0)
+        fine = (error <= (tolerance * estimate)[which]) | (remaining == 0)
         total += np.bincount(which[fine], (value + error)[fine], len(mode))
         if fine.all():
             break

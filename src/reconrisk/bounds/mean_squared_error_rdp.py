@@ -19,6 +19,8 @@ from reconrisk.core.validation import check_nonnegative, refuse
 
 Floats = NDArray[np.float64]
 
+_LARGEST = 1e150  # the square of more is no float
+
 _RDP = "epsilon is the Renyi divergence of order 2 (or above) between neighbours that differ by replacing the record"
 _UNBIASED = "the estimate is unbiased for every record of the box"
 _BIASED = "the mean of the estimate has at least the stated slopes and exactly the stated bias at this record"
@@ -79,6 +81,8 @@ def _steps(
     """How far each coordinate may move inside the box, and the error of the constant guess there."""
     if diameters is not None and low is None and high is None and record is None:
         widths = nonnegative_array("diameters", diameters, dimensions=(0, 1))
+        if widths.max() > _LARGEST:
+            raise refuse("diameters", float(widths.max()), f"<= {_LARGEST:g}", "Rescale the data.")
         return widths / 2, float(np.mean(widths**2)) / 4
     if diameters is not None or low is None or high is None:
         given = (diameters, low, high)

@@ -14,6 +14,7 @@ from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.serialization import serializable
 
 _GRID = 400
+_LARGEST_NOISE = 1e100
 _LARGEST_SUM = 1e8
 
 
@@ -110,8 +111,9 @@ def _james_stein_mse(dimension: int, norm: float, variance: float) -> float:
 def _james_stein_success(dimension: int, norm: float, variance: float, threshold: float) -> float:
     """Share of an even grid of quantiles, noise along the record times noise across it, that reaches the threshold."""
     levels = (np.arange(_GRID) + 0.5) / _GRID
-    along = norm + math.sqrt(variance) * special.ndtri(levels)[:, None]
-    across = 2 * variance * special.gammaincinv((dimension - 1) / 2, levels)
-    shrink = 1 - (dimension - 2) * variance / (along**2 + across)
-    errors = ((shrink * along - norm) ** 2 + shrink**2 * across) / dimension
-    return float(np.mean(errors <= threshold))
+    noise = min(math.sqrt(variance) / norm, _LARGEST_NOISE)  # in units of the norm; more changes nothing
+    along = 1 + noise * special.ndtri(levels)[:, None]
+    across = 2 * special.gammaincinv((dimension - 1) / 2, levels) * noise * noise
+    shrink = 1 - (dimension - 2) * noise * noise / (along**2 + across)
+    errors = ((shrink * along - 1) ** 2 + shrink**2 * across) / dimension
+    return float(np.mean(np.sqrt(errors) <= math.sqrt(threshold) / norm))
