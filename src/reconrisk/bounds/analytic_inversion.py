@@ -170,7 +170,7 @@ def analytic_inversion_law(mechanism: Mechanism, *, dimension: int, norm: float,
 
     Assumes: clipping binds (see :func:`neurons_needed`), unit loss weights, no bias gradient, the norm is known, and
     the ``observations`` releases of the record are recognised as such.
-    Notation: ``dimension`` d, ``norm`` |x|, ``observations`` k, noise multiplier sigma; the clip norm cancels.
+    Notation: ``dimension`` d, ``norm`` of x, ``observations`` k, noise multiplier sigma; the clip norm cancels.
     Guarantee: none. It is the law of one attack; riess2025 calls it a bound on any reconstruction, which it is only
     over translation-equivariant attacks. A constant guess or shrinkage can be far above, and so can the guarantee of
     :func:`reconrisk.bounds.known_norm.from_scratch_success`.
