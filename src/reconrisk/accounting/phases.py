@@ -48,7 +48,7 @@ sampling_probability=1.0, steps=1))
     steps: dict[tuple[float, float], int] = {}
     precision = 0.0
     for part in mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,):
-        phase = _phase(part)
+        phase = phase_of(part)
         if phase.is_full_batch:
             precision += phase.steps / phase.noise_multiplier / phase.noise_multiplier
         else:
@@ -70,9 +70,14 @@ def gaussian_mu(phase: Phase) -> float:
     return math.sqrt(phase.steps) / phase.noise_multiplier
 
 
-def _phase(part: Gaussian | PoissonSampled | Repeated) -> Phase:
+def phase_of(part: Gaussian | PoissonSampled | Repeated) -> Phase:
+    """One phase as it is stated, full-batch steps not merged.
+
+    >>> phase_of(Repeated(Gaussian(3.0), 9))
+    Phase(noise_multiplier=3.0, sampling_probability=1.0, steps=9)
+    """
     if isinstance(part, Repeated):
-        one = _phase(part.mechanism)
+        one = phase_of(part.mechanism)
         return Phase(one.noise_multiplier, one.sampling_probability, min(part.steps, _MOST_STEPS))
     if isinstance(part, PoissonSampled) and part.sampling_probability < 1:
         noise = min(float(part.mechanism.noise_multiplier), _MOST_SAMPLED_NOISE)

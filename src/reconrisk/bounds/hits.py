@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from reconrisk.accounting.phases import phase_of
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
 from reconrisk.core.serialization import serializable
 from reconrisk.core.validation import check_probability, check_whole, refuse
@@ -65,22 +66,19 @@ def phases(mechanism: Mechanism) -> tuple[tuple[float, Hits], ...]:
     >>> phases(dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=500))
     ((1.1, Hits(attempts=500, probability=0.01)),)
     """
-    if isinstance(mechanism, Composed):
-        return tuple(phase for inner in mechanism.mechanisms for phase in phases(inner))
-    steps, probability = 1, 1.0
-    inner: object = mechanism
-    if isinstance(inner, Repeated):
-        steps, inner = inner.steps, inner.mechanism
-    if isinstance(inner, PoissonSampled):
-        probability, inner = inner.sampling_probability, inner.mechanism
-    if not isinstance(inner, Gaussian):
-        raise refuse(
-            "mechanism",
-            mechanism,
-            "to be a Gaussian release, possibly sampled, repeated and composed",
-            "An epsilon alone does not fix the noise: pass dp_sgd(noise_multiplier=...).",
-        )
-    return ((inner.noise_multiplier, Hits(attempts=steps, probability=probability)),)
+    parts = mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,)
+    found = []
+    for part in parts:
+        if not isinstance(part, (Gaussian, PoissonSampled, Repeated)):
+            raise refuse(
+                "mechanism",
+                mechanism,
+                "to be a Gaussian release, possibly sampled, repeated and composed",
+                "An epsilon alone does not fix the noise: pass dp_sgd(noise_multiplier=...).",
+            )
+        stated = phase_of(part)
+        found.append((stated.noise_multiplier, Hits(stated.steps, stated.sampling_probability)))
+    return tuple(found)
 
 
 def one_phase(mechanism: Mechanism) -> tuple[float, Hits]:
