@@ -23,6 +23,18 @@ def test_every_public_name_loads_and_is_documented():
         assert getattr(rr, name).__doc__, name
 
 
+def test_every_public_name_can_be_the_first_that_is_used():
+    program = (
+        "import sys, reconrisk\n"
+        "for name in reconrisk.__all__:\n"
+        "    for module in [item for item in sys.modules if item.startswith('reconrisk')]: del sys.modules[module]\n"
+        "    import reconrisk\n"
+        "    getattr(reconrisk, name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_package_knows_its_version():
     assert rr.__version__ == importlib.metadata.version("reconrisk")
 

@@ -3,6 +3,7 @@ from . import bounds as bounds
 from . import data as data
 from . import metrics as metrics
 from . import models as models
+from .accounting.events import mechanism_from_event as mechanism_from_event
 from .bounds import prior_success as prior_success
 from .bounds import risks as risks
 from .bounds.analytic_inversion import analytic_inversion_law as analytic_inversion_law
@@ -23,12 +24,14 @@ from .core.mechanism import ApproximateDP as ApproximateDP
 from .core.mechanism import Composed as Composed
 from .core.mechanism import Gaussian as Gaussian
 from .core.mechanism import GaussianDP as GaussianDP
+from .core.mechanism import Neighbouring as Neighbouring
 from .core.mechanism import PoissonSampled as PoissonSampled
 from .core.mechanism import PureDP as PureDP
 from .core.mechanism import RenyiDP as RenyiDP
 from .core.mechanism import Repeated as Repeated
 from .core.mechanism import ZeroConcentratedDP as ZeroConcentratedDP
 from .core.mechanism import dp_sgd as dp_sgd
+from .core.mechanism import output_perturbation as output_perturbation
 from .core.observation import Observation as Observation
 from .core.reconstruction import Reconstruction as Reconstruction
 from .core.serialization import from_json as from_json
@@ -40,5 +43,7 @@ from .core.threat import ThreatModel as ThreatModel
 from .data.load import load_dataset as load_dataset
 from .metrics.scoring import score as score
 from .releases.gradient import GradientMap as GradientMap
+from .reports.corridor import write_corridor as write_corridor
+from .reports.corridor import write_surface as write_surface
 
 __version__: str

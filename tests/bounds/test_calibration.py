@@ -81,10 +81,20 @@ def test_the_result_says_which_privacy_it_implies_and_survives_json():
     assert str(IDENTIFICATION) in text
 
 
+@pytest.mark.parametrize("adjust", Adjust)
+def test_the_printed_setting_is_safe_when_typed_in_again(adjust):
+    answer = calibrate(TRAINING, risks=[IDENTIFICATION], adjust=adjust)
+    settings = {"noise_multiplier": 1.0, "clip_norm": 0.5, "sampling_probability": 0.02, "steps": 500}
+    assert holds(IDENTIFICATION, dp_sgd(**{**settings, adjust.value: float(answer.shown_value)}))
+    assert answer.shown_value in str(answer)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"risks": []}, "risks with at least one"),
+        ({"risks": ERROR}, "to be a list of risks"),
+        ({"risks": ["x"]}, "to be a list of risks"),
         ({"risks": [ERROR], "adjust": "noise"}, "adjust='noise' to be one of noise_multiplier, steps"),
         ({"risks": [ERROR], "delta": 0.0}, r"delta=0\.0 in \(0, 1\)"),
         ({"risks": [risks.from_scratch(mse=0.2, at_most=1e-3, dimension=2, norm=1.0)]}, "within reach.*is still 0.2"),

@@ -176,7 +176,7 @@ def test_a_tiny_value_is_never_reported_as_impossible():
 def test_what_it_says_about_itself():
     bound = from_scratch_success(Gaussian(1.0), dimension=4, norm=1.0, psnr=20.0)
     assert bound.quantity is Quantity.SUCCESS_PROBABILITY
-    assert bound.scope is Scope.KNOWN_NORM_ANY_DIRECTION
+    assert bound.scope is Scope.KNOWN_NORM_UNIFORM_DIRECTION
     assert Knows.RECORD_NORM in bound.threat.knows
     assert Knows.PRIOR not in bound.threat.knows
     assert not bound.threat.controls  # another planted layer would release another function of the record

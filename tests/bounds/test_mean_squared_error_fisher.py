@@ -56,10 +56,19 @@ def test_more_information_is_a_lower_bound_still():
     assert mse_lower_bound_from_fisher(2 * information).value < mse_lower_bound_from_fisher(information).value
 
 
-@pytest.mark.parametrize(
-    "information", [[1.0, 0.0], [[1.0, 1.0], [1.0, 1.0]], np.outer([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])]
-)
-def test_singular_information_is_infinite_and_says_so(information):
+@pytest.mark.parametrize("information", [[[1.0, 1.0], [1.0, 1.0]], np.outer([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])])
+def test_what_rounding_hides_counts_as_large_as_it_may_be(information):
+    assert 1e10 < mse_lower_bound_from_fisher(information).value < math.inf
+
+
+def test_a_badly_conditioned_information_never_gives_more_than_the_truth():
+    turn = np.array([[0.8, 0.6], [-0.6, 0.8]])
+    information = turn.T @ np.diag([1e15, 1.0]) @ turn
+    assert mse_lower_bound_from_fisher(information).value <= (1 + 1e-15) / 2
+
+
+@pytest.mark.parametrize("information", [[1.0, 0.0], [0.0, 0.0, 3.0]])
+def test_exactly_singular_information_is_infinite_and_says_so(information):
     bound = mse_lower_bound_from_fisher(information)
     assert bound.value == math.inf
     assert any("singular" in text for text in bound.assumptions)

@@ -31,6 +31,13 @@ def test_more_noise_never_raises_a_risk(risk, one, other):
     assert levels[1] <= levels[0] + 1e-9 * abs(levels[0])
 
 
+def test_the_error_guarantee_is_theorem_one_with_the_replace_one_divergence():
+    # sigma = 2, full batch: epsilon = (2/2)^2 = 1, records in [0, 1]: 1/(4(e - 1))
+    bound = risks.mse(at_least=0.05).guarantee(Gaussian(noise_multiplier=2.0))
+    assert bound.value == pytest.approx(1 / (4 * math.expm1(1.0)), rel=1e-12)
+    assert bound.mechanism == Gaussian(noise_multiplier=2.0)
+
+
 def test_the_ways_to_state_a_prior_agree():
     one = risks.identification(candidates=8, at_most=0.5)
     assert one.log_prior_success == pytest.approx(math.log(1 / 8), abs=1e-15)
@@ -44,6 +51,10 @@ def test_the_ways_to_state_a_prior_agree():
     [
         (lambda: risks.identification(candidates=1000, at_most=0.001), r"at_most=0\.001 in \(prior_success, 1\)"),
         (lambda: risks.identification(candidates=1000, at_most=1.0), "less than 1"),
+        (lambda: risks.identification(candidates=10, at_most=0.1), "Guessing alone succeeds with 0.1"),
+        (lambda: risks.identification(candidates=10, at_most=0.0), "Guessing alone succeeds with 0.1"),
+        (lambda: risks.FromScratch(4, 1.0, -1.0, 0.1), r"mse=-1\.0 >= 0"),
+        (lambda: risks.from_scratch(psnr=20, at_most=0.1, dimension=4, norm=1.0, data_range=1e200), "data_range"),
         (lambda: risks.identification(at_most=0.1), "exactly one value"),
         (lambda: risks.identification(candidates=10, prior_success=0.1, at_most=0.5), "exactly one value"),
         (lambda: risks.identification(candidates=1, at_most=0.5), "candidates=1 >= 2"),

@@ -22,13 +22,15 @@ def run(*words):
 
 def test_risk_prints_the_corridor_a_sentence_and_the_assumptions():
     text = " ".join(run(*RISK, "--psnr", "20", "--prior-success", "0.001").output.split())
-    for part in ("law of one attack, no bound", "guarantee", "0.0256", "differentially private", "Poisson sampling"):
+    for part in ("law of one attack, no bound", "guarantee", "0.0257", "differentially private", "Poisson sampling"):
         assert part in text
 
 
 def test_risk_as_json_reads_back():
     corridor = from_json(run(*RISK, "--psnr", "20", "--candidates", "1000", "--json").output)
     assert corridor.prior_success == 0.001
+    assert 5 < corridor.epsilon < 5.5
+    assert corridor.delta == 1e-5
     assert 0.025 < corridor.identification.value < 0.0262
 
 
@@ -63,6 +65,9 @@ def test_calibrate_adjusts_steps():
         ([*RISK, "--candidates", "10"], "exactly one number"),
         (["risk", "--noise-multiplier", "-1", "--dimension", "4", "--psnr", "20", "--candidates", "2"], r"-1\.0 > 0"),
         (["calibrate"], "at least one of --identification"),
+        (["calibrate", "--unbiased-mse", "0.1", "--candidates", "10"], "--identification with --candidates"),
+        (["calibrate", "--unbiased-mse", "0.1", "--psnr", "20"], "--from-scratch with --psnr"),
+        ([*RISK, "--psnr", "20", "--candidates", "10", "--plot", "corridor.xyz"], "to end in one of .png"),
         (["calibrate", "--from-scratch", "0.1", "--psnr", "20"], "--dimension with --from-scratch"),
         (["calibrate", "--identification", "0.05", "--prior-success", "0.1"], "Guessing alone succeeds with 0.1"),
         (["calibrate", "--identification", "0.2", "--prior-success", "0.1", "--adjust", "noise"], "adjust='noise'"),

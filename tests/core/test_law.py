@@ -1,12 +1,16 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.integrate import trapezoid
 
+from reconrisk.bounds.analytic_inversion import analytic_inversion_law
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Estimate, Guarantee
 from reconrisk.core.law import Law, mse_from_psnr, mse_threshold, psnr_from_mse
+from reconrisk.core.mechanism import Gaussian
 
 
 def test_a_law_is_no_guarantee_and_cannot_be_made_bare():
@@ -54,3 +58,16 @@ def test_exactly_one_way_to_state_the_threshold(mse, psnr):
 def test_thresholds_are_numbers_at_or_above_zero(bad):
     with pytest.raises(InvalidInput, match="mse="):
         mse_threshold(mse=bad, psnr=None, data_range=1.0)
+
+
+def test_peak_signal_to_noise_ratios_follow_the_errors():
+    law = analytic_inversion_law(Gaussian(noise_multiplier=0.3), dimension=6, norm=2.0)
+    draws = 0.36 / 6 * np.random.default_rng(0).chisquare(6, size=200_000)
+    psnr = -10 * np.log10(draws)
+    spread = psnr.std() / math.sqrt(len(psnr))
+    assert law.expected_psnr() == pytest.approx(psnr.mean(), abs=5 * spread)
+    assert (psnr >= law.psnr_quantile(0.2)).mean() == pytest.approx(0.2, abs=5 * math.sqrt(0.16 / len(psnr)))
+    grid = np.linspace(-40, 80, 6001)
+    density = [law.psnr_pdf(float(level)) for level in grid]
+    assert trapezoid(density, grid) == pytest.approx(1.0, abs=1e-6)
+    assert trapezoid(density * grid, grid) == pytest.approx(law.expected_psnr(), abs=1e-5)

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 
 from reconrisk.accounting.phases import Phase, gaussian_mu, phases_of
@@ -116,3 +117,13 @@ def test_phases_merge_equal_steps_and_all_full_batches():
 def test_a_subsampled_phase_is_no_gaussian():
     with pytest.raises(InvalidInput, match="full-batch"):
         gaussian_mu(Phase(1.0, 0.5, 1))
+
+
+def test_numbers_of_numpy_become_plain_and_survive_json():
+    mechanism = dp_sgd(noise_multiplier=np.float32(1.5), sampling_probability=np.float64(0.25), steps=np.int64(3))
+    assert from_json(to_json(mechanism)) == mechanism
+
+
+@pytest.mark.parametrize("name", ["replace_one", "one record replaced", Neighbouring.REPLACE_ONE])
+def test_a_neighbouring_relation_may_be_named(name):
+    assert PureDP(1.0, name).neighbouring is Neighbouring.REPLACE_ONE

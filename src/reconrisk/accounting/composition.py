@@ -66,7 +66,8 @@ def compose(
         steps = [step_loss(phase, spacing, cuts, direction) for phase in phases]
         moments = [_moments(loss, phase.steps) for loss, phase in zip(steps, phases, strict=True)]
         tilt = _tilt(moments, log_smallest) if log_smallest < 0 else 0.0
-        window = _window(moments, tilt)
+        base = sum(phase.steps * _tilted(loss, tilt)[1] for loss, phase in zip(steps, phases, strict=True))
+        window = _window(moments, tilt, base)
         if (window.high - window.low) / spacing <= MAX_POINTS:
             return _convolve(steps, [phase.steps for phase in phases], tilt, window)
         spacing = max(2 * spacing, spacing_to_fit(window.high - window.low))
@@ -103,11 +104,14 @@ def _spread(moments: list[_Moments], tilt: float) -> float:
     return math.sqrt(total)
 
 
-def _window(moments: list[_Moments], tilt: float) -> _Window:
-    """Chernoff bounds on both tails of the composed, tilted loss; the largest and least possible loss cap them."""
+def _window(moments: list[_Moments], tilt: float, base: float) -> _Window:
+    """Chernoff bounds on both tails of the composed, tilted loss; the largest and least possible loss cap them.
+
+    ``base``, the log moment at the tilt, is that of the loss itself: the blocks of ``moments`` would make it too large,
+    and the tails then look too thin.
+    """
     unit = math.sqrt(-2 * _LOG_CUT) / max(_spread(moments, tilt), 1e-300)
     exponents = np.geomspace(min(unit / 16, 0.25), 4 * unit, 15)
-    base = sum(part.log_moment(np.array([tilt]))[0] for part in moments)
     up = sum(part.log_moment(tilt + exponents) for part in moments) - base
     down = sum(part.log_moment(tilt - exponents) for part in moments) - base
     largest = sum(part.steps * part.losses.max() for part in moments)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
+from scipy.special import digamma, logsumexp
 
 from reconrisk.bounds.chi_square import log_gamma_density, log_gammainc, log_gammainc_inverse
 from reconrisk.bounds.concave_sequence import argmax_of_concave, level_set_of_concave
 from reconrisk.bounds.hits import Hits, one_phase
-from reconrisk.core.law import Law, mse_threshold
+from reconrisk.core.law import Law, mse_threshold, psnr_from_mse
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
 from reconrisk.core.serialization import serializable
@@ -77,6 +77,14 @@ class ChiSquareLaw(Law):
     def expected_mse(self) -> float:
         """Mean of the error: the variance of one coordinate."""
         return self.variance
+
+    def expected_psnr(self, *, data_range: float = 1.0) -> float:
+        r"""Mean of the peak signal-to-noise ratio in dB; above that of the mean error, as the logarithm is concave.
+
+        .. math:: 10 \log_{10}(R^2 d / v) - \tfrac{10}{\ln 10} (\psi(d/2) + \ln 2)
+        """
+        at_mean = psnr_from_mse(self.variance, data_range=data_range)
+        return at_mean + 10 / math.log(10) * (math.log(self._shape) - float(digamma(self._shape)))
 
 
 @serializable

@@ -13,10 +13,11 @@ from reconrisk.accounting.calibration import (
 )
 from reconrisk.accounting.solver import largest_safe, largest_safe_count, smallest_safe
 from reconrisk.accounting.subsampled import epsilon_of_training
-from reconrisk.bounds.risks import Identification, Risk, attained
+from reconrisk.bounds.risks import RISKS, Identification, Risk, attained
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Guarantee
 from reconrisk.core.mechanism import Composed, Gaussian, NoiseMechanism, PoissonSampled, Repeated, dp_sgd
+from reconrisk.core.rounding import rounded_down, rounded_up
 from reconrisk.core.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_probability, refuse
 
@@ -50,12 +51,25 @@ class Calibration:
     epsilon: float
     delta: float
 
+    @property
+    def extreme(self) -> str:
+        """Which end was looked for."""
+        return "smallest" if self.adjusted is Adjust.NOISE_MULTIPLIER else "largest"
+
+    @property
+    def shown_value(self) -> str:
+        """The setting for reading and for typing in again: rounded to the safe side, whole steps."""
+        if self.adjusted is Adjust.STEPS:
+            return f"{int(self.value)}" + (" or more" if self.value >= _MOST_STEPS else "")
+        if self.adjusted is Adjust.NOISE_MULTIPLIER:
+            return rounded_up(self.value, 6) + (" or less" if self.value <= _NOISE_RANGE[0] else "")
+        return rounded_down(self.value, 6)
+
     def __str__(self) -> str:
         """The answer in one sentence, then a line for each risk."""
-        extreme = "smallest" if self.adjusted is Adjust.NOISE_MULTIPLIER else "largest"
         head = (
-            f"The {extreme} {self.adjusted.value} is {self.value:.6g}: "
-            f"({self.epsilon:.4g}, {self.delta:g})-differentially private."
+            f"The {self.extreme} {self.adjusted.value} is {self.shown_value}: "
+            f"({rounded_up(self.epsilon)}, {self.delta:g})-differentially private."
         )
         lines = [f"  {risk}: {guarantee}" for risk, guarantee in zip(self.risks, self.guarantees, strict=True)]
         return "\n".join([head, *lines])
@@ -86,7 +100,10 @@ def calibrate(
     (True, 0.2)
     """
     setting = _checked_setting(adjust)
-    check_not_empty("risks", risks, "Pass at least one, such as risks.identification(candidates=1000, at_most=0.01).")
+    remedy = "Pass a list, such as [risks.identification(candidates=1000, at_most=0.01)]."
+    if not isinstance(risks, (list, tuple)) or not all(isinstance(risk, RISKS) for risk in risks):
+        raise refuse("risks", risks, "to be a list of risks", remedy)
+    check_not_empty("risks", risks, remedy)
     if not 0 < check_probability("delta", delta) < 1:
         raise refuse("delta", delta, "in (0, 1)")
     adjustable = _Adjustable.of(mechanism, setting)

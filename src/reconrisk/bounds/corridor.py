@@ -9,16 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from reconrisk.accounting.subsampled import epsilon_of_training
 from reconrisk.bounds.analytic_inversion import analytic_inversion_law, training_run_law
 from reconrisk.bounds.chi_square import log_gammainc, log_gammainc_inverse
 from reconrisk.bounds.hit_average import log_average_upper_bound
-from reconrisk.bounds.hits import dominating_phase
+from reconrisk.bounds.hits import dominating_phase, phases
 from reconrisk.bounds.known_norm import from_scratch_success, log_from_scratch_success
 from reconrisk.bounds.simple_guesses import SimpleGuesses, what_simple_guesses_reach
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.guarantee import Guarantee, probability_from_log
 from reconrisk.core.law import Law, mse_threshold, psnr_from_mse
 from reconrisk.core.mechanism import Gaussian, NoiseMechanism
+from reconrisk.core.rounding import rounded_up
 from reconrisk.core.serialization import serializable
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 
@@ -78,6 +80,18 @@ class RiskCorridor:
     error_discount: float
     interior: tuple[InteriorPoint, ...]
     simple_guesses: SimpleGuesses
+    epsilon: float
+    delta: float
+
+    @property
+    def is_one_phase(self) -> bool:
+        """Whether noise and rate are the same in every step."""
+        return len(phases(self.mechanism)) == 1
+
+    @property
+    def crossover_mse(self) -> float:
+        """Where the attack's success meets that of identification: the error discount."""
+        return self.error_discount
 
     @property
     def attack_success(self) -> float:
@@ -103,9 +117,11 @@ class RiskCorridor:
             (
                 "knows nothing and uses riess2025's attack",
                 readable_probability(self.attack_log_success),
-                "law of one attack, no bound",
+                "law of one attack, no bound"
+                if self.is_one_phase
+                else "as if all phases had the least noise, no bound",
             ),
-            ("knows the norm, uses any attack", _shown(self.from_scratch), "guarantee"),
+            self._from_scratch_row(),
             *inside,
             (
                 f"has a prior that succeeds with {self.prior_success:.3g}, uses any attack",
@@ -114,6 +130,12 @@ class RiskCorridor:
             ),
         )
 
+    def _from_scratch_row(self) -> tuple[str, str, str]:
+        if self.simple_guesses.constant_guess_succeeds:
+            return ("guesses a constant", "1", "certain")
+        who = "knows the norm, finds every direction equally likely, uses any attack"
+        return (who, _shown(self.from_scratch), "guarantee")
+
     def sentence(self) -> str:
         """The corridor for someone who has never heard of epsilon."""
         quality = f"to {self.psnr:.3g} dB (mean squared error {self.mse:.3g})"
@@ -121,8 +143,8 @@ class RiskCorridor:
             first = f"Anybody rebuilds a record {quality} without looking: a constant guess is that near."
         else:
             first = (
-                f"Somebody who knows nothing of a record but its norm rebuilds it {quality} with probability at most "
-                f"{_shown(self.from_scratch)}."
+                "Somebody who knows nothing of a record but its norm, to whom every direction is equally likely, "
+                f"rebuilds it {quality} with probability at most {_shown(self.from_scratch)}."
             )
         return (
             f"{first} Somebody who would succeed with probability {self.prior_success:.3g} by guessing does so with "
@@ -152,11 +174,13 @@ def risk_corridor(
     psnr: float | None = None,
     data_range: float = 1.0,
     prior_stds: tuple[float, ...] | None = None,
+    delta: float = 1e-5,
 ) -> RiskCorridor:
     """Both ends of the risk corridor of a mechanism, its interior, and how they compare.
 
     Assumes: what the two guarantees assume; they are listed in each.
-    Notation: ``prior_stds`` are the spreads of the Gaussian priors inside; by default some shares of ``data_range``.
+    Notation: ``prior_stds`` are the spreads of the Gaussian priors inside; by default some shares of ``data_range``;
+    ``delta`` is what epsilon is stated at.
     Guarantee: the ends are guarantees with their own scopes; attack and interior are not and say so.
     Edge cases: the from-scratch end may lie above the other: a permissive threshold is easier than naming a record
     (riess2025, Section V-A), and the error discount tells where they cross.
@@ -190,13 +214,15 @@ def risk_corridor(
         error_discount=law.quantile(named.value) if named.value < 1 else math.inf,
         interior=tuple(InteriorPoint(width, *_inside(mechanism, size, norm, width, threshold)) for width in widths),
         simple_guesses=what_simple_guesses_reach(
-            mechanism,
+            Gaussian(noise_multiplier=dominating_phase(mechanism)[0]),
             dimension=size,
             norm=norm,
             mse=threshold,
             data_range=data_range,
             observations=_expected_hits(mechanism),
         ),
+        epsilon=epsilon_of_training(mechanism, delta),
+        delta=delta,
     )
 
 
@@ -312,7 +338,7 @@ def _expected_hits(mechanism: NoiseMechanism) -> int:
 
 
 def readable_probability(log_probability: float) -> str:
-    """A probability for reading, from its natural logarithm; powers of ten where it is no float.
+    """A probability for reading, from its natural logarithm, rounded up; powers of ten where it is no float.
 
     >>> readable_probability(math.log(0.0256)), readable_probability(-5000.0), readable_probability(-math.inf)
     ('0.0256', '1e-2171', '0')
@@ -320,7 +346,7 @@ def readable_probability(log_probability: float) -> str:
     if log_probability == -math.inf:
         return "0"
     if log_probability > -600:
-        return f"{math.exp(log_probability):.3g}"
+        return rounded_up(math.exp(log_probability), 3)
     return f"1e{math.ceil(log_probability / math.log(10))}"
 
 

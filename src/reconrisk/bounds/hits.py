@@ -17,6 +17,7 @@ from reconrisk.core.validation import check_probability, check_whole, refuse
 Floats = NDArray[np.float64]
 
 _SMALLEST_TAIL = 1e-280
+_MOST_ATTEMPTS = 10**12
 
 
 @serializable
@@ -33,6 +34,8 @@ class Hits:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attempts", check_whole("attempts", self.attempts))
+        if self.attempts > _MOST_ATTEMPTS:
+            raise refuse("attempts", self.attempts, f"<= {_MOST_ATTEMPTS:g}, the steps of the longest training")
         check_probability("probability", self.probability)
 
     def log_pmf(self, hits: ArrayLike) -> Floats:

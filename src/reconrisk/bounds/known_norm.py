@@ -66,7 +66,7 @@ def from_scratch_success(
     >>> from reconrisk.core.mechanism import Gaussian
     >>> bound = from_scratch_success(Gaussian(noise_multiplier=0.1), dimension=4, norm=2.0, mse=0.3 * 0.04)
     >>> round(bound.value, 3), bound.scope.value
-    (0.253, 'worst case over directions, with known norm')
+    (0.253, 'known norm, direction uniform on the sphere')
     >>> from_scratch_success(Gaussian(noise_multiplier=0.05), dimension=784, norm=1.0, mse=0.6 * 0.0025).value
     1.0
     """
@@ -80,7 +80,7 @@ def from_scratch_success(
         value=probability_from_log(log_value),
         log_value=log_value,
         mechanism=mechanism,
-        scope=Scope.KNOWN_NORM_ANY_DIRECTION,
+        scope=Scope.KNOWN_NORM_UNIFORM_DIRECTION,
         threat=ThreatModel(sees=Sees.EVERY_UPDATE if several else Sees.ONE_UPDATE, knows=_KNOWS),
         reference=_REFERENCE,
         assumptions=(_RELEASE, _DIRECTION, _TOLD) if sampled else (_RELEASE, _DIRECTION),

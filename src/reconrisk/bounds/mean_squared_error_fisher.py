@@ -21,8 +21,7 @@ _INFORMATION = "the information is that of the whole release about the record, o
 _UNBIASED = "the estimate is unbiased in a neighbourhood of the record"
 _BIASED = "the mean of the estimate has the stated Jacobian and bias at this record"
 _SINGULAR = (
-    "the information is singular to working precision: no unbiased estimate of finite variance exists, and other "
-    "estimates are not covered"
+    "the information is singular: no unbiased estimate of finite variance exists, and other estimates are not covered"
 )
 
 
@@ -48,7 +47,8 @@ def mse_lower_bound_from_fisher(
     :math:`\mu(z) - z`, with the matrix only. ``mechanism`` is what the information came from.
     Guarantee: never above the error of the constant guess, where that is passed; eigenvalues are rounded up. Nothing
     about the probability of a good estimate, nor about estimates with another bias.
-    Edge cases: singular information gives inf and says so, unless the Jacobian does not move along its kernel.
+    Edge cases: information that is exactly singular (a diagonal with a zero) gives inf and says so, unless the Jacobian
+    does not move along its kernel; where rounding hides how small an eigenvalue is, it counts as large as it may be.
     Reference: Theorem 2, guo2022.
 
     >>> round(mse_lower_bound_from_fisher(trace=8.0, dimension=2).value, 9)
@@ -108,8 +108,9 @@ def _from_matrix(information: ArrayLike, mean_jacobian: ArrayLike | None, bias: 
 
 
 def _ratios(gains: Floats, values: Floats, error: float) -> Floats:
-    """``gains / values`` with eigenvalues rounded up; inf along the kernel unless the gain is zero."""
-    ratios = np.where(gains > 0, math.inf, 0.0)
-    regular = (gains > 0) & (values > error)
-    ratios[regular] = gains[regular] / (values[regular] + error)
-    return ratios
+    """``gains / values`` with eigenvalues rounded up; inf along the kernel only where it is exact.
+
+    An eigenvalue below its own error may be anything up to that error, so it counts as the error.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(gains > 0, gains / (np.maximum(values, 0.0) + error), 0.0)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.bounds.box_prior import log_ball_in_box
 from reconrisk.bounds.chi_square import log_gammainc
+from reconrisk.bounds.matrices import finite_array
 from reconrisk.core.guarantee import Estimate, probability_from_log
 from reconrisk.core.serialization import serializable
 from reconrisk.core.validation import (
@@ -78,7 +79,7 @@ def uniform_box(*, sides: ArrayLike, mse: float, dimension: int | None = None) -
     >>> uniform_box(sides=1.0, dimension=784, mse=0.06).log_value < -40
     True
     """
-    widths = np.atleast_1d(np.asarray(sides, dtype=float))
+    widths = np.atleast_1d(finite_array("sides", sides, dimensions=(0, 1)))
     if dimension is not None and widths.size == 1:
         widths = np.full(check_whole("dimension", dimension), float(widths[0]))
     if widths.ndim != 1 or (dimension is not None and len(widths) != dimension):
@@ -123,7 +124,7 @@ def candidate_set(weights: ArrayLike, *, candidates: ArrayLike | None = None, ms
     >>> round(candidate_set([0.5, 0.3, 0.2], candidates=[[0.0], [1.0], [5.0]], mse=0.25).value, 12)
     0.8
     """
-    masses = np.asarray(weights, dtype=float)
+    masses = finite_array("weights", weights, dimensions=(1,))
     if masses.ndim != 1 or not len(masses) or not (np.isfinite(masses).all() and (masses >= 0).all()):
         raise refuse("weights", masses.tolist(), "to be nonnegative numbers, one for each candidate")
     if not math.isclose(float(masses.sum()), 1.0, rel_tol=1e-9):
@@ -186,8 +187,15 @@ def _reach(dimension: int, mse: float) -> tuple[int, float]:
     return d, math.sqrt(d * check_nonnegative("mse", mse))
 
 
+def _numbers(name: str, values: ArrayLike) -> Floats:
+    try:
+        return np.asarray(values, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise refuse(name, values, "to be an array of numbers") from error
+
+
 def _rows(name: str, values: ArrayLike) -> Floats:
-    rows = np.asarray(values, dtype=float)
+    rows = _numbers(name, values)
     if rows.ndim < 2 or not rows.size:
         raise refuse(f"{name}.shape", rows.shape, "to be (records, values)", "Reshape each record to one row.")
     if not np.isfinite(rows).all():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from reconrisk.accounting.replace_one import replace_one_order_two
@@ -15,7 +15,16 @@ from reconrisk.core.guarantee import Guarantee, probability_from_log
 from reconrisk.core.law import mse_threshold
 from reconrisk.core.mechanism import NoiseMechanism
 from reconrisk.core.serialization import serializable
-from reconrisk.core.validation import check_positive, check_probability, check_real, check_whole, refuse
+from reconrisk.core.validation import (
+    check_nonnegative,
+    check_positive,
+    check_probability,
+    check_real,
+    check_whole,
+    refuse,
+)
+
+_LEAST_ROOM = 1e-9
 
 
 @serializable
@@ -30,7 +39,8 @@ class Identification:
         if not check_real("log_prior_success", self.log_prior_success) <= 0:
             raise refuse("log_prior_success", self.log_prior_success, "<= 0")
         prior = probability_from_log(self.log_prior_success)
-        if not prior < check_probability("at_most", self.at_most) < 1:
+        room = math.log(check_probability("at_most", self.at_most) or math.ulp(0.0)) - self.log_prior_success
+        if room <= _LEAST_ROOM * max(1.0, -self.log_prior_success) or self.at_most == 1:
             remedy = f"Guessing alone succeeds with {prior:.6g}: allow more than that, and less than 1."
             raise refuse("at_most", self.at_most, f"in (prior_success, 1) = ({prior:.6g}, 1)", remedy)
 
@@ -64,8 +74,8 @@ class FromScratch:
         check_positive("norm", self.norm, "Pass the smallest norm of any record.")
         if not 0 < check_probability("at_most", self.at_most) < 1:
             raise refuse("at_most", self.at_most, "in (0, 1)")
-        if self.dimension * self.mse >= self.norm**2:
-            nearest = self.norm**2 / self.dimension
+        nearest = self.norm * self.norm / self.dimension
+        if check_nonnegative("mse", self.mse) >= nearest:
             raise refuse("mse", self.mse, f"< norm^2/dimension = {nearest:.6g}", "Guessing zero reaches that error.")
 
     @property
@@ -96,7 +106,7 @@ class UnbiasedError:
             raise refuse("diameters", self.diameters, "to hold at least one width")
         for width in self.diameters:
             check_positive("diameters", width, "Pass the width of the range of each value.")
-        most = sum(width**2 for width in self.diameters) / (4 * len(self.diameters))
+        most = sum(width * width for width in self.diameters) / (4 * len(self.diameters))
         if not 0 < check_real("at_least", self.at_least) < most:
             raise refuse("at_least", self.at_least, f"in (0, {most:.6g})", "A constant guess has no larger error.")
 
@@ -107,7 +117,8 @@ class UnbiasedError:
 
     def guarantee(self, mechanism: NoiseMechanism) -> Guarantee:
         """The bound on this risk that ``mechanism`` gives."""
-        return mse_lower_bound_from_rdp(replace_one_order_two(mechanism), diameters=self.diameters)
+        epsilon = replace_one_order_two(mechanism)
+        return replace(mse_lower_bound_from_rdp(epsilon, diameters=self.diameters), mechanism=mechanism)
 
     def __str__(self) -> str:
         """The demand as a clause."""
@@ -115,6 +126,8 @@ class UnbiasedError:
 
 
 Risk: TypeAlias = Identification | FromScratch | UnbiasedError
+
+RISKS = (Identification, FromScratch, UnbiasedError)
 
 
 def identification(

@@ -34,6 +34,7 @@ class SimpleGuesses:
     attack_success: float
     shrinkage_mse: float
     shrinkage_success: float
+    observations: int = 1
 
     @property
     def constant_guess_succeeds(self) -> bool:
@@ -47,7 +48,8 @@ class SimpleGuesses:
             f"At mean squared error {self.mse:.4g} a constant guess {verdict}: "
             f"zero has error {self.zero_guess_mse:.4g}, "
             f"the middle of the data range at most {self.centre_guess_mse:.4g}. "
-            f"James-Stein shrinkage has expected error {self.shrinkage_mse:.4g} and succeeds with probability "
+            f"Given {self.observations} release(s) of the record, James-Stein shrinkage has expected error "
+            f"{self.shrinkage_mse:.4g} and succeeds with probability "
             f"{self.shrinkage_success:.2g}, riess2025's attack {self.attack_mse:.4g} and {self.attack_success:.2g}."
         )
 
@@ -93,6 +95,7 @@ def what_simple_guesses_reach(
         shrinkage_success=_james_stein_success(law.dimension, norm, law.variance, threshold)
         if shrunk
         else law.success(mse=threshold),
+        observations=observations,
     )
 
 

@@ -57,6 +57,10 @@ def calibrate(
     from reconrisk.bounds.calibration import calibrate as solve
     from reconrisk.cli.tables import print_calibration
 
+    if identification is None and (candidates is not None or prior_success is not None):
+        raise InvalidInput("Expected --identification with --candidates or --prior-success: the accepted success.")
+    if from_scratch is None and (psnr is not None or mse is not None or dimension is not None):
+        raise InvalidInput("Expected --from-scratch with --psnr, --mse or --dimension: the accepted success.")
     demands: list[risks.Risk] = []
     if identification is not None:
         demands.append(risks.identification(at_most=identification, candidates=candidates, prior_success=prior_success))

@@ -63,6 +63,7 @@ def risk(
         psnr=psnr,
         data_range=data_range,
         prior_success=stated_prior(prior_success, candidates),
+        delta=delta,
     )
     if plot is not None:
         from reconrisk.reports.corridor import write_corridor
@@ -71,7 +72,7 @@ def risk(
     if as_json:
         typer.echo(to_json(corridor, indent=2))
         return
-    print_corridor(corridor, delta)
+    print_corridor(corridor)
     if plot is not None:
         typer.echo(f"figure: {plot.resolve()}")
 

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from reconrisk.accounting.subsampled import epsilon_of_training
 from reconrisk.bounds.calibration import Calibration
 from reconrisk.bounds.corridor import RiskCorridor
+from reconrisk.core.guarantee import Guarantee, Quantity
+from reconrisk.core.rounding import rounded_down, rounded_up
 
 
-def print_corridor(corridor: RiskCorridor, delta: float) -> None:
+def print_corridor(corridor: RiskCorridor) -> None:
     """The corridor as a table, the sentence for a non-specialist, and the assumptions."""
     console = Console()
     table = Table(
@@ -26,8 +27,7 @@ def print_corridor(corridor: RiskCorridor, delta: float) -> None:
     console.print(table)
     console.print(corridor.sentence())
     console.print(corridor.comparison())
-    epsilon = epsilon_of_training(corridor.mechanism, delta)
-    console.print(f"The training is ({epsilon:.4g}, {delta:g})-differentially private.")
+    console.print(f"The training is ({rounded_up(corridor.epsilon)}, {corridor.delta:g})-differentially private.")
     _print_assumptions(console, (*corridor.identification.assumptions, *corridor.from_scratch.assumptions))
 
 
@@ -35,14 +35,22 @@ def print_calibration(calibration: Calibration) -> None:
     """The setting, what each risk comes to there, and the assumptions."""
     console = Console()
     name = calibration.adjusted.value.replace("_", " ")
-    extreme = "smallest" if name == "noise multiplier" else "largest"
-    console.print(f"The {extreme} {name} that meets every demand is [bold]{calibration.value:.6g}[/bold].")
+    answer = f"[bold]{calibration.shown_value}[/bold]"
+    console.print(f"The {calibration.extreme} {name} that meets every demand is {answer}.")
     table = Table("demand", "attained", "against", title_justify="left")
     for risk, guarantee in zip(calibration.risks, calibration.guarantees, strict=True):
-        table.add_row(str(risk), f"{guarantee.value:.4g}", guarantee.scope.value)
+        table.add_row(str(risk), _attained(guarantee), guarantee.scope.value)
     console.print(table)
-    console.print(f"The training is then ({calibration.epsilon:.4g}, {calibration.delta:g})-differentially private.")
+    console.print(
+        f"The training is then ({rounded_up(calibration.epsilon)}, {calibration.delta:g})-differentially private."
+    )
     _print_assumptions(console, [item for guarantee in calibration.guarantees for item in guarantee.assumptions])
+
+
+def _attained(guarantee: Guarantee) -> str:
+    if guarantee.quantity is Quantity.SUCCESS_PROBABILITY:
+        return rounded_up(guarantee.value)
+    return rounded_down(guarantee.value)
 
 
 def _print_assumptions(console: Console, assumptions: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from enum import Enum
 
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
+from reconrisk.core.rounding import rounded_down, rounded_up
 from reconrisk.core.serialization import serializable
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_probability, check_real, check_whole, refuse
@@ -24,7 +25,7 @@ class Scope(Enum):
     """Against whom a guarantee holds, beyond its threat model."""
 
     ANY_ADVERSARY_WITH_PRIOR = "any adversary with this prior"
-    KNOWN_NORM_ANY_DIRECTION = "worst case over directions, with known norm"
+    KNOWN_NORM_UNIFORM_DIRECTION = "known norm, direction uniform on the sphere"
     UNBIASED_ESTIMATORS = "unbiased estimators, mean squared error only"
 
 
@@ -110,7 +111,8 @@ class Guarantee:
 
     def __str__(self) -> str:
         """The bound as a sentence."""
-        number = f"{self.value:.4g}"
+        upper = self.quantity is Quantity.SUCCESS_PROBABILITY
+        number = rounded_up(self.value) if upper else rounded_down(self.value)
         if self.log_value is not None and _SMALLEST >= self.value > 0:
             number = f"exp({self.log_value:.6g})"
         return f"{self.quantity.value} {number} ({self.scope.value}; {self.reference})"

@@ -58,6 +58,15 @@ class Law(ABC):
         check_probability("probability", probability)
         return self.quantile_from_log(math.log(probability) if probability > 0 else -math.inf)
 
+    def psnr_quantile(self, probability: float, *, data_range: float = 1.0) -> float:
+        """The peak signal-to-noise ratio in dB that is reached or exceeded with this probability."""
+        return psnr_from_mse(self.quantile(probability), data_range=data_range)
+
+    def psnr_pdf(self, psnr: float, *, data_range: float = 1.0) -> float:
+        """Density of the peak signal-to-noise ratio in dB."""
+        error = mse_from_psnr(psnr, data_range=data_range)
+        return float(self.pdf(error)) * error * math.log(10) / 10
+
     def __repr__(self) -> str:
         """Whose law it is, and that it bounds nobody else."""
         return (
@@ -83,7 +92,10 @@ def mse_from_psnr(psnr: float, *, data_range: float) -> float:
     check_positive("data_range", data_range, "Pass the largest minus the smallest value the data may take.")
     if abs(psnr) > _LARGEST_PSNR:
         raise refuse("psnr", psnr, f"between -{_LARGEST_PSNR:g} and {_LARGEST_PSNR:g} dB", "Pass it in decibel.")
-    return float(data_range**2 * 10.0 ** (-psnr / 10))
+    threshold = float(data_range * data_range * 10.0 ** (-psnr / 10))
+    if not 0 < threshold < math.inf:
+        raise refuse("data_range", data_range, "to give an error that is a float", "State the range of the values.")
+    return threshold
 
 
 def psnr_from_mse(mse: float, *, data_range: float) -> float:

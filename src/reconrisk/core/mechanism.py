@@ -38,8 +38,13 @@ class Gaussian:
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive("noise_multiplier", self.noise_multiplier, "Without noise there is no guarantee to compute.")
-        check_positive("clip_norm", self.clip_norm, "Pass the norm used in training.")
+        noise = check_positive(
+            "noise_multiplier", self.noise_multiplier, "Without noise there is no guarantee to compute."
+        )
+        object.__setattr__(self, "noise_multiplier", noise)
+        object.__setattr__(
+            self, "clip_norm", check_positive("clip_norm", self.clip_norm, "Pass the norm used in training.")
+        )
 
     @property
     def noise_std(self) -> float:
@@ -66,10 +71,9 @@ class PoissonSampled:
                 "to be Gaussian",
                 "Sample first, then repeat: Repeated(PoissonSampled(Gaussian)).",
             )
-        check_probability("sampling_probability", self.sampling_probability)
-        check_positive(
-            "sampling_probability", self.sampling_probability, "A record that is never sampled is not released."
-        )
+        rate = check_probability("sampling_probability", self.sampling_probability)
+        check_positive("sampling_probability", rate, "A record that is never sampled is not released.")
+        object.__setattr__(self, "sampling_probability", rate)
 
 
 @serializable
@@ -127,7 +131,7 @@ class PureDP:
     neighbouring: Neighbouring
 
     def __post_init__(self) -> None:
-        check_nonnegative("epsilon", self.epsilon)
+        object.__setattr__(self, "epsilon", check_nonnegative("epsilon", self.epsilon))
         object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
 
 
@@ -141,8 +145,8 @@ class ApproximateDP:
     neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        check_nonnegative("epsilon", self.epsilon)
-        check_probability("delta", self.delta)
+        object.__setattr__(self, "epsilon", check_nonnegative("epsilon", self.epsilon))
+        object.__setattr__(self, "delta", check_probability("delta", self.delta))
         object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
 
 
@@ -181,7 +185,7 @@ class ZeroConcentratedDP:
     neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        check_nonnegative("rho", self.rho)
+        object.__setattr__(self, "rho", check_nonnegative("rho", self.rho))
         object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
 
 
@@ -194,7 +198,7 @@ class GaussianDP:
     neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        check_nonnegative("mu", self.mu)
+        object.__setattr__(self, "mu", check_nonnegative("mu", self.mu))
         object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
 
 
@@ -210,12 +214,10 @@ Mechanism: TypeAlias = (
 
 
 def _checked_relation(neighbouring: object) -> Neighbouring:
-    try:
-        return Neighbouring(neighbouring)
-    except ValueError as error:
-        raise refuse(
-            "neighbouring", neighbouring, "to be Neighbouring.ADD_OR_REMOVE or Neighbouring.REPLACE_ONE"
-        ) from error
+    for relation in Neighbouring:
+        if neighbouring in (relation, relation.value, relation.name.lower()):
+            return relation
+    raise refuse("neighbouring", neighbouring, "to be 'add_or_remove' or 'replace_one'")
 
 
 def dp_sgd(

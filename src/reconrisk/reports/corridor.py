@@ -16,7 +16,12 @@ def write_corridor(path: Path, corridor: RiskCorridor, curve: CorridorCurve) -> 
 
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     axis = figure.subplots()
-    axis.loglog(curve.mse, _shown(curve.from_scratch), color="tab:blue", label="any attack, norm known (guarantee)")
+    axis.loglog(
+        curve.mse,
+        _shown(curve.from_scratch),
+        color="tab:blue",
+        label="any attack, norm known, direction uniform (guarantee)",
+    )
     axis.loglog(
         curve.mse, _shown(curve.attack), color="tab:blue", linestyle=":", label="riess2025's attack (law, no bound)"
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.validation import refuse
 
 Picture = NDArray[np.float32]
 
@@ -21,6 +22,7 @@ _GAP = 20
 _LINE = 26
 _TEXT = 15
 _NARROWEST = 2
+_FORMATS = (".png", ".svg", ".pdf")
 
 
 def write_comparison(
@@ -52,6 +54,8 @@ def write_comparison(
 
 def save_figure(figure: Any, path: Path) -> Path:
     """Write a matplotlib figure to ``path`` at once: a crash leaves no half-written file."""
+    if Path(path).suffix not in _FORMATS:
+        raise refuse("path", str(path), f"to end in one of {', '.join(_FORMATS)}")
     return _write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))
 
 
