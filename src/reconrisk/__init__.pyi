@@ -26,6 +26,7 @@ from .core.mechanism import Gaussian as Gaussian
 from .core.mechanism import GaussianDP as GaussianDP
 from .core.mechanism import Neighbouring as Neighbouring
 from .core.mechanism import PoissonSampled as PoissonSampled
+from .core.mechanism import PrivacyCurve as PrivacyCurve
 from .core.mechanism import PureDP as PureDP
 from .core.mechanism import RenyiDP as RenyiDP
 from .core.mechanism import Repeated as Repeated

@@ -7,17 +7,22 @@ from dp_accounting.rdp import RdpAccountant
 
 from reconrisk.accounting.events import mechanism_from_event
 from reconrisk.accounting.renyi import renyi_curve
+from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import (
+    ApproximateDP,
     Composed,
     Gaussian,
     Neighbouring,
     PoissonSampled,
+    PrivacyCurve,
     PureDP,
     RenyiDP,
     Repeated,
     ZeroConcentratedDP,
+    dp_sgd,
 )
+from reconrisk.core.serialization import from_json, to_json
 
 GAUSSIAN = dp_event.GaussianDpEvent(1.5)
 SAMPLED = dp_event.PoissonSampledDpEvent(0.1, GAUSSIAN)
@@ -82,7 +87,6 @@ def test_a_replaced_record_in_a_full_batch_has_four_times_the_divergence():
         dp_event.SelfComposedDpEvent(GAUSSIAN, 0),
         dp_event.SampledWithReplacementDpEvent(100, 10, GAUSSIAN),
         dp_event.ComposedDpEvent([GAUSSIAN, dp_event.NonPrivateDpEvent()]),
-        dp_event.DiscreteLaplaceDpEvent(1.0, 1),
     ],
 )
 def test_events_without_a_guarantee_are_refused_by_name(event):
@@ -103,3 +107,44 @@ def test_no_noise_is_refused():
 def test_curves_hold_only_finite_numbers():
     mechanism = mechanism_from_event(dp_event.ComposedDpEvent([SAMPLED, dp_event.ZCDpEvent(0.1, xi=0.2)]))
     assert all(math.isfinite(value) and value > 0 for value in mechanism.epsilons)
+
+
+def test_what_only_the_loss_accountant_knows_becomes_a_curve_on_the_safe_side():
+    mixture = dp_event.MixtureOfGaussiansDpEvent(1.0, [0, 1], [0.9, 0.1])  # one Poisson-subsampled Gaussian step
+    curve = mechanism_from_event(mixture)
+    assert isinstance(curve, PrivacyCurve)
+    exact = success_upper_bound(dp_sgd(noise_multiplier=1.0, sampling_probability=0.1), prior_success=0.1).value
+    assert exact <= success_upper_bound(curve, prior_success=0.1).value <= exact + 1e-4
+
+
+def test_a_discrete_laplace_event_is_never_below_the_best_test():
+    curve = mechanism_from_event(dp_event.DiscreteLaplaceDpEvent(0.5, 1))
+    support = np.arange(-80, 81)
+    without, shifted = np.exp(-0.5 * np.abs(support)), np.exp(-0.5 * np.abs(support - 1))
+    without, shifted = without / without.sum(), shifted / shifted.sum()
+    order = np.argsort(-shifted / without, kind="stable")  # Neyman-Pearson: the most telling outcomes first
+    sizes, powers = np.cumsum(without[order]), np.cumsum(shifted[order])
+    power = np.interp(0.1, np.append(0.0, sizes), np.append(0.0, powers))
+    assert power <= success_upper_bound(curve, prior_success=0.1).value <= power * 1.05
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "deltas", "message"),
+    [
+        ((), (), "one value for each"),
+        ((1.0,), (0.1, 0.2), "one value"),
+        ((-1.0,), (0.1,), "epsilons"),
+        ((1.0,), (2.0,), "deltas"),
+    ],
+)
+def test_curves_that_make_no_sense_are_refused(epsilons, deltas, message):
+    with pytest.raises(InvalidInput, match=message):
+        PrivacyCurve(epsilons, deltas)
+
+
+def test_a_curve_is_as_good_as_its_best_point():
+    points = [ApproximateDP(0.5, 0.2), ApproximateDP(2.0, 1e-3)]
+    curve = PrivacyCurve(tuple(each.epsilon for each in points), tuple(each.delta for each in points))
+    alone = [success_upper_bound(each, prior_success=0.05).value for each in points]
+    assert success_upper_bound(curve, prior_success=0.05).value == min(alone)
+    assert from_json(to_json(curve)) == curve

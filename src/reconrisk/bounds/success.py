@@ -28,6 +28,7 @@ from reconrisk.core.mechanism import (
     Mechanism,
     Neighbouring,
     PoissonSampled,
+    PrivacyCurve,
     PureDP,
     RenyiDP,
     Repeated,
@@ -71,7 +72,7 @@ def success_upper_bound(
     Poisson-subsampled, schedules       certified composition of privacy losses
     epsilon-DP, replaced record         kappa e^eps / (1 + kappa (e^eps - 1))
     epsilon-DP, added or removed        min(kappa e^eps, 1 - e^-eps (1 - kappa))
-    (epsilon, delta)-DP                 min(kappa e^eps + delta, 1 - e^-eps (1 - delta - kappa))
+    (epsilon, delta)-DP, curves of it   min(kappa e^eps + delta, 1 - e^-eps (1 - delta - kappa)), least over the curve
     Renyi DP                            two-point form at the best order
     rho-zCDP                            exp(-(sqrt(log 1/kappa) - sqrt rho)^2), or the two-point form if smaller
     ==================================  =====================================================================
@@ -173,6 +174,12 @@ def _from_approximate(mechanism: ApproximateDP, log_prior: float, accuracy: floa
     return _Bound(log_success, Reference("Corollary 3 with delta, both directions", "balle2022"), (_STATED,))
 
 
+def _from_curve(mechanism: PrivacyCurve, log_prior: float, accuracy: float) -> _Bound:
+    pairs = zip(mechanism.epsilons, mechanism.deltas, strict=True)
+    log_success = min(log_success_from_approximate(epsilon, delta, log_prior) for epsilon, delta in pairs)
+    return _Bound(log_success, Reference("Corollary 3 with delta at the best epsilon", "balle2022"), (_STATED,))
+
+
 def _from_renyi(mechanism: RenyiDP, log_prior: float, accuracy: float) -> _Bound:
     orders, epsilons = np.array(mechanism.orders), np.array(mechanism.epsilons)
     log_success = log_success_from_renyi(orders, epsilons, log_prior)
@@ -196,6 +203,7 @@ _RULES: dict[type, Callable[[Any, float, float], _Bound]] = {
     Composed: _from_noise,
     PureDP: _from_pure,
     ApproximateDP: _from_approximate,
+    PrivacyCurve: _from_curve,
     RenyiDP: _from_renyi,
     ZeroConcentratedDP: _from_zero_concentrated,
     GaussianDP: _from_gaussian_dp,

@@ -2,7 +2,7 @@
 
 A mechanism is described by what it does (:class:`Gaussian`, :class:`PoissonSampled`, :class:`Repeated`,
 :class:`Composed`) or, where only that is known, by the privacy guarantee it carries (:class:`PureDP`,
-:class:`ApproximateDP`, :class:`RenyiDP`, :class:`ZeroConcentratedDP`, :class:`GaussianDP`).
+:class:`ApproximateDP`, :class:`PrivacyCurve`, :class:`RenyiDP`, :class:`ZeroConcentratedDP`, :class:`GaussianDP`).
 """
 
 from __future__ import annotations
@@ -152,6 +152,27 @@ class ApproximateDP:
 
 @serializable
 @dataclass(frozen=True)
+class PrivacyCurve:
+    """Any mechanism with (``epsilons[i]``, ``deltas[i]``)-differential privacy for every i.
+
+    >>> PrivacyCurve(epsilons=(0.0, 1.0), deltas=(0.4, 0.1)).neighbouring
+    <Neighbouring.ADD_OR_REMOVE: 'one record added or removed'>
+    """
+
+    epsilons: tuple[float, ...]
+    deltas: tuple[float, ...]
+    neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilons", tuple(check_nonnegative("epsilons", each) for each in self.epsilons))
+        object.__setattr__(self, "deltas", tuple(check_probability("deltas", each) for each in self.deltas))
+        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+        if not self.epsilons or len(self.epsilons) != len(self.deltas):
+            raise refuse("deltas", self.deltas, f"to have one value for each of {len(self.epsilons)} >= 1 epsilons")
+
+
+@serializable
+@dataclass(frozen=True)
 class RenyiDP:
     """Any mechanism with (``orders[i]``, ``epsilons[i]``)-Renyi differential privacy for every i.
 
@@ -205,12 +226,10 @@ class GaussianDP:
 NoiseMechanism: TypeAlias = Gaussian | PoissonSampled | Repeated | Composed
 """Mechanisms described by what they do."""
 
-StatedPrivacy: TypeAlias = PureDP | ApproximateDP | RenyiDP | ZeroConcentratedDP | GaussianDP
+StatedPrivacy: TypeAlias = PureDP | ApproximateDP | PrivacyCurve | RenyiDP | ZeroConcentratedDP | GaussianDP
 """Mechanisms described by the guarantee they carry."""
 
-Mechanism: TypeAlias = (
-    Gaussian | PoissonSampled | Repeated | Composed | PureDP | ApproximateDP | RenyiDP | ZeroConcentratedDP | GaussianDP
-)
+Mechanism: TypeAlias = NoiseMechanism | StatedPrivacy
 
 
 def _checked_relation(neighbouring: object) -> Neighbouring:
