@@ -37,14 +37,14 @@ IDX = bytes([0, 0, 8, 3]) + struct.pack(">3I", 4, 48, 64) + PIXELS.tobytes()
 PYTHON = {"data": PIXELS, "labels": [0, 1, 2, 3], "filenames": ["a"] * 4}
 SAMPLES: dict[str, bytes] = {
     "images-idx3-ubyte": IDX,
-    "images-idx3-ubyte.gz": gzip.compress(IDX),
+    "images-idx3-ubyte.gz": gzip.compress(IDX, mtime=0),
     "data_batch_1.bin": np.hstack([np.arange(4, dtype=np.uint8)[:, None], PIXELS]).tobytes(),
     "batch-2": pickle.dumps(PYTHON, protocol=2),
     "batch-4": pickle.dumps(PYTHON, protocol=4),
     "batch-5": pickle.dumps(PYTHON, protocol=5),
     "a.npz": npz_bytes(),
     "a.csv": CSV.encode(),
-    "b.csv.gz": gzip.compress(CSV.encode()),
+    "b.csv.gz": gzip.compress(CSV.encode(), mtime=0),
     "adult.data": ADULT.encode(),
     "png/a.png": image_bytes("PNG"),
     "jpeg/a.jpg": image_bytes("JPEG"),
