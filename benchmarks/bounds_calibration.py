@@ -1,6 +1,6 @@
 """Smallest noise at which identification from prior .1 stays below .2: q=.01, T=10,000.
 
-The truth is 2.37942; a smaller answer is unsafe. riskcal is given brackets around it: with its default one it takes minutes.
+The truth is 2.37942; a smaller answer is unsafe. riskcal is given brackets: with its default one it takes minutes.
 """
 
 from __future__ import annotations
