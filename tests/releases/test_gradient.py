@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.releases import GradientMap
+from reconrisk.releases import GradientMap, HardClip, SmoothClip
 
 
 @given(seed=st.integers(0, 1000), batch=st.integers(1, 4))
@@ -41,12 +41,57 @@ def test_batch_norm_and_frozen_layers_follow_the_precision_of_the_records(dtype)
     assert released["3.bias"].dtype == dtype
 
 
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d(2), nn.Dropout(0.5)])
-def test_layers_that_draw_or_remember_are_refused_in_training_mode(layer):
-    model = nn.Sequential(nn.Linear(2, 2), layer)
-    with pytest.raises(InvalidInput, match=rf"1\.training=True to be False for {type(layer).__name__}"):
+def test_dropout_is_refused_in_training_mode():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+    with pytest.raises(InvalidInput, match=r"1\.training=True to be False for Dropout. Call model.eval\(\) first"):
         GradientMap(model)(torch.ones(2, 2), torch.tensor([0, 1]))
     GradientMap(model.eval())(torch.ones(2, 2), torch.tensor([0, 1]))
+
+
+def test_batch_norm_in_training_mode_uses_the_batch_and_leaves_the_running_statistics_alone():
+    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    inputs, labels = torch.rand(5, 2), torch.tensor([0, 1, 0, 1, 1])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    released = GradientMap(model)(inputs, labels)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    nn.functional.cross_entropy(model(inputs), labels).backward()
+    torch.testing.assert_close(released["0.weight"], model[0].weight.grad)
+
+
+def test_batch_norm_in_training_mode_cannot_be_clipped_per_record():
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    with pytest.raises(InvalidInput, match=r"1\.training=True to be False for BatchNorm1d.*group_norm"):
+        GradientMap(model, reduction="sum", clip=HardClip(1.0))(torch.ones(2, 2), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("clip", [HardClip(0.2), SmoothClip(0.2), HardClip(1e3)])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_clipped_gradients_are_those_of_single_records_added(clip, reduction):
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    inputs, labels = torch.rand(4, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 1])
+    released = GradientMap(model, reduction=reduction, clip=clip)(inputs, labels)
+    total = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    for record, label in zip(inputs, labels, strict=True):
+        single = GradientMap(model)(record[None], label[None])
+        norm = torch.cat([value.flatten() for value in single.values()]).norm()
+        for name, value in single.items():
+            total[name] += value * clip.factor(norm) / (4 if reduction == "mean" else 1)
+    for name, value in total.items():
+        torch.testing.assert_close(released[name], value)
+
+
+def test_chosen_layers_are_released_also_if_frozen():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).requires_grad_(False)
+    assert list(GradientMap(model, parameters=["1"])(torch.ones(1, 2), torch.tensor([0]))) == ["1.weight", "1.bias"]
+    with pytest.raises(InvalidInput, match=r"parameters='2' to name one of 0\.weight, 0\.bias"):
+        GradientMap(model, parameters=["2"])(torch.ones(1, 2), torch.tensor([0]))
+    with pytest.raises(InvalidInput, match="to name at least one parameter"):
+        GradientMap(model)(torch.ones(1, 2), torch.tensor([0]))
+
+
+def test_clip_needs_a_stated_reduction():
+    with pytest.raises(InvalidInput, match="reduction=None to be stated with clip"):
+        GradientMap(nn.Linear(2, 2), clip=HardClip(1.0))
 
 
 def test_it_is_differentiable_in_the_records():

@@ -1,5 +1,7 @@
 """Forward maps from a record to what leaves the machine, with their derivatives."""
 
-from reconrisk.releases.gradient import GradientMap
+from reconrisk.releases.clipping import HardClip, SmoothClip
+from reconrisk.releases.gradient import GradientMap, GradientRelease
+from reconrisk.releases.release import ForwardRelease, Linearized, Release
 
-__all__ = ["GradientMap"]
+__all__ = ["ForwardRelease", "GradientMap", "GradientRelease", "HardClip", "Linearized", "Release", "SmoothClip"]

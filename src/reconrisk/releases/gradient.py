@@ -1,29 +1,36 @@
-"""The gradient of a training loss as a forward map from candidate records."""
+"""The gradient of a training loss: as a forward map from candidate records, and released at private ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.releases.clipping import Clip
+from reconrisk.releases.per_example import gradient_norms
+from reconrisk.releases.release import Release, check_labels, check_records
+from reconrisk.releases.state import LossFunction, ModelState, check_mode, model_state, record_losses
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]
+Reduction = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True, eq=False)
 class GradientMap:
     r"""Records and labels to the gradient of their loss with respect to the parameters of ``model``.
 
-    .. math:: g(x, y) = \nabla_\theta \, \ell(f_\theta(x), y)
+    .. math:: g(x, y) = \nabla_\theta \, \ell(f_\theta(x), y), \quad\text{clipped:}\quad \sum_i s(|g_i|)\, g_i
 
     Assumes: the parameters stay as they are; ``loss_fn`` maps outputs and labels to one number for the batch.
-    Edge cases: frozen parameters (``requires_grad=False``) are not part of the release; batch norm and dropout must be
-    in eval mode.
+    Notation: without ``reduction`` the loss of the batch is what ``loss_fn`` makes of it; with "mean" or "sum" it is
+    that of the records' own losses. ``parameters`` names the released ones or their layers. With ``clip`` each record's
+    gradient is clipped before they are added ("sum") or averaged ("mean").
+    Edge cases: frozen parameters (``requires_grad=False``) are not part of the release unless named; batch norm in
+    training mode uses the statistics of the batch and leaves the running ones alone, but cannot be clipped per record;
+    dropout must be in eval mode.
 
     >>> model = nn.Linear(2, 2)
     >>> gradient = GradientMap(model, nn.functional.cross_entropy)(torch.ones(1, 2), torch.tensor([0]))
@@ -33,42 +40,69 @@ class GradientMap:
 
     model: nn.Module
     loss_fn: LossFunction = nn.functional.cross_entropy
+    reduction: Reduction | None = None
+    parameters: Sequence[str] | None = None
+    clip: Clip | None = None
+
+    def __post_init__(self) -> None:
+        if self.reduction not in (None, "mean", "sum"):
+            raise refuse("reduction", self.reduction, 'to be "mean", "sum" or None')
+        if self.clip is not None and self.reduction is None:
+            raise refuse("reduction", None, "to be stated with clip", 'Clipped gradients are added: reduction="sum".')
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The gradient, differentiable with respect to ``inputs``."""
         check_not_empty("inputs", inputs)
-        if len(inputs) != len(labels):
-            raise InvalidInput(f"Expected one label per record, {len(inputs)} records came with {len(labels)} labels.")
-        _check_mode(self.model)
-        released, fixed = self._state(inputs.dtype)
+        check_labels(inputs, labels)
+        check_mode(self.model, batch_norm=self.clip is None)
+        state = self.state(inputs.dtype)
+        if self.clip is None:
+            factors = inputs.new_ones(len(inputs))
+        else:
+            factors = self.clip.factor(gradient_norms(state, self.loss_fn, inputs, labels))
+        if self.reduction == "mean":
+            factors = factors / len(inputs)
 
         def loss(values: dict[str, Tensor]) -> Tensor:
-            return self.loss_fn(functional_call(self.model, {**fixed, **values}, (inputs,)), labels)
+            outputs = state.outputs(inputs, values)
+            if self.reduction is None:
+                return self.loss_fn(outputs, labels)
+            return (factors * record_losses(self.loss_fn, outputs, labels)).sum()
 
-        gradient: dict[str, Tensor] = torch.func.grad(loss)(released)
+        gradient: dict[str, Tensor] = torch.func.grad(loss)(state.released)
         return gradient
 
-    def _state(self, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Parameters whose gradient is released, and everything else, in the precision of the records."""
-
-        def cast(value: Tensor) -> Tensor:
-            return value.detach().to(dtype) if value.is_floating_point() else value.detach()
-
-        parameters = dict(self.model.named_parameters())
-        released = {name: cast(value) for name, value in parameters.items() if value.requires_grad}
-        everything = {**parameters, **dict(self.model.named_buffers())}
-        return released, {name: cast(value) for name, value in everything.items() if name not in released}
+    def state(self, dtype: torch.dtype) -> ModelState:
+        """The released parameters and everything else, in the precision of the records."""
+        return model_state(self.model, dtype, parameters=self.parameters)
 
 
-def _check_mode(model: nn.Module) -> None:
-    """Layers that change or draw something in training mode are no function of the record."""
-    for name, layer in model.named_modules():
-        tracks = getattr(layer, "track_running_stats", False)
-        drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
-        if layer.training and (tracks or drops):
-            raise refuse(
-                f"{name or 'model'}.training",
-                True,
-                f"to be False for {type(layer).__name__}",
-                "Call model.eval() first.",
-            )
+@dataclass(frozen=True, eq=False)
+class GradientRelease(Release):
+    """The gradient of ``model`` on private records: what a client sends, or a step of training uses.
+
+    ``reduction``, ``parameters`` and ``clip`` are those of :class:`GradientMap`: "what does the last layer alone leak?"
+    is ``parameters=["head"]``, the sum of DP-SGD before noise ``clip=HardClip(1.0), reduction="sum"``.
+
+    >>> release = GradientRelease(nn.Linear(2, 2), nn.functional.cross_entropy, torch.ones(1, 2), torch.tensor([0]))
+    >>> sorted(release.value())
+    ['bias', 'weight']
+    """
+
+    model: nn.Module
+    loss_fn: LossFunction
+    inputs: Tensor
+    labels: Tensor
+    reduction: Reduction | None = None
+    parameters: Sequence[str] | None = None
+    clip: Clip | None = None
+
+    def __post_init__(self) -> None:
+        check_records(self.inputs, self.labels)
+        check_mode(self.model, batch_norm=self.clip is None)
+        self.forward.state(self.inputs.dtype)
+
+    @property
+    def forward(self) -> GradientMap:
+        """The map from candidate records to their gradient."""
+        return GradientMap(self.model, self.loss_fn, self.reduction, self.parameters, self.clip)

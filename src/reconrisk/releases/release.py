@@ -112,6 +112,11 @@ def check_records(inputs: Tensor, labels: Tensor) -> None:
     if not inputs.is_floating_point():
         raise refuse("inputs.dtype", inputs.dtype, "to be floating point", "Convert with inputs.float().")
     check_all_finite("inputs", inputs, "Remove or impute what is missing.")
+    check_labels(inputs, labels)
+
+
+def check_labels(inputs: Tensor, labels: Tensor) -> None:
+    """Refuse labels that are not one per record."""
     if len(inputs) != len(labels):
         raise InvalidInput(f"Expected one label per record, {len(inputs)} records came with {len(labels)} labels.")
 

@@ -1,0 +1,166 @@
+r"""How much each record moves the clipped gradient: the inner loop of Fisher accounting, for whole batches.
+
+With u drawn from the standard normal over parameters, :math:`E|J_i^T u|^2 = |J_i|_F^2`, where
+:math:`J_i = \partial g_i/\partial x_i`. One backward pass through the gradient of the batch gives :math:`J_i^T u` for
+every record i, since record i moves only its own gradient; no per-record gradients are formed. The same pass, taken by
+weights on the records' losses, gives :math:`\langle g_i, u\rangle`; and :math:`J_i^T g_i` is half the derivative of
+:math:`|g_i|^2`. With the clip factor s they make up
+:math:`J_c^T u = s J^T u + s' \langle g, u\rangle J^T g/|g|`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.core.validation import check_whole
+from reconrisk.releases.clipping import Clip
+from reconrisk.releases.per_example import LayerRecorder, squared_norms
+from reconrisk.releases.release import check_records
+from reconrisk.releases.state import LossFunction, ModelState, check_mode, model_state, record_losses
+
+CHUNK = 200
+"""Records per graph: enough to fill matrix products, few enough to need less memory than a training step."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedProbes:
+    """Samples of how much records move their clipped gradients, for noise of unit standard deviation.
+
+    ``squares`` has one row per probe and one column per record, each an unbiased sample of :math:`|J_c|_F^2`.
+    ``radial`` is :math:`|J_c^T u|^2`, exactly, for the direction u of the record's own gradient. ``norms`` are those of
+    the clipped gradients.
+    """
+
+    squares: Tensor
+    radial: Tensor
+    norms: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedLinearization:
+    """The derivative of clipped gradients at a chunk of records, ready for any number of probes."""
+
+    _leaf: Tensor
+    _weights: Tensor
+    _gradient: Sequence[Tensor]
+    _along: Tensor
+    _norms: Tensor
+    _clip: Clip | None
+
+    def pull(self, cotangents: Sequence[Tensor]) -> Tensor:
+        """``J_c^T u`` for each record, where u weighs the parameters."""
+        pulled, products = torch.autograd.grad(
+            self._gradient, (self._leaf, self._weights), cotangents, retain_graph=True, materialize_grads=True
+        )
+        if self._clip is None:
+            return pulled
+        factor, slope = self._clip.factor(self._norms), self._clip.slope(self._norms)
+        return _spread(factor, pulled) + _spread(slope * products, self._along)
+
+    def radial(self) -> Tensor:
+        """``J_c^T u`` for each record, where u is the direction of its own gradient: ``(s + s'|g|) J^T g / |g|``."""
+        if self._clip is None:
+            return self._along
+        return _spread(self._clip.factor(self._norms) + self._clip.slope(self._norms) * self._norms, self._along)
+
+    def clipped_norms(self) -> Tensor:
+        """Norms of the clipped gradients."""
+        return self._norms if self._clip is None else self._clip.factor(self._norms) * self._norms
+
+
+def probe_clipped_gradients(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    clip: Clip | None,
+    probes: int,
+    rng: torch.Generator,
+    state: Mapping[str, Tensor] | None = None,
+    parameters: Sequence[str] | None = None,
+) -> ClippedProbes:
+    r"""Unbiased samples of :math:`|J_c|_F^2` for every record, by ``probes`` backward passes over the batch.
+
+    Assumes: each record's outputs depend on that record alone (batch norm in eval mode).
+    Notation: ``state`` replaces the module's own parameters and buffers by name.
+    Guarantee: memory does not grow with records times parameters. A record whose gradient is zero has radial part zero.
+    Edge cases: layers without a rule in :mod:`reconrisk.releases.per_example` cost one gradient per record once.
+    Reference: Algorithm 1 and equation 5, guo2022, with random directions of parameters instead of coordinates of x.
+
+    >>> model = nn.Linear(3, 1, bias=False)
+    >>> result = probe_clipped_gradients(model, lambda output, label: output.sum(), torch.ones(2, 3), torch.zeros(2),
+    ...                                  clip=None, probes=2000, rng=torch.Generator().manual_seed(0))
+    >>> result.squares.mean(0).round()  # the gradient is the record itself, so J is the identity
+    tensor([3., 3.])
+    """
+    check_records(inputs, labels)
+    check_whole("probes", probes)
+    check_mode(model)
+    tensors = model_state(model, inputs.dtype, parameters=parameters, state=state)
+    parts = []
+    for point in linearizations(tensors, loss_fn, inputs, labels, clip=clip):
+        squares = [_squares(point.pull(_normal(tensors, rng))) for _ in range(probes)]
+        parts.append((torch.stack(squares), _squares(point.radial()), point.clipped_norms()))
+    return ClippedProbes(*(torch.cat(part, dim=-1) for part in zip(*parts, strict=True)))
+
+
+def linearizations(
+    state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor, *, clip: Clip | None
+) -> Iterator[ClippedLinearization]:
+    """Linearisations of the clipped gradients, chunk by chunk of the records."""
+    ruled = _rules_hold(state, loss_fn, inputs[:1], labels[:1])
+    for records, targets in zip(inputs.split(CHUNK), labels.split(CHUNK), strict=True):
+        yield _linearization(state, loss_fn, records, targets, clip, ruled)
+
+
+def _linearization(
+    state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor, clip: Clip | None, ruled: bool
+) -> ClippedLinearization:
+    leaf = inputs.detach().clone().requires_grad_()
+    weights = leaf.new_ones(len(leaf)).requires_grad_()
+    parameters = {name: value.detach().requires_grad_() for name, value in state.released.items()}
+    recorder = LayerRecorder(state)
+    with torch.enable_grad():
+        with recorder.recording():
+            outputs = state.outputs(leaf, parameters)
+        loss = (weights * record_losses(loss_fn, outputs, labels)).sum()
+        tensors = [*parameters.values(), *recorder.outputs]
+        gradients = torch.autograd.grad(loss, tensors, create_graph=True, materialize_grads=True)
+        gradient, output_gradients = gradients[: len(parameters)], gradients[len(parameters) :]
+        squares = recorder.squares(output_gradients) if ruled else squared_norms(state, loss_fn, leaf, labels)
+        (slope,) = torch.autograd.grad(squares.sum() / 2, leaf, retain_graph=True, materialize_grads=True)
+    norms = squares.detach().sqrt()
+    along = _spread(1 / norms.clamp_min(torch.finfo(norms.dtype).tiny), slope)
+    return ClippedLinearization(leaf, weights, gradient, along, norms, clip)
+
+
+def _rules_hold(state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> bool:
+    """Whether the rules of the layers give the norm of a record's gradient: a module may use its weights otherwise."""
+    recorder = LayerRecorder(state)
+    if not recorder.complete:
+        return False
+    leaf = inputs.detach().clone().requires_grad_()
+    with torch.enable_grad(), recorder.recording():
+        loss = record_losses(loss_fn, state.outputs(leaf), labels).sum()
+        gradients = torch.autograd.grad(loss, recorder.outputs, materialize_grads=True)
+    by_rules, directly = recorder.squares(gradients), squared_norms(state, loss_fn, inputs, labels)
+    return torch.allclose(by_rules, directly, rtol=1e-3)
+
+
+def _normal(state: ModelState, rng: torch.Generator) -> list[Tensor]:
+    values = state.released.values()
+    return [torch.randn(value.shape, generator=rng, dtype=value.dtype, device=value.device) for value in values]
+
+
+def _squares(pulled: Tensor) -> Tensor:
+    return pulled.flatten(1).square().sum(1)
+
+
+def _spread(factors: Tensor, records: Tensor) -> Tensor:
+    """Each record times its factor."""
+    return factors.reshape(-1, *(1 for _ in records.shape[1:])) * records

@@ -1,0 +1,106 @@
+"""The parameters of a module as values: which are released, which stay fixed, in which precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.validation import refuse
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelState:
+    """A module's tensors, detached from it: ``released`` parameters by name, and everything else it needs."""
+
+    model: nn.Module
+    released: dict[str, Tensor]
+    fixed: dict[str, Tensor]
+
+    def outputs(self, inputs: Tensor, released: Mapping[str, Tensor] | None = None) -> Tensor:
+        """What the module computes, with other values for the released parameters if given; it stays as it is."""
+        values = {**self.fixed, **(self.released if released is None else released)}
+        buffers = {
+            name: value.clone() for name, value in self.fixed.items() if name in dict(self.model.named_buffers())
+        }
+        outputs: Tensor = functional_call(self.model, {**values, **buffers}, (inputs,))
+        return outputs
+
+
+def model_state(
+    model: nn.Module,
+    dtype: torch.dtype,
+    *,
+    parameters: Iterable[str] | None = None,
+    state: Mapping[str, Tensor] | None = None,
+) -> ModelState:
+    """The tensors of ``model``, or those of ``state`` under the same names, in precision ``dtype``.
+
+    ``parameters`` names the released ones, whole layers included ("head" stands for "head.weight" and "head.bias");
+    without it all that require gradients are released.
+    """
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    names = trained if parameters is None else _chosen(parameters, [name for name, _ in model.named_parameters()])
+    if not names:
+        raise refuse("parameters", [], "to name at least one parameter", "Call model.requires_grad_() or name some.")
+    values = {**own, **{name: value for name, value in (state or {}).items() if name in own}}
+
+    def cast(value: Tensor) -> Tensor:
+        return value.detach().to(dtype) if value.is_floating_point() else value.detach()
+
+    released = {name: cast(values[name]) for name in own if name in names}
+    return ModelState(model, released, {name: cast(values[name]) for name in own if name not in names})
+
+
+def record_losses(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Tensor:
+    """The loss of each record on its own: ``loss_fn`` of one row of the outputs and its label.
+
+    >>> record_losses(nn.functional.mse_loss, torch.ones(3, 2), torch.zeros(3, 2))
+    tensor([1., 1., 1.])
+    """
+
+    def loss(output: Tensor, label: Tensor) -> Tensor:
+        return loss_fn(output[None], label[None])
+
+    try:
+        losses: Tensor = torch.func.vmap(loss)(outputs, labels)
+    except (RuntimeError, ValueError):  # what vmap cannot trace, a loop over outputs can; the network is not in it
+        losses = torch.stack([loss(output, label) for output, label in zip(outputs, labels, strict=True)])
+    if losses.shape != (len(outputs),):
+        raise refuse(
+            "loss_fn(...).shape", tuple(losses.shape[1:]), "to be (), one number per record", "Reduce to a scalar."
+        )
+    return losses
+
+
+def check_mode(model: nn.Module, *, batch_norm: bool = False) -> None:
+    """Refuse layers that draw something in training mode, or, unless ``batch_norm``, mix the records of a batch."""
+    for name, layer in model.named_modules():
+        mixes = getattr(layer, "track_running_stats", False) and not batch_norm
+        drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
+        if layer.training and (mixes or drops):
+            raise refuse(
+                f"{name or 'model'}.training",
+                True,
+                f"to be False for {type(layer).__name__}",
+                "Call model.eval() first." if drops else "Call model.eval() first, or use rr.models.group_norm(model).",
+            )
+
+
+def _chosen(parameters: Iterable[str], known: list[str]) -> set[str]:
+    if isinstance(parameters, str):
+        raise InvalidInput(f"Expected parameters={parameters!r} to be a list of names. Write [{parameters!r}].")
+    chosen: set[str] = set()
+    for wanted in parameters:
+        matches = {name for name in known if name == wanted or name.startswith(f"{wanted}.")}
+        if not matches:
+            raise refuse("parameters", wanted, f"to name one of {', '.join(known)}")
+        chosen |= matches
+    return chosen
