@@ -31,11 +31,12 @@ def standard_normal_weights(
     (torch.Size([2]), tensor(False))
     """
     check_rng(rng)
+    return whitened({name: standard_normal(tensor, rng) for name, tensor in released.items()}, noise_std)
 
-    def drawn(like: Tensor) -> Tensor:
-        return torch.randn(like.shape, generator=rng, dtype=like.dtype, device=rng.device).to(like.device)
 
-    return whitened({name: drawn(tensor) for name, tensor in released.items()}, noise_std)
+def standard_normal(like: Tensor, rng: torch.Generator) -> Tensor:
+    """Standard normal values in the shape and precision of ``like``, drawn on the generator's device."""
+    return torch.randn(like.shape, generator=rng, dtype=like.dtype, device=rng.device).to(like.device)
 
 
 def whitened(tensors: Mapping[str, Tensor], noise_std: NoiseStd) -> dict[str, Tensor]:
