@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from reconrisk.core.validation import check_whole
 from reconrisk.releases.clipping import Clip
 from reconrisk.releases.per_example import LayerRecorder, squared_norms
-from reconrisk.releases.release import check_records
+from reconrisk.releases.release import Linearized, check_records
 from reconrisk.releases.state import LossFunction, ModelState, check_mode, model_state, record_losses
 
 CHUNK = 200
@@ -44,6 +45,7 @@ class ClippedProbes:
 class ClippedLinearization:
     """The derivative of clipped gradients at a chunk of records, ready for any number of probes."""
 
+    names: Sequence[str]
     _leaf: Tensor
     _weights: Tensor
     _gradient: Sequence[Tensor]
@@ -51,10 +53,15 @@ class ClippedLinearization:
     _norms: Tensor
     _clip: Clip | None
 
-    def pull(self, cotangents: Sequence[Tensor]) -> Tensor:
+    def pull(self, cotangents: Sequence[Tensor], *, create_graph: bool = False) -> Tensor:
         """``J_c^T u`` for each record, where u weighs the parameters."""
         pulled, products = torch.autograd.grad(
-            self._gradient, (self._leaf, self._weights), cotangents, retain_graph=True, materialize_grads=True
+            self._gradient,
+            (self._leaf, self._weights),
+            cotangents,
+            retain_graph=True,
+            create_graph=create_graph,
+            materialize_grads=True,
         )
         if self._clip is None:
             return pulled
@@ -70,6 +77,24 @@ class ClippedLinearization:
     def clipped_norms(self) -> Tensor:
         """Norms of the clipped gradients."""
         return self._norms if self._clip is None else self._clip.factor(self._norms) * self._norms
+
+    def linearized(self, scale: float) -> Linearized:
+        """Products from either side, times ``scale``: that of the sum of the clipped gradients of these records."""
+
+        def pull(cotangents: Mapping[str, Tensor]) -> Tensor:
+            return scale * self.pull([cotangents[name] for name in self.names])
+
+        def push(tangents: Tensor) -> dict[str, Tensor]:
+            moved = torch.autograd.grad(pulled(), probes, scale * tangents, retain_graph=True, materialize_grads=True)
+            return dict(zip(self.names, moved, strict=True))
+
+        probes = [torch.zeros_like(value, requires_grad=True) for value in self._gradient]
+
+        @cache
+        def pulled() -> Tensor:
+            return self.pull(probes, create_graph=True)
+
+        return Linearized(push, pull, self._leaf.detach())
 
 
 def probe_clipped_gradients(
@@ -110,11 +135,17 @@ def probe_clipped_gradients(
 
 
 def linearizations(
-    state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor, *, clip: Clip | None
+    state: ModelState,
+    loss_fn: LossFunction,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    clip: Clip | None,
+    size: int = CHUNK,
 ) -> Iterator[ClippedLinearization]:
-    """Linearisations of the clipped gradients, chunk by chunk of the records."""
+    """Linearisations of the clipped gradients, for ``size`` records after the other."""
     ruled = _rules_hold(state, loss_fn, inputs[:1], labels[:1])
-    for records, targets in zip(inputs.split(CHUNK), labels.split(CHUNK), strict=True):
+    for records, targets in zip(inputs.split(size), labels.split(size), strict=True):
         yield _linearization(state, loss_fn, records, targets, clip, ruled)
 
 
@@ -136,7 +167,7 @@ def _linearization(
         (slope,) = torch.autograd.grad(squares.sum() / 2, leaf, retain_graph=True, materialize_grads=True)
     norms = squares.detach().sqrt()
     along = _spread(1 / norms.clamp_min(torch.finfo(norms.dtype).tiny), slope)
-    return ClippedLinearization(leaf, weights, gradient, along, norms, clip)
+    return ClippedLinearization(list(parameters), leaf, weights, gradient, along, norms, clip)
 
 
 def _rules_hold(state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> bool:

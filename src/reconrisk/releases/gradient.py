@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.releases.clipped_gradient import CHUNK, linearizations
 from reconrisk.releases.clipping import Clip
 from reconrisk.releases.per_example import gradient_norms
-from reconrisk.releases.release import Release, check_labels, check_records
+from reconrisk.releases.release import Linearized, Release, check_labels, check_records
 from reconrisk.releases.state import LossFunction, ModelState, check_mode, model_state, record_losses
 
 Reduction = Literal["mean", "sum"]
@@ -106,3 +107,24 @@ class GradientRelease(Release):
     def forward(self) -> GradientMap:
         """The map from candidate records to their gradient."""
         return GradientMap(self.model, self.loss_fn, self.reduction, self.parameters, self.clip)
+
+    def template(self) -> dict[str, Tensor]:
+        """The released parameters: their gradient has the same shapes."""
+        return self.forward.state(self.inputs.dtype).released
+
+    def blocks(self, size: int | None = None) -> Iterator[Linearized]:
+        """The derivative for groups of records, since each moves only its own term of the sum.
+
+        Edge cases: without a stated ``reduction``, or with batch norm in training mode, all records are one group.
+        """
+        mixed = any(layer.training and getattr(layer, "track_running_stats", False) for layer in self.model.modules())
+        if self.reduction is None or mixed:
+            yield self.linearized()
+            return
+        scale = 1 / len(self.inputs) if self.reduction == "mean" else 1.0
+        state = self.forward.state(self.inputs.dtype)
+        groups = linearizations(
+            state, self.loss_fn, self.inputs, self.labels, clip=self.clip, size=CHUNK if size is None else size
+        )
+        for group in groups:
+            yield group.linearized(scale)

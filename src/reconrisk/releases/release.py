@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
 
 @dataclass(frozen=True, eq=False)
 class Linearized:
-    """The derivative J of a release at its records, as products with vectors from either side.
+    """The derivative J of a release at ``records``, as products with vectors from either side.
 
     ``push`` maps a change of the records, shaped as they are, to the change of what is released. ``pull`` maps weights
     on what is released to the derivative of that weighted sum by the records: its block i belongs to record i.
@@ -24,6 +24,7 @@ class Linearized:
 
     push: Callable[[Tensor], dict[str, Tensor]]
     pull: Callable[[Mapping[str, Tensor]], Tensor]
+    records: Tensor
 
 
 class Release(ABC):
@@ -40,6 +41,18 @@ class Release(ABC):
     def value(self) -> dict[str, Tensor]:
         """What is released."""
         return {name: tensor.detach() for name, tensor in self.forward(self.inputs, self.labels).items()}
+
+    def template(self) -> dict[str, Tensor]:
+        """Tensors shaped as what is released."""
+        return self.value()
+
+    def blocks(self, size: int | None = None) -> Iterator[Linearized]:
+        """The derivative in groups of records: all at once here, ``size`` at a time where records do not interact.
+
+        Each part's ``pull`` has one block per record of its group; ``push`` takes changes of the group.
+        """
+        del size  # in general a record's part of the release depends on the others
+        yield self.linearized()
 
     def linearized(self) -> Linearized:
         """The derivative at the records, by reverse mode once for ``pull`` and twice for ``push``.
@@ -103,7 +116,7 @@ def linearized(leaf: Tensor, released: Mapping[str, Tensor]) -> Linearized:
         moved = torch.autograd.grad(pulled, probes, tangents, retain_graph=True, materialize_grads=True)
         return {**zeros, **dict(zip(names, moved, strict=True))}
 
-    return Linearized(push, pull)
+    return Linearized(push, pull, leaf.detach())
 
 
 def check_records(inputs: Tensor, labels: Tensor) -> None:
