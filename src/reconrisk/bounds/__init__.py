@@ -11,6 +11,8 @@ from reconrisk.bounds.calibration import calibrate
 from reconrisk.bounds.correlation import analytic_inversion_ncc
 from reconrisk.bounds.corridor import corridor_curve, crossover_mse, risk_corridor, risk_surface
 from reconrisk.bounds.gaussian_prior import gaussian_prior_success, linear_gaussian_success
+from reconrisk.bounds.glm import fit_glm
+from reconrisk.bounds.glm_information import glm_information
 from reconrisk.bounds.known_norm import from_scratch_success
 from reconrisk.bounds.mean_squared_error_bayesian import bayesian_mse_lower_bound
 from reconrisk.bounds.mean_squared_error_fisher import mse_lower_bound_from_fisher
@@ -30,8 +32,10 @@ __all__ = [
     "corridor_curve",
     "crossover_mse",
     "dp_from_reconstruction_robustness",
+    "fit_glm",
     "from_scratch_success",
     "gaussian_prior_success",
+    "glm_information",
     "linear_gaussian_success",
     "logistic_information",
     "mse_lower_bound_from_fisher",
