@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.releases.noise import noise_stds, standard_normal_weights, whitened
+from reconrisk.releases.noise import directions_rng, noise_stds, standard_normal_weights, whitened
 
 RELEASED = {"weight": torch.zeros(3, 2), "bias": torch.zeros(2, dtype=torch.float64)}
 
@@ -70,6 +70,10 @@ def test_noise_outside_its_domain_is_refused(noise_std, message):
         noise_stds(RELEASED, noise_std)
 
 
-def test_drawing_needs_a_generator():
-    with pytest.raises(InvalidInput, match=r"rng=None to be a torch\.Generator"):
-        standard_normal_weights(RELEASED, 1.0, None)
+def test_without_a_generator_directions_are_the_same_each_time():
+    one, two = (torch.rand(2, generator=directions_rng(None)) for _ in range(2))
+    assert torch.equal(one, two)
+    given = torch.Generator()
+    assert directions_rng(given) is given
+    with pytest.raises(InvalidInput, match=r"rng=3 to be a torch\.Generator"):
+        directions_rng(3)

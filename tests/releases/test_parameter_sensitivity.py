@@ -128,7 +128,12 @@ def test_its_sum_is_the_trace_of_the_information(network):
     assert sum(float(value.sum()) for value in squares.values()) == pytest.approx(trace)
 
 
-def test_small_releases_are_exact_without_a_generator():
+def test_without_a_generator_the_same_directions_are_drawn_each_time():
+    one, two = (parameter_sensitivity(linear_release(torch.ones(20, 20)), probes=2).values["y"] for _ in range(2))
+    assert torch.equal(one, two)
+
+
+def test_small_releases_are_exact():
     found = parameter_sensitivity(linear_release(torch.ones(3, 20)), probes=10)
     assert found.exact
     torch.testing.assert_close(found.values["y"], torch.full((3,), 20.0))
@@ -140,7 +145,7 @@ def test_small_releases_are_exact_without_a_generator():
         ({"probes": 0}, "probes=0 >= 1"),
         ({"probes": 2.5}, "probes=2.5 to be a whole number"),
         ({"confidence": 1.0}, r"confidence=1.0 in \(0, 1\)"),
-        ({"rng": None}, r"rng=None to be a torch\.Generator"),
+        ({"rng": 1}, r"rng=1 to be a torch\.Generator"),
     ],
 )
 def test_arguments_outside_their_domain_are_refused(arguments, message):

@@ -78,12 +78,12 @@ def test_a_loss_summed_or_averaged_over_the_batch_is_the_same_for_one_record(net
     torch.testing.assert_close(mean.sensitivity, total.sensitivity)
 
 
-def test_batch_norm_in_training_mode_and_missing_generators_are_refused():
+def test_batch_norm_in_training_mode_and_bad_arguments_are_refused():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     inputs, labels = torch.rand(3, 2), torch.zeros(3).long()
     with pytest.raises(InvalidInput, match=r"1\.training=True to be False for BatchNorm1d"):
         reference_moments(model, CROSS_ENTROPY, inputs, labels, rng=rng())
-    with pytest.raises(InvalidInput, match=r"rng=None to be a torch\.Generator"):
-        reference_moments(model.eval(), CROSS_ENTROPY, inputs, labels, rng=None)
+    with pytest.raises(InvalidInput, match=r"rng=7 to be a torch\.Generator"):
+        reference_moments(model.eval(), CROSS_ENTROPY, inputs, labels, rng=7)
     with pytest.raises(InvalidInput, match="chunk=0 >= 1"):
         reference_moments(model, CROSS_ENTROPY, inputs, labels, chunk=0, rng=rng())

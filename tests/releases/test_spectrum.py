@@ -8,6 +8,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import nn
 
 from reconrisk.core.errors import InvalidInput
+from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.release import ForwardRelease
 from reconrisk.releases.spectrum import spectral_norm, top_directions
 
@@ -161,6 +162,22 @@ def test_relative_error_sets_the_distance_between_the_limits(network):
         assert largest <= found.upper_limit[record]
 
 
+def test_without_a_generator_the_same_start_is_drawn_each_time(network):
+    assert torch.equal(spectral_norm(network).upper_limit, spectral_norm(network).upper_limit)
+
+
+def test_a_gradient_release_gives_the_same_record_by_record(network):
+    """Records of a sum do not interact, so each has a graph of its own; the general path holds all at once."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+    release = GradientRelease(
+        model.double(), nn.functional.cross_entropy, network.inputs, network.labels, reduction="sum"
+    )
+    one, two = (top_directions(each, 2, tolerance=1e-9, rng=rng()) for each in (network, release))
+    torch.testing.assert_close(one.values, two.values, rtol=1e-9, atol=0)
+
+
 def test_chosen_records_only(network):
     both, one = spectral_norm(network, rng=rng()), spectral_norm(network, records=[1], rng=rng())
     assert one.records == (1,)
@@ -176,7 +193,7 @@ def test_chosen_records_only(network):
         ({"records": [5]}, r"records=\[5\] to be indices of the release's 1 records"),
         ({"records": []}, r"records=\[\] to be indices"),
         ({"noise_std": 0.0}, "noise_std=0.0 > 0"),
-        ({"rng": None}, r"rng=None to be a torch\.Generator"),
+        ({"rng": 1}, r"rng=1 to be a torch\.Generator"),
     ],
 )
 def test_arguments_outside_their_domain_are_refused(arguments, message):

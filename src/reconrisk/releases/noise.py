@@ -30,7 +30,6 @@ def standard_normal_weights(
     >>> drawn["weight"].shape, drawn["bias"].any()
     (torch.Size([2]), tensor(False))
     """
-    check_rng(rng)
     return whitened({name: standard_normal(tensor, rng) for name, tensor in released.items()}, noise_std)
 
 
@@ -71,8 +70,14 @@ def noise_stds(released: Mapping[str, Tensor], noise_std: NoiseStd) -> dict[str,
     return {name: _checked(f"noise_std[{name!r}]", noise_std[name], tensor) for name, tensor in released.items()}
 
 
-def check_rng(rng: torch.Generator | None) -> torch.Generator:
-    """A generator to draw from; nothing here draws from the global one."""
+def directions_rng(rng: torch.Generator | None) -> torch.Generator:
+    """The generator to draw directions from; without one the same directions are drawn each time.
+
+    >>> directions_rng(None).initial_seed()
+    0
+    """
+    if rng is None:
+        return torch.Generator().manual_seed(0)
     if not isinstance(rng, torch.Generator):
         raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
     return rng

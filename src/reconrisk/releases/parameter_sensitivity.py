@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_positive, check_real, check_whole, refuse
-from reconrisk.releases.noise import check_rng, standard_normal
+from reconrisk.releases.noise import directions_rng, standard_normal
 from reconrisk.releases.release import Linearized, Release
 
 
@@ -59,9 +59,9 @@ def parameter_sensitivity(
     Assumes: the release can be differentiated at the records.
     Guarantee: unbiased; K times the mean over the truth is chi-square with K = ``probes`` degrees of freedom exactly,
     so the interval of each coordinate has probability ``confidence``, for any model.
-    Edge cases: ``exact`` takes one product per record value or per released value, whichever are fewer, and needs no
-    ``rng``; so does any release with no more of them than ``probes``. A coordinate that does not depend on the records
-    is 0 with interval [0, 0].
+    Edge cases: ``exact`` takes one product per record value or per released value, whichever are fewer, and any release
+    with no more of them than ``probes`` is exact; without ``rng`` the same directions are drawn each time; a coordinate
+    that does not depend on the records is 0 with interval [0, 0].
     Reference: Lemma 3.8, chen2025; its printed confidence is :func:`chen2025_failure_probability`.
 
     >>> from reconrisk.releases.release import ForwardRelease
@@ -79,7 +79,7 @@ def parameter_sensitivity(
     if exact or min(rows, columns) <= probes:
         squares = _rows(linear, released) if rows < columns else _columns(linear, release.inputs, released)
         return ParameterSensitivity(squares, min(rows, columns), True, confidence)
-    generator = check_rng(rng)
+    generator = directions_rng(rng)
     directions = (standard_normal(release.inputs, generator) for _ in range(probes))
     sums = _summed_squares(linear, directions, released, probes)
     return ParameterSensitivity({name: value / probes for name, value in sums.items()}, probes, False, confidence)

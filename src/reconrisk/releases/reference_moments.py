@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_whole
 from reconrisk.releases.gradient import GradientMap
-from reconrisk.releases.noise import check_rng, standard_normal
+from reconrisk.releases.noise import directions_rng, standard_normal
 from reconrisk.releases.release import check_records
 from reconrisk.releases.state import LossFunction, check_mode
 
@@ -39,7 +39,7 @@ def reference_moments(
     *,
     probes: int = 10,
     chunk: int = 16,
-    rng: torch.Generator,
+    rng: torch.Generator | None = None,
 ) -> ReferenceMoments:
     r"""Mean over reference records of each gradient coordinate's square and of its squared sensitivity to the record.
 
@@ -51,8 +51,8 @@ def reference_moments(
     held at a time, with one gradient each.
     Guarantee: both means are unbiased for the population if the records are drawn from it; the first is unbiased for
     these records too, with its standard error from the fourth moments of the normal law.
-    Edge cases: layers that mix the records of a batch are refused; a coordinate may have square 0 and sensitivity
-    above 0, where optimal noise needs a cap (appendix B, chen2025).
+    Edge cases: layers that mix the records of a batch are refused; without ``rng`` the same directions are drawn each
+    time; a coordinate may have square 0 and sensitivity above 0: noise optimal there needs a cap (appendix B).
     Reference: Theorem 3.5 and Lemma 3.8, chen2025.
 
     >>> rng = torch.Generator().manual_seed(0)
@@ -63,16 +63,15 @@ def reference_moments(
     """
     check_records(inputs, labels)
     check_mode(model)
-    check_rng(rng)
     probes, chunk, n = check_whole("probes", probes), check_whole("chunk", chunk), len(inputs)
-    forward, draws = GradientMap(model, loss_fn), n * probes
+    forward, draws, generator = GradientMap(model, loss_fn), n * probes, directions_rng(rng)
     square: dict[str, Tensor] = {}
     sensitivity: dict[str, Tensor] = {}
     variance: dict[str, Tensor] = {}
     for start in track(range(0, n, chunk), "reference records"):
         records, answers = inputs[start : start + chunk], labels[start : start + chunk]
         for _ in range(probes):
-            gradients, changes = _gradients_and_changes(forward, records, answers, standard_normal(records, rng))
+            gradients, changes = _gradients_and_changes(forward, records, answers, standard_normal(records, generator))
             _add(square, gradients, 2, 1 / draws)
             _add(sensitivity, changes, 2, 1 / draws)
             # x ~ N(0, s) has Var x^2 = 2 s^2 and E x^4 = 3 s^2: two thirds of the fourth moment is unbiased

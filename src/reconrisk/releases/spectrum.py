@@ -8,7 +8,7 @@ models have.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_positive, check_real, check_whole, refuse
-from reconrisk.releases.noise import NoiseStd, check_rng, whitened
+from reconrisk.releases.noise import NoiseStd, directions_rng, noise_stds, whitened
 from reconrisk.releases.release import Linearized, Release
 
 Product = Callable[[Tensor], Tensor]
@@ -47,7 +47,7 @@ def spectral_norm(
     relative_error: float = 0.05,
     confidence: float = 0.999,
     records: Sequence[int] | None = None,
-    rng: torch.Generator,
+    rng: torch.Generator | None = None,
 ) -> Spectrum:
     r"""The largest eigenvalue of the information about each record, between a lower and a certified upper limit.
 
@@ -56,16 +56,16 @@ def spectral_norm(
     Assumes: the other records are known; Gaussian noise of standard deviation ``noise_std``; exact products (rounding
     adds its own relative error: use double inputs where it matters).
     Notation: ``values`` is theta, ``upper_limit`` the right side, ``relative_error`` is epsilon, ``confidence`` that of
-    the right side for each record by itself. One step is a push and a pull of the whole release, about
-    log(records' size / (1 - confidence)) / (2 sqrt(epsilon)) of them for each record of ``records`` (default: all).
+    the right side for each record by itself. One step is a push and a pull, about
+    log(sqrt(size of a record)/(1 - confidence))/(2 sqrt(epsilon)) of them for each of ``records`` (default: all).
     Guarantee: a bound that falls with the eigenvalue must use ``upper_limit``; ``values`` is optimistic.
-    Edge cases: an information of zero gives 0 and 0.
+    Edge cases: an information of zero gives 0 and 0; without ``rng`` the same start is drawn each time.
     Reference: Theorem 4.2 of Kuczynski and Wozniakowski (SIAM J. Matrix Anal. Appl. 13, 1992), with the exact law of
     the random start instead of a bound on it.
 
     >>> from reconrisk.releases.release import ForwardRelease
     >>> scale = ForwardRelease(lambda inputs, labels: {"y": 3 * inputs}, torch.ones(1, 4).double(), torch.zeros(1))
-    >>> round(float(spectral_norm(scale, rng=torch.Generator().manual_seed(0)).values), 6)
+    >>> round(float(spectral_norm(scale).values), 6)
     9.0
     """
     relative_error = check_positive("relative_error", relative_error)
@@ -86,7 +86,7 @@ def top_directions(
     max_steps: int = 50,
     confidence: float = 0.999,
     records: Sequence[int] | None = None,
-    rng: torch.Generator,
+    rng: torch.Generator | None = None,
 ) -> Spectrum:
     r"""The ``count`` directions of each record about which the release tells most, with their information.
 
@@ -99,7 +99,7 @@ def top_directions(
     >>> from reconrisk.releases.release import ForwardRelease
     >>> weights = torch.tensor([1.0, 5.0, 2.0]).double()
     >>> told = ForwardRelease(lambda inputs, labels: {"y": inputs * weights}, torch.ones(1, 3).double(), torch.zeros(1))
-    >>> found = top_directions(told, 2, noise_std=0.5, rng=torch.Generator().manual_seed(0))
+    >>> found = top_directions(told, 2, noise_std=0.5)
     >>> found.values.round(decimals=4), found.directions[0, 0].abs().argmax()
     (tensor([[100.,  16.]], dtype=torch.float64), tensor(1))
     """
@@ -131,39 +131,48 @@ class _Krylov:
     steps: int
     complete: bool
 
+    def headroom(self, angle: float) -> float:
+        """How many times its largest value the largest eigenvalue can be at most."""
+        return 1.0 if self.complete else math.cosh(angle / (2 * self.steps - 1)) ** 2
+
 
 def _spectrum(
-    release: Release, noise_std: NoiseStd, plan: _Plan, records: Sequence[int] | None, rng: torch.Generator
+    release: Release, noise_std: NoiseStd, plan: _Plan, records: Sequence[int] | None, rng: torch.Generator | None
 ) -> Spectrum:
-    check_rng(rng)
+    generator = directions_rng(rng)
     chosen = tuple(range(len(release.inputs))) if records is None else _check_indices(records, len(release.inputs))
-    linear, size = release.linearized(), release.inputs[0].numel()
-    start = _start_overlap(size, plan.count, plan.confidence)
-    found, limits = [], []
-    for record in track(chosen, "spectrum"):
-        krylov = _block_lanczos(_product(linear, release.inputs, record, noise_std), release.inputs, plan, rng)
-        factor = 1.0 if krylov.complete else math.cosh(_angle(start) / (2 * krylov.steps - 1)) ** 2
-        found.append(krylov)
-        limits.append(krylov.values[0] * factor)
-    shape = (len(chosen), plan.count, *release.inputs.shape[1:])
+    noise_stds(release.template(), noise_std)
+    found: dict[int, _Krylov] = {}
+    for record, product in track(_products(release, noise_std), "spectrum", total=len(release.inputs)):
+        if record in chosen:
+            found[record] = _block_lanczos(product, release.inputs, plan, generator)
+    angle = _angle(_start_overlap(release.inputs[0].numel(), plan.count, plan.confidence))
+    spaces = [found[record] for record in chosen]
     return Spectrum(
         chosen,
-        torch.stack([krylov.values for krylov in found]),
-        torch.stack([krylov.vectors.T for krylov in found]).reshape(shape),
-        torch.stack([krylov.residuals for krylov in found]),
-        torch.stack(limits),
+        torch.stack([space.values for space in spaces]),
+        torch.stack([space.vectors.T for space in spaces]).reshape(-1, plan.count, *release.inputs.shape[1:]),
+        torch.stack([space.residuals for space in spaces]),
+        torch.stack([space.values[0] * space.headroom(angle) for space in spaces]),
         plan.confidence,
     )
 
 
-def _product(linear: Linearized, inputs: Tensor, record: int, noise_std: NoiseStd) -> Product:
-    """The map v to J_i^T Sigma^-1 J_i v for the block of one record."""
+def _products(release: Release, noise_std: NoiseStd) -> Iterator[tuple[int, Product]]:
+    """Each record's number with its map v to J_i^T Sigma^-1 J_i v."""
+    record = 0
+    for block in release.blocks(size=1):
+        for row in range(len(block.records)):
+            yield record, _product(block, row, noise_std)
+            record += 1
 
+
+def _product(linear: Linearized, row: int, noise_std: NoiseStd) -> Product:
     def product(vector: Tensor) -> Tensor:
-        tangents = torch.zeros_like(inputs)
-        tangents[record] = vector.reshape(inputs.shape[1:]).to(inputs.dtype)
+        tangents = torch.zeros_like(linear.records)
+        tangents[row] = vector.reshape(tangents.shape[1:]).to(tangents.dtype)
         pushed = whitened(whitened(linear.push(tangents), noise_std), noise_std)
-        return linear.pull(pushed)[record].flatten().double()
+        return linear.pull(pushed)[row].flatten().double()
 
     return product
 
