@@ -96,7 +96,7 @@ def _poisson_below_five(mean):
     return math.exp(-mean) * sum(mean**count / math.factorial(count) for count in range(5))
 
 
-def test_chen2025_chebyshev_says_nothing_at_its_own_ten_probes_below_447_per_cent():
+def test_chen2025_chebyshev_says_nothing_at_its_own_ten_probes_below_447_per_mille():
     assert chen2025_failure_probability(10, 0.447) == 1
     assert chen2025_failure_probability(10, 0.448) < 1
     for error in (0.25, 0.447):  # ten degrees of freedom: the tail is that of five events of a Poisson process
