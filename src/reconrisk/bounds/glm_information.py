@@ -137,7 +137,8 @@ def _check_minimum(theta: Floats, newton_step: Floats, tolerance: float) -> None
             "coefficients",
             f"{distance:.3g} from the minimum",
             f"to be the minimiser up to {tolerance:g} relative",
-            "Train to a tighter tolerance, polish with fit_glm(start=...), or check penalty and weights.",
+            "Train to a tighter tolerance, polish by Newton's method (polish=True, or fit_glm(start=...)), or check "
+            "penalty and weights.",
         )
 
 
