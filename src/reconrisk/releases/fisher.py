@@ -15,6 +15,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 from reconrisk.releases.noise import NoiseStd, noise_stds, standard_normal_weights, whitened
@@ -150,7 +151,7 @@ def fisher_diagonal(release: Release, *, noise_std: NoiseStd = None) -> Tensor:
         for block in blocks
         for columns in _columns(block, template, noise_std, torch.arange(block.records.numel()))
     ]
-    return torch.cat(squares).reshape(release.inputs.shape)
+    return _finite(torch.cat(squares)).reshape(release.inputs.shape)
 
 
 def fisher_matrix(release: Release, *, noise_std: NoiseStd = None, record: int | None = None) -> Tensor:
@@ -242,7 +243,17 @@ def _probe(
 ) -> Tensor:
     """Squared norms of ``J^T u`` for each record, one row for each of ``count`` draws of u."""
     pulled = (linear.pull(standard_normal_weights(template, noise_std, rng)) for _ in range(count))
-    return torch.stack([change.flatten(1).square().sum(1) for change in track(pulled, "Probes", total=count)])
+    squares = torch.stack([change.flatten(1).square().sum(1) for change in track(pulled, "Probes", total=count)])
+    return _finite(squares)
+
+
+def _finite(squares: Tensor) -> Tensor:
+    if not bool(squares.isfinite().all()):
+        raise InvalidInput(
+            "Expected a release with finite derivatives at the records. "
+            "Check the model for roots, logarithms or norms at zero, or pass inputs.double()."
+        )
+    return squares
 
 
 def _relative_errors(squares: Tensor) -> Tensor:
