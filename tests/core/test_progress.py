@@ -41,3 +41,26 @@ def test_leaving_the_loop_clears_the_bar(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         tracked.throw(KeyboardInterrupt)
     assert terminal.getvalue().endswith("\x1b[2K")
+
+
+def test_a_pushed_bar_appears_and_goes_at_its_end_or_when_closed(monkeypatch):
+    for turns, closes in ((3, False), (2, True)):
+        terminal = watch(monkeypatch, Terminal())
+        bar = progress.ProgressBar("Training", total=3)
+        for _ in range(turns):
+            bar.advance()
+        if closes:
+            bar.close()
+        assert "Training" in terminal.getvalue()
+        assert terminal.getvalue().endswith("\x1b[2K")
+        drawn = terminal.getvalue()
+        bar.advance()
+        assert terminal.getvalue() == drawn
+
+
+def test_a_pushed_bar_is_silent_where_nobody_looks(monkeypatch):
+    file = watch(monkeypatch, io.StringIO())
+    bar = progress.ProgressBar("Training", total=2)
+    bar.advance()
+    bar.close()
+    assert file.getvalue() == ""

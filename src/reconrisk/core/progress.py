@@ -5,11 +5,56 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 SHOW_AFTER_SECONDS = 2.0
+
+
+class ProgressBar:
+    """A bar for loops that somebody else runs: ``advance`` after each turn, ``close`` where they end before ``total``.
+
+    It appears once two seconds have passed and somebody is at the terminal, and is cleared at the end.
+
+    >>> bar = ProgressBar("steps", total=2)
+    >>> bar.advance()
+    >>> bar.close()
+    """
+
+    def __init__(self, label: str, *, total: int | None = None) -> None:
+        self._label, self._total = label, total
+        self._begun, self._done = time.monotonic(), 0
+        self._bar: Any = None
+        self._task: Any = None
+
+    def advance(self) -> None:
+        """One turn is done."""
+        self._done += 1
+        self.show()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done)
+        if self._done == self._total:
+            self.close()
+
+    def show(self) -> None:
+        """Draw the bar if it is time to."""
+        if self._bar is not None or not sys.stderr.isatty() or time.monotonic() - self._begun <= SHOW_AFTER_SECONDS:
+            return
+        from rich.console import Console  # slow import, needed only at a terminal
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+        self._task = self._bar.add_task(self._label, total=self._total, completed=self._done)
+        self._bar.start()
+
+    def close(self) -> None:
+        """Clear the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        self._begun = float("inf")  # closed bars stay closed
 
 
 def track(items: Iterable[T], label: str, *, total: int | None = None) -> Iterator[T]:
@@ -20,24 +65,11 @@ def track(items: Iterable[T], label: str, *, total: int | None = None) -> Iterat
     >>> list(track(range(3), "steps"))
     [0, 1, 2]
     """
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    from rich.console import Console  # slow import, needed only at a terminal
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    count = total if total is not None else len(items) if isinstance(items, Sized) else None
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
-    task = bar.add_task(label, total=count)
-    begun, shown = time.monotonic(), False
+    bar = ProgressBar(label, total=total if total is not None else len(items) if isinstance(items, Sized) else None)
     try:
         for item in items:
-            if not shown and time.monotonic() - begun > SHOW_AFTER_SECONDS:
-                bar.start()
-                shown = True
+            bar.show()
             yield item
-            bar.advance(task)
+            bar.advance()
     finally:
-        if shown:
-            bar.stop()
+        bar.close()

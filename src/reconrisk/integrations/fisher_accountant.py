@@ -1,0 +1,384 @@
+"""Fisher information of a DP-SGD run about each of its records, kept while it trains."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from reconrisk.accounting.subsampled_fisher import guo2022_factor, subsampled_information
+from reconrisk.core.progress import ProgressBar
+from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.integrations import opacus
+from reconrisk.integrations.accounting_cost import AccountingCost, measure
+from reconrisk.integrations.fisher_account import FisherAccount, TrainingPhase
+from reconrisk.integrations.fisher_ledger import InformationLedger
+from reconrisk.integrations.fisher_state import merged_state, read_state, split_state, write_state
+from reconrisk.integrations.leakage_summary import LeakageSummary
+from reconrisk.releases.clipped_gradient import ClippedProbes, probe_clipped_gradients
+from reconrisk.releases.clipping import HardClip, SmoothClip
+from reconrisk.releases.release import check_records
+from reconrisk.releases.state import LossFunction
+
+_CLIPS: dict[str, type[HardClip] | type[SmoothClip]] = {"hard": HardClip, "smooth": SmoothClip}
+_SUBSAMPLING = ("exact", "none", "guo2022")
+_PILOT_PROBES = 32  # their own standard deviation is then known to an eighth
+_PILOT_RECORDS = 50
+_COVERED = 0.95
+_CYCLES_PER_EPOCH = 2  # the least from which a standard error can be estimated
+
+
+class FisherAccountant:
+    r"""Keeps, while a model trains with DP-SGD, how much the released updates tell about each tracked record.
+
+    .. math:: \mathrm{tr}\,I(z) = \sum_t \frac q{(\sigma C)^2}
+              \bigl[h_\perp |J_c|_F^2 + (h_\parallel - h_\perp)|J_c^Tu|^2\bigr]
+
+    at the parameters before each step, :math:`J_c` the Jacobian of the record's clipped gradient by the record. The
+    information is an expectation over who is sampled, so it does not matter whether the record was in the batch: the
+    records are evaluated in a random order of their own (:class:`InformationLedger`). guo2022's way, evaluating the
+    batch, leaves records that were never drawn with information zero and a bound of infinity. A chosen few
+    (``records``) are evaluated at every step; of all records each step evaluates a block, so that each record comes
+    twice in 1/q steps unless ``records_per_step`` says otherwise. Standard errors cover probes and choice of steps.
+
+    In a plain loop call :meth:`step` before each update; with Opacus, ``accountant.attach(optimizer, data_loader)``.
+
+    Assumes: Poisson sampling (shuffled epochs: no amplification), loss of a record a function of that record alone.
+    Notation: ``probes`` per evaluation, or ``relative_error``: a pilot then picks as many as keep the standard error
+    due to probes, from the first complete cycle on, below it for 95 % of the records, as far as the pilot can tell
+    (to an eighth); later cycles use fewer, never below 2. ``delta`` goes with ``subsampling="guo2022"``,
+    whose factor is not a bound.
+    Guarantee: the estimates are unbiased at any time; the training's random numbers, gradients and parameters stay
+    untouched; a resumed account equals an uninterrupted one.
+    Edge cases: an evaluation that is not finite makes the record's information infinite and its bound 0.
+    Reference: Algorithm 1, guo2022, with the exact subsampling factors of :func:`subsampled_information`.
+
+    >>> model = nn.Linear(3, 2)
+    >>> accountant = FisherAccountant(model, torch.ones(4, 3), torch.tensor([0, 1, 0, 1]), probes=2, records=[0, 3])
+    >>> for _ in range(5):
+    ...     accountant.step(noise_multiplier=1.0, clip_norm=1.0, sampling_probability=0.5)
+    >>> accountant.traces().shape, accountant.steps
+    (torch.Size([2]), 5)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        loss_fn: LossFunction = cross_entropy,
+        relative_error: float | None = None,
+        probes: int | None = None,
+        records: Sequence[int] | Tensor | None = None,
+        records_per_step: int | None = None,
+        subsampling: str = "exact",
+        delta: float | None = None,
+        clip: str = "hard",
+        rng: torch.Generator | None = None,
+    ) -> None:
+        check_records(inputs, labels)
+        self._live = opacus.unwrapped(model)
+        self._model = _checked_model(opacus.plain_copy(model))
+        self._loss_fn = loss_fn
+        self._records = _chosen(records, len(inputs))
+        self._inputs, self._labels = (inputs, labels) if records is None else _selected(inputs, labels, self._records)
+        self._relative_error, self._probes = _checked_accuracy(relative_error, probes)
+        self._all_at_once = records is not None
+        self._block = None if records_per_step is None else check_whole("records_per_step", records_per_step)
+        self._subsampling, self._delta = _checked_subsampling(subsampling, delta)
+        self._clip = _checked_clip(clip)
+        device = next(self._live.parameters()).device
+        self._rng = torch.Generator(device).manual_seed(0) if rng is None else rng
+        self._ledger: InformationLedger | None = None
+        self._phases: list[TrainingPhase] = []
+        self._undo: Callable[[], None] | None = None
+        self._sampling: opacus.LoaderSampling | None = None
+        self._bar: ProgressBar | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps accounted for."""
+        return sum(phase.steps for phase in self._phases)
+
+    def step(
+        self,
+        state: nn.Module | Mapping[str, Tensor] | None = None,
+        *,
+        noise_multiplier: float,
+        clip_norm: float,
+        sampling_probability: float,
+        poisson: bool = True,
+    ) -> None:
+        """Account for one step, **before** the parameters are updated.
+
+        ``state`` is the model or its tensors by name where that is another object than the model passed first.
+        ``poisson`` is False for shuffled batches: then nothing is subtracted for not knowing who was sampled.
+        """
+        check_positive("sampling_probability", check_probability("sampling_probability", sampling_probability))
+        phase = TrainingPhase(
+            check_positive("noise_multiplier", noise_multiplier, "Without noise everything leaks."),
+            check_positive("clip_norm", clip_norm, "Pass the norm used in training."),
+            sampling_probability,
+            poisson,
+            1,
+        )
+        ledger = self._ledger or self._opened(sampling_probability)
+        tensors = self._tensors(self._live if state is None else state)
+        block = ledger.next_block(self._rng)
+        if self._probes is None:
+            self._probes = self._pilot(block, phase, tensors, self._rng)
+        ledger.add(self._evaluated(block, phase, tensors, self._probes_now(ledger), self._rng))
+        self._ledger = ledger
+        self._remember(phase)
+        if self._bar is not None:
+            self._bar.advance()
+
+    def attach(self, optimizer: Any, data_loader: Any, *, total_steps: int | None = None) -> None:
+        """Account for every real step that an Opacus optimizer takes; noise and clip norm are read at each.
+
+        ``total_steps`` shows a bar with the time left. Virtual steps of ``BatchMemoryManager`` do not count.
+        """
+        if self._undo is not None:
+            raise refuse("attach", "called twice", "to be called once", "Call detach() first.")
+        if self._clip is not HardClip:
+            raise refuse("clip", "smooth", "to be 'hard'", "Opacus clips hard.")
+        opacus.check_optimizer(optimizer, self._live)
+        sampling = opacus.loader_sampling(data_loader)
+
+        def hook(stepping: Any) -> None:
+            now = opacus.read_step(stepping, sampling)
+            self.step(
+                noise_multiplier=now.noise_multiplier,
+                clip_norm=now.clip_norm,
+                sampling_probability=now.sampling_probability,
+                poisson=now.poisson,
+            )
+
+        self._sampling = sampling
+        self._bar = None if total_steps is None else ProgressBar("Training with account", total=total_steps)
+        self._undo = opacus.chain_step_hook(optimizer, hook)
+
+    def detach(self) -> None:
+        """Stop following the optimizer; the account stays."""
+        if self._undo is not None:
+            self._undo()
+        if self._bar is not None:
+            self._bar.close()
+        self._undo = self._bar = None
+
+    def account(self) -> FisherAccount:
+        """Everything known so far, as a value of its own."""
+        if self._ledger is None:
+            raise refuse("steps", 0, ">= 1", "Train first: attach the accountant or call step().")
+        return FisherAccount(
+            traces=self._ledger.totals(),
+            standard_errors=self._ledger.standard_errors(),
+            least=self._ledger.finished.clone(),
+            degrees=self._ledger.degrees,
+            dimension=self._inputs[0].numel(),
+            records=self._records.clone(),
+            phases=tuple(self._phases),
+            overshoot=self._clip(1.0).largest_norm,
+            subsampling=self._subsampling,
+        )
+
+    def traces(self) -> Tensor:
+        """Estimated trace of the information about each tracked record."""
+        return self.account().traces
+
+    def standard_errors(self) -> Tensor:
+        """Of :meth:`traces`; infinite for a record whose error is not known yet."""
+        return self.account().standard_errors
+
+    def dfil(self) -> Tensor:
+        """Leakage tr(I)/d of each tracked record."""
+        return self.account().dfil()
+
+    def mse_lower_bounds(self, *, confidence: float = 0.95, data_range: tuple[float, float] | None = None) -> Tensor:
+        """As :meth:`FisherAccount.mse_lower_bounds`."""
+        return self.account().mse_lower_bounds(confidence=confidence, data_range=data_range)
+
+    def summary(self, *, data_range: tuple[float, float] | None = None, confidence: float = 0.95) -> LeakageSummary:
+        """As :meth:`FisherAccount.summary`: secret, since it depends on private records."""
+        return self.account().summary(data_range=data_range, confidence=confidence)
+
+    def cost(self, *, steps: int, sampling_probability: float | None = None) -> AccountingCost:
+        """Time and memory that ``steps`` will take, from evaluating one block; the account is not touched."""
+        rate = self._sampling.sampling_probability if sampling_probability is None and self._sampling else None
+        rate = sampling_probability if rate is None else rate
+        if rate is None and self._ledger is None and self._block is None and not self._all_at_once:
+            raise refuse("sampling_probability", None, "to be stated", "Or attach the accountant first.")
+        ledger = self._ledger or self._opened(1.0 if rate is None else rate)
+        rng = torch.Generator(self._rng.device)
+        rng.set_state(self._rng.get_state())
+        phase = TrainingPhase(1.0, 1.0, rate or 1.0, True, 1)
+        tensors = self._tensors(self._live)
+        block = torch.arange(len(self._inputs))[: ledger.block]
+        probes = self._probes or self._pilot(block, phase, tensors, rng)
+        return measure(
+            lambda: self._evaluated(block, phase, tensors, probes, rng),
+            steps=check_whole("steps", steps),
+            records_per_step=ledger.block,
+            cycle_steps=ledger.blocks,
+            probes=probes,
+            fewer_later=self._relative_error is not None,
+        )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything a resumed account needs, as tensors: fits Opacus's ``checkpoint_dict`` and safetensors."""
+        return merged_state(self._ledger, self._phases, self._probes, self._rng, self._fingerprint())
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue an account; refuses that of other records or settings, and then stays as it is."""
+        self._ledger, self._phases, self._probes = split_state(state, len(self._inputs), self._fingerprint())
+        self._rng.set_state(state["rng"].cpu())
+
+    def save(self, path: str | Path) -> None:
+        """Write :meth:`state_dict` as a safetensors file, whole or not at all. The file is as secret as the records."""
+        write_state(path, self.state_dict())
+
+    def load(self, path: str | Path) -> None:
+        """Continue from a file that :meth:`save` wrote."""
+        self.load_state_dict(read_state(path))
+
+    def _opened(self, rate: float) -> InformationLedger:
+        count = len(self._inputs)
+        default = count if self._all_at_once else math.ceil(_CYCLES_PER_EPOCH * rate * count)
+        return InformationLedger(count, min(count, self._block or default))
+
+    def _tensors(self, state: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Parameters and buffers by name, sharing memory with the module."""
+        if isinstance(state, nn.Module):
+            module = opacus.unwrapped(state)
+            state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for name, _ in self._model.named_parameters():
+            if name not in state:  # the copy's own values are those of the beginning
+                raise refuse("state", sorted(state)[:5], f"to have {name!r}", "Pass the model that is trained.")
+        return state
+
+    def _probes_now(self, ledger: InformationLedger) -> int:
+        """Fewer in later cycles: 1/k + 2/k + ... + c/k over c^2 cycles is at most 1/k."""
+        most = self._probes or 2
+        return most if self._relative_error is None else max(2, math.ceil(most / (ledger.cycles + 1)))
+
+    def _evaluated(
+        self, block: Tensor, phase: TrainingPhase, state: Mapping[str, Tensor], probes: int, rng: torch.Generator
+    ) -> Tensor:
+        """One row per probe, one column per record: samples of the trace of this step's information."""
+        device = next(iter(state.values())).device
+        clip = self._clip(phase.clip_norm)
+        found = probe_clipped_gradients(
+            self._model,
+            self._loss_fn,
+            self._inputs[block.to(self._inputs.device)].to(device),
+            self._labels[block.to(self._labels.device)].to(device),
+            clip=clip,
+            probes=probes,
+            rng=rng,
+            state=state,
+        )
+        return self._traces(found, phase)
+
+    def _traces(self, found: ClippedProbes, phase: TrainingPhase) -> Tensor:
+        noise_std, rate = phase.noise_multiplier * phase.clip_norm, phase.sampling_probability
+        squares, radial = found.squares.double().cpu(), found.radial.double().cpu()
+        scale = rate / noise_std**2
+        if self._subsampling == "none" or not phase.poisson:
+            return scale * squares
+        if self._delta is not None:
+            factor = guo2022_factor(
+                noise_multiplier=phase.noise_multiplier, sampling_probability=rate, delta=self._delta
+            )
+            return scale * factor * squares
+        shift = found.norms.double().cpu().nan_to_num(torch.inf, torch.inf) / noise_std
+        across, along = (torch.from_numpy(factor) for factor in subsampled_information(shift.numpy(), rate))
+        return scale * (across * squares + (along - across) * radial)
+
+    def _pilot(self, block: Tensor, phase: TrainingPhase, state: Mapping[str, Tensor], rng: torch.Generator) -> int:
+        """Probes that keep the relative standard error of an evaluation below the target for most records."""
+        samples = self._evaluated(block[:_PILOT_RECORDS], phase, state, _PILOT_PROBES, rng)
+        relative = samples.var(0) / samples.mean(0).square().clamp_min(torch.finfo(samples.dtype).tiny)
+        wanted = float(relative.nan_to_num(0.0, 0.0).quantile(_COVERED)) / (self._relative_error or 1.0) ** 2
+        return max(2, math.ceil(wanted))
+
+    def _remember(self, phase: TrainingPhase) -> None:
+        last = self._phases[-1] if self._phases else None
+        if last is not None and (last.noise_multiplier, last.clip_norm, last.sampling_probability, last.poisson) == (
+            phase.noise_multiplier,
+            phase.clip_norm,
+            phase.sampling_probability,
+            phase.poisson,
+        ):
+            self._phases[-1] = TrainingPhase(
+                last.noise_multiplier, last.clip_norm, last.sampling_probability, last.poisson, last.steps + 1
+            )
+        else:
+            self._phases.append(phase)
+
+    def _fingerprint(self) -> Tensor:
+        """Records and settings in a few numbers: enough to notice a mix-up."""
+        settings = (self._subsampling, self._delta, self._clip.__name__, self._records.tolist(), self._inputs.shape)
+        data = self._inputs.detach().cpu().numpy()
+        return torch.tensor([zlib.crc32(repr(settings).encode()), zlib.crc32(data.tobytes())], dtype=torch.int64)
+
+
+def _checked_model(model: nn.Module) -> nn.Module:
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+            raise refuse(
+                f"{name}.p", layer.p, "to be 0", "Replace the dropout: a step with it is not a function of the record."
+            )
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise refuse(
+                name,
+                type(layer).__name__,
+                "not to be batch norm, which mixes records",
+                "Use rr.models.group_norm(model).",
+            )
+    return model.eval()
+
+
+def _chosen(records: Sequence[int] | Tensor | None, count: int) -> Tensor:
+    if records is None:
+        return torch.arange(count)
+    chosen = torch.as_tensor(records).to("cpu", torch.int64).reshape(-1)
+    if len(chosen) == 0 or len(chosen.unique()) != len(chosen) or bool(((chosen < 0) | (chosen >= count)).any()):
+        raise refuse(
+            "records", chosen.tolist()[:10], f"to be different indices in [0, {count})", "Pass None to track all."
+        )
+    return chosen
+
+
+def _selected(inputs: Tensor, labels: Tensor, records: Tensor) -> tuple[Tensor, Tensor]:
+    return inputs[records.to(inputs.device)], labels[records.to(labels.device)]
+
+
+def _checked_accuracy(relative_error: float | None, probes: int | None) -> tuple[float | None, int | None]:
+    if probes is None:
+        return (0.1 if relative_error is None else check_positive("relative_error", relative_error)), None
+    if relative_error is not None:
+        raise refuse("probes", probes, "to be None beside relative_error", "Pass one of the two.")
+    return None, check_whole("probes", probes, minimum=2, remedy="One probe does not tell its own error.")
+
+
+def _checked_subsampling(subsampling: str, delta: float | None) -> tuple[str, float | None]:
+    if subsampling not in _SUBSAMPLING:
+        raise refuse("subsampling", subsampling, f"to be one of {', '.join(_SUBSAMPLING)}")
+    if (delta is None) == (subsampling == "guo2022"):
+        raise refuse("delta", delta, "to be stated exactly if subsampling='guo2022'", "guo2022: 1/(steps * records).")
+    if delta is not None and not 0 < check_probability("delta", delta) < 1:
+        raise refuse("delta", delta, "in (0, 1)", "guo2022 takes 1/(steps * records).")
+    return subsampling, delta
+
+
+def _checked_clip(clip: str) -> type[HardClip] | type[SmoothClip]:
+    if clip not in _CLIPS:
+        raise refuse("clip", clip, f"to be one of {', '.join(_CLIPS)}")
+    return _CLIPS[clip]

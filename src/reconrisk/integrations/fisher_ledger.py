@@ -1,0 +1,137 @@
+"""Running information per record when each step evaluates only some of the records, unbiased at any time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.validation import check_whole, refuse
+
+
+@dataclass(eq=False)
+class InformationLedger:
+    r"""Sums over steps of a number per record, from evaluations of a random block of records at each step.
+
+    A cycle is a random order of all records, cut into K blocks of nearly equal size; the order is drawn afresh for each
+    cycle. At the step of block B, a record i in it contributes :math:`n/|B| \, (x_i - p_i)`, and every record
+    contributes :math:`p_i`, where p is what the previous cycle found (0 in the first).
+
+    Unbiased at any time: the order is independent of the training, so a record is in block B with probability |B|/n at
+    each step of a cycle, whatever was seen before the cycle began, and p is fixed then. Hence the expectation of a
+    step's contribution is :math:`p_i + (x_i - p_i)`, also in a cycle that never ends. A record that was not evaluated
+    in the last, unfinished cycle keeps its prediction instead of falling behind.
+
+    Variance: cycles are independent, so for two of them :math:`E(Y_1-Y_2)^2 = V_1 + V_2 + (\mu_1-\mu_2)^2`, never below
+    the variance of their sum; pairs add up, an odd last cycle adds its difference to the one before. Drawn probes are
+    part of it. An unfinished cycle of k steps adds k/K of the mean squared difference of cycles, which is enough if it
+    differs from the last one as they do. Before two cycles are complete nothing is known, and the standard error is
+    infinite. If every record is evaluated at every step, only the probes vary, and their own variance counts.
+    """
+
+    records: int
+    block: int
+    cycles: int = 0
+    position: int = 0
+    degrees: int = 0
+    order: Tensor = field(init=False)
+    finished: Tensor = field(init=False)
+    correction: Tensor = field(init=False)
+    prediction: Tensor = field(init=False)
+    previous: Tensor = field(init=False)
+    paired: Tensor = field(init=False)
+    unpaired: Tensor = field(init=False)
+    jumps: Tensor = field(init=False)
+    broken: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_whole("records", self.records)
+        self.block = min(check_whole("records_per_step", self.block), self.records)
+        self.order = torch.arange(self.records)
+        self.broken = torch.zeros(self.records, dtype=torch.bool)
+        for each in fields(self):
+            if not hasattr(self, each.name):
+                setattr(self, each.name, torch.zeros(self.records, dtype=torch.float64))
+
+    @property
+    def blocks(self) -> int:
+        """Steps in a cycle, K."""
+        return math.ceil(self.records / self.block)
+
+    @property
+    def everything(self) -> bool:
+        """Whether each step evaluates every record."""
+        return self.blocks == 1
+
+    def next_block(self, rng: torch.Generator) -> Tensor:
+        """Which records the coming step evaluates."""
+        if self.position == 0 and not self.everything:
+            self.order = torch.randperm(self.records, generator=rng, device=rng.device).cpu()
+        return torch.tensor_split(self.order, self.blocks)[self.position]
+
+    def add(self, samples: Tensor) -> None:
+        """Enter the step of the block last handed out: one row per probe, one column per record of the block."""
+        block = torch.tensor_split(self.order, self.blocks)[self.position]
+        values = samples.detach().to("cpu", torch.float64)
+        finite = values.isfinite().all(0)
+        self.broken[block[~finite]] = True
+        values = torch.where(finite, values, 0.0)
+        if self.everything:
+            self.finished[block] += values.mean(0)
+            self.paired[block] += values.var(0) / len(values)
+            self.degrees += len(values) - 1
+            self.cycles += 1
+            return
+        self.correction[block] = self.records / len(block) * (values.mean(0) - self.prediction[block])
+        self.position += 1
+        if self.position == self.blocks:
+            self._close_cycle()
+
+    def _close_cycle(self) -> None:
+        whole = self.blocks * self.prediction + self.correction
+        self.finished += whole
+        self.cycles += 1
+        if self.cycles > 1:
+            jump = (whole - self.previous).square()
+            self.jumps += jump
+            even = self.cycles % 2 == 0
+            self.paired += jump if even else 0.0
+            self.unpaired = torch.zeros_like(jump) if even else jump
+            self.degrees = self.cycles // 2
+        self.previous, self.prediction = whole, whole / self.blocks
+        self.correction = torch.zeros_like(whole)
+        self.position = 0
+
+    def totals(self) -> Tensor:
+        """The estimated sums; infinite for records with an evaluation that is not finite."""
+        totals = self.finished + self.position * self.prediction + self.correction
+        return torch.where(self.broken, torch.inf, totals)
+
+    def standard_errors(self) -> Tensor:
+        """Of :meth:`totals`; infinite before two cycles are complete."""
+        if self.everything:
+            variances = self.paired
+        elif self.cycles < 2:
+            variances = torch.full_like(self.paired, torch.inf)
+        else:
+            unfinished = self.position / self.blocks * self.jumps / (self.cycles - 1)
+            variances = self.paired + self.unpaired + unfinished
+        return torch.where(self.broken, torch.inf, variances.sqrt())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything, as tensors that share no memory with the ledger."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: torch.as_tensor(value).clone() for name, value in values.items()}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what :meth:`tensors` gave, or refuse it and stay as it is."""
+        mine = self.tensors()
+        for name, wanted in mine.items():
+            if name not in tensors or tensors[name].shape != wanted.shape:
+                came = tuple(tensors[name].shape) if name in tensors else None
+                raise refuse(f"state[{name!r}].shape", came, f"to be {tuple(wanted.shape)}", "Is it of other records?")
+        for each in fields(self):
+            value = tensors[each.name].clone().to(mine[each.name].dtype)
+            setattr(self, each.name, int(value) if value.ndim == 0 else value)

@@ -1,0 +1,423 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from reconrisk.accounting.replace_one import replace_one_order_two
+from reconrisk.accounting.subsampled_fisher import guo2022_factor, subsampled_information
+from reconrisk.bounds.mean_squared_error_rdp import mse_lower_bound_from_rdp
+from reconrisk.core.errors import InvalidFile, InvalidInput
+from reconrisk.core.mechanism import Composed, dp_sgd
+from reconrisk.core.serialization import from_json, to_json
+from reconrisk.integrations import fisher_accountant, fisher_state
+from reconrisk.integrations.fisher_account import average
+from reconrisk.integrations.fisher_accountant import FisherAccountant
+
+STEP = {"noise_multiplier": 0.8, "clip_norm": 0.5, "sampling_probability": 0.25}
+
+
+def half_square(output, label):
+    return (output[:, 0] - label).square().sum() / 2
+
+
+def linear_task(records=12, dimension=20, seed=0):
+    """Least squares with residuals so large that every gradient is clipped: the information is known."""
+    rng = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(records, dimension, generator=rng, dtype=torch.float64)
+    model = nn.Linear(dimension, 1, bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(0.1 * torch.randn(1, dimension, generator=rng))
+    return model, inputs, torch.full((records,), 100.0, dtype=torch.float64)
+
+
+def clipped_linear_trace(inputs, factor, step=STEP):
+    """The clipped gradient is C x/|x|: |J|^2 = C^2 (d-1)/|x|^2 and nothing along it."""
+    dimension = inputs.shape[1]
+    scale = step["sampling_probability"] * factor / step["noise_multiplier"] ** 2
+    return scale * (dimension - 1) / inputs.square().sum(1)
+
+
+def across(step=STEP):
+    return float(subsampled_information(1 / step["noise_multiplier"], step["sampling_probability"]).across)
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def network_task(records=10):
+    rng = torch.Generator().manual_seed(1)
+    return torch.randn(records, 5, generator=rng, dtype=torch.float64), torch.randint(0, 3, (records,), generator=rng)
+
+
+def exact_step(model, inputs, labels, *, noise_multiplier, clip_norm, sampling_probability):
+    """The information of one step from the Jacobian of each record's clipped gradient, by torch.func alone."""
+    values = {name: value.detach() for name, value in model.named_parameters()}
+
+    def clipped(record, label):
+        def loss(weights):
+            output = torch.func.functional_call(model, weights, (record[None],))
+            return nn.functional.cross_entropy(output, label[None])
+
+        gradient = torch.cat([part.flatten() for part in torch.func.grad(loss)(values).values()])
+        return gradient * (clip_norm / gradient.norm()).clamp(max=1)
+
+    gradients = torch.func.vmap(clipped)(inputs, labels)
+    jacobians = torch.func.vmap(torch.func.jacrev(clipped))(inputs, labels)
+    noise_std = noise_multiplier * clip_norm
+    factors = subsampled_information((gradients.norm(dim=1) / noise_std).numpy(), sampling_probability)
+    unit = gradients / gradients.norm(dim=1, keepdim=True)
+    radial = torch.einsum("npd,np->nd", jacobians, unit).square().sum(1)
+    whole = jacobians.square().sum((1, 2))
+    h, k = (torch.from_numpy(factor) for factor in factors)
+    return sampling_probability / noise_std**2 * (h * whole + (k - h) * radial)
+
+
+@pytest.mark.parametrize("subsampling", ["exact", "none", "guo2022"])
+def test_a_linear_model_has_its_closed_form(subsampling):
+    model, inputs, labels = linear_task()
+    delta = 1e-5 if subsampling == "guo2022" else None
+    printed = guo2022_factor(
+        noise_multiplier=STEP["noise_multiplier"], sampling_probability=STEP["sampling_probability"], delta=1e-5
+    )
+    accountant = FisherAccountant(
+        model, inputs, labels, loss_fn=half_square, probes=50, records=range(12), subsampling=subsampling, delta=delta
+    )
+    for _ in range(4):
+        accountant.step(**STEP)
+    factor = {"exact": across(), "none": 1.0, "guo2022": printed}[subsampling]
+    exact = 4 * clipped_linear_trace(inputs, factor)
+    # 200 draws of chi-square with 19 degrees, shared by the records: relative error sqrt(2/19/200) = .023
+    torch.testing.assert_close(accountant.traces(), exact, rtol=5 * 0.023, atol=0)
+    assert (accountant.standard_errors() / exact).median() == pytest.approx(0.023, rel=0.3)
+
+
+def test_it_follows_weights_noise_and_clip_norm_at_every_step():
+    model, (inputs, labels) = network(), network_task()
+    accountant = FisherAccountant(model, inputs, labels, probes=60, records=range(10))
+    exact = torch.zeros(10, dtype=torch.float64)
+    for noise, clip in ((0.7, 0.5), (1.4, 1.0), (0.5, 20.0)):  # all clipped, some clipped, none clipped
+        step = {"noise_multiplier": noise, "clip_norm": clip, "sampling_probability": 0.3}
+        exact += exact_step(model, inputs, labels, **step)
+        accountant.step(**step)
+        with torch.no_grad():
+            for value in model.parameters():
+                value.mul_(1.3)
+    deviation = (accountant.traces() - exact) / accountant.standard_errors()
+    assert deviation.abs().max() < 5
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_tracking_all_records_is_unbiased_after_any_number_of_steps(steps):
+    """Blocks of 2 of 5 records, cycles of 3 steps: 60 runs, five standard errors of their mean."""
+    model, inputs, labels = linear_task(records=5)
+    exact = steps * clipped_linear_trace(inputs, across())
+    runs = []
+    for seed in range(60):
+        accountant = FisherAccountant(
+            model,
+            inputs,
+            labels,
+            loss_fn=half_square,
+            probes=2,
+            records_per_step=2,
+            rng=torch.Generator().manual_seed(seed),
+        )
+        for _ in range(steps):
+            accountant.step(**STEP)
+        runs.append(accountant.traces())
+    found = torch.stack(runs)
+    assert ((found.mean(0) - exact).abs() < 5 * found.std(0) / math.sqrt(60)).all()
+
+
+def test_upper_limits_hold_about_as_often_as_they_say():
+    model, inputs, labels = linear_task(records=4)
+    exact, covered = 4 * clipped_linear_trace(inputs, across()), []
+    for seed in range(100):
+        rng = torch.Generator().manual_seed(seed)
+        accountant = FisherAccountant(model, inputs, labels, loss_fn=half_square, probes=3, records_per_step=2, rng=rng)
+        for _ in range(4):
+            accountant.step(**STEP)
+        covered.append((accountant.account().upper_traces(0.9) >= exact).double())
+    # records share probes, so 100 runs count, not 400 values; .02 for the skewness of chi-square
+    assert torch.stack(covered).mean() > 0.9 - 0.02 - 3 * math.sqrt(0.09 / 100)
+
+
+def test_default_block_brings_every_record_twice_in_an_epoch():
+    model, (inputs, labels) = network(), network_task(40)
+    accountant = FisherAccountant(model, inputs, labels, probes=2)
+    for step in range(1, 11):
+        accountant.step(noise_multiplier=1.0, clip_norm=1.0, sampling_probability=0.1)
+        assert bool(accountant.standard_errors().isfinite().all()) == (step == 10)
+
+
+def test_the_pilot_keeps_the_error_of_an_evaluation_below_the_target():
+    model, inputs, labels = linear_task(records=60)
+    accountant = FisherAccountant(model, inputs, labels, loss_fn=half_square, relative_error=0.1, records=range(60))
+    accountant.step(**STEP)
+    truth = math.sqrt(2 / 19 / accountant.state_dict()["probes"])  # chi-square with 19 degrees
+    assert 0.06 < truth < 0.1 * (1 + 2 / 8)  # the pilot knows the spread to an eighth
+
+
+def test_later_cycles_use_fewer_probes_but_never_less_than_two(monkeypatch):
+    used = []
+    original = fisher_accountant.probe_clipped_gradients
+
+    def spy(*args, probes, **kwargs):
+        used.append(probes)
+        return original(*args, probes=probes, **kwargs)
+
+    monkeypatch.setattr(fisher_accountant, "probe_clipped_gradients", spy)
+    model, inputs, labels = linear_task()
+    accountant = FisherAccountant(model, inputs, labels, loss_fn=half_square, relative_error=0.1, records=range(12))
+    for _ in range(12):
+        accountant.step(**STEP)
+    first = used[1]  # used[0] is the pilot
+    assert used[1:] == [max(2, math.ceil(first / cycle)) for cycle in range(1, 13)]
+    assert used[-1] == 2
+
+
+def test_records_that_were_not_seen_twice_have_no_bound_yet():
+    model, inputs, labels = linear_task(records=8)
+    accountant = FisherAccountant(model, inputs, labels, loss_fn=half_square, probes=2, records_per_step=4)
+    for _ in range(3):
+        accountant.step(**STEP)
+    assert (accountant.mse_lower_bounds() == 0).all()
+    assert accountant.summary().unsettled == 8
+    accountant.step(**STEP)
+    assert (accountant.mse_lower_bounds() > 0).all()
+
+
+def test_an_evaluation_that_is_not_finite_leaves_no_bound():
+    model, (inputs, labels) = network(), network_task()
+    accountant = FisherAccountant(model, inputs, labels, probes=2, records=range(10))
+    with torch.no_grad():
+        model[0].weight[0, 0] = torch.nan
+    accountant.step(**STEP)
+    assert accountant.traces().isinf().all()
+    assert (accountant.mse_lower_bounds(data_range=(-5, 5)) == 0).all()
+
+
+def test_bounds_are_the_dimension_over_the_upper_limit_and_capped_by_a_constant_guess():
+    model, inputs, labels = linear_task()
+    accountant = FisherAccountant(model, inputs, labels, loss_fn=half_square, probes=9, records=[3, 7])
+    for _ in range(3):
+        accountant.step(**STEP)
+    upper = accountant.account().upper_traces(0.95)
+    assert (upper > accountant.traces()).all()
+    torch.testing.assert_close(accountant.mse_lower_bounds(), 20 / upper, rtol=1e-12, atol=0)
+    torch.testing.assert_close(accountant.dfil(), accountant.traces() / 20)
+    assert accountant.mse_lower_bounds(data_range=(0.0, 0.1)).tolist() == pytest.approx([0.0025] * 2)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 3, 4, 6])
+@pytest.mark.parametrize("through_file", [False, True])
+def test_a_resumed_account_is_identical_also_within_a_cycle(cut, through_file, tmp_path):
+    model, (inputs, labels) = network(), network_task()
+
+    def fresh():
+        rng = torch.Generator().manual_seed(4)
+        return FisherAccountant(model, inputs, labels, relative_error=0.5, records_per_step=4, rng=rng)
+
+    def go(accountant, steps):
+        for step in steps:
+            accountant.step(noise_multiplier=1.0 + (step > 3), clip_norm=1.0, sampling_probability=0.2)
+
+    whole, first, second = fresh(), fresh(), fresh()
+    go(whole, range(7))
+    go(first, range(cut))
+    if through_file:
+        first.save(tmp_path / "account.safetensors")
+        second.load(tmp_path / "account.safetensors")
+    else:
+        second.load_state_dict(first.state_dict())
+    go(second, range(cut, 7))
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name]), name
+    assert second.account().phases == whole.account().phases
+
+
+def test_the_state_of_other_records_or_settings_is_refused():
+    model, (inputs, labels) = network(), network_task()
+    accountant = FisherAccountant(model, inputs, labels, probes=2)
+    accountant.step(**STEP)
+    state = accountant.state_dict()
+    with pytest.raises(InvalidInput, match="Other records"):
+        FisherAccountant(model, inputs + 1, labels, probes=2).load_state_dict(state)
+    with pytest.raises(InvalidInput, match="Other settings"):
+        FisherAccountant(model, inputs, labels, probes=2, subsampling="none").load_state_dict(state)
+    with pytest.raises(InvalidInput, match="to have 'rng'"):
+        accountant.load_state_dict({name: value for name, value in state.items() if name != "rng"})
+
+
+def test_a_failed_write_leaves_the_old_file_and_a_damaged_one_is_refused(tmp_path, monkeypatch):
+    model, (inputs, labels) = network(), network_task()
+    accountant, path = FisherAccountant(model, inputs, labels, probes=2), tmp_path / "account.safetensors"
+    accountant.save(path)
+    before = path.read_bytes()
+
+    def fails(tensors, target):
+        target.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(fisher_state, "save_file", fails)
+    with pytest.raises(OSError, match="disk full"):
+        accountant.save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+    path.write_bytes(before[:-5])
+    with pytest.raises(InvalidFile, match=r"account\.safetensors"):
+        accountant.load(path)
+
+
+def test_summary_tells_the_distribution_the_extremes_and_what_to_keep_secret():
+    model, inputs, labels = linear_task(records=30)
+    accountant = FisherAccountant(model, inputs, labels, loss_fn=half_square, probes=4, records=range(5, 25))
+    for _ in range(3):
+        accountant.step(**STEP)
+    summary, dfil = accountant.summary(data_range=(-4.0, 4.0)), accountant.dfil()
+    assert summary.maximum == float(dfil.max())
+    assert summary.median == float(np.sort(dfil.numpy())[9])
+    assert summary.most_exposed[0].record == 5 + int(dfil.argmax())
+    assert summary.least_exposed[0].record == 5 + int(dfil.argmin())
+    assert [row.dfil for row in summary.most_exposed] == sorted(dfil.tolist(), reverse=True)[:10]
+    assert sum(summary.histogram) + summary.not_positive == 20
+    assert summary.edges[0] == pytest.approx(float(dfil.min()))
+    assert summary.edges[-1] == pytest.approx(float(dfil.max()))
+    run = dp_sgd(noise_multiplier=0.8, clip_norm=0.5, sampling_probability=0.25, steps=3)
+    assert summary.rdp_bound == mse_lower_bound_from_rdp(replace_one_order_two(run), low=-4.0, high=4.0)
+    assert summary.constant_guess_mse == 16
+    assert summary.least_mse_lower_bound > summary.rdp_bound.value
+    assert from_json(to_json(summary)) == summary
+    text = str(summary)
+    assert "do not publish" in text
+    assert "average several runs" in text
+    assert "constant guess" in text
+    assert "Poisson" in text
+
+
+def test_runs_are_averaged_before_they_are_inverted():
+    model, inputs, labels = linear_task()
+    runs = []
+    for seed in range(4):
+        rng = torch.Generator().manual_seed(seed)
+        accountant = FisherAccountant(model, inputs, labels, loss_fn=half_square, probes=2, records=[0, 1], rng=rng)
+        accountant.step(**STEP)
+        runs.append(accountant)
+    together = average(runs)
+    stacked = torch.stack([run.traces() for run in runs])
+    torch.testing.assert_close(together.traces, stacked.mean(0))
+    torch.testing.assert_close(together.standard_errors, stacked.std(0) / 2)
+    assert (together.runs, together.degrees) == (4, 3)
+    assert (20 / together.traces <= (20 / stacked).mean(0)).all()
+    assert "average several runs" not in str(together.summary())
+    runs[0].step(**STEP)
+    with pytest.raises(InvalidInput, match="phases"):
+        average(runs)
+
+
+def test_the_mechanism_of_the_run_has_its_phases():
+    model, inputs, labels = linear_task()
+    accountant = FisherAccountant(model, inputs, labels, loss_fn=half_square, probes=2, records=[0], clip="smooth")
+    for noise in (1.0, 1.0, 2.0):
+        accountant.step(noise_multiplier=noise, clip_norm=1.0, sampling_probability=0.5)
+    one, other = accountant.account().mechanism().mechanisms
+    assert isinstance(accountant.account().mechanism(), Composed)
+    assert one.steps == 2
+    assert one.mechanism.mechanism.noise_multiplier == pytest.approx(1 / 1.1153)
+    assert other.mechanism.noise_std == pytest.approx(2.0)
+
+
+def test_shuffled_batches_get_no_amplification_and_one_gaussian_step_per_epoch():
+    model, inputs, labels = linear_task()
+    shuffled, plain = (
+        FisherAccountant(model, inputs, labels, loss_fn=half_square, probes=3, records=[0], subsampling=kind)
+        for kind in ("exact", "none")
+    )
+    for _ in range(9):
+        shuffled.step(**STEP, poisson=False)
+        plain.step(**STEP)
+    assert torch.equal(shuffled.traces(), plain.traces())
+    assert shuffled.account().mechanism() == dp_sgd(noise_multiplier=0.8, clip_norm=0.5, steps=3)  # 9 steps of 4
+    assert "not Poisson samples" in str(shuffled.summary())
+
+
+def test_cost_is_measured_without_touching_the_account():
+    model, (inputs, labels) = network(), network_task(40)
+    accountant, twin = (FisherAccountant(model, inputs, labels, relative_error=0.5) for _ in range(2))
+    cost = accountant.cost(steps=100, sampling_probability=0.1)
+    assert cost.records_per_step == 8
+    assert cost.cycle_steps == 5
+    assert cost.seconds == pytest.approx(100 * cost.seconds_per_step)
+    assert "s per step" in str(cost)
+    for each in (accountant, twin):
+        each.step(noise_multiplier=1.0, clip_norm=1.0, sampling_probability=0.1)
+    assert torch.equal(accountant.traces(), twin.traces())
+    with pytest.raises(InvalidInput, match="sampling_probability"):
+        FisherAccountant(model, inputs, labels, probes=2).cost(steps=3)
+
+
+def test_the_global_generator_and_gradients_stay_as_they_are():
+    model, (inputs, labels) = network(), network_task()
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    accountant = FisherAccountant(model, inputs, labels, probes=2)
+    before = torch.get_rng_state()
+    accountant.step(**STEP)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight))
+    assert model[2].weight.grad is None
+
+
+def test_a_state_can_stand_for_the_model():
+    model, (inputs, labels) = network(), network_task()
+    moved = {name: 2 * value.detach() for name, value in model.named_parameters()}
+    by_state, by_model = (FisherAccountant(model, inputs, labels, probes=2, records=[1, 2]) for _ in range(2))
+    by_state.step(moved, **STEP)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.copy_(moved[name])
+    by_model.step(model, **STEP)
+    assert torch.equal(by_state.traces(), by_model.traces())
+    with pytest.raises(InvalidInput, match=r"to have '0.weight'"):
+        by_state.step({"_module.0.weight": moved["0.weight"]}, **STEP)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"probes": 1}, "probes=1 >= 2"),
+        ({"probes": 3, "relative_error": 0.1}, "Pass one of the two"),
+        ({"subsampling": "poisson"}, "exact, none, guo2022"),
+        ({"subsampling": "guo2022"}, "delta=None"),
+        ({"delta": 1e-5}, "delta=1e-05"),
+        ({"clip": "flat"}, "hard, smooth"),
+        ({"records": [0, 0]}, "different indices"),
+        ({"records": [12]}, "different indices"),
+    ],
+)
+def test_bad_settings_are_refused(arguments, message):
+    model, inputs, labels = linear_task()
+    with pytest.raises(InvalidInput, match=message):
+        FisherAccountant(model, inputs, labels, **arguments)
+
+
+def test_layers_that_make_a_step_no_function_of_the_record_are_refused_by_name():
+    inputs, labels = torch.ones(2, 3), torch.tensor([0, 1])
+    with pytest.raises(InvalidInput, match=r"1.p=0.5 to be 0"):
+        FisherAccountant(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5)), inputs, labels)
+    with pytest.raises(InvalidInput, match="BatchNorm1d"):
+        FisherAccountant(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), inputs, labels)
+
+
+def test_bad_steps_and_questions_before_the_first_step_are_refused():
+    model, inputs, labels = linear_task()
+    accountant = FisherAccountant(model, inputs, labels, loss_fn=half_square, probes=2)
+    with pytest.raises(InvalidInput, match=r"noise_multiplier=0\.0 > 0"):
+        accountant.step(noise_multiplier=0.0, clip_norm=1.0, sampling_probability=0.1)
+    with pytest.raises(InvalidInput, match="sampling_probability"):
+        accountant.step(noise_multiplier=1.0, clip_norm=1.0, sampling_probability=1.5)
+    with pytest.raises(InvalidInput, match="Train first"):
+        accountant.traces()
