@@ -9,6 +9,7 @@ import typer
 from reconrisk.cli.calibrate import calibrate
 from reconrisk.cli.demo import demo
 from reconrisk.cli.doctor import doctor
+from reconrisk.cli.leakage import leakage
 from reconrisk.cli.risk import risk
 from reconrisk.core.version import VERSION
 
@@ -36,5 +37,5 @@ def options(
     """How much of a private training record can be rebuilt from what you release, at most and in practice."""
 
 
-for command in (demo, risk, calibrate, doctor):
+for command in (demo, risk, calibrate, leakage, doctor):
     app.command()(command)

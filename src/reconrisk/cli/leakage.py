@@ -1,0 +1,131 @@
+"""``reconrisk leakage``: how much each record leaks through one noisy step of training."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reconrisk.cli.training_options import ClipNorm, NoiseMultiplier, SamplingProbability
+from reconrisk.core.serialization import to_json
+from reconrisk.core.validation import check_whole, refuse
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from reconrisk.audit.leakage_report import LeakageReport
+    from reconrisk.data.dataset import Dataset
+
+_INTERRUPTED = 130
+_SEEDS = 2**63
+
+
+def leakage(
+    model: Annotated[
+        str, typer.Option(help="package.module:function that returns the network, or a name such as guo2022_mnist.")
+    ],
+    weights: Annotated[Path, typer.Option(help="Its weights, a safetensors file or a torch file of tensors by name.")],
+    data: Annotated[str, typer.Option(help="A file or folder of records, or a name such as mnist.")],
+    noise_multiplier: NoiseMultiplier,
+    clip_norm: ClipNorm,
+    sampling_probability: SamplingProbability = 1.0,
+    split: Annotated[str | None, typer.Option(help="train or test, where the data have both.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the label, for csv files.")] = None,
+    records: Annotated[int | None, typer.Option(help="Draw so many records at random instead of taking all.")] = None,
+    parameters: Annotated[
+        list[str] | None, typer.Option(help="Only this parameter or layer is released; repeat for several.")
+    ] = None,
+    smooth_clipping: Annotated[bool, typer.Option(help="Clip smoothly, as guo2022 does.")] = False,
+    relative_error: Annotated[float, typer.Option(help="Largest standard error of a record, relative.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Seed of the records drawn and of the estimate.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the report; nothing is written elsewhere.")] = Path(
+        "leakage-report"
+    ),
+    show_records: Annotated[
+        bool | None,
+        typer.Option(
+            "--show-records/--redact", help="Draw the records at either end; by default only those of bundled data."
+        ),
+    ] = None,
+) -> None:
+    """Measure how much each record leaks through one noisy DP-SGD step: most and least exposed, and what it bounds."""
+    _check_folder(out)
+    import torch  # takes seconds to import
+
+    from reconrisk.audit.leakage import leakage as measure
+    from reconrisk.data import load_dataset
+    from reconrisk.models.weights import load_weights
+
+    if check_whole("seed", seed, minimum=0) >= _SEEDS:
+        raise refuse("seed", seed, "< 2^63")
+    dataset = load_dataset(data, split=split, **({} if label is None else {"label": label}))
+    network = load_weights(_network(model, dataset), weights).eval()
+    report = measure(
+        network,
+        dataset,
+        noise_multiplier=noise_multiplier,
+        clip_norm=clip_norm,
+        sampling_probability=sampling_probability,
+        parameters=parameters or None,
+        smooth_clipping=smooth_clipping,
+        records=records,
+        relative_error=relative_error,
+        model_name=f"{model} with {weights}",
+        rng=torch.Generator().manual_seed(seed),
+    )
+    written = _write(out, report, dataset, shown=_shown(data) if show_records is None else show_records)
+    typer.echo(f"{report}\n")
+    for line in written:
+        typer.echo(line)
+    if not report.is_complete:
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _network(name: str, dataset: Dataset) -> nn.Module:
+    """The model, with the current folder searched first, as ``python -m`` does."""
+    from reconrisk.models.by_name import model_by_name
+
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    classes = None if dataset.classes is None else len(dataset.classes)
+    if classes is None and dataset.labels is not None and not dataset.labels.is_floating_point():
+        classes = int(dataset.labels.max()) + 1
+    return model_by_name(name, shape=dataset.shape, classes=classes)
+
+
+def _shown(data: str) -> bool:
+    from reconrisk.data.shipped import SHIPPED
+
+    return data in SHIPPED
+
+
+def _check_folder(out: Path) -> None:
+    """Refuse before the work what would fail after it."""
+    if out.exists() and not out.is_dir():
+        raise typer.BadParameter(f"{out} is a file, a folder is needed.", param_hint="--out")
+    nearest = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise typer.BadParameter(f"{out} cannot be written.", param_hint="--out")
+
+
+def _write(out: Path, report: LeakageReport, dataset: Dataset, *, shown: bool) -> list[str]:
+    """Write the report, and the records at either end where they may be shown; say where."""
+    from reconrisk.reports.leakage import write_leakage, write_text
+
+    path = write_text(out / "leakage.json", to_json(report) + "\n")
+    part = "" if report.is_complete else f", the {len(report.records)} records that are done"
+    lines = [f"report    {path.resolve()}{part}"]
+    if not shown:
+        return [*lines, "picture   not drawn: it would show private records; --show-records draws it"]
+    sides = (("most exposed", report.most_exposed()), ("least exposed", report.least_exposed()))
+    rows = [
+        (name, [(f"{row.label[:12]}\n{row.dfil:.3g}", dataset.inputs[row.record].numpy()) for row in found])
+        for name, found in sides
+    ]
+    note = f"label and dFIL above each record. {report.notice}"
+    picture = write_leakage(out / "leakage.png", rows, data_range=dataset.data_range, note=note)
+    return [*lines, f"picture   {picture.resolve()}"]

@@ -1,0 +1,74 @@
+"""The records that leak most and least, side by side, and the numbers beneath as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.reports.picture import _write_whole, save_figure
+
+Record = NDArray[np.float32]
+Row = tuple[str, Sequence[tuple[str, Record]]]
+
+_CHANNELS = (1, 3)
+
+
+def write_leakage(path: Path, rows: Sequence[Row], *, data_range: tuple[float, float], note: str) -> Path:
+    """Draw rows of records with a caption above each: images (channels x height x width), others as bars of values.
+
+    Each row has a name and pairs of caption and record; ``note`` stands beneath. The suffix says the format.
+
+    Guarantee: the file appears whole or not at all. Values are drawn on the scale of ``data_range``.
+    Edge cases: rows may differ in length.
+    Reference: Figure 6, guo2022.
+    """
+    from matplotlib.figure import Figure  # slow import, needed only to draw
+
+    check_not_empty("rows", rows)
+    columns = max(len(records) for _, records in rows)
+    if columns == 0:
+        raise refuse("rows", [name for name, _ in rows], "to hold at least one record")
+    figure = Figure(figsize=(max(1.35 * columns, 4.0), 1.9 * len(rows) + 0.3), layout="constrained")
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (name, records) in zip(axes, rows, strict=True):
+        for axis in line[len(records) :]:
+            axis.set_visible(False)
+        for axis, (caption, record) in zip(line, records, strict=False):
+            _draw(axis, record, data_range)
+            axis.set_title(caption, fontsize=8)
+            axis.set_xticks([])
+            axis.set_yticks([])
+        line[0].set_ylabel(name, fontsize=9)
+    figure.supxlabel(note, fontsize=7, color="tab:red")
+    return save_figure(figure, path)
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write ``text`` to ``path`` at once: a crash leaves no half-written file."""
+    return _write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def is_image(shape: Sequence[int]) -> bool:
+    """Whether records of this shape are drawn as images: 1 or 3 channels x height x width.
+
+    >>> is_image((1, 28, 28)), is_image((30,))
+    (True, False)
+    """
+    return len(shape) == 3 and shape[0] in _CHANNELS
+
+
+def _draw(axis: Any, record: Record, data_range: tuple[float, float]) -> None:
+    low, high = data_range
+    if is_image(record.shape):
+        scaled = np.clip((np.moveaxis(record, 0, -1) - low) / (high - low), 0, 1)
+        axis.imshow(scaled[..., 0] if scaled.shape[-1] == 1 else scaled, cmap="gray", vmin=0, vmax=1)
+        return
+    values = record.ravel()
+    axis.bar(np.arange(len(values)), values - low, bottom=low, width=1.0, color="tab:blue")
+    axis.set_ylim(low, high)
+    axis.set_box_aspect(1)
