@@ -73,7 +73,7 @@ def test_chunks_change_nothing(records, monkeypatch):
     )
     weights = [torch.ones(3, 16, dtype=torch.float64), torch.ones(3, dtype=torch.float64)]
     torch.testing.assert_close(torch.cat([part.pull(weights) for part in parts]), whole.pull(weights))
-    monkeypatch.setattr(clipped_gradient, "CHUNK", 2)
+    monkeypatch.setattr(clipped_gradient, "records_per_graph", lambda records: 2)
     result = probe_clipped_gradients(
         model, nn.functional.cross_entropy, *records, clip=None, probes=3, rng=torch.Generator().manual_seed(0)
     )

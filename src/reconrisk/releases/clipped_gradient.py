@@ -24,8 +24,14 @@ from reconrisk.releases.per_example import LayerRecorder, squared_norms
 from reconrisk.releases.release import Linearized, check_records
 from reconrisk.releases.state import LossFunction, ModelState, check_mode, model_state, record_losses
 
-CHUNK = 200
-"""Records per graph: enough to fill matrix products, few enough to need less memory than a training step."""
+
+def records_per_graph(records: int) -> int:
+    """A sixth of the records, which needs as much memory as an ordinary training step on all of them; 16 to 100.
+
+    >>> records_per_graph(600), records_per_graph(8)
+    (100, 16)
+    """
+    return min(max(records // 6, 16), 100)
 
 
 class Way(Enum):
@@ -151,9 +157,10 @@ def linearizations(
     labels: Tensor,
     *,
     clip: Clip | None,
-    size: int = CHUNK,
+    size: int | None = None,
 ) -> Iterator[ClippedLinearization]:
     """Linearisations of the clipped gradients, for ``size`` records after the other."""
+    size = records_per_graph(len(inputs)) if size is None else size
     way = _fastest_way(state, loss_fn, inputs[:2], labels[:2])
     for records, targets in zip(inputs.split(size), labels.split(size), strict=True):
         yield _linearization(state, loss_fn, records, targets, clip, way)

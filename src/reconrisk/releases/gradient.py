@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.validation import check_not_empty, refuse
-from reconrisk.releases.clipped_gradient import CHUNK, linearizations
+from reconrisk.releases.clipped_gradient import linearizations
 from reconrisk.releases.clipping import Clip
 from reconrisk.releases.per_example import gradient_norms
 from reconrisk.releases.release import Linearized, Release, check_labels, check_records
@@ -123,8 +123,6 @@ class GradientRelease(Release):
             return
         scale = 1 / len(self.inputs) if self.reduction == "mean" else 1.0
         state = self.forward.state(self.inputs.dtype)
-        groups = linearizations(
-            state, self.loss_fn, self.inputs, self.labels, clip=self.clip, size=CHUNK if size is None else size
-        )
+        groups = linearizations(state, self.loss_fn, self.inputs, self.labels, clip=self.clip, size=size)
         for group in groups:
             yield group.linearized(scale)
