@@ -82,7 +82,8 @@ def test_traces_of_all_records_are_those_of_the_matrices_on_the_safe_side(family
         return
     inverse = np.trace(np.linalg.inv(matrices), axis1=1, axis2=2)
     condition = np.linalg.cond(matrices)
-    clear = condition < 1e8  # beyond, the oracle's own inverse is off by more than 1e-8
+    # Beyond, the oracle's own inverse is off by more than 1e-8, or the terms of the trace have cancelled.
+    clear = (condition < 1e8) & (exact > 1e-5 * exact.max())
     np.testing.assert_allclose(information.inverse_traces[clear], inverse[clear], rtol=1e-6)
     assert (information.inverse_traces <= inverse * (1 + 1e-14 * condition)).all()
     assert (information.inverse_traces >= d * d / information.traces * (1 - 1e-14)).all()
