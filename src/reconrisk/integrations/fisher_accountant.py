@@ -51,9 +51,9 @@ class FisherAccountant:
 
     Assumes: Poisson sampling (shuffled epochs: no amplification), loss of a record a function of that record alone.
     Notation: ``probes`` per evaluation, or ``relative_error``: a pilot then picks as many as keep the standard error
-    due to probes, from the first complete cycle on, below it for 95 % of the records, as far as the pilot can tell
-    (to an eighth); later cycles use fewer, never below 2. ``delta`` goes with ``subsampling="guo2022"``,
-    whose factor is not a bound.
+    due to probes, once every record was evaluated twice, below it for 95 % of the records, as far as the pilot can
+    tell (to an eighth); later cycles use fewer, never below 2. ``delta`` goes with ``subsampling="guo2022"``, whose
+    factor is not a bound.
     Guarantee: the estimates are unbiased at any time; the training's random numbers, gradients and parameters stay
     untouched; a resumed account equals an uninterrupted one.
     Edge cases: an evaluation that is not finite makes the record's information infinite and its bound 0.
@@ -134,7 +134,7 @@ class FisherAccountant:
         block = ledger.next_block(self._rng)
         if self._probes is None:
             self._probes = self._pilot(block, phase, tensors, self._rng)
-        ledger.add(self._evaluated(block, phase, tensors, self._probes_now(ledger), self._rng))
+        ledger.add(self._evaluated(block, phase, tensors, self._probes_now(ledger, self._probes), self._rng))
         self._ledger = ledger
         self._remember(phase)
         if self._bar is not None:
@@ -221,7 +221,8 @@ class FisherAccountant:
         phase = TrainingPhase(1.0, 1.0, rate or 1.0, True, 1)
         tensors = self._tensors(self._live)
         block = torch.arange(len(self._inputs))[: ledger.block]
-        probes = self._probes or self._pilot(block, phase, tensors, rng)
+        most = self._probes or self._pilot(block, phase, tensors, rng)
+        probes = self._probes_now(ledger, most)
         return measure(
             lambda: self._evaluated(block, phase, tensors, probes, rng),
             steps=check_whole("steps", steps),
@@ -263,10 +264,9 @@ class FisherAccountant:
                 raise refuse("state", sorted(state)[:5], f"to have {name!r}", "Pass the model that is trained.")
         return state
 
-    def _probes_now(self, ledger: InformationLedger) -> int:
-        """Fewer in later cycles: 1/k + 2/k + ... + c/k over c^2 cycles is at most 1/k."""
-        most = self._probes or 2
-        return most if self._relative_error is None else max(2, math.ceil(most / (ledger.cycles + 1)))
+    def _probes_now(self, ledger: InformationLedger, most: int) -> int:
+        """Half in the first two cycles, fewer later: (2 + 2 + 3 + ... + c)/(k c^2) is at most 1/k."""
+        return most if self._relative_error is None else max(2, math.ceil(most / max(2, ledger.cycles + 1)))
 
     def _evaluated(
         self, block: Tensor, phase: TrainingPhase, state: Mapping[str, Tensor], probes: int, rng: torch.Generator
