@@ -66,6 +66,15 @@ def test_a_linear_model_leaks_what_the_closed_form_says(rate, clip_norm):
     )
 
 
+def test_sampling_counts_the_direction_of_the_gradient_by_its_own_factor():
+    # a record of one value moves its gradient along itself only, and |J|^2 = 1 is known exactly from that
+    data = Dataset("toy", torch.tensor([[0.9]]), torch.zeros(1))
+    report = measured(data, nn.Linear(1, 1, bias=False), clip_norm=5.0, noise_multiplier=0.2, sampling_probability=0.1)
+    along = float(subsampled_information(0.9, 0.1).along)
+    assert report.low[0] == pytest.approx(0.1 * along, rel=1e-6)  # single precision of the norm
+    assert report.dfil[0] == pytest.approx(0.1 * along, rel=5 * 0.05)
+
+
 def test_the_squared_error_of_a_regression_leaks_what_the_closed_form_says():
     # g = 2 r x with r = <w,x> - y, so J = 2 (r 1 + x w^T) and |J|^2 = 4 (d r^2 + 2 r <w,x> + |x|^2 |w|^2)
     data = replace(toy(), labels=torch.linspace(-1, 1, 20))

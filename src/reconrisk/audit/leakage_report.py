@@ -45,7 +45,7 @@ class LeakageReport:
     ``mse_lower_bounds`` hold for unbiased estimates and come from upper limits that are proved, each with that
     probability by itself; a constant guess, which is biased, may be better than they say. ``guarantee`` is the bound of
     the most exposed record, never above ``constant_guess_mse``. Columns are in the order of ``records``; ``requested``
-    is larger than their number if the computation was interrupted, and then they are a random sample of those requested.
+    is larger than their number if the computation was interrupted, and then they are a random sample of those.
     """
 
     model: str
