@@ -1,0 +1,1 @@
+"""Meng, Huang, Chen, Hou, Zheng (2025)."""
