@@ -128,6 +128,18 @@ def test_derivatives_agree_with_differences_and_with_each_other(model, optimizer
     assert_linearization_is_right(release_of(model(), optimizer=optimizer, queries=asked))
 
 
+@pytest.mark.parametrize("loss_fn", [cross_entropy, mse_loss])
+def test_pushes_keep_no_graph(loss_fn, monkeypatch):
+    inputs, labels = records(4)
+    labels = labels if loss_fn is cross_entropy else nn.functional.one_hot(labels, 3).double()
+    release = TrainedModelRelease(perceptron(), loss_fn, inputs, labels, optimizer=sgd(0.1), steps=2)
+    derivative, tangents = release.linearized(), torch.ones(3, 4, 4, dtype=DOUBLE)
+    monkeypatch.delattr("reconrisk.releases.training.linearized")
+    assert torch.func.vmap(derivative.push)(tangents)["2.bias"].shape == (3, 3)
+    with pytest.raises(NameError):
+        derivative.pull(release.template())
+
+
 def test_batched_pulls_are_the_single_ones():
     release = release_of(perceptron())
     derivative, template = release.linearized(), release.template()
@@ -337,6 +349,14 @@ class CountsCalls(nn.Module):
         return inputs * self.calls
 
 
+class WarmsUp(CountsCalls):
+    """Shows only in later calls that it counts them."""
+
+    def forward(self, inputs):
+        self.calls.add_(1)
+        return inputs * torch.where(self.calls > 4, 2.0, 1.0)
+
+
 class SubtractsTheMean(nn.Module):
     def forward(self, inputs):
         return inputs - inputs.mean(0)
@@ -347,7 +367,7 @@ class Branches(nn.Module):
         return 2 * inputs if inputs.sum() > 0 else inputs
 
 
-@pytest.mark.parametrize("layer", [OldStyle, CountsCalls, SubtractsTheMean, Branches])
+@pytest.mark.parametrize("layer", [OldStyle, CountsCalls, WarmsUp, SubtractsTheMean, Branches])
 @pytest.mark.parametrize("every", [None, 2])
 def test_unusual_layers_have_the_right_derivative(layer, every):
     model = seeded(lambda: nn.Sequential(nn.Linear(4, 3), layer(), nn.Linear(3, 3)))

@@ -115,8 +115,8 @@ class TrainingMap:
         """
         leaf = inputs.detach().clone().requires_grad_()  # outside of push and pull, which may run under vmap
 
-        def release(records: Tensor) -> Named:
-            return self._released(records, labels, functional_gradient)
+        def release(records: Tensor, answers: Tensor) -> Named:
+            return self._released(records, answers, functional_gradient)
 
         @cache
         def reverse() -> Linearized:
@@ -135,7 +135,7 @@ class TrainingMap:
             if tangents.shape != inputs.shape:
                 raise refuse("tangents.shape", tuple(tangents.shape), f"to be {tuple(inputs.shape)}, as the records")
             try:
-                return _pushed(release, inputs.detach(), tangents.to(inputs.dtype))
+                return _pushed(release, inputs.detach(), labels, tangents.to(inputs.dtype))
             except RuntimeError:  # a layer without forward mode
                 return reverse().push(tangents)
 
@@ -316,8 +316,12 @@ def _named(state: TrainingState, names: tuple[str, ...]) -> Named:
     return {name: values[name] for name in names}
 
 
-def _pushed(release: Callable[[Tensor], Named], inputs: Tensor, tangents: Tensor) -> Named:
-    moved: Named = torch.func.jvp(release, (inputs,), (tangents,))[1]
+def _pushed(release: Callable[[Tensor, Tensor], Named], inputs: Tensor, labels: Tensor, tangents: Tensor) -> Named:
+    moved: Named
+    if labels.is_floating_point():  # mse_loss of torch fails in forward mode unless its target has a tangent too
+        moved = torch.func.jvp(release, (inputs, labels), (tangents, torch.zeros_like(labels)))[1]
+    else:
+        moved = torch.func.jvp(lambda records: release(records, labels), (inputs,), (tangents,))[1]
     return moved
 
 

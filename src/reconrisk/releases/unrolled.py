@@ -247,7 +247,7 @@ def _check_deterministic(model: nn.Module) -> None:
                 f"{name or 'model'}.training",
                 True,
                 f"to be False for {type(layer).__name__}",
-                f"Call model.get_submodule({name!r}).eval(), or remove it: in training mode it is no smooth function of the records.",
+                f"Call model.get_submodule({name!r}).eval(), or remove it: it is no smooth function of the records.",
             )
 
 
