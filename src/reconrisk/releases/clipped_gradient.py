@@ -6,6 +6,9 @@ every record i, since record i moves only its own gradient; no per-record gradie
 weights on the records' losses, gives :math:`\langle g_i, u\rangle`; and :math:`J_i^T g_i` is half the derivative of
 :math:`|g_i|^2`. With the clip factor s they make up
 :math:`J_c^T u = s J^T u + s' \langle g, u\rangle J^T g/|g|`.
+
+The part along the record's own gradient is known exactly, and for a record that the model fits well it is most of the
+whole: only the rest is left to chance.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ class Way(Enum):
 class ClippedProbes:
     """Samples of how much records move their clipped gradients, for noise of unit standard deviation.
 
-    ``squares`` has one row per probe and one column per record, each an unbiased sample of :math:`|J_c|_F^2`.
+    ``squares`` has one row per probe and one column per record, each an unbiased sample of :math:`|J_c|_F^2` and none
+    below ``radial``.
     ``radial`` is :math:`|J_c^T u|^2`, exactly, for the direction u of the record's own gradient. ``norms`` are those of
     the clipped gradients.
     """
@@ -82,6 +86,15 @@ class ClippedLinearization:
             return pulled
         factor, slope = self._clip.factor(self._norms), self._clip.slope(self._norms)
         return _spread(factor, pulled) + _spread(slope * products, self._along)
+
+    def pull_across(self, cotangents: Sequence[Tensor]) -> Tensor:
+        """``J_c^T`` of the part of u across the record's own gradient: ``s (J^T u - <g,u>/|g| J^T g/|g|)``."""
+        pulled, products = torch.autograd.grad(
+            self._gradient, (self._leaf, self._weights), cotangents, retain_graph=True, materialize_grads=True
+        )
+        tiny = torch.finfo(self._norms.dtype).tiny
+        across = pulled - _spread(products / self._norms.clamp_min(tiny), self._along)
+        return across if self._clip is None else _spread(self._clip.factor(self._norms), across)
 
     def radial(self) -> Tensor:
         """``J_c^T u`` for each record, where u is the direction of its own gradient: ``(s + s'|g|) J^T g / |g|``."""
@@ -145,8 +158,9 @@ def probe_clipped_gradients(
     tensors = model_state(model, inputs.dtype, parameters=parameters, state=state)
     parts = []
     for point in linearizations(tensors, loss_fn, inputs, labels, clip=clip):
-        squares = [_squares(point.pull(_normal(tensors, rng))) for _ in range(probes)]
-        parts.append((torch.stack(squares), _squares(point.radial()), point.clipped_norms()))
+        across = torch.stack([_squares(point.pull_across(_normal(tensors, rng))) for _ in range(probes)])
+        radial = _squares(point.radial())
+        parts.append((across + radial, radial, point.clipped_norms()))
     return ClippedProbes(*(torch.cat(part, dim=-1) for part in zip(*parts, strict=True)))
 
 
@@ -184,7 +198,9 @@ def _linearization(
             squares = recorder.squares(output_gradients)
         else:
             squares = squared_norms(state, loss_fn, leaf, labels, vectorized=way is Way.VECTORIZED)
-        (slope,) = torch.autograd.grad(squares.sum() / 2, leaf, retain_graph=True, materialize_grads=True)
+        slope = torch.zeros_like(leaf)
+        if squares.requires_grad:
+            (slope,) = torch.autograd.grad(squares.sum() / 2, leaf, retain_graph=True, materialize_grads=True)
     norms = squares.detach().sqrt()
     along = _spread(1 / norms.clamp_min(torch.finfo(norms.dtype).tiny), slope)
     return ClippedLinearization(list(parameters), leaf, weights, gradient, along, norms, clip)
