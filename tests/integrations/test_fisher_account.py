@@ -7,7 +7,7 @@ from reconrisk.bounds.mean_squared_error_rdp import mse_lower_bound_from_rdp
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Composed, dp_sgd
 from reconrisk.core.serialization import from_json, to_json
-from reconrisk.integrations.fisher_account import average
+from reconrisk.integrations.fisher_account import average_accounts
 from reconrisk.integrations.fisher_accountant import FisherAccountant
 from tests.integrations.clipped_linear import STEP, half_square, linear_task
 
@@ -58,7 +58,7 @@ def test_runs_are_averaged_before_they_are_inverted():
         accountant = FisherAccountant(model, inputs, labels, loss_fn=half_square, probes=2, records=[0, 1], rng=rng)
         accountant.step(**STEP)
         runs.append(accountant)
-    together = average(runs)
+    together = average_accounts(runs)
     stacked = torch.stack([run.traces() for run in runs])
     torch.testing.assert_close(together.traces, stacked.mean(0))
     torch.testing.assert_close(together.standard_errors, stacked.std(0) / 2)
@@ -67,7 +67,7 @@ def test_runs_are_averaged_before_they_are_inverted():
     assert "average several runs" not in str(together.summary())
     runs[0].step(**STEP)
     with pytest.raises(InvalidInput, match="phases"):
-        average(runs)
+        average_accounts(runs)
 
 
 def test_the_mechanism_of_the_run_has_its_phases():

@@ -36,6 +36,8 @@ _HOMES = (
     "bounds.corridor",
     "bounds.prior_success",
     "data.columns",
+    "audit.leakage_report",
+    "integrations.leakage_summary",
 )
 """Where kinds are defined: loaded when a kind is not known yet, since the package loads nothing before it is used."""
 

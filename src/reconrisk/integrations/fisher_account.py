@@ -39,7 +39,7 @@ class FisherAccount:
     r"""Estimated traces of the Fisher information of a training run about each tracked record.
 
     Assumes: each record's label is public, the others are known; estimates are unbiased. One run is an unbiased
-    estimate of an upper limit of the information: :func:`average` several runs before inverting.
+    estimate of an upper limit of the information: :func:`average_accounts` several runs before inverting.
     Notation: ``least`` is what finished cycles of evaluations found; ``overshoot`` the largest norm of a clipped
     gradient over the clip norm; ``degrees`` those of freedom behind the standard errors.
     Reference: Theorems 2 to 4 and Algorithm 1, guo2022. The values depend on private data and must not be published
@@ -131,7 +131,7 @@ class HasAccount(Protocol):
         """What it knows so far."""
 
 
-def average(runs: Sequence[FisherAccount | HasAccount]) -> FisherAccount:
+def average_accounts(runs: Sequence[FisherAccount | HasAccount]) -> FisherAccount:
     """The mean of the informations over independent runs of one training: what guo2022, Theorem 3, bounds.
 
     Guarantee: invert after averaging, as ``mse_lower_bounds`` of the result does; the mean of the inverses is larger.
