@@ -72,7 +72,7 @@ class _Step:
 
     def traces(self, inputs: Tensor, labels: Tensor, rows: Tensor) -> Iterator[_Traces]:
         """Traces for the records at ``rows``, in groups that needed equally many probes."""
-        squares, rounds = torch.zeros(0, len(rows), dtype=torch.float64), 0
+        squares = torch.zeros(0, len(rows), dtype=torch.float64)
         while len(rows):
             probes = probe_clipped_gradients(
                 self.model,
@@ -84,13 +84,13 @@ class _Step:
                 rng=self.rng,
                 parameters=self.parameters,
             )
-            squares, rounds = torch.cat([squares, probes.squares.double()]), rounds + 1
-            group, errors = self._group(rows, squares, probes, rounds)
+            squares = torch.cat([squares, probes.squares.double()])
+            group, errors = self._group(rows, squares, probes)
             done = ~(errors > self.relative_error * group.values)
             yield group.chosen(done)
             rows, squares = rows[~done], squares[:, ~done]
 
-    def _group(self, rows: Tensor, squares: Tensor, probes: ClippedProbes, rounds: int) -> tuple[_Traces, Tensor]:
+    def _group(self, rows: Tensor, squares: Tensor, probes: ClippedProbes) -> tuple[_Traces, Tensor]:
         """Everything about records with the same number of probes, and the standard errors of their traces."""
         radial, norms, count = probes.radial.double(), probes.norms.double(), len(squares)
         known = squares.isfinite().all(0) & radial.isfinite() & norms.isfinite()
@@ -105,8 +105,7 @@ class _Step:
 
         errors = squares.std(0) / math.sqrt(count)
         totals = FisherTrace(torch.maximum(squares.mean(0), radial), errors, count, 1)
-        # a limit that holds at whichever round a record stops: the chances to be wrong sum to 1 - confidence
-        proved = totals.upper_limit(1 - (1 - self.confidence) / 2**rounds)
+        proved = totals.upper_limit(self.confidence)
         low, high = (trace(each) for each in totals.interval(self.confidence))
         used = torch.full_like(rows, count)
         return _Traces(rows, trace(totals.values), low, high, trace(proved), used), across * errors

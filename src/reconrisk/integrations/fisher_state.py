@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from reconrisk.core.files import write_whole
 from reconrisk.core.validation import refuse
 from reconrisk.integrations.fisher_account import TrainingPhase
 from reconrisk.integrations.fisher_ledger import InformationLedger
@@ -65,15 +64,7 @@ def split_state(
 
 def write_state(path: str | Path, state: Mapping[str, Tensor]) -> None:
     """Write a safetensors file beside its place and move it there, so that a failure leaves the old file."""
-    path = Path(path)
-    handle, name = tempfile.mkstemp(suffix=".safetensors", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        save_file(dict(state), temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, lambda temporary: save_file(dict(state), temporary), secret=True)
 
 
 def read_state(path: str | Path) -> Mapping[str, Tensor]:

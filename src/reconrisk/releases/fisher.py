@@ -22,7 +22,10 @@ from reconrisk.releases.noise import NoiseStd, noise_stds, standard_normal_weigh
 from reconrisk.releases.release import Linearized, Release
 
 PILOT = 16
-"""Probes before their number is chosen, so that the spread is known to about a fifth."""
+"""Probes before their spread is looked at, so that it is known to about a fifth."""
+
+GROWTH = 1.5
+"""Factor from one number of probes to the next: the numbers are fixed, only which is the last depends on chance."""
 
 LARGEST_MATRIX = 8192
 """Coordinates up to which a full matrix is computed: half a gigabyte in double precision."""
@@ -76,13 +79,16 @@ class FisherTrace:
 
         .. math:: P\bigl(\hat t \le t (1 - 2\sqrt{\log(1/\alpha)/k})\bigr) \le \alpha
 
-        Edge cases: infinite below about four log(1/(1 - confidence)) probes; exact traces are returned as they are.
+        The number of probes k is chosen after looking at some, so alpha is shared out over the numbers it could have
+        been: :math:`\alpha/((j+1)(j+2))` for the j-th.
+        Edge cases: infinite below about four log(1/alpha) probes; exact traces are returned as they are.
         Reference: Lemma 1, `Laurent and Massart (2000) <https://doi.org/10.1214/aos/1015957395>`_.
         """
         alpha = _tail(confidence)
         if self.is_exact:
             return self.values
-        share = 1 - 2 * math.sqrt(math.log(1 / alpha) / self.probes)
+        level = _level(self.probes)
+        share = 1 - 2 * math.sqrt(math.log((level + 1) * (level + 2) / alpha) / self.probes)
         return self.values / share if share > 0 else torch.full_like(self.values, math.inf)
 
     def __float__(self) -> float:
@@ -223,10 +229,20 @@ def _probe_until(
 ) -> Tensor:
     """Squared norms of ``J^T u``, from as many draws as bring each record's relative standard error to ``target``."""
     squares = _probe(linear, template, noise_std, rng, PILOT)
-    while (worst := float(_relative_errors(squares).max())) > target:
-        missing = math.ceil(len(squares) * ((worst / target) ** 2 - 1))
-        squares = torch.cat([squares, _probe(linear, template, noise_std, rng, missing)])
+    level = 0
+    while float(_relative_errors(squares).max()) > target:
+        level += 1
+        squares = torch.cat([squares, _probe(linear, template, noise_std, rng, _probes_at(level) - len(squares))])
     return squares
+
+
+def _probes_at(level: int) -> int:
+    return math.ceil(PILOT * GROWTH**level)
+
+
+def _level(probes: int) -> int:
+    """How often the spread was looked at before these probes were enough, less one."""
+    return max(0, round(math.log(probes / PILOT) / math.log(GROWTH)))
 
 
 def _block_of(release: Release, record: int) -> tuple[Linearized, int]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from reconrisk.core.files import write_whole
 from reconrisk.core.validation import check_not_empty, refuse
-from reconrisk.reports.picture import _write_whole, save_figure
+from reconrisk.reports.picture import save_figure
 
 Record = NDArray[np.float32]
 Row = tuple[str, Sequence[tuple[str, Record]]]
@@ -49,8 +50,8 @@ def write_leakage(path: Path, rows: Sequence[Row], *, data_range: tuple[float, f
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write ``text`` to ``path`` at once: a crash leaves no half-written file."""
-    return _write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    """Write ``text`` to ``path`` at once, for its owner alone: a crash leaves no half-written file."""
+    return write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), secret=True)
 
 
 def is_image(shape: Sequence[int]) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.files import write_whole
 from reconrisk.core.validation import refuse
 
 Picture = NDArray[np.float32]
@@ -49,29 +48,14 @@ def write_comparison(
         canvas.paste(panel, (left, 2 * _LINE))
     line = "   ".join(f"{name} {value:.4g}" for name, value in scores.items())
     draw.text((_GAP, _SIDE + 2 * _LINE + _LINE // 2), line, fill="black", font=font)
-    return _write_whole(path, lambda temporary: canvas.save(temporary, format="PNG"))
+    return write_whole(path, lambda temporary: canvas.save(temporary, format="PNG"))
 
 
 def save_figure(figure: Any, path: Path) -> Path:
     """Write a matplotlib figure to ``path`` at once: a crash leaves no half-written file."""
     if Path(path).suffix not in _FORMATS:
         raise refuse("path", str(path), f"to end in one of {', '.join(_FORMATS)}")
-    return _write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))
-
-
-def _write_whole(path: Path, write: Callable[[Path], object]) -> Path:
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(suffix=path.suffix or ".png", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    return write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))
 
 
 def _panel(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
