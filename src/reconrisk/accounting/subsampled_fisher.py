@@ -41,7 +41,8 @@ def subsampled_information(shift: ArrayLike, sampling_probability: float) -> Sub
     w J^T(y-g)/s^2 with w the posterior probability that the record took part, and the density times w is q N(g, s^2).
 
     Assumes: Poisson sampling; the rest of the batch is known. Not knowing it lowers the information further.
-    Notation: ``shift`` is c = |g|/s for the clipped gradient g, u = g/|g|; ``across`` is h_perp, ``along`` h_par.
+    Notation: ``shift`` is ``c = |g|/s`` for the clipped gradient g, ``u = g/|g|``; ``across`` is h_perp and ``along``
+    h_par.
     Guarantee: not below the exact factors and above them by a relative 1e-12 at most for rates above 1e-15: the
     trapezoidal rule for functions analytic in a strip, with its error, the cut tails and the rounding of every term
     added. At most 1; q at shift 0, tending to 1 for large shifts. ``across`` never falls as the shift grows, up to

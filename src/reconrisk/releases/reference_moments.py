@@ -20,8 +20,8 @@ from reconrisk.releases.state import LossFunction, check_mode
 class ReferenceMoments:
     """Means over reference records, shaped as the gradient: what optimal noise and pruning need in their global form.
 
-    ``sensitivity`` is the mean of |grad_x g_k|^2 with ``standard_error``, ``square`` the mean of g_k^2 (exact for these
-    records), g the gradient of one record's loss.
+    ``sensitivity`` is the mean of ``|grad_x g_k|^2`` with ``standard_error``, ``square`` the mean of g_k^2 (exact for
+    these records), g the gradient of one record's loss.
     """
 
     sensitivity: Mapping[str, Tensor]

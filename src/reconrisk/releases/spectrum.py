@@ -28,8 +28,9 @@ class Spectrum:
     """The largest eigenvalues of the information about each record, largest first, with their directions.
 
     ``values`` (records, count) come from below. ``upper_limit`` (records,) lies above the largest eigenvalue of each
-    record with probability ``confidence`` over the random start: it alone is safe in a bound. ``directions`` (records,
-    count, *shape) are unit vectors; within ``residuals`` (records, count) of each value there is an eigenvalue.
+    record with probability ``confidence`` over the random start: it alone is safe in a bound. ``directions``, shaped
+    ``(records, count, *shape)``, are unit vectors; within ``residuals`` (records, count) of each value there
+    is an eigenvalue.
     """
 
     records: tuple[int, ...]
