@@ -2,6 +2,7 @@
 
 A reproduction is a function from a scale to findings; this file parses the command, runs it, and appends one row per
 finding to ``RESULTS.md`` with the command and the commit. The small scale ends within ten minutes on two cores.
+Pictures are drawn only where ``--out FOLDER`` says so.
 """
 
 from __future__ import annotations
@@ -44,24 +45,38 @@ class Finding:
     remark: str = ""
 
 
-def reproduce(run: Callable[[Scale], Sequence[Finding]], *, argv: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True)
+class Drawing:
+    """A paper's picture redrawn: ``write`` makes the file, which is called ``name``, at the path it gets."""
+
+    name: str
+    write: Callable[[Path], object]
+
+
+def reproduce(run: Callable[[Scale], Sequence[Finding | Drawing]], *, argv: Sequence[str] | None = None) -> int:
     """Run a reproduction from the command line and record its findings; the exit code is 2 without its data."""
     module = run.__module__ if run.__module__ != "__main__" else sys.modules["__main__"].__spec__.name
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=run.__doc__)
     parser.add_argument("--scale", choices=["small", "paper"], default="small")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file to append to")
+    parser.add_argument("--out", type=Path, help="folder for pictures; without it none is drawn")
     options = parser.parse_args(argv)
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        parser.error(f"--out {options.out} is a file, a folder is needed")
     begun = time.monotonic()
     try:
-        findings = run(options.scale)
+        results = run(options.scale)
     except (InvalidInput, InvalidFile) as error:
         print(f"{module}: {error}", file=sys.stderr)
         return 2
     seconds = time.monotonic() - begun
     command = f"python -m {module} --scale {options.scale}"
+    findings = [each for each in results if isinstance(each, Finding)]
     rows = [_row(module, finding, options.scale, seconds, command) for finding in findings]
     _append(options.results, rows)
     print("".join(rows), end="")
+    if options.out is not None:
+        _draw(options.out, [each for each in results if isinstance(each, Drawing)])
     return 0
 
 
@@ -70,6 +85,13 @@ def need_data() -> None:
     if not any(folder.exists for folder in data_folders()):
         given = os.environ.get("RECONRISK_DATA")
         raise InvalidInput(f"Expected RECONRISK_DATA={given!r} to name a folder with data sets. See docs/data.md.")
+
+
+def _draw(folder: Path, drawings: Sequence[Drawing]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for drawing in drawings:
+        drawing.write(folder / drawing.name)
+        print(f"drawn {folder / drawing.name}")
 
 
 def _row(module: str, finding: Finding, scale: Scale, seconds: float, command: str) -> str:

@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,9 @@ from reconrisk.bounds.glm import GlmFit, fit_glm
 from reconrisk.bounds.glm_information import glm_information
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.progress import track
-from reproductions.frame import Finding, Scale, need_data, reproduce
+from reconrisk.reports.leakage import write_leakage
+from reconrisk.reports.picture import save_figure
+from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce
 from reproductions.guo2022.figure2 import REGULARIZATION, Digits, digits
 
 Floats = NDArray[np.float64]
@@ -129,33 +132,44 @@ def _typical(norms: Floats, labels: Floats) -> Floats:
     return typical
 
 
-def run(scale: Scale) -> Sequence[Finding]:
+@dataclass(frozen=True)
+class Variant:
+    """One reading of the paper's attack: its name in file names, in words, and whether the model has an intercept."""
+
+    name: str
+    words: str
+    attack: Callable[[Digits, Floats], Attacked]
+    intercept: bool
+
+
+VARIANTS = (
+    Variant("program", "as the authors' program: penalised intercept, label not used", intercept_attack, True),
+    Variant("print", "as printed: label given, no intercept; takes a norm near the usual", label_attack, False),
+)
+
+
+def run(scale: Scale) -> Sequence[Finding | Drawing]:
     """Mean error of both attacks on every record beside the bound of that record."""
     need_data()
     train = digits("train")
-    return [
-        *_findings(
-            train, intercept_attack, "as the authors' program: penalised intercept, label not used", True, scale
-        ),
-        *_findings(
-            train, label_attack, "as printed: label given, no intercept; takes a norm near the usual", False, scale
-        ),
-    ]
+    return [result for variant in VARIANTS for result in _results(train, variant, scale)]
 
 
-def _findings(
-    train: Digits, attack: Callable[[Digits, Floats], Attacked], words: str, intercept: bool, scale: Scale
-) -> list[Finding]:
+def _results(train: Digits, variant: Variant, scale: Scale) -> list[Finding | Drawing]:
     penalty = REGULARIZATION * len(train.labels)
     setting = {"features": train.features, "labels": train.labels, "family": "logistic", "penalty": penalty}
-    fit = fit_glm(**setting, intercept=intercept, intercept_penalty=penalty)
+    fit = fit_glm(**setting, intercept=variant.intercept, intercept_penalty=penalty)
     information = glm_information(
         fit.coefficients, intercept=fit.intercept, intercept_penalty=penalty, noise_std=NOISE_STD, **setting
     )
-    mean, error = _measured(train, fit, attack, TRIALS[scale])
+    mean, error = _measured(train, fit, variant.attack, TRIALS[scale])
     simple = train.features.shape[1] / information.traces
-    remark = f"{words}; {TRIALS[scale]:,} trials of each of {len(mean):,} records"
-    return _rows(simple, information.mse_lower_bounds(), mean, error, remark)
+    remark = f"{variant.words}; {TRIALS[scale]:,} trials of each of {len(mean):,} records"
+    return [
+        *_rows(simple, information.mse_lower_bounds(), mean, error, remark),
+        Drawing(f"figure3_{variant.name}.png", lambda path: _draw_errors(path, simple, mean)),
+        Drawing(f"figure4_{variant.name}.png", lambda path: _draw_records(path, train, fit, variant, simple)),
+    ]
 
 
 def _measured(
@@ -163,7 +177,7 @@ def _measured(
 ) -> tuple[Floats, Floats]:
     """Mean over trials of each record's error, and its standard error. The noise of a trial serves all records."""
     rng = np.random.default_rng(0)
-    theta = fit.coefficients if fit.intercept is None else np.append(fit.coefficients, fit.intercept)
+    theta = _released(fit)
     total, squares = np.zeros(len(train.labels)), np.zeros(len(train.labels))
     for _ in track(range(trials // CHUNK), "trials", total=trials // CHUNK):
         noisy = theta[:, None] + NOISE_STD * rng.standard_normal((len(theta), CHUNK))
@@ -172,6 +186,45 @@ def _measured(
         squares += (errors**2).sum(axis=1)
     mean = total / trials
     return mean, np.sqrt(np.maximum(squares / trials - mean**2, 0.0) / (trials - 1))
+
+
+def _released(fit: GlmFit) -> Floats:
+    """The coefficients, the intercept last where there is one."""
+    return fit.coefficients if fit.intercept is None else np.append(fit.coefficients, fit.intercept)
+
+
+def _draw_errors(path: Path, bounds: Floats, errors: Floats) -> None:
+    """Figure 3: each record's error against its bound; what lies below the line contradicts an unbiased bound."""
+    from matplotlib.figure import Figure  # slow import, needed only to draw
+
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    axis = figure.subplots()
+    below = errors < bounds
+    for part, colour in ((~below, "tab:blue"), (below, "tab:red")):
+        axis.scatter(bounds[part], errors[part], s=2, color=colour, rasterized=True)
+    ends = [min(bounds.min(), errors.min()), max(bounds.max(), errors.max())]
+    axis.plot(ends, ends, color="black", linewidth=1)
+    axis.axvline(1.0, color="gray", linestyle="dotted")
+    axis.set(xscale="log", yscale="log", xlabel="bound 1/dFIL on the MSE", ylabel="MSE of the attack")
+    save_figure(figure, path)
+
+
+def _draw_records(path: Path, train: Digits, fit: GlmFit, variant: Variant, bounds: Floats) -> None:
+    """Figure 4: the most and the least exposed records above what the attack makes of one noisy release."""
+    theta = _released(fit)
+    noise = np.random.default_rng(1).standard_normal((len(theta), 1))
+    attacked = variant.attack(train, theta[:, None] + NOISE_STD * noise)
+    order = np.argsort(bounds)
+    shown = [int(record) for record in (*order[:SHOWN], *order[-SHOWN:])]
+
+    def picture(pixels: Floats) -> NDArray[np.float32]:
+        return pixels.reshape(1, 28, 28).astype(np.float32)
+
+    rows = [
+        ("record", [(f"{bounds[record]:.1e}", picture(train.features[record])) for record in shown]),
+        ("attack", [("", picture(attacked.estimate(train, record, 0))) for record in shown]),
+    ]
+    write_leakage(path, rows, data_range=(0.0, 1.0), note="above each record the bound 1/dFIL on the MSE")
 
 
 def _rows(simple: Floats, exact: Floats, mean: Floats, error: Floats, remark: str) -> list[Finding]:
@@ -184,14 +237,14 @@ def _rows(simple: Floats, exact: Floats, mean: Floats, error: Floats, remark: st
     return [
         Finding("attack below a dFIL bound that is below 1", "0", counts[0], remark),
         Finding("attack below a dFIL bound above 1", "some", counts[1], remark),
-        Finding("rank correlation of bound and error", "close", _rank(simple, mean), remark),
-        Finding("the same where the bound is below 1e-2", "close", _rank(simple[low], mean[low]), remark),
+        Finding("rank correlation of bound and error", "close", rank_correlation(simple, mean), remark),
+        Finding("the same where the bound is below 1e-2", "close", rank_correlation(simple[low], mean[low]), remark),
         Finding("error / (tr(I^-1)/d), median where that is below 1e-3; Cramer-Rao is 1", "-", ratio, remark),
         Finding(f"Figure 4: error of the {SHOWN} most / least exposed", "small / large", " / ".join(ends), remark),
     ]
 
 
-def _rank(bounds: Floats, errors: Floats) -> Estimate:
+def rank_correlation(bounds: Floats, errors: Floats) -> Estimate:
     """Spearman's correlation with Fisher's interval and the variance of Bonett and Wright."""
     rank, count = float(spearmanr(bounds, errors).statistic), len(bounds)
     half = 1.96 * math.sqrt((1 + rank**2 / 2) / (count - 3))
