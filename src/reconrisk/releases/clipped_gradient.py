@@ -237,7 +237,7 @@ def _normal(state: ModelState, rng: torch.Generator) -> list[Tensor]:
 
 
 def _squares(pulled: Tensor) -> Tensor:
-    return pulled.flatten(1).square().sum(1)
+    return pulled.reshape(len(pulled), -1).square().sum(1)
 
 
 def _spread(factors: Tensor, records: Tensor) -> Tensor:

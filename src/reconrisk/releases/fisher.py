@@ -124,7 +124,7 @@ def fisher_trace(
     """
     if relative_error is None:
         diagonal = fisher_diagonal(release, noise_std=noise_std)
-        values = diagonal.flatten(1).sum(1)
+        values = diagonal.reshape(len(diagonal), -1).sum(1)
         return FisherTrace(values, torch.zeros_like(values), 0, release.inputs[0].numel())
     target = check_positive("relative_error", relative_error)
     generator = torch.Generator().manual_seed(0) if rng is None else rng
@@ -211,7 +211,7 @@ def _columns(
     together = max(1, min(_PUSHES, LARGEST_JACOBIAN // (4 * size)))
     for part in coordinates.split(together):
         moved = _pushed(linear, _basis(part, linear.records))
-        yield torch.cat([(moved[name] / stds[name]).flatten(1) for name in template], dim=1)
+        yield torch.cat([(moved[name] / stds[name]).reshape(len(part), -1) for name in template], dim=1)
 
 
 def _pushed(linear: Linearized, tangents: Tensor) -> dict[str, Tensor]:
@@ -259,7 +259,9 @@ def _probe(
 ) -> Tensor:
     """Squared norms of ``J^T u`` for each record, one row for each of ``count`` draws of u."""
     pulled = (linear.pull(standard_normal_weights(template, noise_std, rng)) for _ in range(count))
-    squares = torch.stack([change.flatten(1).square().sum(1) for change in track(pulled, "Probes", total=count)])
+    squares = torch.stack(
+        [change.reshape(len(change), -1).square().sum(1) for change in track(pulled, "Probes", total=count)]
+    )
     return _finite(squares)
 
 

@@ -140,7 +140,8 @@ def _affine_gradient(layer: nn.Module, a: Tensor, e: Tensor) -> tuple[Tensor, Te
         normal = nn.functional.group_norm(a, layer.num_groups, eps=layer.eps)
     else:
         normal = nn.functional.batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps)  # type: ignore[arg-type]  # eval mode
-    return (e * normal).flatten(2).sum(2), e.flatten(2).sum(2)
+    spread = (*e.shape[:2], -1)
+    return (e * normal).reshape(spread).sum(2), e.reshape(spread).sum(2)
 
 
 def _has_rule(layer: nn.Module) -> bool:

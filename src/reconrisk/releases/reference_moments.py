@@ -97,7 +97,13 @@ def _gradients_and_changes(
 
     gradients: dict[str, Tensor]
     changes: dict[str, Tensor]
-    gradients, changes = torch.func.vmap(one)(inputs, labels, directions)
+    try:
+        gradients, changes = torch.func.vmap(one)(inputs, labels, directions)
+    except RuntimeError:  # recurrent layers and control flow that depends on data: one record after the other
+        single = [one(*record) for record in zip(inputs, labels, directions, strict=True)]
+        gradients, changes = (
+            {name: torch.stack([part[side][name] for part in single]) for name in single[0][side]} for side in (0, 1)
+        )
     return gradients, changes
 
 

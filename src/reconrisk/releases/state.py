@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import refuse
@@ -29,8 +30,17 @@ class ModelState:
         buffers = {
             name: value.clone() for name, value in self.fixed.items() if name in dict(self.model.named_buffers())
         }
-        outputs: Tensor = functional_call(self.model, {**values, **buffers}, (inputs,))
-        return outputs
+        return called(self.model, {**values, **buffers}, inputs)
+
+
+def called(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """What ``model`` computes with other parameters and buffers; it stays as it is.
+
+    Attention is computed by plain products, since its fused form cannot be differentiated twice.
+    """
+    with sdpa_kernel(SDPBackend.MATH):
+        outputs: Tensor = functional_call(model, dict(tensors), (inputs,))
+    return outputs
 
 
 def model_state(

@@ -11,12 +11,11 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import refuse
 from reconrisk.releases.optimizers import OptimizerState, UpdateRule
-from reconrisk.releases.state import LossFunction
+from reconrisk.releases.state import LossFunction, called
 
 Named: TypeAlias = dict[str, Tensor]
 Objective: TypeAlias = Callable[[Named], tuple[Tensor, Named]]
@@ -106,8 +105,7 @@ class Trainee:
             buffers = {name: value.clone() for name, value in {**state.buffers, **state.statistics}.items()}
 
             def call(inputs: Tensor) -> Tensor:
-                outputs: Tensor = functional_call(self.model, {**frozen, **buffers, **parameters}, (inputs,))
-                return outputs
+                return called(self.model, {**frozen, **buffers, **parameters}, inputs)
 
             with self._following(buffers):
                 outputs = batch.outputs(call, apart)
@@ -122,8 +120,7 @@ class Trainee:
         """What the module says in eval mode with the values of ``state``."""
         untrained = _cast(dict(self.model.named_parameters()), inputs.dtype)
         values = {**untrained, **state.buffers, **state.statistics, **state.parameters}
-        outputs: Tensor = functional_call(self._evaluated, values, (inputs,))
-        return outputs
+        return called(self._evaluated, values, inputs)
 
     @cached_property
     def _evaluated(self) -> nn.Module:
@@ -175,8 +172,7 @@ def treats_records_apart(model: nn.Module, records: Tensor | None) -> bool:
     values, some = {name: value.clone() for name, value in before.items()}, records[:8]
 
     def call(inputs: Tensor) -> Tensor:
-        outputs: Tensor = functional_call(model, values, (inputs,))
-        return outputs
+        return called(model, values, inputs)
 
     with torch.no_grad():
         together, apart = call(some), torch.cat([call(some[:1]), call(some[1:])])
