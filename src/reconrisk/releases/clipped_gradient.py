@@ -43,6 +43,7 @@ class Way(Enum):
     RULES = "rules of the layers"
     VECTORIZED = "vectorised gradients of single records"
     SINGLE = "one record after the other"
+    NONE = "not at all"
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,10 +173,14 @@ def linearizations(
     *,
     clip: Clip | None,
     size: int | None = None,
+    norms: bool = True,
 ) -> Iterator[ClippedLinearization]:
-    """Linearisations of the clipped gradients, for ``size`` records after the other."""
+    """Linearisations of the clipped gradients, for ``size`` records after the other.
+
+    Without ``norms``, which only clipping and the part along a record's own gradient need, that part counts as zero.
+    """
     size = records_per_graph(len(inputs)) if size is None else size
-    way = _fastest_way(state, loss_fn, inputs[:2], labels[:2])
+    way = _fastest_way(state, loss_fn, inputs[:2], labels[:2]) if norms or clip is not None else Way.NONE
     for records, targets in zip(inputs.split(size), labels.split(size), strict=True):
         yield _linearization(state, loss_fn, records, targets, clip, way)
 
@@ -194,7 +199,9 @@ def _linearization(
         tensors = [*parameters.values(), *recorder.outputs]
         gradients = torch.autograd.grad(loss, tensors, create_graph=True, materialize_grads=True)
         gradient, output_gradients = gradients[: len(parameters)], gradients[len(parameters) :]
-        if way is Way.RULES:
+        if way is Way.NONE:
+            squares = leaf.new_zeros(len(leaf))
+        elif way is Way.RULES:
             squares = recorder.squares(output_gradients)
         else:
             squares = squared_norms(state, loss_fn, leaf, labels, vectorized=way is Way.VECTORIZED)

@@ -123,6 +123,6 @@ class GradientRelease(Release):
             return
         scale = 1 / len(self.inputs) if self.reduction == "mean" else 1.0
         state = self.forward.state(self.inputs.dtype)
-        groups = linearizations(state, self.loss_fn, self.inputs, self.labels, clip=self.clip, size=size)
+        groups = linearizations(state, self.loss_fn, self.inputs, self.labels, clip=self.clip, size=size, norms=False)
         for group in groups:
             yield group.linearized(scale)
