@@ -59,8 +59,8 @@ PLANS = {
         tracked=200,
         records_per_step=20,
         probes=2,
-        note="200 random of 60,000 records tracked, whose largest dFIL is at most that of all; rho 1 is not in Table 3; "
-        "rho and C picked by test accuracy in trial runs; 1 run",
+        note="200 random of 60,000 records tracked, whose largest dFIL is at most that of all; "
+        "rho 1 is not in Table 3; rho and C picked by test accuracy in trial runs; 1 run",
     ),
     "paper": Plan(
         settings=_settings(list(itertools.product((0.2, 0.5, 1, 2, 5, 10), (0.01, 0.03, 0.1), (1, 2, 4, 8, 16, 32)))),
