@@ -57,6 +57,7 @@ from .releases.clipping import SmoothClip as SmoothClip
 from .releases.fisher import fisher_diagonal as fisher_diagonal
 from .releases.fisher import fisher_matrix as fisher_matrix
 from .releases.fisher import fisher_trace as fisher_trace
+from .releases.fisher import jacobian as jacobian
 from .releases.glm import GlmRelease as GlmRelease
 from .releases.gradient import GradientMap as GradientMap
 from .releases.gradient import GradientRelease as GradientRelease
@@ -64,6 +65,7 @@ from .releases.local_update import LocalUpdateRelease as LocalUpdateRelease
 from .releases.optimizers import adam as adam
 from .releases.optimizers import sgd as sgd
 from .releases.parameter_sensitivity import parameter_sensitivity as parameter_sensitivity
+from .releases.reference_moments import reference_moments as reference_moments
 from .releases.release import ForwardRelease as ForwardRelease
 from .releases.release import Release as Release
 from .releases.spectrum import spectral_norm as spectral_norm

@@ -25,7 +25,7 @@ from reconrisk.core.validation import check_whole
 from reconrisk.releases.clipping import Clip
 from reconrisk.releases.per_example import LayerRecorder, squared_norms
 from reconrisk.releases.release import Linearized, check_records
-from reconrisk.releases.state import LossFunction, ModelState, check_mode, model_state, record_losses
+from reconrisk.releases.state import LossFunction, ModelState, check_mode, check_separate, model_state, record_losses
 
 
 def records_per_graph(records: int) -> int:
@@ -179,6 +179,7 @@ def linearizations(
 
     Without ``norms``, which only clipping and the part along a record's own gradient need, that part counts as zero.
     """
+    check_separate(state, loss_fn, inputs, labels)
     size = records_per_graph(len(inputs)) if size is None else size
     way = _fastest_way(state, loss_fn, inputs[:2], labels[:2]) if norms or clip is not None else Way.NONE
     for records, targets in zip(inputs.split(size), labels.split(size), strict=True):

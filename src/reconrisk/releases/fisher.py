@@ -18,7 +18,7 @@ from torch import Tensor
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
-from reconrisk.releases.noise import NoiseStd, noise_stds, standard_normal_weights, whitened
+from reconrisk.releases.noise import NoiseStd, directions_rng, noise_stds, standard_normal_weights, whitened
 from reconrisk.releases.release import Linearized, Release
 
 PILOT = 16
@@ -41,6 +41,8 @@ _PUSHES = 32
 class FisherTrace:
     """Traces of the Fisher information, one per record, exact or estimated from ``probes`` random directions.
 
+    ``relative_error`` is that at which no more directions were drawn: 0 where their number was fixed beforehand.
+
     The values depend on private records and are private themselves (guo2022, footnote 2).
     """
 
@@ -48,6 +50,7 @@ class FisherTrace:
     standard_errors: Tensor
     probes: int
     dimension: int
+    relative_error: float = 0.0
 
     @property
     def is_exact(self) -> bool:
@@ -60,16 +63,18 @@ class FisherTrace:
         return self.values / self.dimension
 
     def interval(self, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Limits of the trace of each record that hold with probability ``confidence``, up to a few percent.
+        """Limits of the trace of each record that hold with probability ``confidence``, up to a percent or two.
 
         The estimate is taken as a multiple of a chi-square variable of the same mean and variance, with fewer degrees
-        of freedom for few probes, as Student's t has.
+        of freedom for few probes, as Student's t has. Probes end when their spread looks small, so the spread counts
+        as at least the one asked for, or that of a single direction if this is less.
         """
         tail = _tail(confidence) / 2
         if self.is_exact:
             return self.values, self.values
         student = stats.t.ppf(1 - tail, self.probes - 1) / stats.norm.ppf(1 - tail)
         relative = self.standard_errors / self.values.clamp_min(torch.finfo(self.values.dtype).tiny)
+        relative = relative.clamp_min(min(self.relative_error, math.sqrt(2 / self.probes)))
         freedom = (2 / (relative * student).square().clamp_min(1e-12)).double().numpy()
         low, high = (torch.as_tensor(freedom / stats.chi2.ppf(level, freedom)) for level in (1 - tail, tail))
         return self.values * low.to(self.values), self.values * high.to(self.values)
@@ -127,13 +132,13 @@ def fisher_trace(
         values = diagonal.reshape(len(diagonal), -1).sum(1)
         return FisherTrace(values, torch.zeros_like(values), 0, release.inputs[0].numel())
     target = check_positive("relative_error", relative_error)
-    generator = torch.Generator().manual_seed(0) if rng is None else rng
+    generator = directions_rng(rng)
     template = release.template()
     noise_stds(template, noise_std)
     parts = [_probe_until(target, block, template, noise_std, generator) for block in release.blocks()]
     means = torch.cat([part.mean(0) for part in parts])
     errors = torch.cat([part.std(0) / math.sqrt(len(part)) for part in parts])
-    return FisherTrace(means, errors, min(len(part) for part in parts), release.inputs[0].numel())
+    return FisherTrace(means, errors, min(len(part) for part in parts), release.inputs[0].numel(), target)
 
 
 def fisher_diagonal(release: Release, *, noise_std: NoiseStd = None) -> Tensor:
@@ -176,12 +181,7 @@ def fisher_matrix(release: Release, *, noise_std: NoiseStd = None, record: int |
     tensor([[4., 4.],
             [4., 4.]])
     """
-    count, width = len(release.inputs), release.inputs[0].numel()
-    if record is not None and not 0 <= check_whole("record", record, minimum=0) < count:
-        raise refuse("record", record, f"< {count}, the number of records")
-    linear, row = (release.linearized(), None) if record is None else _block_of(release, record)
-    every = torch.arange(linear.records.numel())
-    coordinates = every if row is None else every[row * width : (row + 1) * width]
+    linear, coordinates = _about(release, record)
     if len(coordinates) > LARGEST_MATRIX:
         remedy = "Choose a record, or use fisher_trace or top_directions."
         raise refuse("coordinates", len(coordinates), f"<= {LARGEST_MATRIX}", remedy)
@@ -195,6 +195,37 @@ def fisher_matrix(release: Release, *, noise_std: NoiseStd = None, record: int |
         rows.append(linear.pull(whitened(whitened(change, noise_std), noise_std)).flatten()[coordinates])
     matrix = torch.stack(rows)
     return (matrix + matrix.T) / 2
+
+
+def jacobian(release: Release, *, noise_std: NoiseStd = None, record: int | None = None) -> Tensor:
+    r"""The Jacobian of what is released by all records, or by one ``record``: released values x coordinates.
+
+    .. math:: \Sigma^{-1/2} J, \qquad J = \partial f / \partial x
+
+    Assumes: as :func:`fisher_trace`; rows in the order of the released names, flattened.
+    Edge cases: more than 2^27 entries are refused.
+
+    >>> from reconrisk.releases.release import ForwardRelease
+    >>> jacobian(ForwardRelease(lambda inputs, labels: {"y": inputs.sum(1)}, torch.ones(1, 2), torch.zeros(1)))
+    tensor([[1., 1.]])
+    """
+    linear, coordinates = _about(release, record)
+    template = release.template()
+    size = len(coordinates) * sum(tensor.numel() for tensor in template.values())
+    if size > LARGEST_JACOBIAN:
+        raise refuse("entries", size, f"<= {LARGEST_JACOBIAN}", "Choose a record, or use release.linearized().")
+    return torch.cat(list(_columns(linear, template, noise_std, coordinates))).T
+
+
+def _about(release: Release, record: int | None) -> tuple[Linearized, Tensor]:
+    """The derivative, and which of its coordinates belong to ``record``, or all."""
+    count, width = len(release.inputs), release.inputs[0].numel()
+    if record is not None and not 0 <= check_whole("record", record, minimum=0) < count:
+        raise refuse("record", record, f"< {count}, the number of records")
+    if record is None:
+        return release.linearized(), torch.arange(release.inputs.numel())
+    linear, row = _block_of(release, record)
+    return linear, torch.arange(row * width, (row + 1) * width)
 
 
 def _tail(confidence: float) -> float:

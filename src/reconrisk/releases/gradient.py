@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.validation import check_not_empty, refuse
 from reconrisk.releases.clipped_gradient import linearizations
-from reconrisk.releases.clipping import Clip
+from reconrisk.releases.clipping import Clip, HardClip, SmoothClip
 from reconrisk.releases.per_example import gradient_norms
 from reconrisk.releases.release import Linearized, Release, check_labels, check_records
 from reconrisk.releases.state import LossFunction, ModelState, check_mode, model_state, record_losses
@@ -48,6 +48,10 @@ class GradientMap:
     def __post_init__(self) -> None:
         if self.reduction not in (None, "mean", "sum"):
             raise refuse("reduction", self.reduction, 'to be "mean", "sum" or None')
+        if not (self.clip is None or isinstance(self.clip, (HardClip, SmoothClip))):
+            raise refuse("clip", self.clip, "to be a HardClip or SmoothClip", "Write clip=rr.HardClip(1.0).")
+        if not callable(self.loss_fn):
+            raise refuse("loss_fn", self.loss_fn, "to be a function of outputs and labels")
         if self.clip is not None and self.reduction is None:
             raise refuse("reduction", None, "to be stated with clip", 'Clipped gradients are added: reduction="sum".')
 
@@ -115,9 +119,10 @@ class GradientRelease(Release):
     def blocks(self, size: int | None = None) -> Iterator[Linearized]:
         """The derivative for groups of records, since each moves only its own term of the sum.
 
-        Edge cases: without a stated ``reduction``, or with batch norm in training mode, all records are one group.
+        Edge cases: without a stated ``reduction``, or where batch norm mixes the records, all are one group.
         """
-        mixed = any(layer.training and getattr(layer, "track_running_stats", False) for layer in self.model.modules())
+        norms = (layer for layer in self.model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
+        mixed = any(layer.training or not layer.track_running_stats for layer in norms)
         if self.reduction is None or mixed:
             yield self.linearized()
             return

@@ -121,6 +121,11 @@ def linearized(leaf: Tensor, released: Mapping[str, Tensor]) -> Linearized:
 
 def check_records(inputs: Tensor, labels: Tensor) -> None:
     """Refuse records that are empty, not finite or not floating point, or that do not match their labels."""
+    for name, value in (("inputs", inputs), ("labels", labels)):
+        if not isinstance(value, Tensor):
+            raise refuse(name, type(value).__name__, "to be a torch.Tensor", f"Pass torch.as_tensor({name}).")
+        if value.ndim == 0:
+            raise refuse(f"{name}.shape", (), "to begin with the number of records", f"Pass {name}[None].")
     check_not_empty("inputs", inputs)
     if not inputs.is_floating_point():
         raise refuse("inputs.dtype", inputs.dtype, "to be floating point", "Convert with inputs.float().")

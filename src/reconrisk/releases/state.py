@@ -93,15 +93,64 @@ def record_losses(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Ten
 def check_mode(model: nn.Module, *, batch_norm: bool = False) -> None:
     """Refuse layers that draw something in training mode, or, unless ``batch_norm``, mix the records of a batch."""
     for name, layer in model.named_modules():
-        mixes = getattr(layer, "track_running_stats", False) and not batch_norm
-        drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
-        if layer.training and (mixes or drops):
+        if layer.training and _draws(layer):
             raise refuse(
                 f"{name or 'model'}.training",
                 True,
                 f"to be False for {type(layer).__name__}",
-                "Call model.eval() first." if drops else "Call model.eval() first, or use rr.models.group_norm(model).",
+                "Call model.eval() first.",
             )
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not batch_norm:
+            if layer.training:
+                remedy = "Call model.eval() first, or use rr.models.group_norm(channels) instead."
+                raise refuse(f"{name or 'model'}.training", True, f"to be False for {type(layer).__name__}", remedy)
+            if not layer.track_running_stats:
+                remedy = "It mixes the records of a batch: use rr.models.group_norm(channels) instead."
+                raise refuse(
+                    f"{name or 'model'}.track_running_stats", False, f"to be True for {type(layer).__name__}", remedy
+                )
+
+
+def check_separate(state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> None:
+    """Refuse a model that mixes records or draws at random, and a loss that is not the mean or sum of records' losses.
+
+    Tried at up to four records of different labels. The user's random numbers stay as they are.
+    """
+    rows = _of_different_labels(labels)
+    some, targets = inputs[rows].detach(), labels[rows]
+    close = torch.finfo(inputs.dtype).eps ** 0.5
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        together, again = state.outputs(some), state.outputs(some)
+        if not torch.equal(together.nan_to_num(), again.nan_to_num()):
+            raise InvalidInput("Expected a model that gives the same outputs twice. Call model.eval() first.")
+        apart = torch.cat([state.outputs(record[None]) for record in some])
+        if together.shape != apart.shape or not torch.allclose(together, apart, rtol=close, atol=close, equal_nan=True):
+            raise InvalidInput(
+                "Expected a model whose outputs for a record depend on that record alone. "
+                "Leave reduction and clip out, or replace the layer that mixes the records of a batch."
+            )
+        losses, whole = record_losses(loss_fn, together, targets), loss_fn(together, targets)
+    options = torch.stack([losses.mean(), losses.sum()])
+    if bool(whole.isfinite()) and not bool(((whole - options).abs() <= close * (1 + options.abs())).any()):
+        raise InvalidInput(
+            "Expected the loss of a batch to be the mean or the sum of its records' losses; class weights cancel in a "
+            "mean over one record. Pass a loss_fn that multiplies by the record's weight and adds."
+        )
+
+
+def _of_different_labels(labels: Tensor) -> Tensor:
+    if labels.ndim != 1:
+        return torch.arange(min(4, len(labels)))
+    first = [int((labels == value).nonzero()[0]) for value in labels.unique()[:4]]
+    return torch.tensor(sorted({*first, *range(min(2, len(labels)))})[:4])
+
+
+def _draws(layer: nn.Module) -> bool:
+    """Whether a layer is random in training mode."""
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return layer.p > 0
+    inner = isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and layer.dropout > 0
+    return inner or isinstance(layer, nn.RReLU)
 
 
 def _chosen(parameters: Iterable[str], known: list[str]) -> set[str]:
