@@ -103,7 +103,15 @@ def test_private_records_are_drawn_only_on_request(private, work):
     assert "picture   not drawn: it would show private records; --show-records draws it" in result.output
     assert [path.name for path in (work / "leakage-report").iterdir()] == ["leakage.json"]
     run(*private, *STEP, "--show-records")
-    assert (work / "leakage-report" / "leakage.png").exists()
+    assert (work / "leakage-report" / "leakage.png").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_scaling_of_a_table_is_said(private, digits, work):
+    (line,) = [line for line in run(*private, *STEP).output.splitlines() if line.startswith("units: ")]
+    assert "each numeric column is scaled to [0, 1] by its range in the data" in line
+    assert "mean squared errors are in these units; the model must have been trained on the same scaling" in line
+    assert line == f"units: {from_json((work / 'leakage-report' / 'leakage.json').read_text()).units}"
+    assert "units: mean squared errors are those of values in [0, 1]\n" in run(*digits).output
 
 
 def test_an_interrupted_run_writes_what_is_done_and_says_so(digits, work, monkeypatch):

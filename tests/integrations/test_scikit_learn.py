@@ -208,3 +208,33 @@ def test_bad_arguments_are_named(changes, message):
 def test_balanced_classes_beside_sample_weights_are_refused():
     with pytest.raises(InvalidInput, match="class_weight='balanced'"):
         _refused(LogisticRegression(class_weight="balanced", **CHOLESKY), sample_weight=np.linspace(1, 2, 40))
+
+
+def test_missing_values_and_labels_are_refused_with_their_own_remedy():
+    features, _ = _records()
+    features[3, 1] = np.nan
+    with pytest.raises(InvalidInput, match=r"features\[3, 1\]=nan to be finite. Remove or impute"):
+        _refused(Ridge(), "numbers", features=features)
+    for labels in (None, 1.0):
+        with pytest.raises(InvalidInput, match=rf"labels={labels} to be one label per record. Pass the labels"):
+            _refused(Ridge(), "numbers", labels=labels)
+
+
+@pytest.mark.parametrize("case", ["logistic", "multinomial", "ridge", "poisson"])
+def test_another_model_is_not_taken_for_the_polished_one(case):
+    estimator, kind = CASES[case]
+    features, signal = _records()
+    labels = LABELS[kind](signal)
+    estimator = clone(estimator).fit(features, labels)
+    information_from_estimator(estimator, features, labels, noise_std=1.0, polish=True)
+    message = r"coefficients='\d+% from the minimum' to be within 10% of it.*labels, sample_weight and penalty \(C or"
+    with pytest.raises(InvalidInput, match=message):
+        information_from_estimator(estimator, features, labels[::-1], noise_std=1.0, polish=True)
+
+
+def test_another_penalty_is_not_polished_away():
+    features, signal = _records()
+    labels = LABELS["two"](signal)
+    estimator = LogisticRegression(C=0.01).fit(features, labels).set_params(C=10.0)
+    with pytest.raises(InvalidInput, match="to be within 10% of it"):
+        information_from_estimator(estimator, features, labels, noise_std=1.0, polish=True)

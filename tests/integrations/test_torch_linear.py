@@ -111,3 +111,14 @@ def test_a_negative_decay_is_refused():
         information_from_linear(
             nn.Linear(3, 1), nn.MSELoss(), torch.ones(2, 3), torch.ones(2), weight_decay=-1.0, noise_std=1.0
         )
+
+
+def test_missing_values_and_labels_are_refused_with_their_own_remedy():
+    setting = {"weight_decay": 0.1, "noise_std": 1.0, "polish": True}
+    inputs, labels = torch.ones(2, 2), torch.tensor([0.0, 1.0])
+    for name, words in (("inputs", (inputs * torch.nan, labels)), ("labels", (inputs, labels * torch.nan))):
+        with pytest.raises(InvalidInput, match=rf"{name} to be finite.*Remove or impute"):
+            information_from_linear(nn.Linear(2, 1), nn.MSELoss(), *words, **setting)
+    for wrong, kind in ((None, "NoneType"), (labels.numpy(), "ndarray")):
+        with pytest.raises(InvalidInput, match=rf"labels='{kind}' to be a tensor. Pass the labels"):
+            information_from_linear(nn.Linear(2, 1), nn.MSELoss(), inputs, wrong, **setting)

@@ -121,3 +121,51 @@ def test_another_number_of_candidates_than_the_batches_are_cut_from_is_refused()
             use(inputs[:4], labels[:4])
     anything = LocalUpdateRelease(model, cross_entropy, inputs, labels, learning_rate=0.1, epochs=1)
     anything.forward(inputs[:4], labels[:4])
+
+
+def test_batches_are_the_clients_own_order():
+    model, inputs, labels = client()
+    order = [3, 0, 4, 2, 1]
+    own = LocalUpdateRelease(
+        model, cross_entropy, inputs, labels, learning_rate=0.1, batches=[order[:2], order[2:4], order[4:]]
+    )
+    sorted_ones = LocalUpdateRelease(
+        model, cross_entropy, inputs[order], labels[order], learning_rate=0.1, epochs=1, batch_size=2
+    )
+    for name, value in sorted_ones.value().items():
+        torch.testing.assert_close(own.value()[name], value)
+    ones = {name: torch.ones_like(value) for name, value in own.template().items()}
+    torch.testing.assert_close(own.linearized().pull(ones)[order], sorted_ones.linearized().pull(ones))
+    with pytest.raises(InvalidInput, match=r"len\(inputs\)=4 to be 5"):
+        own.forward(inputs[:4], labels[:4])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 1}, r"\(steps, epochs, batch_size\)=\(1, None, None\) to be left out with batches"),
+        ({"batch_size": 2}, r"\(None, None, 2\) to be left out with batches"),
+        ({"batches": [[0, 5]]}, "batches=5 to index 5 records"),
+        ({"batches": [[]]}, r"batches\[0\] with at least one element"),
+    ],
+)
+def test_batches_outside_their_domain_are_refused(settings, message):
+    model, inputs, labels = client()
+    with pytest.raises(InvalidInput, match=message):
+        LocalUpdateRelease(model, cross_entropy, inputs, labels, **{"learning_rate": 0.1, "batches": [[0]]} | settings)
+
+
+def test_a_functional_dropout_weight_norm_and_arrays_are_refused():
+    _, inputs, labels = client()
+
+    class Dropping(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(nn.functional.dropout(inputs, 0.5, self.training))
+
+    with pytest.raises(InvalidInput, match="two evaluations differ"):
+        LocalUpdateRelease(Dropping(4, 3), cross_entropy, inputs, labels, learning_rate=0.1, steps=2)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    with pytest.raises(InvalidInput, match="model='weight_norm' to have a plain weight"):
+        LocalUpdateRelease(normed, cross_entropy, inputs, labels, learning_rate=0.1, steps=2)
+    with pytest.raises(InvalidInput, match=r"labels='ndarray' to be a tensor"):
+        LocalUpdateRelease(nn.Linear(4, 3), cross_entropy, inputs, labels.numpy(), learning_rate=0.1, steps=2)

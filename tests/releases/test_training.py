@@ -1,5 +1,6 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -492,3 +493,109 @@ def test_candidates_and_directions_that_do_not_fit_are_refused():
             derivative.pull({})
     with pytest.raises(InvalidInput, match="model with parameters to train"):
         TrainingMap(nn.Flatten(), cross_entropy, sgd(0.1), steps=1)
+
+
+def weight_normed(build, trained=True):
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Sequential(build(nn.Linear(5, 3)))))
+    model[1].requires_grad_(trained)
+    return model
+
+
+OLD_WEIGHT_NORM = pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
+
+
+@OLD_WEIGHT_NORM
+@pytest.mark.parametrize(
+    ("build", "remedy"),
+    [
+        (nn.utils.parametrizations.weight_norm, "torch.nn.utils.parametrize.remove_parametrizations"),
+        (nn.utils.weight_norm, "torch.nn.utils.remove_weight_norm"),
+    ],
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_trained_weight_norm_is_refused_by_the_name_of_its_layer(build, remedy, training):
+    with pytest.raises(InvalidInput, match=rf"Expected 1\.0='weight_norm' to have a plain weight.*{remedy}"):
+        release_of(weight_normed(build).train(training))
+    with pytest.raises(InvalidInput, match="Expected model='weight_norm'"):
+        release_of(seeded(lambda: build(nn.Linear(4, 3))))
+
+
+def test_weight_norm_that_is_not_trained_has_the_right_derivative():
+    assert_linearization_is_right(release_of(weight_normed(nn.utils.parametrizations.weight_norm, trained=False)))
+
+
+class WeightNormed(nn.Module):
+    """The plain product that the refusal names as a remedy."""
+
+    def __init__(self):
+        super().__init__()
+        self.g, self.v = nn.Parameter(torch.ones(3, 1)), nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, inputs):
+        return inputs @ (self.g * self.v / self.v.norm(dim=1, keepdim=True)).T
+
+
+def test_weight_norm_as_a_plain_product_has_the_right_derivative():
+    assert_linearization_is_right(release_of(seeded(WeightNormed)))
+
+
+class FunctionalDropout(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 20), nn.Linear(20, 3)
+
+    def forward(self, inputs):
+        return self.last(nn.functional.dropout(self.first(inputs), 0.1, self.training))
+
+
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_functional_dropout_is_refused_and_the_random_state_stays(zeroed):
+    model = seeded(FunctionalDropout)
+    if zeroed:  # its outputs are the same each time, its gradients are not
+        nn.init.zeros_(model.last.weight)
+    before = torch.get_rng_state()
+    with pytest.raises(InvalidInput, match="same gradient each time, two evaluations differ"):
+        release_of(model)
+    assert torch.equal(torch.get_rng_state(), before)
+    release_of(model.eval()).value()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_loss_that_draws_is_refused():
+    def noisy(outputs, labels):
+        return cross_entropy(outputs + torch.randn_like(outputs), labels)
+
+    with pytest.raises(InvalidInput, match="model and loss_fn to give the same gradient"):
+        release_of(perceptron(), loss_fn=noisy)
+
+
+@pytest.mark.parametrize("convert", [list, tuple, np.array, iter])
+def test_batches_may_be_lists(convert):
+    rows = [[0, 1], [6, 2], [7, 7]]
+    expected = release_of(perceptron(), batches=[torch.tensor(each) for each in rows]).value()
+    assert all(
+        torch.equal(value, expected[name])
+        for name, value in release_of(perceptron(), batches=convert(rows)).value().items()
+    )
+
+
+@pytest.mark.parametrize("batches", [[0, 1], [["a"]], [[0, None]], [[True, False]], [[0.5]], [None]])
+def test_batches_that_are_no_lists_of_numbers_are_refused(batches):
+    with pytest.raises(InvalidInput, match=r"batches\[0\]=.* to be a list of record numbers. Count from 0"):
+        release_of(perceptron(), batches=batches)
+    with pytest.raises(InvalidInput, match=r"batches=3 to be a list of record numbers for each step"):
+        release_of(perceptron(), batches=3)
+
+
+@pytest.mark.parametrize("name", ["inputs", "labels", "fixed_inputs", "fixed_labels", "queries"])
+def test_arrays_are_refused_with_the_way_to_make_them_tensors(name):
+    inputs, labels = records(2)
+    arguments = {"inputs": inputs, "labels": labels, "fixed_inputs": inputs, "fixed_labels": labels, "queries": inputs}
+    arguments[name] = arguments[name].numpy()
+    with pytest.raises(InvalidInput, match=rf"{name}='ndarray' to be a tensor. Convert with torch.as_tensor\({name}\)"):
+        TrainedModelRelease(perceptron(), cross_entropy, optimizer=sgd(0.1), steps=1, **arguments)
+
+
+def test_missing_labels_are_refused():
+    with pytest.raises(InvalidInput, match=r"labels=None to be a tensor. Pass the labels used in training"):
+        TrainedModelRelease(perceptron(), cross_entropy, records(2)[0], None, optimizer=sgd(0.1), steps=1)

@@ -72,3 +72,8 @@ def test_text_is_written_whole_or_not_at_all(tmp_path):
         write_text(path, "half \ud800")
     assert path.read_text() == "{}\n"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_records_are_drawn_for_their_owner_alone(tmp_path):
+    path = write_leakage(tmp_path / "x.png", rows(DARK, DARK, 1), data_range=(0.0, 1.0), note="")
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.accounting.subsampled_fisher import subsampled_information
-from reconrisk.audit.leakage_report import LeakageReport
+from reconrisk.audit.leakage_report import SCALED, LeakageReport
 from reconrisk.audit.training_loss import first_outputs, given_labels, training_loss
 from reconrisk.bounds.constant_guess import constant_guess_mse
 from reconrisk.bounds.mean_squared_error_fisher import mse_lower_bound_from_fisher
@@ -24,6 +24,7 @@ from reconrisk.core.guarantee import Guarantee
 from reconrisk.core.mechanism import Mechanism, dp_sgd
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.data.columns import NumericColumn
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.clipped_gradient import ClippedProbes, probe_clipped_gradients
 from reconrisk.releases.clipping import Clip, HardClip, SmoothClip
@@ -251,7 +252,15 @@ def _report(
         seed=step.rng.initial_seed(),
         guarantee=_worst_case(float(upper.max()), dimension, guess, mechanism, step),
         constant_guess_mse=guess,
+        units=_units(dataset),
     )
+
+
+def _units(dataset: Dataset) -> str:
+    if any(isinstance(column, NumericColumn) for column in dataset.columns or ()):
+        return SCALED
+    low, high = dataset.data_range
+    return f"mean squared errors are those of values in [{low:g}, {high:g}]"
 
 
 def _worst_case(upper: float, dimension: int, guess: float, mechanism: Mechanism, step: _Step) -> Guarantee:

@@ -16,6 +16,12 @@ VERSION = 1
 
 NOTICE = "Everything here depends on private records; do not publish (guo2022, footnote 2)."
 
+SCALED = (
+    "each numeric column is scaled to [0, 1] by its range in the data, and mean squared errors are in these units; "
+    "the model must have been trained on the same scaling"
+)
+"""What the values of a table are; other records are the values that the model sees."""
+
 LISTED = 8
 """Records that are named at either end."""
 
@@ -46,6 +52,7 @@ class LeakageReport:
     probability by itself; a constant guess, which is biased, may be better than they say. ``guarantee`` is the bound of
     the most exposed record, never above ``constant_guess_mse``. Columns are in the order of ``records``; ``requested``
     is larger than their number if the computation was interrupted, and then they are a random sample of those.
+    ``units`` says what a value is.
     """
 
     model: str
@@ -68,6 +75,7 @@ class LeakageReport:
     seed: int
     guarantee: Guarantee
     constant_guess_mse: float
+    units: str = ""
     notice: str = NOTICE
     version: int = VERSION
 
@@ -135,6 +143,8 @@ class LeakageReport:
             f"{len(self.records)} records of {self.data} ({self.dimension} values each), model {self.model}",
         ]
         lines.append(f"one step of {self.mechanism}, {self.clipping} clipping, loss {self.loss}")
+        if self.units:
+            lines.append(f"units: {self.units}")
         if self.parameters:
             lines.append(f"only of the parameters {', '.join(self.parameters)}")
         if not self.is_complete:

@@ -28,7 +28,12 @@ def leakage(
         str, typer.Option(help="package.module:function that returns the network, or a name such as guo2022_mnist.")
     ],
     weights: Annotated[Path, typer.Option(help="Its weights, a safetensors file or a torch file of tensors by name.")],
-    data: Annotated[str, typer.Option(help="A file or folder of records, or a name such as mnist.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A file or folder of records, or a name such as mnist; numbers of a csv are scaled to [0, 1]."
+        ),
+    ],
     noise_multiplier: NoiseMultiplier,
     clip_norm: ClipNorm,
     sampling_probability: SamplingProbability = 1.0,

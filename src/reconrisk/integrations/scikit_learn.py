@@ -21,6 +21,8 @@ from reconrisk.core.validation import refuse
 
 Floats = NDArray[np.float64]
 
+_FARTHEST = 0.1  # a solver that stopped early is nearer to the minimum; other records, labels or penalties are not
+
 
 @dataclass(frozen=True, eq=False)
 class _Objective:
@@ -48,7 +50,8 @@ def information_from_estimator(
     Reads ``LogisticRegression`` (binary or multinomial, penalty l2 or none), ``Ridge``, ``LinearRegression`` and
     ``PoissonRegressor`` with their penalties, intercepts and weights. Their solvers stop early at default tolerance:
     coefficients that are not the minimiser are refused. With ``polish`` Newton's method ends their way, and then
-    ``coefficients`` and ``intercept`` of the result are those to release.
+    ``coefficients`` and ``intercept`` of the result are those to release; a way of more than 10 % is refused, since the
+    estimator was then fitted to something else.
 
     Assumes: fitted to these ``features``, ``labels`` and ``sample_weight``; labels are public; each coefficient and
     intercept is released with independent noise of ``noise_std``.
@@ -70,7 +73,8 @@ def information_from_estimator(
     check_is_fitted(estimator, "coef_")
     if issparse(features):
         raise refuse("features", "sparse", "to be a dense array", "Pass features.toarray().")
-    given = np.asarray(labels)
+    _check_features(features)
+    given = _given_labels(labels)
     objective = read(estimator, given, _weights(sample_weight, len(given)))
     setting: dict[str, Any] = {
         "features": features,
@@ -82,9 +86,48 @@ def information_from_estimator(
     }
     fit = _fit(estimator, objective)
     if polish:
-        fit = fit_glm(**setting, intercept=fit.intercept is not None, start=fit)
+        rough, fit = fit, fit_glm(**setting, intercept=fit.intercept is not None, start=fit)
+        _check_near(rough, fit)
     return glm_information(
         fit.coefficients, intercept=fit.intercept, noise_std=noise_std, tolerance=tolerance, **setting
+    )
+
+
+def _check_features(features: ArrayLike) -> None:
+    values = np.asarray(features)
+    if not np.issubdtype(values.dtype, np.floating) or np.isfinite(values).all():
+        return
+    place = np.argwhere(~np.isfinite(values))[0]
+    name = f"features[{', '.join(map(str, place))}]"
+    raise refuse(name, float(values[tuple(place)]), "to be finite", "Remove or impute what is missing, then fit again.")
+
+
+def _given_labels(labels: ArrayLike | None) -> NDArray[Any]:
+    given = np.asarray(labels)
+    if given.ndim == 0:
+        raise refuse("labels", labels, "to be one label per record", "Pass the labels the estimator was fitted to.")
+    return given
+
+
+def _check_near(rough: GlmFit, polished: GlmFit) -> None:
+    """Refuse to call another model the polished one."""
+    before, after = _centred(rough.coefficients), _centred(polished.coefficients)
+    scale = max(float(np.linalg.norm(before)), float(np.linalg.norm(after)))
+    distance = float(np.linalg.norm(after - before))
+    if distance > _FARTHEST * scale:
+        raise refuse(
+            "coefficients",
+            f"{distance / scale:.0%} from the minimum",
+            f"to be within {_FARTHEST:.0%} of it to be polished",
+            "Check that features, labels, sample_weight and penalty (C or alpha) are those of the fit; "
+            "if they are, fit with a smaller tol and a larger max_iter.",
+        )
+
+
+def _centred(coefficients: Floats) -> Floats:
+    """Without what is common to all classes, which a multinomial model does not determine."""
+    return (
+        coefficients - coefficients.mean(axis=0) if coefficients.ndim == 2 and len(coefficients) > 1 else coefficients
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from reconrisk.bounds.glm import Family, GlmFit, fit_glm
 from reconrisk.bounds.glm_information import GlmInformation, glm_information
-from reconrisk.core.validation import check_nonnegative, refuse
+from reconrisk.core.validation import check_all_finite, check_nonnegative, refuse
 
 _FAMILIES: dict[type[nn.Module], Family] = {
     nn.MSELoss: "squared",
@@ -54,6 +54,13 @@ def information_from_linear(
     ... ).traces.shape
     (3,)
     """
+    given: dict[str, Any] = {"inputs": inputs, "labels": labels}
+    for name, values in given.items():
+        if not isinstance(values, Tensor):
+            raise refuse(
+                name, type(values).__name__, "to be a tensor", f"Pass the {name} it was trained on by torch.as_tensor."
+            )
+        check_all_finite(name, values, "Remove or impute what is missing, then train again.")
     layer = _layer(model)
     family = _family(loss_fn, layer)
     scale = _scale(loss_fn, family, len(labels), layer.out_features)

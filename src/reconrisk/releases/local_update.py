@@ -12,7 +12,7 @@ from reconrisk.core.validation import check_whole, refuse
 from reconrisk.releases.optimizers import UpdateRule, sgd
 from reconrisk.releases.release import Linearized, Release, check_records
 from reconrisk.releases.state import LossFunction
-from reconrisk.releases.training import TrainingMap
+from reconrisk.releases.training import Rows, TrainingMap, check_tensor
 from reconrisk.releases.unrolled import Named
 
 
@@ -58,7 +58,8 @@ class LocalUpdateRelease(Release):
 
     Training lasts ``steps`` batches or ``epochs`` passes over the records; ``learning_rate`` stands for
     ``optimizer=sgd(learning_rate)``. Batches are consecutive records, the same in each pass, the last of a pass
-    possibly smaller; without ``batch_size`` every step takes all.
+    possibly smaller; without ``batch_size`` every step takes all. Or ``batches`` lists the record numbers of each step,
+    the client's own order.
 
     Assumes: the server knows start, optimizer and order, and ``loss_fn`` averages or sums as the client's does. Else as
     :class:`TrainingMap`, running statistics of batch norm included.
@@ -83,24 +84,38 @@ class LocalUpdateRelease(Release):
     steps: int | None = field(default=None, kw_only=True)
     epochs: int | None = field(default=None, kw_only=True)
     batch_size: int | None = field(default=None, kw_only=True)
+    batches: Sequence[Rows] | None = field(default=None, repr=False, kw_only=True)
     parameters: Sequence[str] | None = field(default=None, kw_only=True)
     checkpoint_every: int | None = field(default=None, kw_only=True)
     _map: LocalUpdateMap = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_tensor("inputs", self.inputs)
+        check_tensor("labels", self.labels)
         check_records(self.inputs, self.labels)
-        batches = consecutive_batches(len(self.inputs), self.batch_size, steps=self.steps, epochs=self.epochs)
+        batches = self._schedule()
+        everything = self.batches is None and self.batch_size is None
         training = TrainingMap(
             self.model,
             self.loss_fn,
             _rule(self.optimizer, self.learning_rate),
             steps=len(batches),
-            batches=None if self.batch_size is None else batches,
+            batches=None if everything else batches,
             parameters=self.parameters,
             checkpoint_every=self.checkpoint_every,
         )
-        records = None if self.batch_size is None else len(self.inputs)
-        object.__setattr__(self, "_map", LocalUpdateMap(training, records))
+        training.check(self.inputs, self.labels)
+        object.__setattr__(self, "_map", LocalUpdateMap(training, None if everything else len(self.inputs)))
+
+    def _schedule(self) -> Sequence[Rows]:
+        """The record numbers of each step, stated or cut in order."""
+        if self.batches is None:
+            return consecutive_batches(len(self.inputs), self.batch_size, steps=self.steps, epochs=self.epochs)
+        stated = (self.steps, self.epochs, self.batch_size)
+        if stated != (None, None, None):
+            remedy = "They say already how long training lasts."
+            raise refuse("(steps, epochs, batch_size)", stated, "to be left out with batches", remedy)
+        return self.batches
 
     @property
     def forward(self) -> LocalUpdateMap:

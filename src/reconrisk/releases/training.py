@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +23,16 @@ from reconrisk.releases.unrolled import (
     Named,
     Trainee,
     TrainingState,
+    check_repeatable,
     functional_gradient,
     recorded_gradient,
     trainee,
     treats_records_apart,
 )
+
+Rows: TypeAlias = Tensor | Sequence[int]
+
+_TRIED = 64  # records of the first batch that show whether a step can be repeated
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +50,9 @@ class TrainingMap:
     norm's) that depends on records. ``loss_fn`` maps outputs and labels of a batch to one number.
     Guarantee: training starts from the state of ``model`` at construction, whatever becomes of it later, and leaves
     it as it is. Precision is that of the records.
-    Edge cases: layers in eval mode stay in it. Dropout in train mode is refused. Batch norm in train mode mixes the
-    records of a batch, and the derivative says so. A parameter the loss does not use has gradient zero. Modules
-    that ``torch.func`` cannot trace are trained by plain autograd, which differentiates backward only.
+    Edge cases: layers in eval mode stay in it. Dropout in train mode and trained weight norm are refused. Batch norm in
+    train mode mixes the records of a batch, and the derivative says so. A parameter the loss does not use has gradient
+    zero. Modules that ``torch.func`` cannot trace are trained by plain autograd, which differentiates backward only.
 
     >>> from reconrisk.releases.optimizers import sgd
     >>> model = nn.Linear(1, 1, bias=False)
@@ -63,7 +69,7 @@ class TrainingMap:
     steps: int | None = None
     fixed_inputs: Tensor | None = field(default=None, repr=False)
     fixed_labels: Tensor | None = field(default=None, repr=False)
-    batches: Sequence[Tensor] | None = field(default=None, repr=False)
+    batches: Sequence[Rows] | None = field(default=None, repr=False)
     queries: Tensor | None = field(default=None, repr=False)
     parameters: Sequence[str] | None = None
     checkpoint_every: int | None = None
@@ -71,22 +77,26 @@ class TrainingMap:
     _names: tuple[str, ...] = field(init=False, repr=False)
     _apart: bool = field(init=False, repr=False)
     _count: int = field(init=False, repr=False)
+    _batches: tuple[Tensor, ...] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_rule(self.optimizer)
         _check_fixed(self.fixed_inputs, self.fixed_labels)
-        steps = _check_steps(self.steps, self.batches)
+        batches = None if self.batches is None else _indices(self.batches)
+        steps = _check_steps(self.steps, batches)
         if self.checkpoint_every is not None:
             check_whole("checkpoint_every", self.checkpoint_every)
         own = trainee(self.model)
         names = _chosen(self.parameters, own.changed())
         if self.queries is not None:
+            check_tensor("queries", self.queries)
             check_not_empty("queries", self.queries)
             check_all_finite("queries", self.queries)
             if self.parameters is not None:
                 raise refuse("parameters", self.parameters, "to be None with queries", "Logits are released instead.")
         object.__setattr__(self, "model", own.model)
         object.__setattr__(self, "_count", steps)
+        object.__setattr__(self, "_batches", batches)
         object.__setattr__(self, "_trainee", own)
         object.__setattr__(self, "_names", names)
         object.__setattr__(self, "_apart", treats_records_apart(own.model, self.fixed_inputs))
@@ -159,13 +169,22 @@ class TrainingMap:
     def _trained(
         self, state: TrainingState, inputs: Tensor, labels: Tensor, gradient: Gradient, steps: range
     ) -> TrainingState:
-        fixed_inputs, fixed_labels = self._fixed(inputs, labels)
-        labels = labels.to(inputs.dtype) if labels.is_floating_point() else labels
-        everything = Batch(fixed_inputs, inputs, torch.cat([fixed_labels, labels]), None)
+        everything = self._everything(inputs, labels)
         for number in track(steps, "training"):
-            batch = everything if self.batches is None else _rows(everything, self.batches[number])
+            batch = everything if self._batches is None else _rows(everything, self._batches[number])
             state = self._trainee.step(state, batch, self.loss_fn, self.optimizer, gradient, self._apart)
         return state
+
+    def check(self, inputs: Tensor, labels: Tensor) -> None:
+        """Refuse records that do not go with the fixed ones and the batches, and steps that depend on chance."""
+        everything = self._everything(inputs, labels)
+        rows = torch.arange(len(everything.labels)) if self._batches is None else self._batches[0]
+        check_repeatable(self._trainee, _rows(everything, rows[:_TRIED]), self.loss_fn)
+
+    def _everything(self, inputs: Tensor, labels: Tensor) -> Batch:
+        fixed_inputs, fixed_labels = self._fixed(inputs, labels)
+        labels = labels.to(inputs.dtype) if labels.is_floating_point() else labels
+        return Batch(fixed_inputs, inputs, torch.cat([fixed_labels, labels]), None)
 
     def _fixed(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The fixed records in the precision of the private ones, after checking that they go together."""
@@ -181,7 +200,7 @@ class TrainingMap:
             like = f"{fixed_labels.dtype} of shape {tuple(fixed_labels.shape[1:])}"
             raise refuse("labels.dtype", labels.dtype, f"and its shape to agree with the fixed labels, {like}")
         total = len(fixed_inputs) + len(inputs)
-        largest = max((int(rows.max()) for rows in self.batches or ()), default=-1)
+        largest = max((int(rows.max()) for rows in self._batches or ()), default=-1)
         if largest >= total:
             raise refuse("batches", largest, f"to index {total} records, the fixed ones first", "Count from 0.")
         return fixed_inputs, fixed_labels.to(inputs.dtype) if fixed_labels.is_floating_point() else fixed_labels
@@ -217,13 +236,15 @@ class TrainedModelRelease(Release):
     fixed_labels: Tensor | None = field(default=None, repr=False, kw_only=True)
     optimizer: UpdateRule = field(kw_only=True)
     steps: int | None = field(default=None, kw_only=True)
-    batches: Sequence[Tensor] | None = field(default=None, repr=False, kw_only=True)
+    batches: Sequence[Rows] | None = field(default=None, repr=False, kw_only=True)
     queries: Tensor | None = field(default=None, repr=False, kw_only=True)
     parameters: Sequence[str] | None = field(default=None, kw_only=True)
     checkpoint_every: int | None = field(default=None, kw_only=True)
     _map: TrainingMap = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_tensor("inputs", self.inputs)
+        check_tensor("labels", self.labels)
         check_records(self.inputs, self.labels)
         training = TrainingMap(
             self.model,
@@ -237,7 +258,7 @@ class TrainedModelRelease(Release):
             self.parameters,
             self.checkpoint_every,
         )
-        training._fixed(self.inputs, self.labels)
+        training.check(self.inputs, self.labels)
         object.__setattr__(self, "_map", training)
 
     @property
@@ -260,6 +281,14 @@ class TrainedModelRelease(Release):
         return self.forward.linearized(self.inputs, self.labels)
 
 
+def check_tensor(name: str, value: Any) -> None:
+    """Refuse what is no tensor, with the way to make it one."""
+    if not isinstance(value, Tensor):
+        given = None if value is None else type(value).__name__
+        remedy = f"Pass the {name} used in training." if value is None else f"Convert with torch.as_tensor({name})."
+        raise refuse(name, given, "to be a tensor", remedy)
+
+
 def _check_rule(optimizer: object) -> None:
     if not isinstance(optimizer, UpdateRule):
         given = type(optimizer).__name__
@@ -272,6 +301,8 @@ def _check_fixed(inputs: Tensor | None, labels: Tensor | None) -> None:
         raise refuse(missing, None, "to be given if the other is", "Pass both, or neither.")
     if inputs is None or labels is None:
         return
+    check_tensor("fixed_inputs", inputs)
+    check_tensor("fixed_labels", labels)
     if not inputs.is_floating_point():
         raise refuse("fixed_inputs.dtype", inputs.dtype, "to be floating point", "Convert with fixed_inputs.float().")
     check_all_finite("fixed_inputs", inputs, "Remove or impute what is missing.")
@@ -281,6 +312,28 @@ def _check_fixed(inputs: Tensor | None, labels: Tensor | None) -> None:
         )
 
 
+def _indices(batches: Iterable[Any]) -> tuple[Tensor, ...]:
+    """The record numbers of each step as tensors, from tensors, arrays or lists."""
+    if not isinstance(batches, Iterable):
+        raise refuse("batches", batches, "to be a list of record numbers for each step", "Write [[0, 1], [2, 3]].")
+    found = []
+    for number, rows in enumerate(batches):
+        try:
+            indices = torch.as_tensor(rows)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise _no_indices(number, rows) from error
+        if indices.dim() == 1:
+            check_not_empty(f"batches[{number}]", indices)
+        if indices.dtype not in (torch.int32, torch.int64) or indices.dim() != 1 or int(indices.min()) < 0:
+            raise _no_indices(number, rows)
+        found.append(indices)
+    return tuple(found)
+
+
+def _no_indices(number: int, rows: object) -> InvalidInput:
+    return refuse(f"batches[{number}]", rows, "to be a list of record numbers", "Count from 0, fixed ones first.")
+
+
 def _check_steps(steps: int | None, batches: Sequence[Tensor] | None) -> int:
     """The number of steps, stated or counted from the batches."""
     if batches is None:
@@ -288,12 +341,6 @@ def _check_steps(steps: int | None, batches: Sequence[Tensor] | None) -> int:
             raise refuse("steps", None, "to be a number", "Say how long training lasts: steps=..., or batches=...")
         return check_whole("steps", steps)
     check_not_empty("batches", batches)
-    for number, rows in enumerate(batches):
-        check_not_empty(f"batches[{number}]", rows)
-        if rows.dtype not in (torch.int32, torch.int64) or rows.dim() != 1 or int(rows.min()) < 0:
-            raise refuse(
-                f"batches[{number}]", rows, "to be a list of record numbers", "Count from 0, fixed ones first."
-            )
     if steps is not None and steps != len(batches):
         raise refuse("steps", steps, f"to equal the number of batches, {len(batches)}", "Leave one of them out.")
     return len(batches)

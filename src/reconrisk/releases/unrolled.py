@@ -11,15 +11,19 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.weight_norm import WeightNorm
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import refuse
-from reconrisk.releases.optimizers import OptimizerState, UpdateRule
+from reconrisk.releases.optimizers import OptimizerState, UpdateRule, sgd
 from reconrisk.releases.state import LossFunction, called
 
 Named: TypeAlias = dict[str, Tensor]
 Objective: TypeAlias = Callable[[Named], tuple[Tensor, Named]]
 Gradient: TypeAlias = Callable[[Objective, Named], tuple[Named, Named]]
+
+_REPEATED = 1e-3  # rounding is far below, what is dropped at random above
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +155,7 @@ def trainee(model: nn.Module) -> Trainee:
     running ones are threaded through the steps as values. Layers in eval mode stay in it.
     """
     _check_deterministic(model)
+    _check_weight_norm(model)
     own = copy.deepcopy(model)
     if not any(value.requires_grad for value in own.parameters()):
         raise InvalidInput("Expected model with parameters to train, none requires gradients. Call requires_grad_().")
@@ -174,12 +179,37 @@ def treats_records_apart(model: nn.Module, records: Tensor | None) -> bool:
     def call(inputs: Tensor) -> Tensor:
         return called(model, values, inputs)
 
-    with torch.no_grad():
+    with torch.random.fork_rng(), torch.no_grad():
         together, apart = call(some), torch.cat([call(some[:1]), call(some[1:])])
     if any(not torch.equal(value, before[name]) for name, value in values.items()):
         return False
     tolerance = torch.finfo(records.dtype).eps ** 0.5  # a mixed batch of eight differs by a tenth or more
     return together.shape == apart.shape and torch.allclose(together, apart, rtol=tolerance, atol=tolerance)
+
+
+def check_repeatable(model: Trainee, batch: Batch, loss_fn: LossFunction) -> None:
+    """Refuse a model or a loss whose gradient on ``batch`` depends on chance, as with a functional dropout.
+
+    The gradient tells more than the outputs: a last layer that starts at zero hides what is dropped before it.
+    """
+    found = []
+
+    def gradient(objective: Objective, parameters: Named) -> tuple[Named, Named]:
+        gradients, buffers = recorded_gradient(objective, parameters)
+        found.append(torch.cat([value.flatten() for value in gradients.values()]))
+        return gradients, buffers
+
+    state = model.start(batch.private.dtype)
+    for seed in (0, 1):
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(seed)
+            model.step(state, batch, loss_fn, sgd(1.0), gradient, apart=False)
+    first, second = found
+    if float((first - second).norm()) > _REPEATED * float(first.norm() + second.norm()):
+        raise InvalidInput(
+            "Expected model and loss_fn to give the same gradient each time, two evaluations differ. "
+            "Switch off what they draw at random: model.eval() for dropout by torch.nn.functional."
+        )
 
 
 def functional_gradient(objective: Objective, parameters: Named) -> tuple[Named, Named]:
@@ -244,6 +274,23 @@ def _check_deterministic(model: nn.Module) -> None:
                 True,
                 f"to be False for {type(layer).__name__}",
                 f"Call model.get_submodule({name!r}).eval(), or remove it: it is no smooth function of the records.",
+            )
+
+
+def _check_weight_norm(model: nn.Module) -> None:
+    """Refuse trained weight norm: the second derivative of ``torch._weight_norm`` is wrong, and no error says so."""
+    for name, layer in model.named_modules():
+        new = isinstance(layer, ParametrizationList) and any(type(part).__name__ == "_WeightNorm" for part in layer)
+        old = any(isinstance(hook, WeightNorm) for hook in layer._forward_pre_hooks.values())
+        if (new or old) and any(value.requires_grad for value in layer.parameters(recurse=False)):
+            owner = (name.rpartition("parametrizations")[0].rstrip(".") if new else name) or "model"
+            call = "parametrize.remove_parametrizations" if new else "remove_weight_norm"
+            raise refuse(
+                owner,
+                "weight_norm",
+                "to have a plain weight",
+                f"torch differentiates it twice wrongly: fold it with torch.nn.utils.{call}, or write the product "
+                "g * v / v.norm() yourself.",
             )
 
 

@@ -24,7 +24,8 @@ def write_leakage(path: Path, rows: Sequence[Row], *, data_range: tuple[float, f
 
     Each row has a name and pairs of caption and record; ``note`` stands beneath. The suffix says the format.
 
-    Guarantee: the file appears whole or not at all. Values are drawn on the scale of ``data_range``.
+    Guarantee: the file appears whole or not at all, for its owner alone: it shows records. Values are drawn on the
+    scale of ``data_range``.
     Edge cases: rows may differ in length.
     Reference: Figure 6, guo2022.
     """
@@ -46,7 +47,7 @@ def write_leakage(path: Path, rows: Sequence[Row], *, data_range: tuple[float, f
             axis.set_yticks([])
         line[0].set_ylabel(name, fontsize=9)
     figure.supxlabel(note, fontsize=7, color="tab:red")
-    return save_figure(figure, path)
+    return save_figure(figure, path, secret=True)
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -51,11 +51,11 @@ def write_comparison(
     return write_whole(path, lambda temporary: canvas.save(temporary, format="PNG"))
 
 
-def save_figure(figure: Any, path: Path) -> Path:
-    """Write a matplotlib figure to ``path`` at once: a crash leaves no half-written file."""
+def save_figure(figure: Any, path: Path, *, secret: bool = False) -> Path:
+    """Write a matplotlib figure to ``path`` at once, ``secret`` for its owner alone: no file is left half-written."""
     if Path(path).suffix not in _FORMATS:
         raise refuse("path", str(path), f"to end in one of {', '.join(_FORMATS)}")
-    return write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150))
+    return write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150), secret=secret)
 
 
 def _panel(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
