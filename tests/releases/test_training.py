@@ -429,6 +429,14 @@ def test_spectral_norm_is_refused():
         release_of(model)
 
 
+@pytest.mark.filterwarnings("ignore:.*spectral_norm.*is deprecated:FutureWarning")
+def test_spectral_norm_of_the_old_style_is_refused_in_train_mode_and_right_in_eval_mode():
+    model = seeded(lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 3))))
+    with pytest.raises(InvalidInput, match=r"0\.training=True to be False for Linear with spectral_norm"):
+        release_of(model)
+    assert_linearization_is_right(release_of(model.eval()))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from reconrisk.core.errors import InvalidInput
@@ -268,11 +269,12 @@ def _check_deterministic(model: nn.Module) -> None:
         tracks = isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats
         # spectral norm hides from the derivative how its iterate follows the weights
         other = isinstance(layer, nn.RReLU) or type(layer).__name__ == "_SpectralNorm"
-        if layer.training and (drops or inner or tracks or other):
+        hooked = any(isinstance(hook, SpectralNorm) for hook in layer._forward_pre_hooks.values())
+        if layer.training and (drops or inner or tracks or other or hooked):
             raise refuse(
                 f"{name or 'model'}.training",
                 True,
-                f"to be False for {type(layer).__name__}",
+                f"to be False for {type(layer).__name__}{' with spectral_norm' if hooked else ''}",
                 f"Call model.get_submodule({name!r}).eval(), or remove it: it is no smooth function of the records.",
             )
 
