@@ -1,3 +1,4 @@
+import io
 import math
 import sys
 
@@ -324,6 +325,35 @@ def test_cost_reads_the_rate_of_the_attached_loader():
     cost = accountant.cost(steps=5)
     assert (cost.records_per_step, cost.cycle_steps) == (8, 5)
     assert math.isfinite(cost.seconds)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
+def test_the_cost_is_told_at_a_terminal_before_training_starts(monkeypatch, stream):
+    training = Training()
+    accountant = accountant_of(training.model)
+    monkeypatch.setattr(sys, "stderr", stream)
+    accountant.attach(training.optimizer, training.loader, total_steps=20)
+    accountant.detach()
+    if stream.isatty():
+        assert "for 20 steps" in stream.getvalue()
+        assert stream.getvalue().count("\n") == 1
+    else:
+        assert stream.getvalue() == ""
+    assert accountant.steps == 0
+
+
+@pytest.mark.parametrize(("expected", "given"), [("mean", "sum"), ("sum", "mean")])
+def test_a_loss_reduced_otherwise_than_opacus_expects_is_refused(expected, given):
+    training = Training(loss_reduction=expected)
+    right, wrong = (accountant_of(training.model, loss_fn=nn.CrossEntropyLoss(reduction=r)) for r in (expected, given))
+    with pytest.raises(InvalidInput, match=f"loss_reduction='{given}'"):
+        wrong.attach(training.optimizer, training.loader)
+    right.attach(training.optimizer, training.loader)
 
 
 def test_without_opacus_the_extra_is_named(monkeypatch):

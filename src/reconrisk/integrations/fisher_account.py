@@ -41,7 +41,8 @@ class FisherAccount:
     Assumes: each record's label is public, the others are known; estimates are unbiased. One run is an unbiased
     estimate of an upper limit of the information: :func:`average_accounts` several runs before inverting.
     Notation: ``least`` is what finished cycles of evaluations found; ``overshoot`` the largest norm of a clipped
-    gradient over the clip norm; ``degrees`` those of freedom behind the standard errors.
+    gradient over the clip norm; ``degrees`` those of freedom behind the standard errors; ``resolution`` is the relative
+    precision of the evaluations.
     Reference: Theorems 2 to 4 and Algorithm 1, guo2022. The values depend on private data and must not be published
     (its footnote 2).
     """
@@ -56,6 +57,7 @@ class FisherAccount:
     overshoot: float
     subsampling: str
     runs: int = 1
+    resolution: float = 0.0
 
     @property
     def steps(self) -> int:
@@ -67,21 +69,35 @@ class FisherAccount:
         return self.traces / self.dimension
 
     def upper_traces(self, confidence: float = 0.95) -> Tensor:
-        """Upper limits of the traces, each with this confidence by itself, by Student's distribution.
+        """Upper limits of the traces, each with this confidence by itself, approximately.
 
-        Edge cases: infinite where the standard error is not known yet; never below what finished cycles found.
+        By Student's distribution for the logarithm of the trace, or for the trace where it is not above zero.
+        Edge cases: infinite where the standard error is not known yet; never below what finished cycles found, nor
+        below what derivatives of the size of rounding errors would tell.
         """
         if not 0.5 <= check_probability("confidence", confidence) < 1:
             raise refuse("confidence", confidence, "in [0.5, 1)", "0.95 is usual.")
         quantile = float(stdtrit(self.degrees, confidence)) if self.degrees > 0 else math.inf
         spread = torch.where(self.standard_errors > 0, quantile * self.standard_errors, 0.0)
-        return torch.maximum(self.traces + spread, self.least)
+        # squares are skewed: where their mean is too small, so is their spread, which the logarithm makes up for
+        usual = (self.traces > 0) & self.traces.isfinite()
+        skewed = self.traces * torch.exp(spread / torch.where(usual, self.traces, 1.0))
+        upper = torch.where(usual, skewed, self.traces + spread)
+        return torch.maximum(upper, self.least).clamp_min(self._rounded_off())
+
+    def _rounded_off(self) -> float:
+        """The information that may hide below rounding: too small to be told from zero is no infinite safety."""
+        steps = (
+            phase.steps * (phase.sampling_probability / (phase.noise_multiplier * phase.clip_norm)) ** 2
+            for phase in self.phases
+        )
+        return self.dimension * self.resolution**2 * sum(steps)
 
     def mse_lower_bounds(self, *, confidence: float = 0.95, data_range: tuple[float, float] | None = None) -> Tensor:
         r"""Lower bounds on the mean squared error of unbiased estimates, one per record: d over the upper limit.
 
-        Edge cases: 0 where nothing is known yet; inf for a record that moves nothing, unless ``data_range`` (low, high)
-        caps it by the error of a constant guess.
+        Edge cases: 0 where nothing is known yet; very large for a record that moves nothing, unless ``data_range``
+        (low, high) caps it by the error of a constant guess.
         """
         bounds = self.dimension / self.upper_traces(confidence) * (1 - _ROUNDING)
         if data_range is None:
@@ -136,7 +152,7 @@ def average_accounts(runs: Sequence[FisherAccount | HasAccount]) -> FisherAccoun
 
     Guarantee: invert after averaging, as ``mse_lower_bounds`` of the result does; the mean of the inverses is larger.
     Edge cases: the standard error is that between runs, which contains everything that varies; one run has its own. A
-    record that some run evaluated in fewer than two cycles stays unknown.
+    record that some run evaluated in fewer than three cycles stays unknown.
     """
     check_not_empty("runs", runs)
     accounts = [each if isinstance(each, FisherAccount) else each.account() for each in runs]
@@ -163,4 +179,5 @@ def average_accounts(runs: Sequence[FisherAccount | HasAccount]) -> FisherAccoun
         overshoot=first.overshoot,
         subsampling=first.subsampling,
         runs=len(accounts),
+        resolution=max(each.resolution for each in accounts),
     )

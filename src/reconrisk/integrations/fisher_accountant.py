@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,20 +19,29 @@ from reconrisk.core.validation import check_positive, check_probability, check_w
 from reconrisk.integrations import opacus
 from reconrisk.integrations.accounting_cost import AccountingCost, measure
 from reconrisk.integrations.fisher_account import FisherAccount, TrainingPhase
+from reconrisk.integrations.fisher_checks import (
+    check_training_mode,
+    checked_accuracy,
+    checked_clip,
+    checked_indices,
+    checked_model,
+    checked_subsampling,
+    few_records,
+    loss_reduction,
+)
 from reconrisk.integrations.fisher_ledger import InformationLedger
 from reconrisk.integrations.fisher_state import merged_state, read_state, split_state, write_state
 from reconrisk.integrations.leakage_summary import LeakageSummary
 from reconrisk.releases.clipped_gradient import ClippedProbes, probe_clipped_gradients
-from reconrisk.releases.clipping import HardClip, SmoothClip
+from reconrisk.releases.clipping import HardClip
+from reconrisk.releases.noise import directions_rng
 from reconrisk.releases.release import check_records
 from reconrisk.releases.state import LossFunction
 
-_CLIPS: dict[str, type[HardClip] | type[SmoothClip]] = {"hard": HardClip, "smooth": SmoothClip}
-_SUBSAMPLING = ("exact", "none", "guo2022")
 _PILOT_PROBES = 32  # their own standard deviation is then known to an eighth
 _PILOT_RECORDS = 50
 _COVERED = 0.95
-_CYCLES_PER_EPOCH = 2  # the least from which a standard error can be estimated
+_CYCLES_PER_EPOCH = 2
 
 
 class FisherAccountant:
@@ -56,7 +66,8 @@ class FisherAccountant:
     factor is not a bound.
     Guarantee: the estimates are unbiased at any time; the training's random numbers, gradients and parameters stay
     untouched; a resumed account equals an uninterrupted one.
-    Edge cases: an evaluation that is not finite makes the record's information infinite and its bound 0.
+    Edge cases: an evaluation that is not finite makes the record's information infinite and its bound 0. A model, loss
+    and labels that do not fit each other are refused at once.
     Reference: Algorithm 1, guo2022, with the exact subsampling factors of :func:`subsampled_information`.
 
     >>> model = nn.Linear(3, 2)
@@ -85,17 +96,20 @@ class FisherAccountant:
     ) -> None:
         check_records(inputs, labels)
         self._live = opacus.unwrapped(model)
-        self._model = _checked_model(opacus.plain_copy(model))
+        self._model = checked_model(opacus.plain_copy(model))
         self._loss_fn = loss_fn
-        self._records = _chosen(records, len(inputs))
+        self._records = checked_indices(records, len(inputs))
         self._inputs, self._labels = (inputs, labels) if records is None else _selected(inputs, labels, self._records)
-        self._relative_error, self._probes = _checked_accuracy(relative_error, probes)
+        self._relative_error, self._probes = checked_accuracy(relative_error, probes)
         self._all_at_once = records is not None
         self._block = None if records_per_step is None else check_whole("records_per_step", records_per_step)
-        self._subsampling, self._delta = _checked_subsampling(subsampling, delta)
-        self._clip = _checked_clip(clip)
+        self._subsampling, self._delta = checked_subsampling(subsampling, delta)
+        self._clip = checked_clip(clip)
         device = next(self._live.parameters()).device
-        self._rng = torch.Generator(device).manual_seed(0) if rng is None else rng
+        self._rng = torch.Generator(device).manual_seed(0) if rng is None else directions_rng(rng)
+        few, targets = few_records(inputs, labels, device)
+        self._reduction = loss_reduction(self._model, loss_fn, few, targets)
+        check_training_mode(self._model, self._live, few)
         self._ledger: InformationLedger | None = None
         self._phases: list[TrainingPhase] = []
         self._undo: Callable[[], None] | None = None
@@ -131,6 +145,9 @@ class FisherAccountant:
         )
         ledger = self._ledger or self._opened(sampling_probability)
         tensors = self._tensors(self._live if state is None else state)
+        if self._ledger is None:  # the mode may have changed since the beginning
+            few = self._inputs[:2].to(next(iter(tensors.values())).device)
+            check_training_mode(self._model, self._live, few, tensors)
         block = ledger.next_block(self._rng)
         if self._probes is None:
             self._probes = self._pilot(block, phase, tensors, self._rng)
@@ -143,13 +160,15 @@ class FisherAccountant:
     def attach(self, optimizer: Any, data_loader: Any, *, total_steps: int | None = None) -> None:
         """Account for every real step that an Opacus optimizer takes; noise and clip norm are read at each.
 
-        ``total_steps`` shows a bar with the time left. Virtual steps of ``BatchMemoryManager`` do not count.
+        ``total_steps`` tells at a terminal what the account will cost, as :meth:`cost` does, and shows a bar with the
+        time left. Virtual steps of ``BatchMemoryManager`` do not count.
         """
         if self._undo is not None:
             raise refuse("attach", "called twice", "to be called once", "Call detach() first.")
         if self._clip is not HardClip:
             raise refuse("clip", "smooth", "to be 'hard'", "Opacus clips hard.")
         opacus.check_optimizer(optimizer, self._live)
+        opacus.check_reduction(optimizer, self._reduction)
         sampling = opacus.loader_sampling(data_loader)
 
         def hook(stepping: Any) -> None:
@@ -162,6 +181,8 @@ class FisherAccountant:
             )
 
         self._sampling = sampling
+        if total_steps is not None and sys.stderr.isatty():
+            sys.stderr.write(f"Fisher account: {self.cost(steps=total_steps)}\n")
         self._bar = None if total_steps is None else ProgressBar("Training with account", total=total_steps)
         self._undo = opacus.chain_step_hook(optimizer, hook)
 
@@ -187,6 +208,7 @@ class FisherAccountant:
             phases=tuple(self._phases),
             overshoot=self._clip(1.0).largest_norm,
             subsampling=self._subsampling,
+            resolution=float(torch.finfo(self._inputs.dtype).eps),
         )
 
     def traces(self) -> Tensor:
@@ -324,61 +346,15 @@ class FisherAccountant:
 
     def _fingerprint(self) -> Tensor:
         """Records and settings in a few numbers: enough to notice a mix-up."""
-        settings = (self._subsampling, self._delta, self._clip.__name__, self._records.tolist(), self._inputs.shape)
-        data = self._inputs.detach().cpu().numpy()
-        return torch.tensor([zlib.crc32(repr(settings).encode()), zlib.crc32(data.tobytes())], dtype=torch.int64)
+        kinds = (self._subsampling, self._delta, self._clip.__name__, self._block)
+        settings = (*kinds, self._records.tolist(), self._inputs.shape, self._labels.dtype)
+        data = zlib.crc32(_bytes(self._labels), zlib.crc32(_bytes(self._inputs)))
+        return torch.tensor([zlib.crc32(repr(settings).encode()), data], dtype=torch.int64)
 
 
-def _checked_model(model: nn.Module) -> nn.Module:
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-            raise refuse(
-                f"{name}.p", layer.p, "to be 0", "Replace the dropout: a step with it is not a function of the record."
-            )
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            raise refuse(
-                name,
-                type(layer).__name__,
-                "not to be batch norm, which mixes records",
-                "Use rr.models.group_norm(model).",
-            )
-    return model.eval()
-
-
-def _chosen(records: Sequence[int] | Tensor | None, count: int) -> Tensor:
-    if records is None:
-        return torch.arange(count)
-    chosen = torch.as_tensor(records).to("cpu", torch.int64).reshape(-1)
-    if len(chosen) == 0 or len(chosen.unique()) != len(chosen) or bool(((chosen < 0) | (chosen >= count)).any()):
-        raise refuse(
-            "records", chosen.tolist()[:10], f"to be different indices in [0, {count})", "Pass None to track all."
-        )
-    return chosen
+def _bytes(values: Tensor) -> bytes:
+    return values.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _selected(inputs: Tensor, labels: Tensor, records: Tensor) -> tuple[Tensor, Tensor]:
     return inputs[records.to(inputs.device)], labels[records.to(labels.device)]
-
-
-def _checked_accuracy(relative_error: float | None, probes: int | None) -> tuple[float | None, int | None]:
-    if probes is None:
-        return (0.1 if relative_error is None else check_positive("relative_error", relative_error)), None
-    if relative_error is not None:
-        raise refuse("probes", probes, "to be None beside relative_error", "Pass one of the two.")
-    return None, check_whole("probes", probes, minimum=2, remedy="One probe does not tell its own error.")
-
-
-def _checked_subsampling(subsampling: str, delta: float | None) -> tuple[str, float | None]:
-    if subsampling not in _SUBSAMPLING:
-        raise refuse("subsampling", subsampling, f"to be one of {', '.join(_SUBSAMPLING)}")
-    if (delta is None) == (subsampling == "guo2022"):
-        raise refuse("delta", delta, "to be stated exactly if subsampling='guo2022'", "guo2022: 1/(steps * records).")
-    if delta is not None and not 0 < check_probability("delta", delta) < 1:
-        raise refuse("delta", delta, "in (0, 1)", "guo2022 takes 1/(steps * records).")
-    return subsampling, delta
-
-
-def _checked_clip(clip: str) -> type[HardClip] | type[SmoothClip]:
-    if clip not in _CLIPS:
-        raise refuse("clip", clip, f"to be one of {', '.join(_CLIPS)}")
-    return _CLIPS[clip]

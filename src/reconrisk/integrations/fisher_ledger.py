@@ -10,6 +10,8 @@ from torch import Tensor
 
 from reconrisk.core.validation import check_whole, refuse
 
+_LEAST_CYCLES = 3
+
 
 @dataclass(eq=False)
 class InformationLedger:
@@ -27,8 +29,9 @@ class InformationLedger:
     Variance: cycles are independent, so for two of them :math:`E(Y_1-Y_2)^2 = V_1 + V_2 + (\mu_1-\mu_2)^2`, never below
     the variance of their sum; pairs add up, an odd last cycle adds its difference to the one before. Drawn probes are
     part of it. An unfinished cycle of k steps adds k/K of the mean squared difference of cycles, which is enough if it
-    differs from the last one as they do. Before two cycles are complete nothing is known, and the standard error is
-    infinite. If every record is evaluated at every step, only the probes vary, and their own variance counts.
+    differs from the last one as they do. Before three cycles are complete the standard error counts as unknown and is
+    infinite: a single difference of skewed sums is too often too small. If every record is evaluated at every step,
+    only the probes vary, and their own variance counts.
     """
 
     records: int
@@ -110,10 +113,10 @@ class InformationLedger:
         return torch.where(self.broken, torch.inf, totals)
 
     def standard_errors(self) -> Tensor:
-        """Of :meth:`totals`; infinite before two cycles are complete."""
+        """Of :meth:`totals`; infinite before three cycles are complete."""
         if self.everything:
             variances = self.paired
-        elif self.cycles < 2:
+        elif self.cycles < _LEAST_CYCLES:
             variances = torch.full_like(self.paired, torch.inf)
         else:
             unfinished = self.position / self.blocks * self.jumps / (self.cycles - 1)

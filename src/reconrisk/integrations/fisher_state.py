@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from reconrisk.core.errors import InvalidFile
 from reconrisk.core.files import write_whole
 from reconrisk.core.validation import refuse
 from reconrisk.integrations.fisher_account import TrainingPhase
 from reconrisk.integrations.fisher_ledger import InformationLedger
-from reconrisk.releases.stored import read_tensors
 
 _REMEDY = "Pass a file or state that the accountant of these records wrote."
 _LEDGER = "ledger."
@@ -47,7 +47,7 @@ def split_state(
             raise refuse("state", sorted(state), f"to have {name!r}", _REMEDY)
     if not torch.equal(state["fingerprint"].cpu(), fingerprint):
         same_settings = int(state["fingerprint"][0]) == int(fingerprint[0])
-        what = "records" if same_settings else "settings or number of records"
+        what = "records or labels" if same_settings else "settings or number of records"
         raise refuse("fingerprint", state["fingerprint"].tolist(), f"to be {fingerprint.tolist()}", f"Other {what}.")
     rows = state["phases"].tolist()
     phases = [TrainingPhase(noise, clip, rate, bool(poisson), int(n)) for noise, clip, rate, poisson, n in rows]
@@ -68,5 +68,12 @@ def write_state(path: str | Path, state: Mapping[str, Tensor]) -> None:
 
 
 def read_state(path: str | Path) -> Mapping[str, Tensor]:
-    """The tensors of a file that :func:`write_state` wrote; anything else is refused, naming the file."""
-    return read_tensors(path, _REMEDY)
+    """The tensors of a file that :func:`write_state` wrote, whatever its suffix; anything else is refused."""
+    path = Path(path)
+    if not path.is_file():
+        raise InvalidFile(path, "file", "There is no such file.", _REMEDY)
+    try:
+        return load_file(path)
+    except Exception as error:  # on foreign bytes the parser raises nearly anything
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InvalidFile(path, "whole file", f"It cannot be read as safetensors ({cause}).", _REMEDY) from error

@@ -31,6 +31,10 @@ _ASSUMPTIONS = (
     "labels are public, and so are all other records",
     "the loss of a record depends on that record alone, and its clipped gradient is differentiable there",
 )
+_APPROXIMATE = (
+    "upper limits are approximate, by Student's distribution from the spread of evaluations, cycles or runs: unlike "
+    "proved ones they may hold somewhat less often than stated"
+)
 _POISSON = "each record enters each step independently with the sampling probability, and nobody sees who did"
 _SHUFFLED = (
     "batches are not Poisson samples: no amplification by sampling is counted; each step is read as a fresh draw, and "
@@ -106,7 +110,9 @@ class LeakageSummary:
         lines += ["", "most exposed records", *_listing(self.most_exposed)]
         lines += ["least exposed records", *_listing(self.least_exposed)]
         if self.unsettled:
-            lines.append(f"{self.unsettled} records have been evaluated less than twice: train on for their bounds.")
+            lines.append(
+                f"{self.unsettled} records have been evaluated less than three times: train on for their bounds."
+            )
         lines += ["", *(f"Assumes: {each}." for each in self.assumptions), self.notice]
         return "\n".join(lines)
 
@@ -169,7 +175,7 @@ def _assumptions(account: FisherAccount) -> tuple[str, ...]:
     method = _SAMPLING[account.subsampling] if poisson else _SAMPLING["none"]
     sampling = _POISSON if poisson else _SHUFFLED
     single = "upper limits hold for each record by itself, not for all at once"
-    return (sampling, method, *_ASSUMPTIONS, *several, single)
+    return (sampling, method, *_ASSUMPTIONS, *several, single, _APPROXIMATE)
 
 
 def _quantile(values: NDArray[np.float64], level: float) -> float:

@@ -114,6 +114,20 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
             )
 
 
+def check_reduction(optimizer: Any, reduction: str | None) -> None:
+    """Refuse a loss that sums over the batch where Opacus expects the mean, or the reverse; None passes.
+
+    Opacus then clips gradients that are too long or too short by the size of the batch.
+    """
+    if reduction is not None and optimizer.loss_reduction != reduction:
+        raise refuse(
+            "optimizer.loss_reduction",
+            optimizer.loss_reduction,
+            f"to be {reduction!r}, as loss_fn is the {reduction} over a batch",
+            f"Pass make_private(loss_reduction={reduction!r}) and the accountant the loss used in training.",
+        )
+
+
 def chain_step_hook(optimizer: Any, hook: Callable[[Any], None]) -> Callable[[], None]:
     """Run ``hook`` after the hook that ``optimizer`` already has, whose only slot it takes; returns what undoes it.
 
