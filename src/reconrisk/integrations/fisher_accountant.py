@@ -41,7 +41,7 @@ from reconrisk.releases.state import LossFunction
 _PILOT_PROBES = 32  # their own standard deviation is then known to an eighth
 _PILOT_RECORDS = 50
 _COVERED = 0.95
-_CYCLES_PER_EPOCH = 2
+_CYCLES = 3  # within 1/q steps: the least from which a standard error is known
 
 
 class FisherAccountant:
@@ -55,13 +55,14 @@ class FisherAccountant:
     records are evaluated in a random order of their own (:class:`InformationLedger`). guo2022's way, evaluating the
     batch, leaves records that were never drawn with information zero and a bound of infinity. A chosen few
     (``records``) are evaluated at every step; of all records each step evaluates a block, so that each record comes
-    twice in 1/q steps unless ``records_per_step`` says otherwise. Standard errors cover probes and choice of steps.
+    three times in 1/q steps unless ``records_per_step`` says otherwise. Standard errors cover probes and choice of
+    steps.
 
     In a plain loop call :meth:`step` before each update; with Opacus, ``accountant.attach(optimizer, data_loader)``.
 
     Assumes: Poisson sampling (shuffled epochs: no amplification), loss of a record a function of that record alone.
     Notation: ``probes`` per evaluation, or ``relative_error``: a pilot then picks as many as keep the standard error
-    due to probes, once every record was evaluated twice, below it for 95 % of the records, as far as the pilot can
+    due to probes, once every record was evaluated thrice, below it for 95 % of the records, as far as the pilot can
     tell (to an eighth); later cycles use fewer, never below 2. ``delta`` goes with ``subsampling="guo2022"``, whose
     factor is not a bound.
     Guarantee: the estimates are unbiased at any time; the training's random numbers, gradients and parameters stay
@@ -273,7 +274,8 @@ class FisherAccountant:
 
     def _opened(self, rate: float) -> InformationLedger:
         count = len(self._inputs)
-        default = count if self._all_at_once else math.ceil(_CYCLES_PER_EPOCH * rate * count)
+        blocks = 1 if self._all_at_once else max(1, math.floor(1 / (_CYCLES * rate) + 1e-9))
+        default = math.ceil(count / blocks)
         return InformationLedger(count, min(count, self._block or default))
 
     def _tensors(self, state: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -287,8 +289,8 @@ class FisherAccountant:
         return state
 
     def _probes_now(self, ledger: InformationLedger, most: int) -> int:
-        """Half in the first two cycles, fewer later: (2 + 2 + 3 + ... + c)/(k c^2) is at most 1/k."""
-        return most if self._relative_error is None else max(2, math.ceil(most / max(2, ledger.cycles + 1)))
+        """A third in the first three cycles, fewer later: (3 + 3 + 3 + 4 + ... + c)/(k c^2) is at most 1/k."""
+        return most if self._relative_error is None else max(2, math.ceil(most / max(_CYCLES, ledger.cycles + 1)))
 
     def _evaluated(
         self, block: Tensor, phase: TrainingPhase, state: Mapping[str, Tensor], probes: int, rng: torch.Generator
