@@ -29,12 +29,12 @@ from reconrisk.releases.state import LossFunction, ModelState, check_mode, check
 
 
 def records_per_graph(records: int) -> int:
-    """A sixth of the records, which needs as much memory as an ordinary training step on all of them; 16 to 100.
+    """A quarter of the records, which needs little more memory than an ordinary training step on all; 16 to 150.
 
     >>> records_per_graph(600), records_per_graph(8)
-    (100, 16)
+    (150, 16)
     """
-    return min(max(records // 6, 16), 100)
+    return min(max(records // 4, 16), 150)
 
 
 class Way(Enum):

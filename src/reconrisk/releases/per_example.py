@@ -104,29 +104,30 @@ def _layer_squares(layer: nn.Module, calls: list[tuple[Tensor, Tensor]]) -> Tens
 
 
 def _product_squares(layer: nn.Linear | nn.Conv2d, calls: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """``|sum_t e_t a_t^T|^2 + |sum_t e_t|^2`` for positions t of all calls; shapes are (records, groups, T, width)."""
+    """``|sum_t e_t a_t^T|^2 + |sum_t e_t|^2`` for positions t of all calls; shapes are (records, groups, width, T)."""
     unfolded = [_unfolded(layer, *call) for call in calls]
-    a, e = (torch.cat(parts, dim=2) for parts in zip(*unfolded, strict=True))
-    positions = a.shape[2]
+    a, e = unfolded[0] if len(calls) == 1 else (torch.cat(parts, dim=3) for parts in zip(*unfolded, strict=True))
+    positions = a.shape[3]
     if positions == 1:
         weight = (e.square().sum((2, 3)) * a.square().sum((2, 3))).sum(1)
-    elif positions**2 < a.shape[3] * e.shape[3]:
-        weight = ((e @ e.transpose(2, 3)) * (a @ a.transpose(2, 3))).sum((1, 2, 3))
+    elif positions**2 < a.shape[2] * e.shape[2]:
+        weight = ((e.transpose(2, 3) @ e) * (a.transpose(2, 3) @ a)).sum((1, 2, 3))
     else:
-        weight = (e.transpose(2, 3) @ a).square().sum((1, 2, 3))
+        weight = (e @ a.transpose(2, 3)).square().sum((1, 2, 3))
     if layer.bias is None:
         return weight
-    return weight + e.sum(2).square().sum((1, 2))
+    return weight + e.sum(3).square().sum((1, 2))
 
 
 def _unfolded(layer: nn.Linear | nn.Conv2d, a: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(layer, nn.Linear):
-        return a.reshape(len(a), 1, -1, a.shape[-1]), e.reshape(len(e), 1, -1, e.shape[-1])
+        pairs = (value.reshape(len(value), 1, -1, value.shape[-1]).transpose(2, 3) for value in (a, e))
+        return next(pairs), next(pairs)
     padding = layer._reversed_padding_repeated_twice
     padded = nn.functional.pad(a, padding) if any(padding) else a
     columns = nn.functional.unfold(padded, layer.kernel_size, layer.dilation, 0, layer.stride)
     split = (len(a), layer.groups, -1, columns.shape[-1])
-    return columns.reshape(split).transpose(2, 3), e.reshape(split).transpose(2, 3)
+    return columns.reshape(split), e.reshape(split)
 
 
 def _affine_gradient(layer: nn.Module, a: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
