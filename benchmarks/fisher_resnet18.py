@@ -10,9 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from benchmarks.fisher_trace import CLIP
+from benchmarks.fisher_probe import probing, training
 from reconrisk.models import resnet18
-from reconrisk.releases.clipped_gradient import probe_clipped_gradients
 
 RECORDS, PROBES = 32, 2
 
@@ -26,37 +25,12 @@ def problem() -> tuple[nn.Module, Tensor, Tensor]:
 
 def ours() -> Callable[[], float]:
     """Backward passes through the gradient of the batch."""
-    model, inputs, labels = problem()
-    rng = torch.Generator().manual_seed(0)
-
-    def probes(records: int) -> float:
-        return float(
-            probe_clipped_gradients(
-                model,
-                nn.functional.cross_entropy,
-                inputs[:records],
-                labels[:records],
-                clip=CLIP,
-                probes=PROBES,
-                rng=rng,
-            ).squares.mean()
-        )
-
-    probes(2)  # what is loaded on first use is not memory of the method
-    return lambda: probes(RECORDS)
+    return probing(problem, PROBES)
 
 
 def ordinary() -> Callable[[], None]:
     """What a training step computes."""
-    model, inputs, labels = problem()
-
-    def gradients(records: int) -> None:
-        for _ in range(PROBES):
-            model.zero_grad()
-            nn.functional.cross_entropy(model(inputs[:records]), labels[:records]).backward()
-
-    gradients(2)
-    return lambda: gradients(RECORDS)
+    return training(problem, PROBES)
 
 
 CONTENDERS = {"2 probes (ours)": ours, "2 ordinary gradients": ordinary}

@@ -451,7 +451,7 @@ def test_spectral_norm_of_the_old_style_is_refused_in_train_mode_and_right_in_ev
         ({"batches": [torch.tensor([8])]}, "batches=8 to index 8 records, the fixed ones first"),
         ({"parameters": "0"}, r"parameters='0' to be a list of names. Write \['0'\]"),
         ({"parameters": []}, "parameters with at least one element"),
-        ({"parameters": ["3"]}, "parameters='3' to name what training changes: 0.weight, 0.bias, 2.weight"),
+        ({"parameters": ["3"]}, "parameters='3' to name one of 0.weight, 0.bias, 2.weight"),
         ({"parameters": ["0"], "queries": torch.ones(1, 4)}, r"parameters=\['0'\] to be None with queries"),
         ({"queries": torch.ones(0, 4)}, "queries with at least one element"),
         ({"queries": torch.full((1, 4), torch.nan)}, "queries to be finite"),

@@ -39,7 +39,7 @@ def checked_model(model: nn.Module) -> nn.Module:
                 name,
                 type(layer).__name__,
                 "not to be batch norm, which mixes records",
-                "Use rr.models.group_norm(model).",
+                "Use rr.models.group_norm(channels) instead.",
             )
     return model.eval()
 

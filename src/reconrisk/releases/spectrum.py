@@ -61,7 +61,7 @@ def spectral_norm(
     log(sqrt(size of a record)/(1 - confidence))/(2 sqrt(epsilon)) of them for each of ``records`` (default: all).
     Guarantee: a bound that falls with the eigenvalue must use ``upper_limit``; ``values`` is optimistic.
     Edge cases: an information of zero gives 0 and 0; without ``rng`` the same start is drawn each time.
-    Reference: Theorem 4.2 of Kuczynski and Wozniakowski (SIAM J. Matrix Anal. Appl. 13, 1992), with the exact law of
+    Reference: after Kuczynski and Wozniakowski (SIAM J. Matrix Anal. Appl. 13, 1992), with the exact law of
     the random start instead of a bound on it.
 
     >>> from reconrisk.releases.release import ForwardRelease

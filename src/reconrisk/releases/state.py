@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,7 +57,7 @@ def model_state(
     """
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
-    names = trained if parameters is None else _chosen(parameters, [name for name, _ in model.named_parameters()])
+    names = trained if parameters is None else chosen_names(parameters, [name for name, _ in model.named_parameters()])
     if not names:
         raise refuse("parameters", [], "to name at least one parameter", "Call model.requires_grad_() or name some.")
     values = {**own, **{name: value for name, value in (state or {}).items() if name in own}}
@@ -93,7 +93,7 @@ def record_losses(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Ten
 def check_mode(model: nn.Module, *, batch_norm: bool = False) -> None:
     """Refuse layers that draw something in training mode, or, unless ``batch_norm``, mix the records of a batch."""
     for name, layer in model.named_modules():
-        if layer.training and _draws(layer):
+        if layer.training and draws_at_random(layer):
             raise refuse(
                 f"{name or 'model'}.training",
                 True,
@@ -145,7 +145,7 @@ def _of_different_labels(labels: Tensor) -> Tensor:
     return torch.tensor(sorted({*first, *range(min(2, len(labels)))})[:4])
 
 
-def _draws(layer: nn.Module) -> bool:
+def draws_at_random(layer: nn.Module) -> bool:
     """Whether a layer is random in training mode."""
     if isinstance(layer, nn.modules.dropout._DropoutNd):
         return layer.p > 0
@@ -153,7 +153,8 @@ def _draws(layer: nn.Module) -> bool:
     return inner or isinstance(layer, nn.RReLU)
 
 
-def _chosen(parameters: Iterable[str], known: list[str]) -> set[str]:
+def chosen_names(parameters: Iterable[str], known: Sequence[str]) -> set[str]:
+    """The names among ``known`` that are listed, or belong to a listed layer."""
     if isinstance(parameters, str):
         raise InvalidInput(f"Expected parameters={parameters!r} to be a list of names. Write [{parameters!r}].")
     chosen: set[str] = set()

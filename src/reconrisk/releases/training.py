@@ -16,7 +16,7 @@ from reconrisk.core.validation import check_all_finite, check_not_empty, check_w
 from reconrisk.releases.checkpoints import Checkpoints, checkpoints
 from reconrisk.releases.optimizers import UpdateRule
 from reconrisk.releases.release import Linearized, Release, check_records, linearized
-from reconrisk.releases.state import LossFunction
+from reconrisk.releases.state import LossFunction, chosen_names
 from reconrisk.releases.unrolled import (
     Batch,
     Gradient,
@@ -349,13 +349,9 @@ def _check_steps(steps: int | None, batches: Sequence[Tensor] | None) -> int:
 def _chosen(parameters: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
     if parameters is None:
         return known
-    if isinstance(parameters, str):
-        raise refuse("parameters", parameters, "to be a list of names", f"Write [{parameters!r}].")
     check_not_empty("parameters", parameters)
-    for wanted in parameters:
-        if not any(name == wanted or name.startswith(f"{wanted}.") for name in known):
-            raise refuse("parameters", wanted, f"to name what training changes: {', '.join(known)}")
-    return tuple(name for name in known if any(name == want or name.startswith(f"{want}.") for want in parameters))
+    wanted = chosen_names(parameters, known)
+    return tuple(name for name in known if name in wanted)
 
 
 def _named(state: TrainingState, names: tuple[str, ...]) -> Named:

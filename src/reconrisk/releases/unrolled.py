@@ -18,7 +18,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import refuse
 from reconrisk.releases.optimizers import OptimizerState, UpdateRule, sgd
-from reconrisk.releases.state import LossFunction, called
+from reconrisk.releases.state import LossFunction, called, draws_at_random
 
 Named: TypeAlias = dict[str, Tensor]
 Objective: TypeAlias = Callable[[Named], tuple[Tensor, Named]]
@@ -264,13 +264,11 @@ def _follower(name: str, momentum: float | None, buffers: Named) -> Callable[[nn
 
 def _check_deterministic(model: nn.Module) -> None:
     for name, layer in model.named_modules():
-        drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
-        inner = isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and layer.dropout > 0
         tracks = isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats
         # spectral norm hides from the derivative how its iterate follows the weights
-        other = isinstance(layer, nn.RReLU) or type(layer).__name__ == "_SpectralNorm"
+        other = type(layer).__name__ == "_SpectralNorm"
         hooked = any(isinstance(hook, SpectralNorm) for hook in layer._forward_pre_hooks.values())
-        if layer.training and (drops or inner or tracks or other or hooked):
+        if layer.training and (draws_at_random(layer) or tracks or other or hooked):
             raise refuse(
                 f"{name or 'model'}.training",
                 True,
