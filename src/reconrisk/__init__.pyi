@@ -1,6 +1,7 @@
 from . import attacks as attacks
 from . import bounds as bounds
 from . import data as data
+from . import defenses as defenses
 from . import metrics as metrics
 from . import models as models
 from .accounting.events import mechanism_from_event as mechanism_from_event
@@ -18,6 +19,7 @@ from .bounds.mean_squared_error_bayesian import bayesian_mse_lower_bound as baye
 from .bounds.mean_squared_error_fisher import mse_lower_bound_from_fisher as mse_lower_bound_from_fisher
 from .bounds.mean_squared_error_rdp import mse_lower_bound_from_rdp as mse_lower_bound_from_rdp
 from .bounds.success import success_upper_bound as success_upper_bound
+from .core.defense import Defense as Defense
 from .core.errors import InvalidFile as InvalidFile
 from .core.errors import InvalidInput as InvalidInput
 from .core.guarantee import Estimate as Estimate
@@ -62,6 +64,7 @@ from .releases.glm import GlmRelease as GlmRelease
 from .releases.gradient import GradientMap as GradientMap
 from .releases.gradient import GradientRelease as GradientRelease
 from .releases.local_update import LocalUpdateRelease as LocalUpdateRelease
+from .releases.observe import observe as observe
 from .releases.optimizers import adam as adam
 from .releases.optimizers import sgd as sgd
 from .releases.parameter_sensitivity import parameter_sensitivity as parameter_sensitivity

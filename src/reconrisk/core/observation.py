@@ -27,11 +27,24 @@ class ForwardMap(Protocol):
         ...
 
 
+_SIDE_INFORMATION = {
+    "labels": Knows.LABELS,
+    "record_norms": Knows.RECORD_NORM,
+    "batch_statistics": Knows.BATCH_STATISTICS,
+    "noise_std": Knows.DEFENSE,
+    "kept": Knows.DEFENSE,
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Observation:
     """What was released, how such releases arise, and the side information the threat model grants.
 
-    ``released`` maps names (of parameters, usually) to tensors. ``labels`` is set only if the threat knows them.
+    ``released`` maps names (of parameters, usually) to tensors. What the threat does not know stays None: ``labels``;
+    ``record_norms``, one Euclidean norm per record; ``batch_statistics``, mean and variance of what each batch norm
+    layer received, as ``<layer>.mean`` and ``<layer>.var``; if it knows the defense, ``noise_std``, the standard
+    deviation of the noise on each released value, and ``kept``, true where a value was sent at all. ``forward`` then
+    includes what the defense does without chance, such as clipping.
     """
 
     released: Mapping[str, Tensor]
@@ -41,6 +54,10 @@ class Observation:
     data_range: tuple[float, float]
     batch_size: int = 1
     labels: Tensor | None = None
+    record_norms: Tensor | None = None
+    batch_statistics: Mapping[str, Tensor] | None = None
+    noise_std: Mapping[str, Tensor] | None = None
+    kept: Mapping[str, Tensor] | None = None
 
     def __post_init__(self) -> None:
         if not self.released:
@@ -53,17 +70,31 @@ class Observation:
         for side in self.input_shape:
             check_whole("input_shape", side)
         check_whole("batch_size", self.batch_size)
-        if self.labels is not None:
-            check_not_empty("labels", self.labels)
-            if Knows.LABELS not in self.threat.knows:
-                raise refuse(
-                    "labels",
-                    self.labels,
-                    "to be None for a threat that does not know labels",
-                    "Add Knows.LABELS to the threat.",
-                )
-            if len(self.labels) != self.batch_size:
-                raise refuse("labels", self.labels, f"to have batch_size={self.batch_size} entries")
+        self._check_side_information()
+
+    def _check_side_information(self) -> None:
+        for name, power in _SIDE_INFORMATION.items():
+            if getattr(self, name) is not None and power not in self.threat.knows:
+                remedy = f"Add Knows.{power.name} to the threat."
+                raise refuse(name, "given", f"to be None for a threat that does not know the {power.value}", remedy)
+        for name in ("labels", "record_norms"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            check_not_empty(name, values)
+            if len(values) != self.batch_size:
+                raise refuse(name, values, f"to have batch_size={self.batch_size} entries")
+        for name in ("noise_std", "kept"):
+            self._check_alike(name, getattr(self, name))
+
+    def _check_alike(self, name: str, given: Mapping[str, Tensor] | None) -> None:
+        """Refuse what is not one tensor, shaped alike, for each released one."""
+        if given is None:
+            return
+        shapes = {key: tuple(value.shape) for key, value in given.items()}
+        expected = {key: tuple(value.shape) for key, value in self.released.items()}
+        if shapes != expected:
+            raise refuse(name, shapes, f"to have the names and shapes of what was released, {expected}")
 
     def check_covers(self, needs: ThreatModel) -> None:
         """Refuse an attack whose powers exceed those of the threat this observation was made under."""
