@@ -1,0 +1,117 @@
+"""How far the release of candidates is from the observed one: what an attack makes small."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.validation import check_positive
+
+Released = Mapping[str, Tensor]
+
+
+class Distance(Protocol):
+    """From a candidate release and the observed one, whitened and masked alike, to one number."""
+
+    def __call__(self, candidate: Released, observed: Released) -> Tensor:
+        """Zero where the two agree."""
+        ...
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    r"""Squared difference over all released values, relative to the size of the observation.
+
+    .. math:: |f - y|^2 / |y|^2
+
+    Reference: equation 5, `Zhu et al. (2019) <https://arxiv.org/abs/1906.08935>`_, who leave the scale as it is.
+
+    >>> float(SquaredError()({"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([1.0, 2.0])}))
+    0.20000000298023224
+    """
+
+    def __call__(self, candidate: Released, observed: Released) -> Tensor:
+        """The relative squared error."""
+        return _total((candidate[name] - value).square().sum() for name, value in observed.items()) / squares(observed)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    r"""One minus the cosine between all released values as one vector: blind to the scale of the update.
+
+    .. math:: 1 - \langle f, y \rangle / (|f| \, |y|)
+
+    Reference: equation 4, `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_.
+
+    >>> round(float(Cosine()({"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([0.0, 2.0])})), 4)
+    0.2929
+    """
+
+    def __call__(self, candidate: Released, observed: Released) -> Tensor:
+        """One minus the cosine; 1 where the candidate's release vanishes."""
+        inner = _total((candidate[name] * value).sum() for name, value in observed.items())
+        norms = (squares(candidate) * squares(observed)).clamp_min(torch.finfo(inner.dtype).tiny).sqrt()
+        return 1 - inner / norms
+
+
+@dataclass(frozen=True)
+class LayerwiseCosine:
+    r"""Mean over the released tensors of one minus their cosine: early layers count as much as large ones.
+
+    .. math:: \sum_l w_l \Big(1 - \frac{\langle f_l, y_l \rangle}{|f_l| \, |y_l|}\Big) \Big/ \sum_l w_l, \quad
+              w_l = \rho^{\,l}
+
+    ``ratio`` is rho: below 1 the first layers, which see the record, weigh more.
+
+    Edge cases: tensors that are zero in the observation do not enter.
+
+    >>> one, other = {"a": torch.tensor([1.0, 0.0])}, {"a": torch.tensor([0.0, 1.0])}
+    >>> float(LayerwiseCosine()(one, other))
+    1.0
+    """
+
+    ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("ratio", self.ratio)
+
+    def __call__(self, candidate: Released, observed: Released) -> Tensor:
+        """The weighted mean over tensors."""
+        cosine = Cosine()
+        weights = {name: self.ratio**place for place, name in enumerate(observed)}
+        terms = [weights[name] * cosine({name: candidate[name]}, {name: value}) for name, value in observed.items()]
+        used = [weights[name] * value.any() for name, value in observed.items()]
+        return _total(term * value.any() for term, value in zip(terms, observed.values(), strict=True)) / _total(used)
+
+
+@dataclass(frozen=True)
+class GaussianLikelihood:
+    r"""Negative log-likelihood under the known noise, per coordinate of the records, up to a constant.
+
+    .. math:: \tfrac{1}{2 d} (y - f)^T \Sigma^{-1} (y - f)
+
+    Assumes: both sides are divided by the standard deviation of the noise already.
+
+    >>> float(GaussianLikelihood(2)({"w": torch.tensor([0.0])}, {"w": torch.tensor([2.0])}))
+    1.0
+    """
+
+    dimension: int
+
+    def __call__(self, candidate: Released, observed: Released) -> Tensor:
+        """Half the squared residual over the dimension."""
+        residual = _total((candidate[name] - value).square().sum() for name, value in observed.items())
+        return residual / (2 * self.dimension)
+
+
+def squares(released: Released) -> Tensor:
+    """Sum of the squares of all values."""
+    return _total(value.square().sum() for value in released.values())
+
+
+def _total(terms: object) -> Tensor:
+    return torch.stack(list(terms)).sum()  # type: ignore[call-overload]  # any iterable of scalars

@@ -1,0 +1,152 @@
+"""The loop behind every attack that matches a release by optimisation, assembled from parts."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from reconrisk.attacks.distances import Distance
+from reconrisk.attacks.label_strategies import GivenLabels, LabelStrategy
+from reconrisk.attacks.objective import Objective
+from reconrisk.attacks.parametrizations import Parametrization, Values
+from reconrisk.attacks.regularizers import Regularizer
+from reconrisk.attacks.starts import NormalStart, Start
+from reconrisk.attacks.updates import Point, UpdateRule, chosen
+from reconrisk.core.observation import Observation
+from reconrisk.core.progress import ProgressBar
+from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
+from reconrisk.core.validation import check_positive, check_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientMatching:
+    r"""Records whose release is nearest to the observed one, by optimisation from several starts.
+
+    .. math:: \hat x = \arg\min_x D(f(x), y) + \sum_k \lambda_k R_k(x)
+
+    Every part is a value: ``labels`` x ``start`` x ``parametrization`` x ``distance`` x ``regularizers`` x ``update``.
+    All ``restarts`` move at once; the estimate is the candidate with the lowest objective ever seen. The learning rate
+    follows the share of ``steps`` or ``seconds`` spent, whichever is larger. ``patience`` is the number of steps
+    without a gain of one in a thousand after which it stops.
+
+    Guarantee: the result is chosen by the attacker's own objective; a restart that is not a number never wins.
+    Edge cases: interrupted, it returns the best so far; the budget of seconds is checked between steps.
+    """
+
+    name: str
+    distance: Distance
+    update: UpdateRule
+    steps: int
+    regularizers: tuple[Regularizer, ...] = ()
+    start: Start = field(default_factory=NormalStart)
+    parametrization: Parametrization = field(default_factory=Values)
+    labels: LabelStrategy = field(default_factory=GivenLabels)
+    restarts: int = 1
+    seconds: float | None = None
+    patience: int | None = None
+    tolerance: float = 0.0
+    needs: ThreatModel = HONEST_BUT_CURIOUS
+
+    def __post_init__(self) -> None:
+        check_whole("steps", self.steps)
+        check_whole("restarts", self.restarts)
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds)
+        if self.patience is not None:
+            check_whole("patience", self.patience)
+
+    def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
+        """Estimate the records behind ``observation``."""
+        begun = time.monotonic()
+        observation.check_covers(self.needs)
+        labels = self.labels.begin(observation, self.restarts, rng)
+        starts = self.start(observation, self.restarts, rng)
+        objective = Objective.of(observation, self.distance, self.regularizers, self.parametrization, labels.decode)
+        variables = {"inputs": self.parametrization.begin(observation, starts, rng), **labels.variables}
+        search = _Search(objective(variables))
+        status = self._search(objective, search, begun)
+        winner = search.winner()
+        value = float(search.best.values[winner])
+        best = {name: tensor[winner : winner + 1] for name, tensor in search.best.variables.items()}
+        estimates = self.parametrization.finish(objective.inputs(best)[0], observation)
+        account = Account(
+            attack=repr(self),
+            status=status,
+            objective=(value,) * observation.batch_size,
+            cost=Cost(time.monotonic() - begun, objective.evaluations),
+            labels=labels.chosen(best),
+        )
+        return Reconstruction(_usable(estimates, observation), account)
+
+    def _search(self, objective: Objective, search: _Search, begun: float) -> Status:
+        if not any(bool(tensor.any()) for tensor in objective.observation.released.values()):
+            return Status(Ending.NOT_APPLICABLE, "the release is zero", "Observe another update")
+        memory = self.update.begin(search.best)
+        bar = ProgressBar(self.name, total=self.steps)
+        try:
+            for step in range(self.steps):
+                spent = 0.0 if self.seconds is None else (time.monotonic() - begun) / self.seconds
+                if spent >= 1:
+                    return _spent(search, f"{self.seconds:g} seconds, {step} steps", "seconds")
+                point, memory = self.update.step(objective, search.point, memory, max(step / self.steps, spent))
+                search.move(point)
+                bar.advance()
+                if not bool(search.best.values.isfinite().any()):
+                    return Status(Ending.DIVERGED, "no candidate has a finite objective", "Check the forward map")
+                if search.lowest() <= self.tolerance:
+                    return Status(Ending.CONVERGED, f"objective {search.lowest():.1e}")
+                if self.patience is not None and search.idle >= self.patience:
+                    return Status(
+                        Ending.CONVERGED, f"no gain in {self.patience} steps, objective {search.lowest():.1e}"
+                    )
+        except KeyboardInterrupt:
+            return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
+        finally:
+            bar.close()
+        return _spent(search, f"{self.steps} steps", "steps")
+
+
+@dataclass(eq=False)
+class _Search:
+    """Where every restart is, and the best it has seen."""
+
+    point: Point
+    best: Point = field(init=False)
+    idle: int = 0
+
+    def __post_init__(self) -> None:
+        self.best = self.point
+        self._milestone = self.lowest()
+
+    def move(self, point: Point) -> None:
+        """Take a step; what is not a number is never better."""
+        self.point = point
+        better = (point.values < self.best.values) | (point.values.isfinite() & ~self.best.values.isfinite())
+        self.best = chosen(better, point, self.best)
+        lowest = self.lowest()
+        gained = lowest < self._milestone - 1e-3 * abs(self._milestone) or not math.isfinite(self._milestone)
+        self._milestone = lowest if gained else self._milestone
+        self.idle = 0 if gained else self.idle + 1
+
+    def lowest(self) -> float:
+        """The lowest objective of all restarts."""
+        return float(self.best.values.nan_to_num(nan=math.inf).min())
+
+    def winner(self) -> int:
+        """The restart with the lowest objective."""
+        return int(self.best.values.nan_to_num(nan=math.inf).argmin())
+
+
+def _spent(search: _Search, what: str, setting: str) -> Status:
+    return Status(Ending.BUDGET_SPENT, f"objective {search.lowest():.2e} after {what}", f"Raise {setting} or restarts")
+
+
+def _usable(estimates: Tensor, observation: Observation) -> Tensor:
+    low, high = observation.data_range
+    middle = (low + high) / 2
+    return estimates.detach().nan_to_num(nan=middle).clamp(low, high).to(torch.get_default_dtype())

@@ -1,0 +1,134 @@
+"""What an attack by optimisation makes small, for all restarts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from reconrisk.attacks.distances import Distance, GaussianLikelihood
+from reconrisk.attacks.parametrizations import Parametrization
+from reconrisk.attacks.regularizers import Penalty, Regularizer
+from reconrisk.attacks.updates import Point, Variables
+from reconrisk.core.observation import Observation
+
+Released = Mapping[str, Tensor]
+
+
+@dataclass(eq=False)
+class Objective:
+    """Distance of the candidates' releases from the observed one, plus penalties: one number per restart.
+
+    Where the threat knows the noise, the distance is the likelihood of what was observed. Restarts are evaluated by one
+    vectorised call where torch can do that correctly, which is tried first, else one after the other.
+    """
+
+    observation: Observation
+    distance: Distance
+    penalties: Sequence[tuple[float, Penalty]]
+    parametrization: Parametrization
+    labels: Callable[[Variables], Tensor]
+    evaluations: int = 0
+    _observed: dict[str, Tensor] = field(init=False)
+    _vectorised: bool | None = None
+
+    def __post_init__(self) -> None:
+        dtype = torch.get_default_dtype()
+        self._observed = compared(
+            {name: t.to(dtype) for name, t in self.observation.released.items()}, self.observation
+        )
+
+    @classmethod
+    def of(
+        cls,
+        observation: Observation,
+        distance: Distance,
+        regularizers: Sequence[Regularizer],
+        parametrization: Parametrization,
+        labels: Callable[[Variables], Tensor],
+    ) -> Objective:
+        """The objective against ``observation``; known noise replaces the distance by its likelihood."""
+        noisy = observation.noise_std is not None
+        if noisy:
+            size = observation.batch_size * torch.Size(observation.input_shape).numel()
+            distance = GaussianLikelihood(size)
+        weighted = [(part.prior_weight if noisy else part.weight, part) for part in regularizers]
+        penalties = [(weight, part.bind(observation)) for weight, part in weighted if weight > 0]
+        return cls(observation, distance, penalties, parametrization, labels)
+
+    def __call__(self, variables: Variables) -> Point:
+        """Objective and gradients at ``variables``, after bringing them within what is allowed."""
+        place = self.parametrization.project(variables["inputs"].detach(), self.observation)
+        variables = {**{name: value.detach() for name, value in variables.items()}, "inputs": place}
+        restarts = len(place)
+        self.evaluations += restarts
+        if restarts == 1 or self._vectorised is False:
+            return self._one_by_one(variables)
+        if self._vectorised is None:
+            return self._tried(variables)
+        return self._together(variables)
+
+    def inputs(self, variables: Variables) -> Tensor:
+        """The candidates behind ``variables``."""
+        with torch.no_grad():
+            return self.parametrization.decode(variables["inputs"], self.observation)
+
+    def _values(self, variables: Variables, distances: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        inputs = self.parametrization.decode(variables["inputs"], self.observation)
+        values = distances(inputs, self.labels(variables))
+        for weight, penalty in self.penalties:
+            values = values + weight * penalty(inputs)
+        return values
+
+    def _distance(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Of the candidates of one restart."""
+        return self.distance(compared(self.observation.forward(inputs, labels), self.observation), self._observed)
+
+    def _one_by_one(self, variables: Variables) -> Point:
+        leaves = {name: value.detach().requires_grad_() for name, value in variables.items()}
+
+        def distances(inputs: Tensor, labels: Tensor) -> Tensor:
+            return torch.stack([self._distance(one, of) for one, of in zip(inputs, labels, strict=True)])
+
+        with torch.enable_grad():
+            values = self._values(leaves, distances)
+            found = torch.autograd.grad(values.sum(), list(leaves.values()), materialize_grads=True, allow_unused=True)
+        return Point(variables, values.detach(), dict(zip(leaves, found, strict=True)))
+
+    def _together(self, variables: Variables) -> Point:
+        def total(leaves: Variables) -> tuple[Tensor, Tensor]:
+            values = self._values(leaves, torch.func.vmap(self._distance))
+            return values.sum(), values
+
+        # functorch alone: autograd outside of a vectorised gradient is silently wrong for layer norm in torch 2.13
+        gradients, values = torch.func.grad(total, has_aux=True)(variables)
+        return Point(variables, values.detach(), gradients)
+
+    def _tried(self, variables: Variables) -> Point:
+        """The vectorised evaluation if it agrees with the plain one, which also serves what torch cannot vectorise."""
+        plain = self._one_by_one(variables)
+        try:
+            fast = self._together(variables)
+        except (RuntimeError, ValueError, NotImplementedError):
+            self._vectorised = False
+            return plain
+        close = 50 * torch.finfo(plain.values.dtype).eps ** 0.5
+        self._vectorised = all(
+            torch.allclose(
+                fast.gradients[name], value, rtol=close, atol=close * float(value.abs().max()), equal_nan=True
+            )
+            for name, value in plain.gradients.items()
+        )
+        return plain
+
+
+def compared(released: Released, observation: Observation) -> dict[str, Tensor]:
+    """Released values as they enter a distance: without those not sent, in units of the known noise."""
+    values = {name: released[name] for name in observation.released}
+    if observation.kept is not None:
+        values = {name: value * observation.kept[name] for name, value in values.items()}
+    if observation.noise_std is not None:
+        values = {name: value / observation.noise_std[name].to(value.dtype) for name, value in values.items()}
+    return values

@@ -1,0 +1,202 @@
+"""How candidates move: update rules over all restarts at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, refuse
+
+Variables = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """Variables of all restarts, each tensor with that axis first; objective per restart, and its gradients."""
+
+    variables: Variables
+    values: Tensor
+    gradients: Variables
+
+
+Evaluate = Callable[[Variables], Point]
+
+
+class UpdateRule(Protocol):
+    """A rule to get from a point to the next; ``memory`` is its own."""
+
+    def begin(self, point: Point) -> Any:
+        """What the rule remembers at the start."""
+        ...
+
+    def step(self, evaluate: Evaluate, point: Point, memory: Any, progress: float) -> tuple[Point, Any]:
+        """The next point and memory; ``progress`` is the share of the budget that is spent."""
+        ...
+
+
+@dataclass(frozen=True)
+class Adam:
+    r"""Adam, on the signs of the gradient if ``signed``, with a learning rate that falls over the budget.
+
+    ``learning_rate`` is in units of the data range. ``schedule`` "steps" divides it by ten after 3/8, 5/8 and 7/8
+    of the budget, as Inverting Gradients does; "cosine" lets it fall to zero evenly; "constant" keeps it.
+
+    Reference: `Kingma and Ba (2015) <https://arxiv.org/abs/1412.6980>`_; signs after
+    `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_.
+    """
+
+    learning_rate: float = 0.1
+    signed: bool = False
+    schedule: str = "steps"
+    momentum: float = 0.9
+    second: float = 0.999
+
+    def __post_init__(self) -> None:
+        check_positive("learning_rate", self.learning_rate)
+        if self.schedule not in ("steps", "cosine", "constant"):
+            raise refuse("schedule", self.schedule, 'to be "steps", "cosine" or "constant"')
+
+    def begin(self, point: Point) -> Any:
+        """No steps and no averages yet."""
+        zeros = {name: torch.zeros_like(value) for name, value in point.variables.items()}
+        return 0, zeros, dict(zeros)
+
+    def step(self, evaluate: Evaluate, point: Point, memory: Any, progress: float) -> tuple[Point, Any]:
+        """One step of Adam and one evaluation."""
+        count, means, squares = memory
+        count += 1
+        rate = self.learning_rate * self.factor(progress)
+        variables: Variables = {}
+        means, squares = dict(means), dict(squares)
+        for name, gradient in point.gradients.items():
+            slope = gradient.nan_to_num()
+            slope = slope.sign() if self.signed else slope
+            means[name] = torch.lerp(means[name], slope, 1 - self.momentum)
+            squares[name] = torch.lerp(squares[name], slope.square(), 1 - self.second)
+            mean = means[name] / (1 - self.momentum**count)
+            size = (squares[name] / (1 - self.second**count)).sqrt() + 1e-8
+            variables[name] = point.variables[name] - rate * mean / size
+        return evaluate(variables), (count, means, squares)
+
+    def factor(self, progress: float) -> float:
+        """Share of the learning rate left when ``progress`` of the budget is spent.
+
+        >>> [Adam().factor(progress) for progress in (0, 0.5, 1)]
+        [1.0, 0.1, 0.001]
+        """
+        if self.schedule == "constant":
+            return 1.0
+        if self.schedule == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * min(progress, 1.0))) + 1e-3
+        return float(f"1e-{sum(progress >= eighths / 8 for eighths in (3, 5, 7))}")
+
+
+@dataclass(frozen=True)
+class _Curvature:
+    steps: list[Tensor] = field(default_factory=list)
+    changes: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """Limited-memory BFGS for every restart by itself, with backtracking so that no objective rises.
+
+    Assumes: a smooth objective. A restart that finds no decrease in ``trials`` halvings stays where it is and forgets
+    its curvature.
+    Reference: Algorithm 7.4, Nocedal and Wright (2006), Numerical Optimization.
+    """
+
+    memory: int = 30
+    trials: int = 12
+    decrease: float = 1e-4
+
+    def __post_init__(self) -> None:
+        check_whole("memory", self.memory)
+        check_whole("trials", self.trials)
+        check_nonnegative("decrease", self.decrease)
+
+    def begin(self, point: Point) -> Any:
+        """No curvature yet."""
+        return _Curvature()
+
+    def step(self, evaluate: Evaluate, point: Point, memory: Any, progress: float) -> tuple[Point, Any]:
+        """One step along the quasi-Newton direction, halved until it helps."""
+        del progress
+        here, slope = _flat(point.variables), _flat(point.gradients)
+        direction = -_inverse_hessian_times(memory, slope)
+        descent = (direction * slope).sum(1)
+        downhill = descent < 0
+        direction = torch.where(downhill[:, None], direction, -slope)
+        descent = torch.where(downhill, descent, -slope.square().sum(1))
+        if not memory.steps:  # the first step has no scale: at most a hundredth of the range in the mean
+            limit = 0.05 * math.sqrt(direction.shape[1]) / direction.norm(dim=1).clamp_min(1e-30)
+            shrink = limit.clamp_max(1.0)
+            direction, descent = direction * shrink[:, None], descent * shrink
+        length = torch.ones_like(point.values)
+        best = point
+        settled = torch.zeros_like(point.values, dtype=torch.bool)
+        for _ in range(self.trials):
+            proposal = evaluate(_unflat(here + length[:, None] * direction, point.variables))
+            good = ~settled & (proposal.values <= point.values + self.decrease * length * descent)  # NaN is no decrease
+            best = chosen(good, proposal, best)
+            settled = settled | good
+            if bool(settled.all()):
+                break
+            length = torch.where(settled, length, length / 2)
+        return best, self._remembered(memory, best, here, slope, settled)
+
+    def _remembered(self, memory: _Curvature, best: Point, here: Tensor, slope: Tensor, moved: Tensor) -> _Curvature:
+        if not bool(moved.any()):
+            return _Curvature()
+        step, change = _flat(best.variables) - here, _flat(best.gradients) - slope
+        curved = (step * change).sum(1) > 1e-10 * step.norm(dim=1) * change.norm(dim=1)
+        step, change = step * curved[:, None], change * curved[:, None]  # zero pairs change nothing
+        keep = slice(-self.memory + 1, None) if self.memory > 1 else slice(0, 0)
+        return _Curvature([*memory.steps[keep], step], [*memory.changes[keep], change])
+
+
+def chosen(which: Tensor, new: Point, old: Point) -> Point:
+    """For each restart the new point where ``which`` is true, else the old."""
+
+    def pick(one: Tensor, other: Tensor) -> Tensor:
+        return torch.where(which.view(-1, *[1] * (one.ndim - 1)), one, other)
+
+    return Point(
+        {name: pick(value, old.variables[name]) for name, value in new.variables.items()},
+        pick(new.values, old.values),
+        {name: pick(value, old.gradients[name]) for name, value in new.gradients.items()},
+    )
+
+
+def _inverse_hessian_times(memory: _Curvature, vector: Tensor) -> Tensor:
+    """The two-loop recursion, for every restart; pairs that are zero have no weight."""
+    tiny = torch.finfo(vector.dtype).tiny
+    weights = []
+    for step, change in zip(reversed(memory.steps), reversed(memory.changes), strict=True):
+        inner = (step * change).sum(1)
+        weight = torch.where(inner > 0, (step * vector).sum(1) / inner.clamp_min(tiny), 0.0)
+        vector = vector - weight[:, None] * change
+        weights.append((weight, inner))
+    if memory.steps:
+        step, change = memory.steps[-1], memory.changes[-1]
+        inner = (step * change).sum(1)
+        scale = torch.where(inner > 0, inner / change.square().sum(1).clamp_min(tiny), 1.0)
+        vector = scale[:, None] * vector
+    for (weight, inner), step, change in zip(reversed(weights), memory.steps, memory.changes, strict=True):
+        other = torch.where(inner > 0, (change * vector).sum(1) / inner.clamp_min(tiny), 0.0)
+        vector = vector + (weight - other)[:, None] * step
+    return vector
+
+
+def _flat(variables: Variables) -> Tensor:
+    return torch.cat([value.flatten(1) for value in variables.values()], dim=1)
+
+
+def _unflat(flat: Tensor, like: Variables) -> Variables:
+    parts = flat.split([value[0].numel() for value in like.values()], dim=1)
+    return {name: part.view(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
