@@ -77,8 +77,9 @@ def title(name: str) -> str:
 
 
 def names() -> list[str]:
-    """Every benchmark there is."""
-    return [item.name for item in pkgutil.iter_modules(benchmarks.__path__) if item.name not in ("frame", "__main__")]
+    """Every benchmark there is: all modules but this one and the peers, which benchmarks share."""
+    found = [item.name for item in pkgutil.iter_modules(benchmarks.__path__)]
+    return [name for name in found if name not in ("frame", "__main__") and not name.endswith("_peer")]
 
 
 def main(words: Sequence[str]) -> int:
