@@ -1,64 +1,75 @@
-"""Inversion of a linear layer that reads the record: exact without noise."""
+"""Inversion of a linear layer that reads the record: exact without noise, and the best use of it under noise."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from reconrisk.attacks.analytic_estimates import LayerEstimate, known_norm, least_squares, total_least_squares
+from reconrisk.attacks.analytic_layer import LayerGradient, Scales, read_layer, with_scales
 from reconrisk.attacks.labels import labels_for
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
-from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
+from reconrisk.core.validation import refuse
 
 _ROUNDING = 1e-3  # of a relative residual: float32 releases leave 1e-7, noise and wrong layers leave far more
+_OTHER_ATTACK = "Use an attack that optimises, such as gauss_newton()"
 
 
 @dataclass(frozen=True)
 class Analytic:
-    """The configured attack that :func:`analytic` returns; it has no settings."""
+    """The configured attack that :func:`analytic` returns."""
 
-    needs: ThreatModel = HONEST_BUT_CURIOUS
+    estimate: LayerEstimate | None = None
+    scales: Scales | None = None
+
+    def __post_init__(self) -> None:
+        check_estimate(self.estimate, self.scales)
+
+    @property
+    def needs(self) -> ThreatModel:
+        """One update, and what the estimate knows beyond it."""
+        return HONEST_BUT_CURIOUS.knowing(*known_for(self.estimate, self.scales))
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Estimate the one record behind ``observation``; ``rng`` is not used, the attack is deterministic."""
         begun = time.monotonic()
         observation.check_covers(self.needs)
-        if observation.batch_size != 1:
-            raise InvalidInput(
-                f"Expected batch_size={observation.batch_size} to be 1: a layer's gradient mixes the records."
-            )
-        weight, bias = _first_layer(observation.released, math.prod(observation.input_shape))
-        if not bias.any():
-            middle = sum(observation.data_range) / 2
-            estimate = torch.full((1, *observation.input_shape), middle, dtype=torch.float64)
-            status = Status(Ending.NOT_APPLICABLE, "no neuron of the layer is active", "Attack the other layers")
-            residual, evaluations = math.inf, 0
-        else:
-            estimate = (bias @ weight / (bias @ bias)).view(1, *observation.input_shape)
-            residual, evaluations = _mismatch(observation, estimate), 1
-            layer_residual = float((weight - bias[:, None] * estimate.flatten()).norm() / weight.norm())
-            status = _status(residual, layer_residual)
-        account = Account("analytic()", status, (residual,), Cost(time.monotonic() - begun, evaluations))
-        return Reconstruction(estimate.to(torch.get_default_dtype()), account)
+        check_single(observation)
+        layer = read_layer(observation)
+        estimate = _default(layer, observation) if self.estimate is None else self.estimate
+        attack = f"Analytic(estimate={estimate!r}, scales={self.scales!r})"
+        evaluations = 0
+        if estimate.uses_scales and layer.is_active:
+            layer, evaluations = with_scales(layer, self.scales, observation), int(self.scales is None)
+        return inverted(layer, estimate, observation, attack=attack, begun=begun, evaluations=evaluations)
 
 
-def analytic() -> Analytic:
-    r"""Rebuild a record from the gradient of the first linear layer, by least squares over its neurons.
+def analytic(*, estimate: LayerEstimate | None = None, scales: Scales | None = None) -> Analytic:
+    r"""Rebuild a record from the gradient of the first linear layer, whose rows are multiples of it.
 
-    .. math:: \hat x = \sum_j \ell'_{b_j} \, \nabla_{w_j} \ell \Big/ \sum_j (\ell'_{b_j})^2, \quad
-              \ell'_{b_j} = \partial \ell / \partial b_j
+    .. math:: w_j = s_j x + \mathrm{noise}, \quad b_j = s_j + \mathrm{noise}, \qquad
+              \hat x = \sum_j b_j w_j \Big/ \sum_j b_j^2
 
-    Assumes: a batch of one; a released linear layer with bias whose input is the record.
-    Guarantee: exact without noise whenever one neuron of the layer is active; the status says exact only if the release
-    of the estimate is the observed one.
-    Edge cases: all neurons inactive, or a layer that reads something else than the record, end as not applicable.
+    ``estimate`` says how: :func:`least_squares`, :func:`ratio`, :func:`total_least_squares`, :func:`known_scale`,
+    :func:`james_stein`, :func:`known_norm` or :func:`posterior_mean`. Without it, known_norm() if the norm is known,
+    total_least_squares() if noise is known, and least_squares() else. ``scales`` states the :math:`s_j` for estimates
+    that use them, one for all or one for each neuron; without it they are read off the known release, clipping
+    included, at a first estimate.
+
+    Assumes: a batch of one; a released linear layer whose input is the record, with bias unless norm or scales are
+    known. Several local steps on the one record do as well.
+    Guarantee: exact without noise whenever one neuron of the layer is active; the status says exact only if the layer
+    is seen to read the record or the release of the estimate is the observed one.
+    Edge cases: all neurons inactive, or a layer that reads something else than the record, end as not applicable. The
+    estimate is cut to the data range: for the law of an estimate as such, state a wide one. Values that a known defense
+    did not send are left out.
     Reference: Proposition 3.1, `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_; Section III, riess2025.
 
     >>> from reconrisk.releases.gradient import GradientMap
@@ -69,35 +80,95 @@ def analytic() -> Analytic:
     >>> analytic()(observation, rng=torch.Generator()).estimates.round(decimals=4)
     tensor([[0.2500, 0.5000]])
     """
-    return Analytic()
+    return Analytic(estimate, scales)
 
 
-def _mismatch(observation: Observation, estimate: Tensor) -> float:
-    """Relative distance between the release that the estimate would have caused and the observed one."""
-    candidate = observation.forward(estimate, labels_for(observation))
+def known_for(estimate: LayerEstimate | None, scales: Scales | None) -> frozenset[Knows]:
+    """The side information of an estimate; scales that are not stated are replayed through the known defense."""
+    if estimate is None:
+        return frozenset()
+    replayed = estimate.uses_scales and scales is None
+    return estimate.knows | (frozenset({Knows.DEFENSE}) if replayed else frozenset())
+
+
+def check_estimate(estimate: LayerEstimate | None, scales: Scales | None) -> None:
+    """Refuse an estimate that is not one, and scales that would not be used."""
+    if not (estimate is None or isinstance(estimate, LayerEstimate)):
+        raise refuse("estimate", estimate, "to be an estimate", "Write estimate=rr.attacks.known_norm().")
+    if scales is not None and (estimate is None or not estimate.uses_scales):
+        raise refuse(
+            "scales", scales, f"to be None for estimate={estimate!r}", "Use estimate=rr.attacks.known_scale()."
+        )
+
+
+def check_single(observation: Observation) -> None:
+    """Refuse batches, whose layer holds a mixture of the records."""
+    if observation.batch_size != 1:
+        raise InvalidInput(
+            f"Expected batch_size={observation.batch_size} to be 1: a layer's gradient mixes the records."
+        )
+
+
+def inverted(
+    layer: LayerGradient,
+    estimate: LayerEstimate,
+    observation: Observation,
+    *,
+    attack: str,
+    begun: float,
+    evaluations: int,
+) -> Reconstruction:
+    """The estimate from a layer, cut to the data range, with the status it deserves.
+
+    The objective is the norm of what the estimate leaves unexplained of the layer, relative to the layer.
+    """
+    low, high = observation.data_range
+    failure = _failure(layer)
+    if failure is not None:
+        flat, residual, status = torch.full_like(layer.weight[0], (low + high) / 2), math.inf, failure
+    else:
+        flat = estimate(layer, observation)
+        residual = layer.residual(flat)
+        status = _status(layer, estimate, residual)
+        if layer.reads_record is None and status.ending is Ending.EXACT:
+            status, evaluations = _confirmed(observation, flat), evaluations + 1
+    account = Account(attack, status, (residual,), Cost(time.monotonic() - begun, evaluations))
+    estimates = flat.clamp(low, high).view(1, *observation.input_shape).to(torch.get_default_dtype())
+    return Reconstruction(estimates, account)
+
+
+def _default(layer: LayerGradient, observation: Observation) -> LayerEstimate:
+    if observation.record_norms is not None and (layer.noisy or layer.bias is None):
+        return known_norm()
+    return total_least_squares() if layer.noisy else least_squares()
+
+
+def _failure(layer: LayerGradient) -> Status | None:
+    if layer.reads_record is False:
+        cause = f"the layer does not read the record: a probe reaches {layer.name!r} changed"
+        return Status(Ending.NOT_APPLICABLE, cause, _OTHER_ATTACK)
+    if not layer.is_active:
+        return Status(Ending.NOT_APPLICABLE, "no neuron of the layer is active", "Attack the other layers")
+    return None
+
+
+def _status(layer: LayerGradient, estimate: LayerEstimate, residual: float) -> Status:
+    if residual < _ROUNDING and not layer.noisy:
+        return Status(Ending.EXACT, f"the estimate explains the gradient of {layer.name!r}")
+    return Status(
+        Ending.CONVERGED, f"{estimate!r} over {len(layer.weight)} noisy neurons, relative residual {residual:.1e}"
+    )
+
+
+def _confirmed(observation: Observation, flat: Tensor) -> Status:
+    """Exact only if the estimate has the observed release, up to a factor that unknown clipping may have left."""
+    candidate = observation.forward(flat.view(1, *observation.input_shape), labels_for(observation))
     names = list(observation.released)
     observed = torch.cat([observation.released[name].double().flatten() for name in names])
-    caused = torch.cat([candidate[name].double().flatten() for name in names])
-    return float((caused - observed).norm() / observed.norm())
-
-
-def _status(residual: float, layer_residual: float) -> Status:
-    if residual < _ROUNDING:
-        return Status(Ending.EXACT, "the estimate has the observed release")
-    if layer_residual < _ROUNDING:
-        cause = f"the layer does not read the record: the estimate's release is off by {residual:.1e}"
-        return Status(Ending.NOT_APPLICABLE, cause, "Use an attack that optimises, such as gauss_newton()")
-    return Status(Ending.CONVERGED, f"least squares over noisy neurons, relative residual {layer_residual:.1e}")
-
-
-def _first_layer(released: Mapping[str, Tensor], features: int) -> tuple[Tensor, Tensor]:
-    names = list(released)
-    for name, following in itertools.pairwise(names):
-        weight, bias = released[name], released[following]
-        if weight.ndim == 2 and weight.shape[1] == features and bias.shape == weight.shape[:1]:
-            return weight.double(), bias.double()
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in released.items())
-    raise InvalidInput(
-        f"Expected a released linear layer with bias on {features} features, there are: {shapes}. "
-        "Use an attack that optimises, such as gauss_newton()."
-    )
+    caused = torch.cat([candidate[name].detach().double().flatten() for name in names])
+    factor = (caused @ observed) / (caused @ caused).clamp_min(torch.finfo(caused.dtype).tiny)
+    off = float((factor * caused - observed).norm() / observed.norm())
+    if off < _ROUNDING and factor > 0:
+        return Status(Ending.EXACT, f"the estimate has the observed release, up to the factor {float(factor):.4g}")
+    cause = f"the layer does not read the record: the estimate's release is off by {off:.1e}"
+    return Status(Ending.NOT_APPLICABLE, cause, _OTHER_ATTACK)
