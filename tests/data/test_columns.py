@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.serialization import from_json, to_json
 from reconrisk.data.columns import (
     CategoricalColumn,
     NumericColumn,
@@ -87,23 +86,6 @@ def test_covering_refuses_columns_of_two_kinds() -> None:
         covering([AGE], [CategoricalColumn("age", ("young",), 0)])
 
 
-def test_columns_go_through_json() -> None:
-    assert from_json(to_json(AGE)) == AGE
-    assert from_json(to_json(SEX)) == SEX
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: NumericColumn("a", 2.0, 1.0, 0), "low=2.0 <= high=1.0"),
-        (lambda: NumericColumn("a", float("nan"), 1.0, 0), "low=nan"),
-        (lambda: NumericColumn("a", 0.0, float("inf"), 0), "high=inf to be finite"),
-        (lambda: NumericColumn("a", 0.0, 1.0, -1), "start=-1 >= 0"),
-        (lambda: CategoricalColumn("a", (), 0), "at least one, each once"),
-        (lambda: CategoricalColumn("a", ("x", "x"), 0), "at least one, each once"),
-        (lambda: decode([AGE], torch.zeros(2, 3)), r"inputs.shape=\(2, 3\) to be \(records, 1\)"),
-    ],
-)
-def test_impossible_columns_are_refused(make, message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        make()
+def test_records_of_another_width_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"inputs.shape=\(2, 3\) to be \(records, 1\)"):
+        decode([AGE], torch.zeros(2, 3))

@@ -25,6 +25,7 @@ T = TypeVar("T")
 _KINDS: dict[str, type] = {}
 
 _HOMES = (
+    "core.columns",
     "core.mechanism",
     "core.threat",
     "core.papers",
@@ -35,7 +36,6 @@ _HOMES = (
     "bounds.correlation",
     "bounds.corridor",
     "bounds.prior_success",
-    "data.columns",
     "audit.leakage_report",
     "integrations.leakage_summary",
 )

@@ -1,79 +1,30 @@
-"""What the coordinates of a tabular record mean, and the way from table cells to coordinates and back."""
+"""The way from table cells to the coordinates of a record and back."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from reconrisk.core.serialization import serializable
-from reconrisk.core.validation import check_finite, check_whole, refuse
+from reconrisk.core.columns import CategoricalColumn, Column, NumericColumn, width_of
+from reconrisk.core.validation import refuse
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-@serializable
-@dataclass(frozen=True)
-class NumericColumn:
-    """A number between ``low`` and ``high``, scaled to [0, 1] at the coordinate ``start``.
-
-    Edge cases: a constant column, ``low = high``, is 0 in every record.
-
-    >>> NumericColumn("age", low=17, high=90, start=0)
-    NumericColumn(name='age', low=17, high=90, start=0)
-    """
-
-    name: str
-    low: float
-    high: float
-    start: int
-
-    def __post_init__(self) -> None:
-        check_whole("start", self.start, minimum=0)
-        if check_finite("low", self.low) > check_finite("high", self.high):
-            raise refuse("low", self.low, f"<= high={self.high!r}")
-
-    @property
-    def coordinates(self) -> slice:
-        """Where in a record it stands."""
-        return slice(self.start, self.start + 1)
-
-
-@serializable
-@dataclass(frozen=True)
-class CategoricalColumn:
-    """One of several categories, one-hot from the coordinate ``start`` on.
-
-    >>> CategoricalColumn("sex", categories=("Female", "Male"), start=3).coordinates
-    slice(3, 5, None)
-    """
-
-    name: str
-    categories: tuple[str, ...]
-    start: int
-
-    def __post_init__(self) -> None:
-        check_whole("start", self.start, minimum=0)
-        if not self.categories or len(set(self.categories)) != len(self.categories):
-            raise refuse("categories", self.categories, "to be at least one, each once")
-
-    @property
-    def coordinates(self) -> slice:
-        """Where in a record it stands."""
-        return slice(self.start, self.start + len(self.categories))
-
-
-Column: TypeAlias = NumericColumn | CategoricalColumn
-
-
-def width_of(columns: Sequence[Column]) -> int:
-    """How many coordinates the columns occupy together."""
-    return max(int(column.coordinates.stop) for column in columns)
+__all__ = [
+    "CategoricalColumn",
+    "Column",
+    "NumericColumn",
+    "covering",
+    "decode",
+    "encode",
+    "numeric_columns",
+    "width_of",
+]
 
 
 def numeric_columns(names: Sequence[str], values: npt.NDArray[Any]) -> tuple[NumericColumn, ...]:
