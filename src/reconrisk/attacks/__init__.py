@@ -11,13 +11,21 @@ from reconrisk.attacks.analytic_estimates import (
     ratio,
     total_least_squares,
 )
+from reconrisk.attacks.baselines import class_mean, constant_guess, prior_mean
+from reconrisk.attacks.best_candidate import best_candidate
 from reconrisk.attacks.gauss_newton import gauss_newton
+from reconrisk.attacks.imprint import imprint
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping, optimal_analytic
+from reconrisk.attacks.trap_weights import trap_weights
 
 __all__ = [
     "analytic",
     "average_observations",
+    "best_candidate",
+    "class_mean",
+    "constant_guess",
     "gauss_newton",
+    "imprint",
     "james_stein",
     "known_norm",
     "known_scale",
@@ -25,6 +33,8 @@ __all__ = [
     "neurons_for_clipping",
     "optimal_analytic",
     "posterior_mean",
+    "prior_mean",
     "ratio",
     "total_least_squares",
+    "trap_weights",
 ]
