@@ -71,7 +71,7 @@ class GradientMatching:
         search = _Search(objective(variables))
         status = self._search(objective, search, begun)
         winner = search.winner()
-        value = float(search.best.values[winner])
+        value = float(search.best.scores[winner])
         best = {name: tensor[winner : winner + 1] for name, tensor in search.best.variables.items()}
         estimates = self.parametrization.finish(objective.inputs(best)[0], observation)
         account = Account(
@@ -93,10 +93,11 @@ class GradientMatching:
                 spent = 0.0 if self.seconds is None else (time.monotonic() - begun) / self.seconds
                 if spent >= 1:
                     return _spent(search, f"{self.seconds:g} seconds, {step} steps", "seconds")
-                point, memory = self.update.step(objective, search.point, memory, max(step / self.steps, spent))
+                objective.progress = max(step / self.steps, spent)
+                point, memory = self.update.step(objective, search.point, memory, objective.progress)
                 search.move(point)
                 bar.advance()
-                if not bool(search.best.values.isfinite().any()):
+                if not bool(search.best.scores.isfinite().any()):
                     return Status(Ending.DIVERGED, "no candidate has a finite objective", "Check the forward map")
                 if search.lowest() <= self.tolerance:
                     return Status(Ending.CONVERGED, f"objective {search.lowest():.1e}")
@@ -126,7 +127,7 @@ class _Search:
     def move(self, point: Point) -> None:
         """Take a step; what is not a number is never better."""
         self.point = point
-        better = (point.values < self.best.values) | (point.values.isfinite() & ~self.best.values.isfinite())
+        better = (point.scores < self.best.scores) | (point.scores.isfinite() & ~self.best.scores.isfinite())
         self.best = chosen(better, point, self.best)
         lowest = self.lowest()
         gained = lowest < self._milestone - 1e-3 * abs(self._milestone) or not math.isfinite(self._milestone)
@@ -135,11 +136,11 @@ class _Search:
 
     def lowest(self) -> float:
         """The lowest objective of all restarts."""
-        return float(self.best.values.nan_to_num(nan=math.inf).min())
+        return float(self.best.scores.nan_to_num(nan=math.inf).min())
 
     def winner(self) -> int:
         """The restart with the lowest objective."""
-        return int(self.best.values.nan_to_num(nan=math.inf).argmin())
+        return int(self.best.scores.nan_to_num(nan=math.inf).argmin())
 
 
 def _spent(search: _Search, what: str, setting: str) -> Status:

@@ -17,21 +17,37 @@ from reconrisk.core.observation import Observation
 Released = Mapping[str, Tensor]
 
 
+@dataclass(frozen=True, eq=False)
+class WeightedPenalty:
+    """A penalty whose weight goes evenly, on a logarithmic scale, from ``first`` to ``last`` over the budget."""
+
+    first: float
+    last: float
+    penalty: Penalty
+
+    def weight(self, progress: float) -> float:
+        """The weight when this share of the budget is spent."""
+        return float(self.first ** (1 - progress) * self.last**progress) if self.last else self.first * (1 - progress)
+
+
 @dataclass(eq=False)
 class Objective:
     """Distance of the candidates' releases from the observed one, plus penalties: one number per restart.
 
-    Where the threat knows the noise, the distance is the likelihood of what was observed. Restarts are evaluated by one
-    vectorised call where torch can do that correctly, which is tried first, else one after the other.
+    The distance is in units of its mean over the starts, so that weights of penalties mean the same for any network.
+    Where the threat knows the noise, it is the likelihood of what was observed instead, as it is. Restarts are
+    evaluated by one vectorised call where torch can do that correctly, which is tried first, else one after the other.
     """
 
     observation: Observation
     distance: Distance
-    penalties: Sequence[tuple[float, Penalty]]
+    penalties: Sequence[WeightedPenalty]
     parametrization: Parametrization
     labels: Callable[[Variables], Tensor]
+    progress: float = 0.0
     evaluations: int = 0
     _observed: dict[str, Tensor] = field(init=False)
+    _scale: float | None = None
     _vectorised: bool | None = None
 
     def __post_init__(self) -> None:
@@ -50,13 +66,14 @@ class Objective:
         labels: Callable[[Variables], Tensor],
     ) -> Objective:
         """The objective against ``observation``; known noise replaces the distance by its likelihood."""
-        noisy = observation.noise_std is not None
-        if noisy:
+        if observation.noise_std is None:
+            penalties = [(part.weight, part.weight * getattr(part, "final_share", 1.0), part) for part in regularizers]
+        else:
             size = observation.batch_size * torch.Size(observation.input_shape).numel()
             distance = GaussianLikelihood(size)
-        weighted = [(part.prior_weight if noisy else part.weight, part) for part in regularizers]
-        penalties = [(weight, part.bind(observation)) for weight, part in weighted if weight > 0]
-        return cls(observation, distance, penalties, parametrization, labels)
+            penalties = [(part.prior_weight, part.prior_weight, part) for part in regularizers]
+        bound = [WeightedPenalty(first, last, part.bind(observation)) for first, last, part in penalties if first > 0]
+        return cls(observation, distance, bound, parametrization, labels)
 
     def __call__(self, variables: Variables) -> Point:
         """Objective and gradients at ``variables``, after bringing them within what is allowed."""
@@ -64,6 +81,8 @@ class Objective:
         variables = {**{name: value.detach() for name, value in variables.items()}, "inputs": place}
         restarts = len(place)
         self.evaluations += restarts
+        if self._scale is None:
+            self._scale = self._scale_at(variables)
         if restarts == 1 or self._vectorised is False:
             return self._one_by_one(variables)
         if self._vectorised is None:
@@ -75,12 +94,24 @@ class Objective:
         with torch.no_grad():
             return self.parametrization.decode(variables["inputs"], self.observation)
 
-    def _values(self, variables: Variables, distances: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def _scale_at(self, starts: Variables) -> float:
+        if isinstance(self.distance, GaussianLikelihood):
+            return 1.0
+        inputs, labels = self.inputs(starts), self.labels(starts)
+        with torch.no_grad():
+            distances = torch.stack([self._distance(one, of) for one, of in zip(inputs, labels, strict=True)])
+        usable = distances[distances.isfinite() & (distances > 0)]
+        return float(usable.mean()) if len(usable) else 1.0
+
+    def _values(self, variables: Variables, distances: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """The objective now, and with the penalties of the end."""
         inputs = self.parametrization.decode(variables["inputs"], self.observation)
-        values = distances(inputs, self.labels(variables))
-        for weight, penalty in self.penalties:
-            values = values + weight * penalty(inputs)
-        return values
+        values = distances(inputs, self.labels(variables)) / (self._scale or 1.0)
+        scores = values
+        for part in self.penalties:
+            penalty = part.penalty(inputs)
+            values, scores = values + part.weight(self.progress) * penalty, scores + part.last * penalty
+        return values, scores
 
     def _distance(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Of the candidates of one restart."""
@@ -93,18 +124,18 @@ class Objective:
             return torch.stack([self._distance(one, of) for one, of in zip(inputs, labels, strict=True)])
 
         with torch.enable_grad():
-            values = self._values(leaves, distances)
+            values, scores = self._values(leaves, distances)
             found = torch.autograd.grad(values.sum(), list(leaves.values()), materialize_grads=True, allow_unused=True)
-        return Point(variables, values.detach(), dict(zip(leaves, found, strict=True)))
+        return Point(variables, values.detach(), dict(zip(leaves, found, strict=True)), scores.detach())
 
     def _together(self, variables: Variables) -> Point:
-        def total(leaves: Variables) -> tuple[Tensor, Tensor]:
-            values = self._values(leaves, torch.func.vmap(self._distance))
-            return values.sum(), values
+        def total(leaves: Variables) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            values, scores = self._values(leaves, torch.func.vmap(self._distance))
+            return values.sum(), (values, scores)
 
         # functorch alone: autograd outside of a vectorised gradient is silently wrong for layer norm in torch 2.13
-        gradients, values = torch.func.grad(total, has_aux=True)(variables)
-        return Point(variables, values.detach(), gradients)
+        gradients, (values, scores) = torch.func.grad(total, has_aux=True)(variables)
+        return Point(variables, values.detach(), gradients, scores.detach())
 
     def _tried(self, variables: Variables) -> Point:
         """The vectorised evaluation if it agrees with the plain one, which also serves what torch cannot vectorise."""

@@ -17,11 +17,15 @@ Variables = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Variables of all restarts, each tensor with that axis first; objective per restart, and its gradients."""
+    """Variables of all restarts, each tensor with that axis first; objective per restart, and its gradients.
+
+    ``scores`` is the objective with the penalties it has at the end, by which candidates of all times are compared.
+    """
 
     variables: Variables
     values: Tensor
     gradients: Variables
+    scores: Tensor
 
 
 Evaluate = Callable[[Variables], Point]
@@ -170,6 +174,7 @@ def chosen(which: Tensor, new: Point, old: Point) -> Point:
         {name: pick(value, old.variables[name]) for name, value in new.variables.items()},
         pick(new.values, old.values),
         {name: pick(value, old.gradients[name]) for name, value in new.gradients.items()},
+        pick(new.scores, old.scores),
     )
 
 
