@@ -31,11 +31,11 @@ LONGEST = 20.0
 
 @dataclass(frozen=True)
 class Measurement:
-    """Median seconds of a call, peak of memory beyond what preparing took, and the number that came out, if any."""
+    """Median seconds of a call, peak of memory beyond what preparing took, and the number or words that came out."""
 
     seconds: float
     megabytes: float
-    result: float | None = None
+    result: float | str | None = None
 
 
 def measure(contender: Contender) -> Measurement:
@@ -48,8 +48,8 @@ def measure(contender: Contender) -> Measurement:
         result = work()
         seconds.append(time.perf_counter() - begun)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    number = float(result) if isinstance(result, (int, float)) else None
-    return Measurement(statistics.median(seconds[1:] or seconds), (after - before) / 1024, number)
+    shown = result if isinstance(result, str) else float(result) if isinstance(result, (int, float)) else None
+    return Measurement(statistics.median(seconds[1:] or seconds), (after - before) / 1024, shown)
 
 
 def compare(name: str) -> Table:
@@ -66,8 +66,8 @@ def compare(name: str) -> Table:
         measured = Measurement(**json.loads(done.stdout))
         ours = ours or measured
         ratio = measured.seconds / ours.seconds
-        number = "" if measured.result is None else f"{measured.result:.7g}"
-        table.add_row(contender, f"{measured.seconds:.4g}", f"{ratio:.2f}", f"{measured.megabytes:.0f}", number)
+        shown = f"{measured.result:.7g}" if isinstance(measured.result, float) else measured.result or ""
+        table.add_row(contender, f"{measured.seconds:.4g}", f"{ratio:.2f}", f"{measured.megabytes:.0f}", shown)
     return table
 
 
