@@ -274,6 +274,18 @@ def test_without_a_model_exactness_is_confirmed_by_the_release():
     assert "release is off by" in result.status.cause
 
 
+def test_without_a_model_and_labels_exactness_stays_open(monkeypatch):
+    def not_inferred(observation):
+        raise InvalidInput("Expected known labels.")
+
+    monkeypatch.setattr("reconrisk.attacks.analytic.labels_for", not_inferred)
+    observation = without_model(torch.tensor([[0.2, 0.4, 0.9]]))
+    result = analytic()(observation, rng=torch.Generator())
+    torch.testing.assert_close(result.estimates, torch.tensor([[0.2, 0.4, 0.9]]), rtol=0, atol=1e-6)
+    assert result.status.ending is Ending.CONVERGED
+    assert "without labels it is open" in result.status.cause
+
+
 def test_an_adversary_without_an_update_cannot_run_it():
     observation = observe(nn.Linear(3, 2), torch.ones(1, 3), torch.tensor([0]))
     with pytest.raises(InvalidInput, match="to cover what the attack needs"):

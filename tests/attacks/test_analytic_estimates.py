@@ -90,6 +90,18 @@ def test_shrinkage_has_the_error_of_james_and_stein(dimension, noise):
     assert_mean(found, reach.shrinkage_mse)
 
 
+def test_shrinkage_by_hand():
+    # rows 2x and x with noise .5: v = .25/5, y = (2 w_1 + w_2)/5
+    seen = layer(record(5), [2.0, 1.0], 0.5, torch.Generator().manual_seed(5), known=True)
+    mean, variance = seen.weighted_mean(seen.scales)
+    rows = seen.weight.numpy()
+    by_hand = (2 * rows[0] + rows[1]) / 5
+    np.testing.assert_allclose(mean, by_hand)
+    np.testing.assert_allclose(variance, np.full(5, 0.05))
+    shrunk = 0.1 + (1 - 3 * 0.05 / ((by_hand - 0.1) ** 2).sum()) * (by_hand - 0.1)
+    np.testing.assert_allclose(james_stein(toward=0.1)(seen, side(5)), shrunk)
+
+
 def test_shrinkage_does_not_turn_a_record_of_all_noise_around():
     # Plain James-Stein has expected error 2v/d at zero; the positive part less.
     found = errors(james_stein(), torch.zeros(10).double(), [1.0], 1.0, known=True)

@@ -162,7 +162,14 @@ def _status(layer: LayerGradient, estimate: LayerEstimate, residual: float) -> S
 
 def _confirmed(observation: Observation, flat: Tensor) -> Status:
     """Exact only if the estimate has the observed release, up to a factor that unknown clipping may have left."""
-    candidate = observation.forward(flat.view(1, *observation.input_shape), labels_for(observation))
+    try:
+        labels = labels_for(observation)
+    except InvalidInput:
+        cause = (
+            "the estimate explains the layer's gradient; without labels it is open whether the layer reads the record"
+        )
+        return Status(Ending.CONVERGED, cause, "Add Knows.LABELS to the threat")
+    candidate = observation.forward(flat.view(1, *observation.input_shape), labels)
     names = list(observation.released)
     observed = torch.cat([observation.released[name].double().flatten() for name in names])
     caused = torch.cat([candidate[name].detach().double().flatten() for name in names])

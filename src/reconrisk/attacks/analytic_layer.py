@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -137,7 +137,12 @@ def read_layer(observation: Observation, *, neurons: int | None = None) -> Layer
     return _layer(observation, name, reading[name])
 
 
-def with_scales(layer: LayerGradient, scales: Scales | None, observation: Observation) -> LayerGradient:
+def with_scales(
+    layer: LayerGradient,
+    scales: Scales | None,
+    observation: Observation,
+    labels: Callable[[Observation], Tensor] = labels_for,
+) -> LayerGradient:
     r"""The layer with its :math:`s_j`: the stated ones, or those that the known release has at a first estimate.
 
     The first estimate has the known norm, or else is the fit to weight and bias. Where the scales depend on the norm
@@ -152,7 +157,7 @@ def with_scales(layer: LayerGradient, scales: Scales | None, observation: Observ
     else:
         remedy = "Add Knows.RECORD_NORM to the threat, or state scales."
         raise refuse("record_norms", None, "to be known for a layer without bias, whose scales depend on them", remedy)
-    caused = observation.forward(candidate.view(1, *observation.input_shape), labels_for(observation))[layer.name]
+    caused = observation.forward(candidate.view(1, *observation.input_shape), labels(observation))[layer.name]
     return replace(layer, scales=_ratio(caused.detach().double() @ candidate, candidate @ candidate))
 
 

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from reconrisk.attacks.analytic import check_estimate, check_single, inverted, known_for
 from reconrisk.attacks.analytic_estimates import LayerEstimate, known_scale
 from reconrisk.attacks.analytic_layer import LayerGradient, Scales, read_layer, with_scales
+from reconrisk.attacks.labels import labels_for
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Ending, Reconstruction
 from reconrisk.core.threat import MALICIOUS_SERVER, Knows, ThreatModel
 from reconrisk.core.validation import check_finite, check_not_empty, check_positive, check_whole
+from reconrisk.releases.observe import model_of
 from reconrisk.releases.state import LossFunction
 
 _BINDING = 1 - 1e-6
@@ -113,7 +115,7 @@ class OptimalAnalytic:
         layer = replace(layer, bias=None, bias_precision=None, planted=layer.weight.new_ones(self.neurons))
         evaluations = 0
         if self.estimate.uses_scales and layer.is_active:
-            layer, evaluations = with_scales(layer, self.scales, observation), int(self.scales is None)
+            layer, evaluations = with_scales(layer, self.scales, observation, _labels), int(self.scales is None)
         reconstruction = inverted(
             layer, self.estimate, observation, attack=repr(self), begun=begun, evaluations=evaluations
         )
@@ -135,9 +137,10 @@ def optimal_analytic(
     Guarantee: where clipping binds (:func:`neurons_for_clipping`) the error of known_scale() follows
     :func:`reconrisk.bounds.analytic_inversion.analytic_inversion_law`, variance :math:`\sigma^2 |x|^2`; where it does
     not, the variance is :math:`(\sigma C)^2 / M`, which is larger, and the status says so.
-    Edge cases: beside a user's model clipping acts on the whole gradient: the replayed scale allows for it, so the
-    estimate stays unbiased up to what the noise does to the replay, at a variance of (sigma G / sqrt(M))^2 for a whole
-    gradient of norm G. riess2025 rescales by the norm of the record alone: a bias that shows where noise is small.
+    Edge cases: beside a user's model clipping acts on the whole gradient, of norm G. The replayed scale allows for it,
+    given the label or a model it can be inferred from: the estimate stays unbiased up to what noise does to the replay,
+    at a variance of :math:`(\sigma G)^2 / M`. riess2025 rescales by the norm of the record alone, a bias that shows
+    where noise is small.
     The estimate is cut to the data range; the law is for wide ones.
     Reference: Theorem IV.1, riess2025, corrected; equation 16 has the ratio of norms unsquared.
 
@@ -169,6 +172,15 @@ def neurons_for_clipping(clip_norm: float, smallest_norm: float) -> int:
     check_positive("smallest_norm", smallest_norm, "Pass the smallest norm of a record that is not zero.")
     ratio = clip_norm / smallest_norm
     return max(1, math.ceil(check_finite("(clip_norm / smallest_norm)^2", ratio * ratio)))
+
+
+def _labels(observation: Observation) -> Tensor:
+    """Known or inferred labels; a layer planted alone does not depend on them."""
+    model = model_of(observation.forward)
+    alone = isinstance(model, PlantedLayer) and model.model is None
+    if alone and observation.labels is None:
+        return torch.zeros(observation.batch_size, dtype=torch.long)
+    return labels_for(observation)
 
 
 def _told_of_clipping(reconstruction: Reconstruction, layer: LayerGradient) -> Reconstruction:
