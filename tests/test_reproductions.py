@@ -14,7 +14,7 @@ from reconrisk.releases.clipping import HardClip, SmoothClip
 from reproductions.frame import Drawing, Finding, need_data, reproduce
 from reproductions.private_training import Setting, accuracy, clipped_sum, private_steps
 
-FRAME = ("reproductions.frame", "reproductions.private_training")
+FRAME = ("reproductions.frame", "reproductions.gradient_inversion", "reproductions.private_training")
 
 SCRIPTS = [
     info.name

@@ -13,8 +13,10 @@ from reconrisk.attacks.analytic_estimates import (
 )
 from reconrisk.attacks.baselines import class_mean, constant_guess, prior_mean
 from reconrisk.attacks.best_candidate import best_candidate
+from reconrisk.attacks.deep_leakage import dlg, idlg
 from reconrisk.attacks.gauss_newton import gauss_newton
 from reconrisk.attacks.imprint import imprint
+from reconrisk.attacks.inverting_gradients import inverting_gradients
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping, optimal_analytic
 from reconrisk.attacks.trap_weights import trap_weights
 
@@ -24,8 +26,11 @@ __all__ = [
     "best_candidate",
     "class_mean",
     "constant_guess",
+    "dlg",
     "gauss_newton",
+    "idlg",
     "imprint",
+    "inverting_gradients",
     "james_stein",
     "known_norm",
     "known_scale",

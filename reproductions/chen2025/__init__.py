@@ -1,0 +1,1 @@
+"""Chen et al., Optimal defenses against gradient reconstruction attacks (2025)."""

@@ -1,0 +1,49 @@
+"""What the reproductions of gradient inversion share: attack groups of records, score every record."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.core.defense import Defense
+from reconrisk.core.guarantee import Estimate
+from reconrisk.core.observation import Attack
+from reconrisk.core.progress import track
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
+from reconrisk.metrics import psnr, score
+from reconrisk.releases.gradient import GradientRelease
+from reconrisk.releases.observe import observe
+
+
+def attacked(
+    attack: Attack,
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    batch: int,
+    name: str,
+    defense: Defense | None = None,
+) -> Tensor:
+    """PSNR of every record, attacked in groups of ``batch``, labels known, matched within the group."""
+    scores = []
+    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+    for first in track(range(0, len(inputs) - batch + 1, batch), name):
+        rows = slice(first, first + batch)
+        rng = torch.Generator().manual_seed(zlib.crc32(f"{name} {first}".encode()))
+        release = GradientRelease(model, nn.functional.cross_entropy, inputs[rows], labels[rows])
+        observation = observe(release, defense=defense, threat=threat, rng=rng)
+        scores.append(score(attack(observation, rng=rng), inputs[rows], psnr(data_range=1.0))["psnr"])
+    return torch.cat(scores)
+
+
+def mean_decibels(scores: Tensor, groups: int) -> Estimate:
+    """The mean over records with a 95 % interval; records of one group are not independent, groups are."""
+    value = float(scores.mean())
+    by_group: Sequence[Tensor] = scores.view(groups, -1).mean(1)
+    half = 1.96 * float(torch.as_tensor(by_group).std()) / math.sqrt(groups) if groups > 1 else math.inf
+    return Estimate(value, value - half, value + half, 0.95, len(scores), "normal interval over groups, dB")
