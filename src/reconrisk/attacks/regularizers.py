@@ -6,21 +6,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.validation import check_nonnegative, refuse
+from reconrisk.releases.observe import model_of, seen_by_batch_norm
 
 Penalty = Callable[[Tensor], Tensor]
 """From candidates (restarts, records, *shape) to one number per restart."""
 
 
 class Regularizer(Protocol):
-    """A penalty, weighted by ``weight`` beside a distance and by ``prior_weight`` beside a likelihood."""
+    """A penalty, weighted by ``weight`` beside a distance and by ``prior_weight`` beside a likelihood.
+
+    Beside a distance the weight goes to ``final_share`` of itself over the budget: usual pictures first, then details.
+    """
 
     @property
     def weight(self) -> float:
-        """Weight beside a distance between zero and about one."""
+        """Weight beside a distance that is one at the start."""
+        ...
+
+    @property
+    def final_share(self) -> float:
+        """Share of ``weight`` that is left at the end."""
         ...
 
     @property
@@ -46,10 +57,10 @@ class TotalVariation:
 
     weight: float
     prior_weight: float = 20.0
+    final_share: float = 1.0
 
     def __post_init__(self) -> None:
-        check_nonnegative("weight", self.weight)
-        check_nonnegative("prior_weight", self.prior_weight)
+        _check_weights(self)
 
     def bind(self, observation: Observation) -> Penalty:
         """Refused for records that are not images."""
@@ -65,3 +76,163 @@ class TotalVariation:
             return (rows + columns) / (high - low) + inputs.new_zeros(len(inputs))
 
         return penalty
+
+
+@dataclass(frozen=True)
+class L2Norm:
+    r"""Mean square distance of the values from the middle of the data range: against extreme pixels.
+
+    .. math:: \mathrm{mean}_i \big( (x_i - m) / (b - a) \big)^2
+
+    ``prior_weight`` is that of a normal density whose standard deviation is a quarter of the range.
+
+    Notation: the data range is (a, b), its middle m.
+    Reference: the image prior of equation 8, `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_, there the norm
+    of images of mean zero.
+    """
+
+    weight: float
+    prior_weight: float = 8.0
+    final_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_weights(self)
+
+    def bind(self, observation: Observation) -> Penalty:
+        """For records of any shape."""
+        low, high = observation.data_range
+
+        def penalty(inputs: Tensor) -> Tensor:
+            return ((inputs - (low + high) / 2) / (high - low)).square().flatten(1).mean(1)
+
+        return penalty
+
+
+@dataclass(frozen=True)
+class GroupConsistency:
+    r"""Mean square distance of the candidates of a restart from the mean of all restarts.
+
+    .. math:: \mathrm{mean}_i \big( (x^{(r)}_i - \tfrac{1}{R} \sum_s x^{(s)}_i) / (b - a) \big)^2
+
+    The mean is held fixed in the derivative, so a restart answers for its own place only. Agreement is no prior:
+    beside a likelihood it has no weight unless ``prior_weight`` says so.
+
+    Assumes: record k is the same one in every restart, which the labels see to where they differ.
+    Edge cases: zero for a single restart; a restart that is not a number does not enter the mean.
+    Reference: equation 11 with the pixel-wise mean, `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_.
+    """
+
+    weight: float
+    prior_weight: float = 0.0
+    final_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_weights(self)
+
+    def bind(self, observation: Observation) -> Penalty:
+        """For records of any shape."""
+        low, high = observation.data_range
+
+        def penalty(inputs: Tensor) -> Tensor:
+            consensus = inputs.detach().nanmean(0)
+            return ((inputs - consensus) / (high - low)).square().flatten(1).mean(1)
+
+        return penalty
+
+
+@dataclass(frozen=True)
+class BatchNormStatistics:
+    r"""Distance of the statistics that batch norm layers see of the candidates from the expected ones.
+
+    .. math:: \frac{1}{L} \sum_l \bigg[ \Big(\mathrm{mean}_c \frac{(\mu_{lc} - m_{lc})^2}{v_{lc}}\Big)^{1/2}
+              + \Big(\mathrm{mean}_c \Big(\frac{\sigma^2_{lc}}{v_{lc}} - 1\Big)^2\Big)^{1/2} \bigg]
+
+    Expected are the statistics of the batch where the threat knows them, else the running ones of the model, which
+    the server has. The statistics are those of each restart's own batch, in train mode as in eval mode.
+
+    Notation: mu and sigma^2 are mean and variance of channel c before layer l for the candidates; m and v (plus the
+    layer's epsilon) the expected ones. The paper adds the norms without dividing by v.
+    Edge cases: running statistics as they are before training, mean 0 and variance 1, say nothing and do not enter;
+    without any layer to go by the penalty is zero. A forward map without a model is refused.
+    Reference: equation 9, `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_.
+    """
+
+    weight: float
+    prior_weight: float = 1.0
+    final_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_weights(self)
+
+    def bind(self, observation: Observation) -> Penalty:
+        """Refused where no model is behind the release."""
+        model = model_of(observation.forward)
+        if model is None:
+            raise InvalidInput("Expected a release of a model for the statistics of its layers. Pass batch_norm=0.")
+        network = model
+        expected = expected_statistics(network, observation)
+
+        def penalty(inputs: Tensor) -> Tensor:
+            if not expected:
+                return inputs.new_zeros(len(inputs))
+            seen = _seen(network, inputs)
+            terms = [_deviation(seen[name], *statistics) for name, statistics in expected.items()]
+            return torch.stack(terms).mean(0)
+
+        return penalty
+
+
+def _check_weights(part: Regularizer) -> None:
+    check_nonnegative("weight", part.weight)
+    check_nonnegative("prior_weight", part.prior_weight)
+    check_nonnegative("final_share", part.final_share)
+
+
+def expected_statistics(model: nn.Module, observation: Observation) -> dict[str, tuple[Tensor, Tensor]]:
+    """Mean, and variance plus epsilon, that each batch norm layer should see: those known of the batch, else running.
+
+    >>> from reconrisk.core.threat import HONEST_BUT_CURIOUS
+    >>> seen = Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, HONEST_BUT_CURIOUS, (1,), (0.0, 1.0))
+    >>> expected_statistics(nn.BatchNorm1d(2), seen)
+    {}
+    """
+    known = observation.batch_statistics or {}
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, layer in _batch_norms(model).items():
+        mean, variance = known.get(f"{name}.mean"), known.get(f"{name}.var")
+        if mean is None or variance is None:
+            mean, variance = layer.running_mean, layer.running_var
+        if mean is None or variance is None or not bool(mean.any() | (variance != 1).any()):
+            continue
+        dtype = torch.get_default_dtype()
+        found[name] = mean.detach().to(dtype), variance.detach().to(dtype) + layer.eps
+    return found
+
+
+def _batch_norms(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
+    kind = nn.modules.batchnorm._BatchNorm
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, kind)}
+
+
+def _seen(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    """What each batch norm layer receives, (restarts, records, channels, places).
+
+    Where layers use the statistics of the batch, each restart is its own batch: one call each, since torch does not
+    vectorise over running statistics that it updates.
+    """
+    restarts, records = inputs.shape[:2]
+    mixing = any(layer.training or layer.running_mean is None for layer in _batch_norms(model).values())
+    groups = list(inputs) if mixing else [inputs.flatten(0, 1)]
+    seen = [seen_by_batch_norm(model, group) for group in groups]
+    return {
+        name: torch.cat([values[name] for values in seen]).reshape(restarts, records, first.shape[1], -1)
+        for name, first in seen[0].items()
+    }
+
+
+def _deviation(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Of mean and variance from the expected ones, relative to the variance: one number per restart."""
+    # a norm, not the root of a mean of squares: its derivative at zero is zero, not NaN
+    shift = torch.linalg.vector_norm((values.mean((1, 3)) - mean) / variance.sqrt(), dim=1)
+    spread = torch.linalg.vector_norm(values.var((1, 3), unbiased=False) / variance - 1, dim=1)
+    return (shift + spread) / len(mean) ** 0.5
