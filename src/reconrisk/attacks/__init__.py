@@ -15,6 +15,7 @@ from reconrisk.attacks.baselines import class_mean, constant_guess, prior_mean
 from reconrisk.attacks.best_candidate import best_candidate
 from reconrisk.attacks.deep_leakage import dlg, idlg
 from reconrisk.attacks.gauss_newton import gauss_newton
+from reconrisk.attacks.grad_inversion import grad_inversion
 from reconrisk.attacks.imprint import imprint
 from reconrisk.attacks.inverting_gradients import inverting_gradients
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping, optimal_analytic
@@ -28,6 +29,7 @@ __all__ = [
     "constant_guess",
     "dlg",
     "gauss_newton",
+    "grad_inversion",
     "idlg",
     "imprint",
     "inverting_gradients",
