@@ -36,7 +36,8 @@ class SquaredError:
 
     def __call__(self, candidate: Released, observed: Released) -> Tensor:
         """The relative squared error."""
-        return _total((candidate[name] - value).square().sum() for name, value in observed.items()) / squares(observed)
+        size = squares(observed).clamp_min(torch.finfo(next(iter(observed.values())).dtype).tiny)
+        return _total((candidate[name] - value).square().sum() for name, value in observed.items()) / size
 
 
 @dataclass(frozen=True)

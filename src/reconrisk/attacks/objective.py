@@ -146,13 +146,13 @@ class Objective:
             self._vectorised = False
             return plain
         close = 50 * torch.finfo(plain.values.dtype).eps ** 0.5
-        self._vectorised = all(
-            torch.allclose(
-                fast.gradients[name], value, rtol=close, atol=close * float(value.abs().max()), equal_nan=True
-            )
-            for name, value in plain.gradients.items()
-        )
+        self._vectorised = all(_alike(fast.gradients[name], value, close) for name, value in plain.gradients.items())
         return plain
+
+
+def _alike(one: Tensor, other: Tensor, close: float) -> bool:
+    size = float(other.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs().max())
+    return torch.allclose(one, other, rtol=close, atol=close * size, equal_nan=True)
 
 
 def compared(released: Released, observation: Observation) -> dict[str, Tensor]:
