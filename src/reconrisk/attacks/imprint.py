@@ -156,7 +156,8 @@ def imprint(
     their bin too: x is read off one neuron without differences, so that records with a small share of the gradient are
     read as exactly as the others, as are updates of several local steps. ``public`` gives the quantiles: the law of the
     measurement, or N records like those attacked, from which the k bins come out unequal and
-    E[recovered] = n k B(m + 1, N - m + n) / B(m, N + 1 - m), m = (N + 1)/k, B the Beta function.
+    E[recovered] = n k B(m + 1, N - m + n) / B(m, N + 1 - m), m = (N + 1)/k, B the Beta function; exact for whole m. The
+    layer is put before the model and adds nothing to what that computes; a constant it reads stands for its bias.
 
     Assumes: the client runs the model it is sent, ``attack.plant(model, input_shape)``, and sends the gradient of the
     planted layer, or the result of plain SGD steps on it. The expectation holds for n independent records of the public
@@ -164,7 +165,8 @@ def imprint(
     Guarantee: labels, loss and the rest of the model do not matter, batch norm in either mode included. A record counts
     as recovered only if what the layer tells of its squares fits it to ``tolerance``, which a mixture does not.
     Edge cases: rows that are not recovered hold the middle of the range, with objective inf. Bins without gradient are
-    skipped. Equal records count once. Noise is allowed for if the threat knows it, pruning is not.
+    skipped. Equal records count once. Noise is allowed for if the threat knows it, and
+    then mixtures that it hides pass as records; a larger ``strength`` raises the gradient above it. Pruning is not.
     Reference: the imprint module of `Fowl et al. (2022) <https://arxiv.org/abs/2110.13057>`_.
 
     >>> from reconrisk.releases.gradient import GradientRelease

@@ -147,7 +147,8 @@ def trap_weights(
     Guarantee: labels, loss and the rest of the model do not matter, batch norm in either mode included. A record counts
     as recovered only if what the layer tells of its squares fits it to ``tolerance``, which a mixture does not.
     Edge cases: rows that are not recovered hold the middle of the range, with objective inf. Neurons without gradient
-    are skipped; what several of them tell counts once. Noise is allowed for if the threat knows it, pruning is not.
+    are skipped; what several of them tell counts once. Noise is allowed for if the threat knows it, and then
+    mixtures that it hides pass as records; a larger ``strength`` raises the gradient above it. Pruning is not.
     Reference: the trap weights of `Boenisch et al. (2021) <https://arxiv.org/abs/2112.02918>`_, here with witnesses by
     which the adversary tells single records from mixtures.
 
