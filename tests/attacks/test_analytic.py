@@ -1,3 +1,4 @@
+import importlib
 from dataclasses import replace
 
 import pytest
@@ -278,7 +279,7 @@ def test_without_a_model_and_labels_exactness_stays_open(monkeypatch):
     def not_inferred(observation):
         raise InvalidInput("Expected known labels.")
 
-    monkeypatch.setattr("reconrisk.attacks.analytic.labels_for", not_inferred)
+    monkeypatch.setattr(importlib.import_module("reconrisk.attacks.analytic"), "labels_for", not_inferred)
     observation = without_model(torch.tensor([[0.2, 0.4, 0.9]]))
     result = analytic()(observation, rng=torch.Generator())
     torch.testing.assert_close(result.estimates, torch.tensor([[0.2, 0.4, 0.9]]), rtol=0, atol=1e-6)

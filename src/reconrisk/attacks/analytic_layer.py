@@ -230,20 +230,29 @@ def _reads_record(observation: Observation, name: str) -> bool | None:
     low, high = observation.data_range
     dtype = next(layer.parameters()).dtype
     ramp = torch.linspace(low, high, math.prod(observation.input_shape), dtype=dtype)
-    seen: list[Tensor] = []
 
-    def remember(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        seen.append(arguments[0])
+    def stop(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        raise _Reached(arguments[0])
 
-    handle = layer.register_forward_pre_hook(remember)
+    handle = layer.register_forward_pre_hook(stop)
     # Copies of the buffers, so that batch norm in training mode does not move its statistics.
     buffers = {key: value.clone() for key, value in model.named_buffers()}
     try:
         with torch.no_grad():
             called(model, buffers, ramp.view(1, *observation.input_shape))
+    except _Reached as reached:
+        return torch.equal(reached.read.flatten(), ramp)
     finally:
         handle.remove()
-    return len(seen) == 1 and torch.equal(seen[0].flatten(), ramp)
+    return False
+
+
+class _Reached(Exception):
+    """Ends a probe at the layer in question, however deep the network goes on."""
+
+    def __init__(self, read: Tensor) -> None:
+        super().__init__()
+        self.read = read
 
 
 def _unit(vector: Tensor) -> Tensor:
