@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, classes_of, network
 from reconrisk.cli.training_options import ClipNorm, NoiseMultiplier, SamplingProbability
 from reconrisk.core.serialization import to_json
-from reconrisk.core.validation import check_whole, refuse
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from reconrisk.audit.leakage_report import LeakageReport
     from reconrisk.data.dataset import Dataset
-
-_INTERRUPTED = 130
-_SEEDS = 2**63
 
 
 def leakage(
@@ -57,19 +50,18 @@ def leakage(
     ] = None,
 ) -> None:
     """Measure how much each record leaks through one noisy DP-SGD step: most and least exposed, and what it bounds."""
-    _check_folder(out)
+    check_folder(out)
     import torch  # takes seconds to import
 
     from reconrisk.audit.leakage import leakage as measure
     from reconrisk.data import load_dataset
     from reconrisk.models.weights import load_weights
 
-    if check_whole("seed", seed, minimum=0) >= _SEEDS:
-        raise refuse("seed", seed, "< 2^63")
+    check_seed(seed)
     dataset = load_dataset(data, split=split, **({} if label is None else {"label": label}))
-    network = load_weights(_network(model, dataset), weights).eval()
+    trained = load_weights(network(model, shape=dataset.shape, classes=classes_of(dataset)), weights).eval()
     report = measure(
-        network,
+        trained,
         dataset,
         noise_multiplier=noise_multiplier,
         clip_norm=clip_norm,
@@ -86,35 +78,13 @@ def leakage(
     for line in written:
         typer.echo(line)
     if not report.is_complete:
-        raise typer.Exit(_INTERRUPTED)
-
-
-def _network(name: str, dataset: Dataset) -> nn.Module:
-    """The model, with the current folder searched first, as ``python -m`` does."""
-    from reconrisk.models.by_name import model_by_name
-
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    classes = None if dataset.classes is None else len(dataset.classes)
-    if classes is None and dataset.labels is not None and not dataset.labels.is_floating_point():
-        classes = int(dataset.labels.max()) + 1
-    return model_by_name(name, shape=dataset.shape, classes=classes)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _shown(data: str) -> bool:
     from reconrisk.data.shipped import SHIPPED
 
     return data in SHIPPED
-
-
-def _check_folder(out: Path) -> None:
-    """Refuse before the work what would fail after it."""
-    if out.exists() and not out.is_dir():
-        raise typer.BadParameter(f"{out} is a file, a folder is needed.", param_hint="--out")
-    nearest = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise typer.BadParameter(f"{out} cannot be written.", param_hint="--out")
 
 
 def _write(out: Path, report: LeakageReport, dataset: Dataset, *, shown: bool) -> list[str]:

@@ -1,0 +1,161 @@
+"""An attack by its name: which there are, what each says of itself, and which settings it takes."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from reconrisk.attacks.analytic import analytic
+from reconrisk.attacks.analytic_estimates import (
+    LayerEstimate,
+    james_stein,
+    known_norm,
+    known_scale,
+    least_squares,
+    ratio,
+    total_least_squares,
+)
+from reconrisk.attacks.baselines import class_mean, constant_guess, prior_mean
+from reconrisk.attacks.best_candidate import best_candidate
+from reconrisk.attacks.deep_leakage import dlg, idlg
+from reconrisk.attacks.gauss_newton import gauss_newton
+from reconrisk.attacks.grad_inversion import grad_inversion
+from reconrisk.attacks.imprint import imprint
+from reconrisk.attacks.inverting_gradients import inverting_gradients
+from reconrisk.attacks.optimal_analytic import optimal_analytic
+from reconrisk.attacks.trap_weights import trap_weights
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.observation import Attack
+from reconrisk.core.validation import refuse
+
+ATTACKS: Mapping[str, Callable[..., Attack]] = {
+    build.__name__: build
+    for build in (
+        dlg,
+        idlg,
+        inverting_gradients,
+        grad_inversion,
+        gauss_newton,
+        analytic,
+        optimal_analytic,
+        imprint,
+        trap_weights,
+        best_candidate,
+        class_mean,
+        prior_mean,
+        constant_guess,
+    )
+}
+"""The functions that configure an attack, by name: those that optimise, those that solve, those that only guess."""
+
+_ESTIMATES: Mapping[str, Callable[[], LayerEstimate]] = {
+    build.__name__: build for build in (least_squares, ratio, total_least_squares, known_scale, james_stein, known_norm)
+}
+_ALSO = {"steps": "iterations"}  # one word for how long an attack searches, whatever it calls its steps
+
+
+def attack_by_name(name: str, **settings: object) -> Attack:
+    """The attack that ``name`` stands for, with these settings.
+
+    Guarantee: an unknown name and a setting that the attack does not take are refused, with what it takes.
+    Edge cases: ``steps`` are the iterations of attacks that count these.
+
+    >>> attack_by_name("constant_guess", value=0.25)
+    constant_guess(value=0.25)
+    >>> attack_by_name("analytic", steps=3)
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidInput: Expected steps=3 to be left out for analytic. It takes estimate, scales.
+    """
+    known = settings_of(name)
+    given = {_ALSO[key] if key not in known and _ALSO.get(key) in known else key: settings[key] for key in settings}
+    for key, value in given.items():
+        if key not in known:
+            raise refuse(
+                key, value, f"to be left out for {name}", f"It takes {', '.join(known)}.{_nearest(key, known)}"
+            )
+    missing = [key for key, parameter in known.items() if parameter.default is parameter.empty and key not in given]
+    if missing:
+        raise InvalidInput(f"Expected {' and '.join(missing)} for {name}. Pass what the adversary believes.")
+    return ATTACKS[name](**given)
+
+
+def settings_of(name: str) -> dict[str, inspect.Parameter]:
+    """What the attack ``name`` can be configured with.
+
+    >>> list(settings_of("dlg"))
+    ['steps', 'restarts', 'seconds']
+    """
+    if name not in ATTACKS:
+        raise refuse("attack", name, f"to be one of {', '.join(ATTACKS)}", _nearest(name, ATTACKS).strip())
+    return dict(inspect.signature(ATTACKS[name]).parameters)
+
+
+def sentence_of(name: str) -> str:
+    """What the attack ``name`` says of itself in one sentence.
+
+    >>> sentence_of("prior_mean")
+    'Guess the mean of the prior for every record.'
+    """
+    return (inspect.getdoc(ATTACKS[name]) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def settings_from_text(name: str, texts: Sequence[str]) -> dict[str, object]:
+    """Settings written as ``name=value``, read as what the attack takes: numbers, words, true, false, none, estimates.
+
+    Guarantee: what cannot be read as such is refused, as are settings that take more than a word to write.
+
+    >>> settings_from_text("imprint", ["bins=64", "isolated=false", "measurement=random"])
+    {'bins': 64, 'isolated': False, 'measurement': 'random'}
+    >>> settings_from_text("analytic", ["estimate=james_stein"])
+    {'estimate': JamesStein(toward=0.0)}
+    """
+    known = settings_of(name)
+    hints = typing.get_type_hints(ATTACKS[name])
+    settings: dict[str, object] = {}
+    for text in texts:
+        key, equals, word = text.partition("=")
+        if not equals or key not in known:
+            remedy = f"{name} takes {', '.join(known)}.{_nearest(key, known)}"
+            raise refuse("setting", text, f"to be name=value with a setting of {name}", remedy)
+        settings[key] = _read(text, word, hints[key])
+    return settings
+
+
+def _read(text: str, word: str, hint: Any) -> object:
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    choices = {choice: typing.get_origin(choice) or choice for choice in (typing.get_args(hint) if union else (hint,))}
+    for choice, kind in choices.items():
+        try:
+            return _READERS[kind](word, choice)
+        except (KeyError, ValueError):
+            continue
+    words = [_said(choice, kind) for choice, kind in choices.items() if kind in _READERS]
+    if words in ([], ["none"]):
+        raise refuse("setting", text, "to be one that a word can state", "Set it in Python instead.")
+    raise refuse("setting", text, f"to be {' or '.join(words)}")
+
+
+_READERS: Mapping[Any, Callable[[str, Any], object]] = {
+    bool: lambda word, _: {"true": True, "false": False}[word.lower()],
+    int: lambda word, _: int(word),
+    float: lambda word, _: float(word),
+    types.NoneType: lambda word, _: {"none": None}[word.lower()],
+    Literal: lambda word, choice: {str(value): value for value in typing.get_args(choice)}[word],
+    LayerEstimate: lambda word, _: _ESTIMATES[word](),
+}
+
+
+def _said(choice: Any, kind: Any) -> str:
+    if kind is Literal:
+        return " or ".join(str(value) for value in typing.get_args(choice))
+    words = {bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "none"}
+    return words.get(kind, f"one of {', '.join(_ESTIMATES)}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]}?" if close else ""

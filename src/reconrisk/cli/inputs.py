@@ -1,0 +1,58 @@
+"""What several commands are given alike: a network by name, a folder to write to, a seed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from reconrisk.core.validation import check_whole, refuse
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from reconrisk.data.dataset import Dataset
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
+_SEEDS = 2**63
+
+
+def network(name: str, *, shape: Sequence[int], classes: int | None) -> nn.Module:
+    """The model, with the current folder searched first, as ``python -m`` does."""
+    from reconrisk.models.by_name import model_by_name  # loads torch, which takes seconds
+
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return model_by_name(name, shape=shape, classes=classes)
+
+
+def classes_of(dataset: Dataset) -> int | None:
+    """The number of classes of a data set, None where its labels are no classes."""
+    if dataset.classes is not None:
+        return len(dataset.classes)
+    if dataset.labels is None or dataset.labels.is_floating_point():
+        return None
+    return int(dataset.labels.max()) + 1
+
+
+def check_folder(out: Path) -> None:
+    """Refuse before the work what would fail after it."""
+    if out.exists() and not out.is_dir():
+        raise typer.BadParameter(f"{out} is a file, a folder is needed.", param_hint="--out")
+    nearest = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise typer.BadParameter(f"{out} cannot be written.", param_hint="--out")
+
+
+def check_seed(seed: int) -> int:
+    """A seed that torch takes."""
+    if check_whole("seed", seed, minimum=0) >= _SEEDS:
+        raise refuse("seed", seed, "< 2^63")
+    return seed

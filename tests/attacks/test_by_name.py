@@ -1,0 +1,114 @@
+import math
+
+import pytest
+import torch
+
+import reconrisk as rr
+from reconrisk.attacks.by_name import ATTACKS, attack_by_name, sentence_of, settings_from_text, settings_of
+from reconrisk.core.errors import InvalidInput
+
+ESTIMATES = {
+    "average_observations",
+    "james_stein",
+    "known_norm",
+    "known_scale",
+    "least_squares",
+    "neurons_for_clipping",
+    "posterior_mean",
+    "ratio",
+    "total_least_squares",
+    "tabular",
+}
+BELIEFS = {
+    "best_candidate": {"candidates": torch.zeros(1, 2)},
+    "class_mean": {"means": torch.zeros(1, 2)},
+    "prior_mean": {"mean": torch.zeros(2)},
+}
+
+
+def test_every_public_attack_has_its_name():
+    callables = {name for name in rr.attacks.__all__ if callable(getattr(rr.attacks, name))}
+    assert callables - ESTIMATES == set(ATTACKS)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_each_is_configured_by_its_own_function(name):
+    settings = BELIEFS.get(name, {})
+    assert repr(attack_by_name(name, **settings)) == repr(ATTACKS[name](**settings))
+    assert sentence_of(name).endswith(".")
+    assert "\n" not in sentence_of(name)
+
+
+def test_settings_reach_the_attack():
+    attack = attack_by_name("inverting_gradients", steps=7, restarts=3, seconds=1.5)
+    assert (attack.steps, attack.restarts, attack.seconds) == (7, 3, 1.5)
+
+
+def test_steps_are_the_iterations_of_attacks_that_count_these():
+    assert "steps" not in settings_of("gauss_newton")
+    assert attack_by_name("gauss_newton", steps=7).iterations == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("dgl", {}, r"Expected attack='dgl' to be one of dlg, .* Did you mean dlg\?"),
+        ("dlg", {"step": 3}, r"Expected step=3 to be left out for dlg. It takes .* Did you mean steps\?"),
+        ("analytic", {"seconds": 3.0}, "Expected seconds=3.0 to be left out for analytic"),
+        ("dlg", {"steps": 0}, "Expected steps=0 >= 1"),
+        ("class_mean", {}, "Expected means for class_mean. Pass what the adversary believes."),
+    ],
+)
+def test_what_does_not_fit_is_refused(name, settings, message):
+    with pytest.raises(InvalidInput, match=message):
+        attack_by_name(name, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("dlg", "steps=12", 12),
+        ("dlg", "seconds=none", None),
+        ("dlg", "seconds=2", 2.0),
+        ("imprint", "isolated=False", False),
+        ("imprint", "measurement=random", "random"),
+        ("constant_guess", "value=-1e-3", -1e-3),
+    ],
+)
+def test_text_is_read_as_what_the_setting_is(name, text, value):
+    ((_, read),) = settings_from_text(name, [text]).items()
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_estimates_are_read_by_their_names():
+    assert settings_from_text("analytic", ["estimate=known_norm"]) == {"estimate": rr.attacks.known_norm()}
+
+
+def test_the_last_of_two_equal_names_counts():
+    assert settings_from_text("dlg", ["steps=1", "steps=2"]) == {"steps": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("dlg", "steps", "to be name=value with a setting of dlg"),
+        ("dlg", "stps=2", r"Did you mean steps\?"),
+        ("dlg", "steps=2.5", "Expected setting='steps=2.5' to be a whole number."),
+        ("dlg", "seconds=soon", "to be a number or none."),
+        ("imprint", "measurement=median", "to be mean or random."),
+        ("imprint", "isolated=1", "to be true or false."),
+        ("imprint", "public=mnist", "to be one that a word can state. Set it in Python instead."),
+        ("inverting_gradients", "parametrization=tabular", "Set it in Python instead."),
+        ("analytic", "estimate=best", "to be one of least_squares, ratio, .* or none."),
+    ],
+)
+def test_text_that_cannot_be_read_is_refused(name, text, message):
+    with pytest.raises(InvalidInput, match=message):
+        settings_from_text(name, [text])
+
+
+def test_not_a_number_is_refused_by_the_attack():
+    assert math.isnan(settings_from_text("constant_guess", ["value=nan"])["value"])
+    with pytest.raises(InvalidInput, match="not NaN"):
+        attack_by_name("constant_guess", **settings_from_text("constant_guess", ["value=nan"]))
