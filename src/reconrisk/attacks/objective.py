@@ -66,6 +66,7 @@ class Objective:
         labels: Callable[[Variables], Tensor],
     ) -> Objective:
         """The objective against ``observation``; known noise replaces the distance by its likelihood."""
+        regularizers = [part for part in regularizers if part.weight > 0]
         if observation.noise_std is None:
             penalties = [(part.weight, part.weight * getattr(part, "final_share", 1.0), part) for part in regularizers]
         else:

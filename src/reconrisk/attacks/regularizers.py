@@ -145,10 +145,11 @@ class BatchNormStatistics:
     r"""Distance of the statistics that batch norm layers see of the candidates from the expected ones.
 
     .. math:: \frac{1}{L} \sum_l \bigg[ \Big(\mathrm{mean}_c \frac{(\mu_{lc} - m_{lc})^2}{v_{lc}}\Big)^{1/2}
-              + \Big(\mathrm{mean}_c \Big(\frac{\sigma^2_{lc}}{v_{lc}} - 1\Big)^2\Big)^{1/2} \bigg]
+              + \Big(\mathrm{mean}_c \frac{(\sigma^2_{lc} - v_{lc})^2}{v_{lc}^2}\Big)^{1/2} \bigg]
 
     Expected are the statistics of the batch where the threat knows them, else the running ones of the model, which
-    the server has. The statistics are those of each restart's own batch, in train mode as in eval mode.
+    the server has; those count ``running_share`` as much, since a batch differs from its population. The statistics
+    of the candidates are those of each restart's own batch, in train mode as in eval mode.
 
     Notation: mu and sigma^2 are mean and variance of channel c before layer l for the candidates; m and v (plus the
     layer's epsilon) the expected ones. The paper adds the norms without dividing by v.
@@ -160,9 +161,11 @@ class BatchNormStatistics:
     weight: float
     prior_weight: float = 1.0
     final_share: float = 1.0
+    running_share: float = 0.1
 
     def __post_init__(self) -> None:
         _check_weights(self)
+        check_nonnegative("running_share", self.running_share)
 
     def bind(self, observation: Observation) -> Penalty:
         """Refused where no model is behind the release."""
@@ -170,16 +173,26 @@ class BatchNormStatistics:
         if model is None:
             raise InvalidInput("Expected a release of a model for the statistics of its layers. Pass batch_norm=0.")
         network = model
-        expected = expected_statistics(network, observation)
+        expected = _expected_statistics(network, observation, self.running_share)
 
         def penalty(inputs: Tensor) -> Tensor:
             if not expected:
                 return inputs.new_zeros(len(inputs))
             seen = _seen(network, inputs)
-            terms = [_deviation(seen[name], *statistics) for name, statistics in expected.items()]
-            return torch.stack(terms).mean(0)
+            deviations = [part.share * _deviation(seen[name], part) for name, part in expected.items() if name in seen]
+            return torch.stack(deviations).mean(0)
 
         return penalty
+
+
+@dataclass(frozen=True, eq=False)
+class _Expected:
+    """What a batch norm layer should see, the epsilon it adds to the variance, and how much that counts."""
+
+    mean: Tensor
+    variance: Tensor
+    epsilon: float
+    share: float
 
 
 def _check_weights(part: Regularizer) -> None:
@@ -188,24 +201,17 @@ def _check_weights(part: Regularizer) -> None:
     check_nonnegative("final_share", part.final_share)
 
 
-def expected_statistics(model: nn.Module, observation: Observation) -> dict[str, tuple[Tensor, Tensor]]:
-    """Mean, and variance plus epsilon, that each batch norm layer should see: those known of the batch, else running.
-
-    >>> from reconrisk.core.threat import HONEST_BUT_CURIOUS
-    >>> seen = Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, HONEST_BUT_CURIOUS, (1,), (0.0, 1.0))
-    >>> expected_statistics(nn.BatchNorm1d(2), seen)
-    {}
-    """
+def _expected_statistics(model: nn.Module, observation: Observation, running_share: float) -> dict[str, _Expected]:
     known = observation.batch_statistics or {}
-    found: dict[str, tuple[Tensor, Tensor]] = {}
+    dtype = torch.get_default_dtype()
+    found: dict[str, _Expected] = {}
     for name, layer in _batch_norms(model).items():
-        mean, variance = known.get(f"{name}.mean"), known.get(f"{name}.var")
+        mean, variance, share = known.get(f"{name}.mean"), known.get(f"{name}.var"), 1.0
         if mean is None or variance is None:
-            mean, variance = layer.running_mean, layer.running_var
-        if mean is None or variance is None or not bool(mean.any() | (variance != 1).any()):
-            continue
-        dtype = torch.get_default_dtype()
-        found[name] = mean.detach().to(dtype), variance.detach().to(dtype) + layer.eps
+            mean, variance, share = layer.running_mean, layer.running_var, running_share
+            if mean is None or variance is None or not bool(mean.any() | (variance != 1).any()):
+                continue
+        found[name] = _Expected(mean.detach().to(dtype), variance.detach().to(dtype), layer.eps, share)
     return found
 
 
@@ -215,24 +221,27 @@ def _batch_norms(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]
 
 
 def _seen(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """What each batch norm layer receives, (restarts, records, channels, places).
+    """What each batch norm layer receives, (restarts, rows, channels, places); a record may be several rows.
 
     Where layers use the statistics of the batch, each restart is its own batch: one call each, since torch does not
     vectorise over running statistics that it updates.
     """
-    restarts, records = inputs.shape[:2]
     mixing = any(layer.training or layer.running_mean is None for layer in _batch_norms(model).values())
     groups = list(inputs) if mixing else [inputs.flatten(0, 1)]
     seen = [seen_by_batch_norm(model, group) for group in groups]
     return {
-        name: torch.cat([values[name] for values in seen]).reshape(restarts, records, first.shape[1], -1)
+        name: torch.cat([values[name] for values in seen]).reshape(
+            len(inputs), -1, first.shape[1], first.shape[2:].numel()
+        )
         for name, first in seen[0].items()
     }
 
 
-def _deviation(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+def _deviation(values: Tensor, expected: _Expected) -> Tensor:
     """Of mean and variance from the expected ones, relative to the variance: one number per restart."""
+    size = expected.variance + expected.epsilon
     # a norm, not the root of a mean of squares: its derivative at zero is zero, not NaN
-    shift = torch.linalg.vector_norm((values.mean((1, 3)) - mean) / variance.sqrt(), dim=1)
-    spread = torch.linalg.vector_norm(values.var((1, 3), unbiased=False) / variance - 1, dim=1)
-    return (shift + spread) / len(mean) ** 0.5
+    shift = torch.linalg.vector_norm((values.mean((1, 3)) - expected.mean) / size.sqrt(), dim=1)
+    spread = torch.linalg.vector_norm((values.var((1, 3), unbiased=False) - expected.variance) / size, dim=1)
+    total: Tensor = (shift + spread) / len(size) ** 0.5
+    return total
