@@ -87,7 +87,7 @@ def settings_of(name: str) -> dict[str, inspect.Parameter]:
     """What the attack ``name`` can be configured with.
 
     >>> list(settings_of("dlg"))
-    ['steps', 'restarts', 'seconds']
+    ['steps', 'restarts', 'seconds', 'parametrization']
     """
     if name not in ATTACKS:
         raise refuse("attack", name, f"to be one of {', '.join(ATTACKS)}", _nearest(name, ATTACKS).strip())

@@ -5,13 +5,20 @@ from __future__ import annotations
 from reconrisk.attacks.distances import SquaredError
 from reconrisk.attacks.label_strategies import GivenLabels, VariedLabels
 from reconrisk.attacks.matching import GradientMatching
+from reconrisk.attacks.parametrizations import Parametrization, Values
 from reconrisk.attacks.starts import NormalStart
 from reconrisk.attacks.updates import LBFGS
 
 _EXACT = 1e-12  # of a relative squared error: float32 gradients do not get nearer
 
 
-def dlg(*, steps: int = 300, restarts: int = 4, seconds: float | None = None) -> GradientMatching:
+def dlg(
+    *,
+    steps: int = 300,
+    restarts: int = 4,
+    seconds: float | None = None,
+    parametrization: Parametrization | None = None,
+) -> GradientMatching:
     """Deep Leakage from Gradients: squared error over records and soft labels by L-BFGS from normal noise.
 
     Assumes: a smooth network; a loss that takes probabilities, unless the labels are known.
@@ -29,6 +36,7 @@ def dlg(*, steps: int = 300, restarts: int = 4, seconds: float | None = None) ->
         update=LBFGS(),
         steps=steps,
         start=NormalStart(),
+        parametrization=Values() if parametrization is None else parametrization,
         labels=VariedLabels(),
         restarts=restarts,
         seconds=seconds,
@@ -37,7 +45,13 @@ def dlg(*, steps: int = 300, restarts: int = 4, seconds: float | None = None) ->
     )
 
 
-def idlg(*, steps: int = 300, restarts: int = 4, seconds: float | None = None) -> GradientMatching:
+def idlg(
+    *,
+    steps: int = 300,
+    restarts: int = 4,
+    seconds: float | None = None,
+    parametrization: Parametrization | None = None,
+) -> GradientMatching:
     """Improved DLG: the labels are read off the gradient first, then only the records are varied.
 
     Assumes: as :func:`dlg`; cross-entropy, for the labels.
@@ -52,6 +66,7 @@ def idlg(*, steps: int = 300, restarts: int = 4, seconds: float | None = None) -
         update=LBFGS(),
         steps=steps,
         start=NormalStart(),
+        parametrization=Values() if parametrization is None else parametrization,
         labels=GivenLabels(),
         restarts=restarts,
         seconds=seconds,

@@ -69,22 +69,28 @@ def width_of(columns: Sequence[Column]) -> int:
     return max(int(column.coordinates.stop) for column in columns)
 
 
-def check_layout(columns: Sequence[Column], shape: Sequence[int], name: str = "input_shape") -> None:
-    """Columns that together mean every coordinate of a record of ``shape`` once, each under a name of its own.
-
-    >>> check_layout([NumericColumn("age", 17, 90, 0)], (2,))
-    Traceback (most recent call last):
-    reconrisk.core.errors.InvalidInput: Expected input_shape=(2,) to be (1,), as the columns. Pass those of this table.
-    """
+def check_columns(columns: Sequence[Column]) -> int:
+    """Columns that follow on each other without gaps, each under a name of its own; how wide they are together."""
     check_not_empty("columns", columns, "Pass the columns of the data set.")
     names = [column.name for column in columns]
-    for each in names:
-        if names.count(each) > 1:
-            raise refuse("columns", names, f"to hold {each!r} once")
+    for name in names:
+        if names.count(name) > 1:
+            raise refuse("columns", names, f"to hold {name!r} once")
     end = 0
     for column in sorted(columns, key=lambda column: column.start):
         if column.start != end:
             raise refuse(f"start of column {column.name!r}", column.start, f"to be {end}, where the one before it ends")
         end = int(column.coordinates.stop)
-    if tuple(shape) != (end,):
-        raise refuse(name, tuple(shape), f"to be ({end},), as the columns", "Pass those of this table.")
+    return end
+
+
+def check_layout(columns: Sequence[Column], shape: Sequence[int], name: str = "input_shape") -> None:
+    """Columns that together mean every coordinate of a record of ``shape`` once.
+
+    >>> check_layout([NumericColumn("age", 17, 90, 0)], (2,))
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidInput: Expected input_shape=(2,) to be (1,), as the columns. Pass those of this table.
+    """
+    width = check_columns(columns)
+    if tuple(shape) != (width,):
+        raise refuse(name, tuple(shape), f"to be ({width},), as the columns", "Pass those of this table.")
