@@ -86,8 +86,8 @@ def attack_by_name(name: str, **settings: object) -> Attack:
 def settings_of(name: str) -> dict[str, inspect.Parameter]:
     """What the attack ``name`` can be configured with.
 
-    >>> list(settings_of("dlg"))
-    ['steps', 'restarts', 'seconds', 'parametrization']
+    >>> list(settings_of("constant_guess"))
+    ['value']
     """
     if name not in ATTACKS:
         raise refuse("attack", name, f"to be one of {', '.join(ATTACKS)}", _nearest(name, ATTACKS).strip())

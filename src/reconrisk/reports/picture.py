@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ _GAP = 20
 _LINE = 26
 _TEXT = 15
 _NARROWEST = 2
+_COLOURS = 3
 _FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -58,11 +60,28 @@ def save_figure(figure: Any, path: Path, *, secret: bool = False) -> Path:
     return write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150), secret=secret)
 
 
-def _panel(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
-    """A square of fixed size, pixels enlarged and not smoothed."""
-    if picture.ndim != 3 or picture.shape[0] not in (1, 3):
-        raise InvalidInput(f"Expected a picture of 1 or 3 channels x height x width, its shape is {picture.shape}.")
+def to_image(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
+    """Channels x height x width as an image of that size: three channels in colour, others in grey.
+
+    Edge cases: of other numbers than 1 and 3, the channels stand beside each other, as nearly square as can be.
+
+    >>> to_image(np.zeros((4, 5, 7), np.float32), (0.0, 1.0)).size
+    (14, 10)
+    """
     low, high = data_range
     scaled = np.rint(255 * np.clip((picture - low) / (high - low), 0, 1)).astype(np.uint8)
-    image = Image.fromarray(scaled[0] if len(scaled) == 1 else np.moveaxis(scaled, 0, -1))
-    return image.convert("RGB").resize((_SIDE, _SIDE), Image.Resampling.NEAREST)
+    if len(scaled) == _COLOURS:
+        return Image.fromarray(np.moveaxis(scaled, 0, -1))
+    across = math.ceil(math.sqrt(len(scaled)))
+    height, width = scaled.shape[1:]
+    tiles = Image.new("L", (across * width, -(-len(scaled) // across) * height), "white")
+    for place, channel in enumerate(scaled):
+        tiles.paste(Image.fromarray(channel), (place % across * width, place // across * height))
+    return tiles.convert("RGB")
+
+
+def _panel(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
+    """A square of fixed size, pixels enlarged and not smoothed."""
+    if picture.ndim != 3 or picture.shape[0] not in (1, _COLOURS):
+        raise InvalidInput(f"Expected a picture of 1 or 3 channels x height x width, its shape is {picture.shape}.")
+    return to_image(picture, data_range).resize((_SIDE, _SIDE), Image.Resampling.NEAREST)

@@ -1,0 +1,155 @@
+"""What an attack rebuilt of which records, as a value that is printed, stored and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reconrisk.core.reconstruction import Account, Ending
+from reconrisk.core.serialization import serializable
+from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.validation import check_not_empty, check_whole, refuse
+
+VERSION = 1
+
+_LISTED = 40
+_PER_RECORD = ("records", "updates", "labels", "objective")
+
+
+@serializable
+@dataclass(frozen=True)
+class MetricScores:
+    """Scores of each record by one metric, of the attack and of a constant guess at the same updates."""
+
+    metric: str
+    name: str
+    higher_is_better: bool
+    values: tuple[float, ...]
+    guess: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_not_empty("values", self.values)
+        if len(self.values) != len(self.guess):
+            raise refuse("len(guess)", len(self.guess), f"to be {len(self.values)}, one per record")
+
+    @property
+    def best(self) -> int:
+        """The place of the record that was rebuilt best."""
+        sign = 1 if self.higher_is_better else -1
+        return max(range(len(self.values)), key=lambda place: sign * self.values[place])
+
+
+@serializable
+@dataclass(frozen=True)
+class RebuildReport:
+    """How an attack by name or by hand went on each of some records, with everything it depends on.
+
+    ``records``, ``updates`` (which update each was part of), ``labels``, ``inferred`` (labels that the attack worked
+    with), ``objective`` (the attacker's own, lower is better) and the values of ``scores`` are in one order; estimates
+    were matched to the records of their update, since its order is lost. ``accounts`` has one entry per update. A
+    captured update has no records to score against: ``scores`` is then empty, and ``labels`` are question marks.
+    ``requested`` is larger than the number of records if the attack was interrupted.
+    """
+
+    attack: str
+    settings: str
+    model: str
+    data: str
+    release: str
+    defense: str
+    threat: ThreatModel
+    shape: tuple[int, ...]
+    data_range: tuple[float, ...]
+    batch_size: int
+    requested: int
+    records: tuple[int, ...]
+    updates: tuple[int, ...]
+    labels: tuple[str, ...]
+    inferred: tuple[str, ...]
+    objective: tuple[float, ...]
+    scores: tuple[MetricScores, ...]
+    accounts: tuple[Account, ...]
+    seed: int
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise refuse("version", self.version, f"to be {VERSION}", "The report is of another release.")
+        check_not_empty("records", self.records)
+        check_whole("requested", self.requested, minimum=len(self.records))
+        columns = {name: getattr(self, name) for name in _PER_RECORD}
+        columns |= {score.name: score.values for score in self.scores}
+        for name, column in columns.items():
+            if len(column) != len(self.records):
+                raise refuse(f"len({name})", len(column), f"to be {len(self.records)}, one per record")
+        if len(self.inferred) not in (0, len(self.records)):
+            raise refuse("len(inferred)", len(self.inferred), f"to be {len(self.records)} or none")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every record that was asked for has been attacked, without interruption."""
+        interrupted = any(account.status.ending is Ending.INTERRUPTED for account in self.accounts)
+        return len(self.records) == self.requested and not interrupted
+
+    @property
+    def failed(self) -> tuple[Account, ...]:
+        """Accounts of the attacks whose estimates say nothing about their strength."""
+        return tuple(account for account in self.accounts if account.status.is_failure)
+
+    def __str__(self) -> str:
+        """What was attacked, a line per record, the best rebuilt, and how the attacks ended."""
+        return "\n".join([*self._heading(), "", *self._table(), "", *self._best(), *self._endings()])
+
+    def _heading(self) -> Iterator[str]:
+        values = " x ".join(str(side) for side in self.shape)
+        updates, records = _counted(len(self.accounts), "update"), _counted(self.batch_size, "record")
+        yield f"attack    {self.attack}, {updates} of {records}"
+        yield f"records   {self.data}, {values} in [{self.data_range[0]:g}, {self.data_range[1]:g}]"
+        yield f"update    {self.release}, model {self.model}"
+        yield f"defense   {self.defense}"
+        knows = ", ".join(sorted(item.value for item in self.threat.knows)) or "nothing else"
+        chosen = " and chooses the model" if self.threat.controls else ""
+        yield f"adversary sees {self.threat.sees.value}, knows {knows}{chosen}"
+        if not self.is_complete:
+            yield f"INTERRUPTED: {len(self.records)} of {self.requested} records were reached."
+
+    def _table(self) -> Iterator[str]:
+        metrics = "".join(f"{score.name:>10}{'guess':>9}" for score in self.scores)
+        yield self._row("record", "update", "label", "inferred", metrics, "objective")
+        for place in range(min(len(self.records), _LISTED)):
+            yield self._line(place)
+        if len(self.records) > _LISTED:
+            yield f"{'...':>8} and {len(self.records) - _LISTED} more in the report"
+
+    def _line(self, place: int) -> str:
+        metrics = "".join(f"{score.values[place]:>10.4g}{score.guess[place]:>9.3g}" for score in self.scores)
+        inferred = self.inferred[place] if self.inferred else ""
+        record, update = str(self.records[place]), str(self.updates[place])
+        return self._row(record, update, self.labels[place], inferred, metrics, f"{self.objective[place]:.3g}")
+
+    def _row(self, record: str, update: str, label: str, inferred: str, metrics: str, objective: str) -> str:
+        """One line, without the columns that say nothing: each record its own update, labels that are known."""
+        shared = f"{update:>8}" if self.batch_size > 1 else ""
+        used = f" {inferred[:10]:<10}" if self.inferred and Knows.LABELS not in self.threat.knows else ""
+        return f"{record:>8}{shared}  {label[:10]:<10}{used}{metrics}{objective:>12}"
+
+    def _best(self) -> Iterator[str]:
+        for score in self.scores:
+            values = sum(score.values) / len(score.values), sum(score.guess) / len(score.guess)
+            best = f"best rebuilt {score.values[score.best]:.4g} (record {self.records[score.best]})"
+            yield f"{score.name:<9} mean {values[0]:.4g}, of a constant guess {values[1]:.4g}; {best}"
+
+    def _endings(self) -> Iterator[str]:
+        """The first of each ending, and how many there are of it."""
+        endings = [account.status.ending for account in self.accounts]
+        for ending in dict.fromkeys(endings):
+            first = endings.index(ending)
+            several = f" ({endings.count(ending)} updates; this is {first})" if len(endings) > 1 else ""
+            yield f"status    {self.accounts[first].status}{several}"
+        seconds = sum(account.cost.seconds for account in self.accounts)
+        evaluations = sum(account.cost.evaluations for account in self.accounts)
+        yield f"cost      {seconds:.1f} s, {evaluations} evaluations of the release"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,112 @@
+"""What an attack rebuilt: originals, estimates and their differences side by side, and the numbers as files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from safetensors.numpy import save_file
+
+from reconrisk.core.files import write_whole
+from reconrisk.core.serialization import to_json
+from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.reports.leakage import write_text
+from reconrisk.reports.picture import Picture, to_image
+
+if TYPE_CHECKING:
+    from reconrisk.audit.rebuild import Rebuilt
+    from reconrisk.audit.rebuild_report import RebuildReport
+
+_SIDE = 128
+_GAP = 8
+_LINE = 18
+_TEXT = 12
+_NARROWEST = 480
+_TALLEST = 3  # times as many records below as beside each other
+
+Row = tuple[str, Sequence[Picture]]
+
+
+def write_rebuilt(folder: str | Path, rebuilt: Rebuilt) -> list[Path]:
+    """Write ``attack.json``, the report, ``attack.safetensors``, the estimates, and for images ``attack.png``, a grid.
+
+    Guarantee: each file appears whole or not at all, for its owner alone, since what is rebuilt is private too. Missing
+    folders are made; nothing is written elsewhere.
+    Edge cases: records that are not images (channels x height x width) get no picture.
+    """
+    folder, report = Path(folder), rebuilt.report
+    arrays = {"estimates": rebuilt.estimates.numpy(), "records": np.asarray(report.records)}
+    written = [
+        write_text(folder / "attack.json", to_json(report, indent=2) + "\n"),
+        write_whole(folder / "attack.safetensors", lambda path: save_file(arrays, path), secret=True),
+    ]
+    if len(report.shape) != 3:
+        return written
+    estimates = list(arrays["estimates"])
+    low, high = report.data_range
+    rows: list[Row] = [(caption, (estimate,)) for caption, estimate in zip(_captions(report), estimates, strict=True)]
+    names = ["rebuilt"]
+    if rebuilt.targets is not None:
+        names = ["original", "rebuilt", "difference"]
+        targets = rebuilt.targets.numpy()
+        # differences begin at the low end, which is black
+        rows = [
+            (caption, (target, estimate, low + abs(estimate - target)))
+            for (caption, (estimate,)), target in zip(rows, targets, strict=True)
+        ]
+    title = f"{report.attack} on {report.data}, {report.accounts[0].status.ending.value}"
+    return [*written, write_grid(folder / "attack.png", names, rows, title=title, data_range=(low, high))]
+
+
+def write_grid(
+    path: Path, names: Sequence[str], rows: Sequence[Row], *, title: str, data_range: tuple[float, float]
+) -> Path:
+    """Draw rows of pictures of one shape (channels x height x width) with a caption above each, as PNG.
+
+    ``names`` stand above the columns. Pixels are enlarged by the largest whole number that leaves a side at 128 pixels
+    or less, and not smoothed; many rows are set in several columns.
+
+    Guarantee: the file appears whole or not at all, for its owner alone; missing folders are made.
+    """
+    check_not_empty("rows", rows)
+    panels = [(caption, [_enlarged(picture, data_range) for picture in pictures]) for caption, pictures in rows]
+    sizes = {panel.size for _, pictures in panels for panel in pictures}
+    if len(sizes) != 1 or any(len(pictures) != len(names) for _, pictures in panels):
+        raise refuse("rows", sorted(sizes), f"to be {len(names)} pictures each, all of one size")
+    ((width, height),) = sizes
+    across = max(1, round(math.sqrt(len(rows) / _TALLEST)))
+    below = -(-len(rows) // across)
+    block = len(names) * (width + _GAP) + 2 * _GAP
+    canvas = Image.new("RGB", (max(_NARROWEST, across * block), 2 * _LINE + below * (height + _LINE + _GAP)), "white")
+    draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(_TEXT)
+    draw.text((_GAP, 2), title, fill="black", font=ImageFont.load_default(_TEXT + 2))
+    for place, (caption, pictures) in enumerate(panels):
+        left, top = _GAP + place // below * block, 2 * _LINE + place % below * (height + _LINE + _GAP)
+        draw.text((left, top + 2), caption, fill="black", font=font)
+        for number, picture in enumerate(pictures):
+            start = left + number * (width + _GAP)
+            canvas.paste(picture, (start, top + _LINE))
+            if place % below == 0:
+                draw.text((start, _LINE + 2), names[number], fill="gray", font=font)
+    return write_whole(path, lambda temporary: canvas.save(temporary, format="PNG"), secret=True)
+
+
+def _enlarged(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
+    if picture.ndim != 3:
+        raise refuse("picture.shape", picture.shape, "to be channels x height x width")
+    image = to_image(picture, data_range)
+    factor = max(1, _SIDE // max(image.size))
+    return image.resize((factor * image.width, factor * image.height), Image.Resampling.NEAREST)
+
+
+def _captions(report: RebuildReport) -> list[str]:
+    """The record, its label and its first score."""
+    captions = [f"{record} ({label[:12]})" for record, label in zip(report.records, report.labels, strict=True)]
+    if not report.scores:
+        return captions
+    first = report.scores[0]
+    return [f"{caption}  {first.name} {value:.4g}" for caption, value in zip(captions, first.values, strict=True)]
