@@ -7,6 +7,8 @@ from . import models as models
 from .accounting.events import mechanism_from_event as mechanism_from_event
 from .audit.leakage import leakage as leakage
 from .audit.leakage_report import LeakageReport as LeakageReport
+from .audit.rebuild import Rebuilt as Rebuilt
+from .audit.rebuild import rebuild as rebuild
 from .bounds import prior_success as prior_success
 from .bounds import risks as risks
 from .bounds.analytic_inversion import analytic_inversion_law as analytic_inversion_law
@@ -77,5 +79,6 @@ from .releases.training import TrainedModelRelease as TrainedModelRelease
 from .releases.vulnerability import reconstruction_vulnerability as reconstruction_vulnerability
 from .reports.corridor import write_corridor as write_corridor
 from .reports.corridor import write_surface as write_surface
+from .reports.rebuild import write_rebuilt as write_rebuilt
 
 __version__: str

@@ -1,0 +1,143 @@
+"""Attacks by name, configured with what their adversary may know of the records beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+from reconrisk.attacks.by_name import attack_by_name, settings_of
+from reconrisk.attacks.optimal_analytic import neurons_for_clipping
+from reconrisk.attacks.tabular import tabular
+from reconrisk.attacks.trap_weights import TrapWeights
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.observation import Attack
+from reconrisk.core.threat import Knows
+from reconrisk.data.dataset import Dataset
+
+_LARGEST_LAYER = 2**26  # values of a planted layer: 256 MB of float32
+
+Settings = dict[str, object]
+
+
+@dataclass(frozen=True, eq=False)
+class Beliefs:
+    """What an adversary may know before any update.
+
+    ``public`` holds records like those attacked, None if there are none; ``candidates`` are all that the attacked ones
+    may be. An update is of ``batch_size`` records, and ``clip_norm`` its largest norm where a known defense clips it.
+    """
+
+    public: Dataset | None
+    candidates: Dataset
+    batch_size: int
+    clip_norm: float | None = None
+
+    def records(self, attack: str) -> Dataset:
+        """The public records, or an error that says who needs them."""
+        if self.public is None:
+            raise InvalidInput(
+                f"Expected records beside the attacked ones for {attack}. Pass public=, or attack fewer."
+            )
+        return self.public
+
+
+def attack_with_beliefs(name: str, settings: Settings, beliefs: Beliefs) -> tuple[Attack, frozenset[Knows]]:
+    """The attack of this name with the settings given, the others from ``beliefs``, and what it knows by them.
+
+    Guarantee: settings that are given stay as they are.
+
+    >>> toy = Dataset("toy", torch.tensor([[0.0], [0.5], [1.0]]), torch.tensor([0, 1, 1]))
+    >>> attack_with_beliefs("class_mean", {}, Beliefs(toy, toy, batch_size=1))[0].means
+    tensor([[0.0000],
+            [0.7500]])
+    """
+    given = {**_layout(name, beliefs.candidates), **settings}
+    believed = _BELIEFS[name](beliefs, given) if name in _BELIEFS else {}
+    attack = attack_by_name(name, **{**believed, **given})
+    used = bool(believed.keys() - given.keys())
+    if isinstance(attack, TrapWeights) and "scale" not in given and beliefs.public is not None:
+        inputs = beliefs.public.inputs
+        if len(inputs) >= beliefs.batch_size:
+            attack, used = attack.calibrated(beliefs.batch_size, inputs), True
+    return attack, frozenset({Knows.PRIOR}) if used else frozenset()
+
+
+def _layout(name: str, dataset: Dataset) -> Settings:
+    """What follows from the shape of the records and the meaning of their columns, which are public."""
+    known, settings = settings_of(name), Settings()
+    if "total_variation" in known and len(dataset.shape) != 3:
+        settings["total_variation"] = 0.0
+    if "parametrization" in known and dataset.columns is not None:
+        settings["parametrization"] = tabular(dataset.columns)
+    return settings
+
+
+def _candidates(beliefs: Beliefs, given: Settings) -> Settings:
+    del given
+    labels = beliefs.candidates.labels
+    return {"candidates": beliefs.candidates.inputs, **({} if labels is None else {"labels": labels})}
+
+
+def _prior_mean(beliefs: Beliefs, given: Settings) -> Settings:
+    del given
+    return {"mean": _mean(beliefs.records("prior_mean").inputs)}
+
+
+def _class_means(beliefs: Beliefs, given: Settings) -> Settings:
+    """A mean for each class of the data; that of all records for a class without public ones."""
+    del given
+    public = beliefs.records("class_mean")
+    labels, names = public.class_labels, beliefs.candidates.classes
+    classes = len(names) if names is not None else int(beliefs.candidates.class_labels.max()) + 1
+    sums = torch.zeros(classes, *public.shape, dtype=torch.float64).index_add_(0, labels, public.inputs.double())
+    counts = torch.bincount(labels, minlength=classes).view(-1, *[1] * len(public.shape))
+    means = torch.where(counts > 0, sums / counts.clamp_min(1), _mean(public.inputs).double())
+    return {"means": means.to(public.inputs.dtype)}
+
+
+def _bins(beliefs: Beliefs, given: Settings) -> Settings:
+    """Quantiles of public records where there are enough and they differ, else of a normal law with their moments."""
+    default = settings_of("imprint")
+    bins, measurement = (given.get(key, default[key].default) for key in ("bins", "measurement"))
+    if beliefs.public is None or "public" in given or not isinstance(bins, int):
+        return {}
+    inputs = beliefs.public.inputs
+    if measurement != "mean":
+        return {"public": inputs} if len(inputs) >= bins else {}
+    measured = inputs.flatten(1).double().mean(1)
+    ends = np.quantile(measured.numpy(), np.arange(1, bins) / bins, method="weibull")
+    if len(inputs) >= bins and bool((np.diff(ends) > 0).all()):
+        return {"public": inputs}
+    spread = float(measured.std(correction=0))
+    return {"public": Normal(float(measured.mean()), spread)} if spread > 0 else {}
+
+
+def _neurons(beliefs: Beliefs, given: Settings) -> Settings:
+    """As many as let clipping bind for every public record, which is where the attack is strongest."""
+    if beliefs.public is None or beliefs.clip_norm is None or "neurons" in given:
+        return {}
+    norms = beliefs.public.inputs.flatten(1).norm(dim=1)
+    norms = norms[norms > 0]
+    if not len(norms):
+        return {}
+    most = max(1, _LARGEST_LAYER // math.prod(beliefs.public.shape))
+    return {"neurons": min(most, neurons_for_clipping(beliefs.clip_norm, float(norms.min())))}
+
+
+def _mean(inputs: Tensor) -> Tensor:
+    return inputs.double().mean(0).to(inputs.dtype)
+
+
+_BELIEFS: Mapping[str, Callable[[Beliefs, Settings], Settings]] = {
+    "best_candidate": _candidates,
+    "class_mean": _class_means,
+    "imprint": _bins,
+    "optimal_analytic": _neurons,
+    "prior_mean": _prior_mean,
+}

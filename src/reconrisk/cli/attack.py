@@ -1,0 +1,228 @@
+"""``reconrisk attack``: rebuild records from their updates with any attack, and draw what came back."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from reconrisk.cli import attack_options as options
+from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, classes_of, network
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.threat import Knows
+from reconrisk.core.validation import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from reconrisk.audit.rebuild import Rebuilt
+    from reconrisk.core.defense import Defense
+    from reconrisk.data.dataset import Dataset
+
+FAILED = 1
+"""The exit code where an attack diverged or does not apply: its estimates say nothing about its strength."""
+
+SENTENCES = {
+    "dlg": "Squared error, L-BFGS, soft labels: smooth networks.",
+    "idlg": "The same with labels read off the gradient first.",
+    "inverting_gradients": "Cosine, signs, total variation: any network.",
+    "grad_inversion": "Batch norm statistics, restarts that agree.",
+    "gauss_newton": "Maximum likelihood by second order: smooth, or noisy.",
+    "analytic": "Solves a linear layer on the record: one per update.",
+    "optimal_analytic": "A planted layer whose gradient is the record.",
+    "imprint": "A planted layer that sorts a batch into bins.",
+    "trap_weights": "A planted layer that few records activate.",
+    "best_candidate": "The record of the data set whose update is nearest.",
+    "class_mean": "Guesses the mean of a class of other records.",
+    "prior_mean": "Guesses the mean of other records.",
+    "constant_guess": "Guesses the middle of the range.",
+}
+"""What each attack does, in a line of the help: known without loading torch."""
+
+
+def attack(
+    name: options.Name = None,
+    model: options.Model = None,
+    weights: options.Weights = None,
+    data: options.Data = None,
+    split: options.Split = None,
+    label: options.Label = None,
+    records: options.Records = None,
+    batch_size: options.BatchSize = 1,
+    local_steps: options.LocalSteps = None,
+    local_learning_rate: options.LocalLearningRate = None,
+    train_mode: options.TrainMode = False,
+    noise_multiplier: options.NoiseMultiplier = None,
+    clip_norm: options.ClipNorm = None,
+    prune: options.Prune = None,
+    labels: options.Labels = "inferred",
+    knows_defense: options.KnowsDefense = False,
+    knows_norm: options.KnowsNorm = False,
+    knows_statistics: options.KnowsStatistics = False,
+    steps: options.Steps = None,
+    restarts: options.Restarts = None,
+    seconds: options.Seconds = None,
+    setting: options.Setting = None,
+    seed: options.Seed = 0,
+    out: options.Out = Path("attack-report"),
+    show_list: options.ShowList = False,
+) -> None:
+    """Rebuild records from the updates that a client makes of them: scores, estimates and a picture."""
+    if show_list:
+        _print_list()
+        return
+    check_folder(out)
+    check_seed(seed)
+    import torch  # takes seconds to import
+
+    from reconrisk.audit.rebuild import rebuild
+    from reconrisk.data import load_dataset
+
+    name, settings = _settings(name, setting, steps=steps, restarts=restarts, seconds=seconds)
+    if data is None:
+        raise InvalidInput("Expected --data: the records whose updates are attacked.")
+    reader = {} if label is None else {"label": label}
+    dataset = load_dataset(data, split=split, **reader)
+    client = _client(model, weights, dataset, train_mode=train_mode, seed=seed)
+    rebuilt = rebuild(
+        name,
+        client,
+        dataset,
+        records=_numbers("records", "0" if records is None else records),
+        batch_size=batch_size,
+        settings=settings,
+        knows=_known(labels, knows_defense, knows_norm, knows_statistics),
+        defense=_defense(noise_multiplier, clip_norm, prune),
+        local_steps=local_steps,
+        local_learning_rate=local_learning_rate,
+        public=load_dataset(data, split="train", **reader) if split == "test" else None,
+        model_name=_described(model, weights),
+        progress=_counter(),
+        rng=torch.Generator().manual_seed(seed),
+    )
+    _finish(out, rebuilt)
+
+
+_LINES = "\n".join(f"{name:<20} {sentence}" for name, sentence in SENTENCES.items())
+attack.__doc__ = f"{attack.__doc__}\n\n\b\n{_LINES}"  # without \b the lines would be joined to a paragraph
+
+
+def _print_list() -> None:
+    from reconrisk.attacks.by_name import ATTACKS, sentence_of, settings_of
+
+    for name in ATTACKS:
+        typer.echo(f"{name}\n    {sentence_of(name)}")
+        written = (
+            key if value.default is value.empty else f"{key}={value.default}"
+            for key, value in settings_of(name).items()
+        )
+        typer.echo(f"    {', '.join(written)}")
+
+
+def _settings(name: str | None, texts: list[str] | None, **given: float | None) -> tuple[str, dict[str, object]]:
+    """The name, if it is one, and all settings that were stated."""
+    from reconrisk.attacks.by_name import settings_from_text, settings_of
+
+    if name is None:
+        raise InvalidInput(f"Expected the name of an attack, one of {', '.join(SENTENCES)}.")
+    settings_of(name)
+    stated = {key: value for key, value in given.items() if value is not None}
+    return name, {**stated, **settings_from_text(name, texts or [])}
+
+
+def _client(
+    model: str | None, weights: Path | None, dataset: Dataset, *, train_mode: bool, seed: int
+) -> nn.Module | None:
+    """The network in its mode, with stated weights or those that the seed gives."""
+    import torch
+
+    from reconrisk.models.weights import load_weights
+
+    if model is None:
+        if weights is not None:
+            raise InvalidInput("Expected --model with --weights: whose they are.")
+        return None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        built = network(model, shape=dataset.shape, classes=classes_of(dataset))
+    if weights is not None:
+        built = load_weights(built, weights)
+    return built.train(train_mode)
+
+
+def _described(model: str | None, weights: Path | None) -> str:
+    if model is None:
+        return "none"
+    return f"{model} with {'random weights' if weights is None else weights}"
+
+
+def _defense(noise_multiplier: float | None, clip_norm: float | None, prune: float | None) -> Defense | None:
+    from reconrisk.defenses import clip_and_noise, prune_smallest
+
+    if prune is not None:
+        if (noise_multiplier, clip_norm) != (None, None):
+            raise InvalidInput("Expected --prune without --noise-multiplier and --clip-norm. Choose one defense.")
+        return prune_smallest(prune)
+    if noise_multiplier is None and clip_norm is None:
+        return None
+    if noise_multiplier is None or clip_norm is None:
+        raise InvalidInput("Expected --noise-multiplier and --clip-norm together: the noise is in units of the norm.")
+    return clip_and_noise(noise_multiplier=noise_multiplier, clip_norm=clip_norm)
+
+
+def _known(labels: str, defense: bool, norm: bool, statistics: bool) -> list[Knows]:
+    if labels not in ("known", "inferred"):
+        raise refuse("labels", labels, "to be known or inferred")
+    told = {
+        Knows.LABELS: labels == "known",
+        Knows.DEFENSE: defense,
+        Knows.RECORD_NORM: norm,
+        Knows.BATCH_STATISTICS: statistics,
+    }
+    return [item for item, known in told.items() if known]
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    """Whole numbers separated by commas, with a-b for all from a to b."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise refuse(name, text, "to be numbers such as 0,3,8-15")
+        numbers += range(int(first), int(last or first) + 1)
+    if not numbers:
+        raise refuse(name, text, "to be numbers such as 0,3,8-15, the smaller first")
+    return numbers
+
+
+def _counter() -> Callable[[int, int], None] | None:
+    """A line that counts updates, at a terminal: the bar of an attack shows one of them only."""
+    if not sys.stderr.isatty():
+        return None
+
+    def count(done: int, total: int) -> None:
+        text = f"{done} of {total} updates are done" if 1 < total != done else ""
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+    return count
+
+
+def _finish(out: Path, rebuilt: Rebuilt) -> None:
+    """Write the files, print the report, and tell by the exit code how it ended."""
+    from reconrisk.reports.rebuild import write_rebuilt
+
+    written = write_rebuilt(out, rebuilt)
+    typer.echo(f"{rebuilt.report}\n")
+    for what, path in zip(("report", "estimates", "picture"), written, strict=False):
+        typer.echo(f"{what:<9} {path.resolve()}")
+    if len(written) < len(("report", "estimates", "picture")):
+        typer.echo("picture   not drawn: the records are no images")
+    if not rebuilt.report.is_complete:
+        raise typer.Exit(INTERRUPTED)
+    if rebuilt.report.failed:
+        raise typer.Exit(FAILED)
