@@ -9,14 +9,17 @@ from functools import partial
 from reconrisk.attacks import optimal_analytic
 from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce
 from reproductions.riess2025.figure4 import (
+    DIRECTED,
     IMAGES,
+    REPLAYED,
+    against_whole,
+    along_the_row,
     by_the_norm,
     compared,
     draw,
     images,
     linear_beside,
     measured,
-    replayed,
     resnet_beside,
 )
 
@@ -33,6 +36,7 @@ def run(scale: Scale) -> Sequence[Finding | Drawing]:
     resnet = resnet_beside((), 32)
     deep = measured(by_the_norm(), resnet, few, draws=draws, seed=3)
     again = measured(optimal_analytic(neurons=1), resnet, few, seed=4)
+    directed = measured(along_the_row(), resnet, few, draws=draws, seed=5)
     pictures = f"{IMAGES} images, 3x32x32, norm 1.01"
     fewer = f"{len(few)} images, 3x32x32, norm 1.01, {draws} draws of noise each"
     settings = {"Optimal": alone, "Linear (1M)": linear, "ResNet-101": deep}
@@ -40,7 +44,8 @@ def run(scale: Scale) -> Sequence[Finding | Drawing]:
         *compared("Figure 5, Optimal", alone, DIMENSION, pictures),
         *compared("Figure 5, Linear (1M)", linear, DIMENSION, f"{pictures}, rescaled by the norm"),
         *compared("Figure 5, ResNet-101", deep, DIMENSION, f"{fewer}, rescaled by the norm"),
-        replayed("Figure 5, ResNet-101", again, f"{len(again.gradient_norms)} images"),
+        against_whole("Figure 5, ResNet-101", REPLAYED, again, f"{len(few)} images"),
+        against_whole("Figure 5, ResNet-101", DIRECTED, directed, fewer),
         Drawing("figure5.png", partial(draw, settings, DIMENSION)),
     ]
 

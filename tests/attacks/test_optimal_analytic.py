@@ -99,6 +99,18 @@ def test_riess2025_figure_2_caption_has_clipping_the_wrong_way_round():
         assert triggered == (neurons >= (clip / 1.01) ** 2)
 
 
+@pytest.mark.parametrize("clip", [0.2, 1.0, 5.0])
+def test_riess2025_mu_is_one_over_the_noise_multiplier(clip):
+    # Section II-B has mu = sensitivity/sigma beside noise of deviation sigma times sensitivity. The likelihood ratio
+    # test between a release with and one without the record is the attack that mu describes.
+    noise, prior = 0.8, 0.3
+    power = stats.norm.sf(stats.norm.isf(prior, scale=noise * clip), loc=clip, scale=noise * clip)
+    assert power == pytest.approx(stats.norm.cdf(stats.norm.ppf(prior) + 1 / noise))
+    assert rr.success_upper_bound(Gaussian(noise, clip), prior_success=prior).value == pytest.approx(power, abs=1e-9)
+    printed = stats.norm.cdf(stats.norm.ppf(prior) + clip / noise)
+    assert clip == 1.0 or abs(printed - power) > 0.05
+
+
 def test_averages_of_matched_updates_have_a_fraction_of_the_variance():
     targets, noise, updates = two_by_two(120), 0.5, 4
     attack = optimal_analytic()
@@ -141,6 +153,11 @@ def test_beside_a_model_the_replayed_clip_factor_keeps_the_estimate_unbiased_whe
     bias = ((1.01 / wholes - 1) * 1.01) ** 2 / 4
     assert biased.mean() == pytest.approx((bias + (noise * 1.01) ** 2).mean(), rel=0.05)
     assert biased.mean() > 5 * errors.mean()
+    directed, _ = attacked(optimal_analytic(estimate=known_norm()), planted, targets, defense, threat=threat)
+    # the direction at the known norm has no noise along the record: 3 of 4 parts, with no scale at all
+    assert directed.mean() == pytest.approx(
+        0.75 * (noise * wholes).mean() ** 2, rel=5 * math.sqrt(2 / 3 / len(targets))
+    )
 
 
 @given(seed=st.integers(0, 1000), neurons=st.integers(1, 20), features=st.integers(1, 30), clip=st.floats(0.01, 100.0))

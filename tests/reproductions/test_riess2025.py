@@ -11,11 +11,13 @@ from reproductions.riess2025.figure2 import NEURONS, attacked, draw
 from reproductions.riess2025.figure4 import (
     NOISES,
     NORM,
+    REPLAYED,
+    against_whole,
+    along_the_row,
     by_the_norm,
     compared,
     linear_beside,
     measured,
-    replayed,
     scaled,
     two_by_two,
 )
@@ -66,7 +68,10 @@ def test_a_gradient_beside_biases_what_is_rescaled_by_the_norm_and_not_what_is_r
     expected = (np.array(NOISES) * whole) ** 2
     # 30 records of chi-square with 4 degrees: relative standard error .13
     np.testing.assert_allclose(again.mse.mean(1), expected, rtol=0.6)
-    assert replayed("name", again, "remark").what.endswith("G 2.24 to 2.24")
+    assert "G 2.24 to 2.24, rescaled" in against_whole("name", REPLAYED, again, "remark").what
+    directed = measured(along_the_row(), Beside(), targets)
+    # the noise along the record is gone, 3 of 4 parts are left; 30 records of 3 degrees: relative standard error .15
+    np.testing.assert_allclose(directed.mse.mean(1)[:2], 0.75 * expected[:2], rtol=0.6)
 
 
 def test_more_neurons_make_a_clear_picture_of_an_obscured_one(tmp_path):

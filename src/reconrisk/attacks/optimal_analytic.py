@@ -139,8 +139,9 @@ def optimal_analytic(
     not, the variance is :math:`(\sigma C)^2 / M`, which is larger, and the status says so.
     Edge cases: beside a user's model clipping acts on the whole gradient, of norm G. The replayed scale allows for it,
     given the label or a model it can be inferred from: the estimate stays unbiased up to what noise does to the replay,
-    at a variance of :math:`(\sigma G)^2 / M`. riess2025 rescales by the norm of the record alone, a bias that shows
-    where noise is small.
+    at a variance of :math:`(\sigma G)^2 / M`. Beside a network whose G varies fast, such as ResNet-101, the direction
+    at the known norm, :func:`known_norm`, is better. riess2025 rescales by the norm of the record alone, a bias that
+    shows where noise is small.
     The estimate is cut to the data range; the law is for wide ones.
     Reference: Theorem IV.1, riess2025, corrected; equation 16 has the ratio of norms unsquared.
 
