@@ -5,6 +5,7 @@ shape, records first. Scores are float64, computed on float64 copies of any real
 """
 
 from reconrisk.metrics.candidates import identification, identification_rate
+from reconrisk.metrics.columns import ColumnScore, ColumnScores, score_columns
 from reconrisk.metrics.elementwise import mse, ncc, psnr
 from reconrisk.metrics.judge import judge_kl
 from reconrisk.metrics.leakage import relative_leakage
@@ -15,6 +16,8 @@ from reconrisk.metrics.scoring import Exposed, Scores, score
 from reconrisk.metrics.structural import ssim
 
 __all__ = [
+    "ColumnScore",
+    "ColumnScores",
     "Exposed",
     "NearestNeighbours",
     "Scores",
@@ -30,5 +33,6 @@ __all__ = [
     "psnr",
     "relative_leakage",
     "score",
+    "score_columns",
     "ssim",
 ]
