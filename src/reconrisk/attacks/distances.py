@@ -13,6 +13,8 @@ from reconrisk.core.validation import check_positive
 
 Released = Mapping[str, Tensor]
 
+_ROUNDING = 100  # units of precision of the whole update that rounding may leave in one of its tensors
+
 
 class Distance(Protocol):
     """From a candidate release and the observed one, whitened and masked alike, to one number."""
@@ -69,7 +71,8 @@ class LayerwiseCosine:
 
     ``ratio`` is rho: below 1 the first layers, which see the record, weigh more.
 
-    Edge cases: tensors that are zero in the observation do not enter.
+    Edge cases: tensors that are zero in the observation up to rounding do not enter, such as the gradient of a bias
+    before batch norm in train mode, which is rounding alone.
 
     >>> one, other = {"a": torch.tensor([1.0, 0.0])}, {"a": torch.tensor([0.0, 1.0])}
     >>> float(LayerwiseCosine()(one, other))
@@ -83,11 +86,13 @@ class LayerwiseCosine:
 
     def __call__(self, candidate: Released, observed: Released) -> Tensor:
         """The weighted mean over tensors."""
-        cosine = Cosine()
-        weights = {name: self.ratio**place for place, name in enumerate(observed)}
-        terms = [weights[name] * cosine({name: candidate[name]}, {name: value}) for name, value in observed.items()]
-        used = [weights[name] * value.any() for name, value in observed.items()]
-        return _total(term * value.any() for term, value in zip(terms, observed.values(), strict=True)) / _total(used)
+        total = squares(observed)
+        least = (_ROUNDING * torch.finfo(total.dtype).eps) ** 2 * total
+        weights, terms = [], []
+        for place, (name, value) in enumerate(observed.items()):
+            weights.append(self.ratio**place * (value.square().sum() > least).to(total.dtype))
+            terms.append(weights[-1] * Cosine()({name: candidate[name]}, {name: value}))
+        return _total(terms) / _total(weights)
 
 
 @dataclass(frozen=True)
