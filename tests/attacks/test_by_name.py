@@ -28,7 +28,7 @@ BELIEFS = {
 
 def test_every_public_attack_has_its_name():
     callables = {name for name in rr.attacks.__all__ if callable(getattr(rr.attacks, name))}
-    assert callables - ESTIMATES == set(ATTACKS)
+    assert callables - ESTIMATES <= set(ATTACKS)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -6,6 +6,7 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.audit.rebuild import rebuild
+from reconrisk.core.columns import CategoricalColumn, NumericColumn
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
@@ -188,6 +189,22 @@ def test_images_have_a_similarity():
     assert list(scores) == ["psnr", "ssim", "mse"]
     assert scores["ssim"].values[0] == pytest.approx(1, abs=1e-4)
     assert scores["ssim"].guess[0] < 0.5
+
+
+def test_columns_of_tables_are_scored_in_their_unit():
+    columns = (NumericColumn("age", low=20, high=40, start=0), CategoricalColumn("sex", ("F", "M"), start=1))
+    inputs = torch.tensor([[0.5, 1.0, 0.0], [0.0, 0.0, 1.0], [0.25, 0.0, 1.0], [0.25, 1.0, 0.0], [1.0, 0.0, 1.0]])
+    table = Dataset("table", inputs, torch.tensor([0, 1, 0, 1, 0]), columns=columns)
+    answer = torch.tensor([[0.5, 0.4, 0.6], [0.25, 0.2, 0.8]])
+    result = rebuild(Recorder([], answer), nn.Linear(3, 2), table, records=[0, 1], batch_size=2, rng=rng())
+    age, sex = result.report.columns
+    assert (age.name, age.right) == ("age", (True, False))
+    assert age.error == pytest.approx((0.0, 5.0))
+    assert (age.typical_right, age.typical_error) == (0.0, 5.0)  # the median of 0.25, 0.25 and 1 is off by a quarter
+    assert (sex.name, sex.right, sex.error, sex.typical_right) == ("sex", (False, True), (), 0.5)
+    assert rr.from_json(rr.to_json(result.report)) == result.report
+    alone = rebuild(Recorder([]), nn.Linear(3, 2), table, records=range(5), rng=rng()).report
+    assert alone.columns[0].typical_right is None
 
 
 def test_metrics_are_those_that_are_stated():

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from reconrisk.audit.rebuild_report import MetricScores, RebuildReport
+from reconrisk.audit.rebuild_report import MetricScores, RebuildReport, RebuiltColumn
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
 from reconrisk.core.serialization import from_json, to_json
@@ -103,6 +103,20 @@ def test_a_captured_update_has_neither_scores_nor_labels():
     assert "psnr" not in text
 
 
+def test_columns_of_a_table_have_a_line_each():
+    age = RebuiltColumn("age", (True, False, True), (0.0, 3.0, 0.0), 0.25, 6.5)
+    sex = RebuiltColumn("sex", (True, True, True), typical_right=0.5)
+    alone = RebuiltColumn("kind", (False, True, True))
+    report = made(shape=(3,), columns=(age, sex, alone))
+    assert from_json(to_json(report)) == report
+    lines = [line.split() for line in str(report).splitlines()]
+    assert ["age", "66.7%", "1", "25.0%", "6.5"] in lines
+    assert ["sex", "100.0%", "50.0%"] in lines
+    assert ["kind", "66.7%"] in lines
+    with pytest.raises(InvalidInput, match="one per record, or none"):
+        RebuiltColumn("age", (True, False), (1.0,))
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -112,6 +126,7 @@ def test_a_captured_update_has_neither_scores_nor_labels():
         {"objective": (1.0,)},
         {"inferred": ("dog",)},
         {"scores": (MetricScores("m", "m", True, (1.0,), (1.0,)),)},
+        {"columns": (RebuiltColumn("age", (True,)),)},
         {"version": 2},
     ],
 )

@@ -39,6 +39,7 @@ SEARCH = {
     "idlg": ["--steps", "3"],
     "inverting_gradients": ["--steps", "3"],
     "grad_inversion": ["--steps", "3"],
+    "span_inversion": ["--steps", "3"],
     "gauss_newton": ["--steps", "2"],
     "imprint": ["--setting", "bins=32"],
     "trap_weights": ["--setting", "neurons=50"],
@@ -156,7 +157,10 @@ def test_tables_are_attacked_without_a_picture(work):
     result = run("inverting_gradients", *words, "--steps", "5")
     assert "picture   not drawn: the records are no images" in result.output
     assert sorted(path.name for path in (work / "attack-report").iterdir()) == ["attack.json", "attack.safetensors"]
-    assert "tabular" in report(work / "attack-report").settings
+    found = report(work / "attack-report")
+    assert "tabular" in found.settings
+    assert [column.name for column in found.columns][:2] == ["mean radius", "mean texture"]
+    assert re.search(r"^mean radius +\d", result.output, re.MULTILINE)
 
 
 def test_a_planted_layer_needs_no_model(work):

@@ -27,6 +27,7 @@ from reconrisk.attacks.grad_inversion import grad_inversion
 from reconrisk.attacks.imprint import imprint
 from reconrisk.attacks.inverting_gradients import inverting_gradients
 from reconrisk.attacks.optimal_analytic import optimal_analytic
+from reconrisk.attacks.span_inversion import span_inversion
 from reconrisk.attacks.trap_weights import trap_weights
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Attack
@@ -39,6 +40,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = {
         idlg,
         inverting_gradients,
         grad_inversion,
+        span_inversion,
         gauss_newton,
         analytic,
         optimal_analytic,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reconrisk.attacks.baselines import constant_guess
 from reconrisk.audit.beliefs import Beliefs, attack_with_beliefs
 from reconrisk.audit.client import Client, client_for
-from reconrisk.audit.rebuild_report import MetricScores, RebuildReport
+from reconrisk.audit.rebuild_report import MetricScores, RebuildReport, RebuiltColumn
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.metric import Metric
@@ -21,6 +21,7 @@ from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr, score, ssim
+from reconrisk.metrics.columns import score_columns
 from reconrisk.releases.observe import observe
 from reconrisk.releases.state import LossFunction
 
@@ -104,7 +105,9 @@ def rebuild(
         batch_size=size,
         seed=rng.initial_seed(),
     )
-    return Rebuilt(report, torch.cat([update.estimates for update in updates]), chosen.inputs[:done])
+    estimates, targets = torch.cat([update.estimates for update in updates]), chosen.inputs[:done]
+    columns = _columns(estimates, targets, dataset, beliefs.public)
+    return Rebuilt(replace(report, columns=columns), estimates, targets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,6 +247,24 @@ def _report(
         scores=tuple(_scores(metric, updates) for metric in run.metrics),
         accounts=tuple(update.account for update in updates),
         seed=seed,
+    )
+
+
+def _columns(estimates: Tensor, targets: Tensor, dataset: Dataset, public: Dataset | None) -> tuple[RebuiltColumn, ...]:
+    """How well each column of a table was rebuilt, beside what is typical of other records."""
+    if dataset.columns is None:
+        return ()
+    reference = None if public is None else public.inputs
+    scores = score_columns(estimates, targets, dataset.columns, reference=reference, in_order=True)
+    return tuple(
+        RebuiltColumn(
+            name=name,
+            right=tuple(column.right.tolist()),
+            error=() if column.error is None else tuple(column.error.tolist()),
+            typical_right=None if column.guess is None else column.guess.accuracy,
+            typical_error=None if column.guess is None else column.guess.mean_error,
+        )
+        for name, column in scores.items()
     )
 
 

@@ -41,6 +41,33 @@ class MetricScores:
 
 @serializable
 @dataclass(frozen=True)
+class RebuiltColumn:
+    """How well one column of a table was rebuilt: ``right`` per record, and the ``error`` of numbers in their unit.
+
+    ``typical_right`` is the share, ``typical_error`` the mean error, of who guesses what is typical of other records:
+    None where there are none, and no error for categories.
+    """
+
+    name: str
+    right: tuple[bool, ...]
+    error: tuple[float, ...] = ()
+    typical_right: float | None = None
+    typical_error: float | None = None
+
+    def __post_init__(self) -> None:
+        check_not_empty("right", self.right)
+        if len(self.error) not in (0, len(self.right)):
+            raise refuse("len(error)", len(self.error), f"to be {len(self.right)}, one per record, or none")
+
+    def __str__(self) -> str:
+        """Shares of right values and mean errors, of the attack and of what is typical."""
+        error = sum(self.error) / len(self.error) if self.error else None
+        mine = f"{_share(sum(self.right) / len(self.right))}{_error(error)}"
+        return f"{self.name[:24]:<24}{mine} {_share(self.typical_right)}{_error(self.typical_error)}".rstrip()
+
+
+@serializable
+@dataclass(frozen=True)
 class RebuildReport:
     """How an attack by name or by hand went on each of some records, with everything it depends on.
 
@@ -48,7 +75,7 @@ class RebuildReport:
     with), ``objective`` (the attacker's own, lower is better) and the values of ``scores`` are in one order; estimates
     were matched to the records of their update, since its order is lost. ``accounts`` has one entry per update. A
     captured update has no records to score against: ``scores`` is then empty, and ``labels`` are question marks.
-    ``requested`` is larger than the number of records if the attack was interrupted.
+    ``requested`` is larger than the number of records if the attack was interrupted. ``columns`` are those of a table.
     """
 
     attack: str
@@ -70,6 +97,7 @@ class RebuildReport:
     scores: tuple[MetricScores, ...]
     accounts: tuple[Account, ...]
     seed: int
+    columns: tuple[RebuiltColumn, ...] = ()
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -79,6 +107,7 @@ class RebuildReport:
         check_whole("requested", self.requested, minimum=len(self.records))
         columns = {name: getattr(self, name) for name in _PER_RECORD}
         columns |= {score.name: score.values for score in self.scores}
+        columns |= {column.name: column.right for column in self.columns}
         for name, column in columns.items():
             if len(column) != len(self.records):
                 raise refuse(f"len({name})", len(column), f"to be {len(self.records)}, one per record")
@@ -98,7 +127,8 @@ class RebuildReport:
 
     def __str__(self) -> str:
         """What was attacked, a line per record, the best rebuilt, and how the attacks ended."""
-        return "\n".join([*self._heading(), "", *self._table(), "", *self._best(), *self._endings()])
+        parts = (self._heading(), self._table(), self._columns(), (*self._best(), *self._endings()))
+        return "\n\n".join(text for text in ("\n".join(part) for part in parts) if text)
 
     def _heading(self) -> Iterator[str]:
         values = " x ".join(str(side) for side in self.shape)
@@ -133,6 +163,11 @@ class RebuildReport:
         used = f" {inferred[:10]:<10}" if self.inferred and Knows.LABELS not in self.threat.knows else ""
         return f"{record:>8}{shared}  {label[:10]:<10}{used}{metrics}{objective:>12}"
 
+    def _columns(self) -> Iterator[str]:
+        if self.columns:
+            yield f"{'column':<24}{'right':>8}{'error':>11}{'typical':>9}{'error':>11}"
+            yield from map(str, self.columns)
+
     def _best(self) -> Iterator[str]:
         for score in self.scores:
             values = sum(score.values) / len(score.values), sum(score.guess) / len(score.guess)
@@ -153,3 +188,11 @@ class RebuildReport:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _share(value: float | None) -> str:
+    return f"{'':>8}" if value is None else f"{value:>8.1%}"
+
+
+def _error(value: float | None) -> str:
+    return f"{'':>11}" if value is None else f"{value:>11.4g}"

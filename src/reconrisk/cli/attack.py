@@ -31,6 +31,7 @@ SENTENCES = {
     "idlg": "The same with labels read off the gradient first.",
     "inverting_gradients": "Cosine, signs, total variation: any network.",
     "grad_inversion": "Batch norm statistics, restarts that agree.",
+    "span_inversion": "Cosine within what a first linear layer spans.",
     "gauss_newton": "Maximum likelihood by second order: smooth, or noisy.",
     "analytic": "Solves a linear layer on the record: one per update.",
     "optimal_analytic": "A planted layer whose gradient is the record.",
