@@ -132,15 +132,16 @@ class LBFGS:
         """One step along the quasi-Newton direction, halved until it helps."""
         del progress
         here, slope = _flat(point.variables), _flat(point.gradients)
-        direction = -_inverse_hessian_times(memory, slope)
+        newton, curved = _inverse_hessian_times(memory, slope)
+        direction = -newton
         descent = (direction * slope).sum(1)
         downhill = descent < 0
         direction = torch.where(downhill[:, None], direction, -slope)
         descent = torch.where(downhill, descent, -slope.square().sum(1))
-        if not memory.steps:  # the first step has no scale: at most a hundredth of the range in the mean
-            limit = 0.05 * math.sqrt(direction.shape[1]) / direction.norm(dim=1).clamp_min(1e-30)
-            shrink = limit.clamp_max(1.0)
-            direction, descent = direction * shrink[:, None], descent * shrink
+        # without curvature a step has no scale: at most a twentieth of the range in the mean
+        limit = 0.05 * math.sqrt(direction.shape[1]) / direction.norm(dim=1).clamp_min(1e-30)
+        shrink = torch.where(curved, torch.ones_like(limit), limit.clamp_max(1.0))
+        direction, descent = direction * shrink[:, None], descent * shrink
         length = torch.ones_like(point.values)
         best = point
         settled = torch.zeros_like(point.values, dtype=torch.bool)
@@ -155,11 +156,12 @@ class LBFGS:
         return best, self._remembered(memory, best, here, slope, settled)
 
     def _remembered(self, memory: _Curvature, best: Point, here: Tensor, slope: Tensor, moved: Tensor) -> _Curvature:
-        if not bool(moved.any()):
-            return _Curvature()
+        if not bool(moved.all()):  # what is stuck forgets its curvature; zero pairs change nothing
+            kept = moved[:, None].to(here.dtype)
+            memory = _Curvature([kept * past for past in memory.steps], [kept * past for past in memory.changes])
         step, change = _flat(best.variables) - here, _flat(best.gradients) - slope
         curved = (step * change).sum(1) > 1e-10 * step.norm(dim=1) * change.norm(dim=1)
-        step, change = step * curved[:, None], change * curved[:, None]  # zero pairs change nothing
+        step, change = step * curved[:, None], change * curved[:, None]
         keep = slice(-self.memory + 1, None) if self.memory > 1 else slice(0, 0)
         return _Curvature([*memory.steps[keep], step], [*memory.changes[keep], change])
 
@@ -178,8 +180,8 @@ def chosen(which: Tensor, new: Point, old: Point) -> Point:
     )
 
 
-def _inverse_hessian_times(memory: _Curvature, vector: Tensor) -> Tensor:
-    """The two-loop recursion, for every restart; pairs that are zero have no weight."""
+def _inverse_hessian_times(memory: _Curvature, vector: Tensor) -> tuple[Tensor, Tensor]:
+    """The two-loop recursion for every restart, and which restarts have curvature; pairs of zeros have no weight."""
     tiny = torch.finfo(vector.dtype).tiny
     weights = []
     for step, change in zip(reversed(memory.steps), reversed(memory.changes), strict=True):
@@ -187,15 +189,16 @@ def _inverse_hessian_times(memory: _Curvature, vector: Tensor) -> Tensor:
         weight = torch.where(inner > 0, (step * vector).sum(1) / inner.clamp_min(tiny), 0.0)
         vector = vector - weight[:, None] * change
         weights.append((weight, inner))
-    if memory.steps:
-        step, change = memory.steps[-1], memory.changes[-1]
-        inner = (step * change).sum(1)
-        scale = torch.where(inner > 0, inner / change.square().sum(1).clamp_min(tiny), 1.0)
-        vector = scale[:, None] * vector
-    for (weight, inner), step, change in zip(reversed(weights), memory.steps, memory.changes, strict=True):
+    weights.reverse()
+    scale, curved = torch.ones_like(vector[:, 0]), torch.zeros_like(vector[:, 0], dtype=torch.bool)
+    for (_, inner), change in zip(weights, memory.changes, strict=True):  # the newest pair that is not zero
+        scale = torch.where(inner > 0, inner / change.square().sum(1).clamp_min(tiny), scale)
+        curved = curved | (inner > 0)
+    vector = scale[:, None] * vector
+    for (weight, inner), step, change in zip(weights, memory.steps, memory.changes, strict=True):
         other = torch.where(inner > 0, (change * vector).sum(1) / inner.clamp_min(tiny), 0.0)
         vector = vector + (weight - other)[:, None] * step
-    return vector
+    return vector, curved
 
 
 def _flat(variables: Variables) -> Tensor:
