@@ -84,7 +84,7 @@ def test_long_lists_end_in_the_report():
 def test_each_kind_of_ending_is_told_with_its_number():
     text = str(made(3, statuses=(DONE, LOST, DONE)))
     assert "status    converged: settled. (2 updates; this is 0)" in text
-    assert "status    not applicable: no neuron is active. Attack the other layers. (1 updates; this is 1)" in text
+    assert "status    not applicable: no neuron is active. Attack the other layers. (1 update; this is 1)" in text
     assert "cost      4.5 s, 21 evaluations of the release" in text
 
 

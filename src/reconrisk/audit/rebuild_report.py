@@ -179,7 +179,7 @@ class RebuildReport:
         endings = [account.status.ending for account in self.accounts]
         for ending in dict.fromkeys(endings):
             first = endings.index(ending)
-            several = f" ({endings.count(ending)} updates; this is {first})" if len(endings) > 1 else ""
+            several = f" ({_counted(endings.count(ending), 'update')}; this is {first})" if len(endings) > 1 else ""
             yield f"status    {self.accounts[first].status}{several}"
         seconds = sum(account.cost.seconds for account in self.accounts)
         evaluations = sum(account.cost.evaluations for account in self.accounts)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FAILED = 1
 """The exit code where an attack diverged or does not apply: its estimates say nothing about its strength."""
 
+_ERASE = "\r\x1b[K"  # what stands on the line of the cursor
+
 SENTENCES = {
     "dlg": "Squared error, L-BFGS, soft labels: smooth networks.",
     "idlg": "The same with labels read off the gradient first.",
@@ -207,7 +209,7 @@ def _counter() -> Callable[[int, int], None] | None:
 
     def count(done: int, total: int) -> None:
         text = f"{done} of {total} updates are done" if 1 < total != done else ""
-        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.write(f"{_ERASE}{text}")
         sys.stderr.flush()
 
     return count
@@ -218,6 +220,8 @@ def _finish(out: Path, rebuilt: Rebuilt) -> None:
     from reconrisk.reports.rebuild import write_rebuilt
 
     written = write_rebuilt(out, rebuilt)
+    if sys.stderr.isatty():
+        sys.stderr.write(_ERASE)  # an interrupted run leaves the count of updates behind
     typer.echo(f"{rebuilt.report}\n")
     for what, path in zip(("report", "estimates", "picture"), written, strict=False):
         typer.echo(f"{what:<9} {path.resolve()}")
