@@ -56,6 +56,7 @@ from .integrations.leakage_summary import LeakageSummary as LeakageSummary
 from .integrations.scikit_learn import information_from_estimator as information_from_estimator
 from .integrations.torch_linear import information_from_linear as information_from_linear
 from .metrics.scoring import score as score
+from .releases.captured import observe_captured as observe_captured
 from .releases.clipping import HardClip as HardClip
 from .releases.clipping import SmoothClip as SmoothClip
 from .releases.fisher import fisher_diagonal as fisher_diagonal

@@ -98,7 +98,7 @@ class LocalUpdateRelease(Release):
         training = TrainingMap(
             self.model,
             self.loss_fn,
-            _rule(self.optimizer, self.learning_rate),
+            update_rule(self.optimizer, self.learning_rate),
             steps=len(batches),
             batches=None if everything else batches,
             parameters=self.parameters,
@@ -153,7 +153,8 @@ def consecutive_batches(
     return [one_pass[number % len(one_pass)] for number in range(check_whole("steps", steps))]
 
 
-def _rule(optimizer: UpdateRule | None, learning_rate: float | None) -> UpdateRule:
+def update_rule(optimizer: UpdateRule | None, learning_rate: float | None) -> UpdateRule:
+    """The stated rule, or plain SGD of this learning rate; exactly one must be given."""
     if optimizer is not None and learning_rate is None:
         return optimizer
     if optimizer is None and learning_rate is not None:

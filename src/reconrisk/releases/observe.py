@@ -55,7 +55,7 @@ def observe(
     tensor([0])
     """
     _check_range(release.inputs, data_range)
-    sent: Mapping[str, Tensor] = release.value()
+    sent: Mapping[str, Tensor] = _released(release)
     forward, knows = release.forward, threat.knows
     noise_std = kept = None
     if defense is not None:
@@ -123,6 +123,15 @@ def _batch_statistics(release: Release) -> dict[str, Tensor] | None:
             channels = values.transpose(0, 1).flatten(1)
             statistics |= {f"{name}.mean": channels.mean(1), f"{name}.var": channels.var(1, unbiased=False)}
     return statistics or None
+
+
+def _released(release: Release) -> dict[str, Tensor]:
+    try:
+        return release.value()
+    except IndexError as error:  # torch's word for a label beyond the outputs
+        largest, smallest = int(release.labels.max()), int(release.labels.min())
+        found = smallest if smallest < 0 else largest
+        raise refuse("labels", found, f"to be classes of the model: {error}", "Count classes from 0.") from error
 
 
 def _check_range(inputs: Tensor, data_range: tuple[float, float]) -> None:
