@@ -40,8 +40,10 @@ class NoisyRelease:
         """The clipping alone."""
         if self.clip_norm is None:
             return dict(released)
-        norm = torch.stack([tensor.square().sum() for tensor in released.values()]).sum().sqrt()
-        factor = torch.minimum(torch.ones_like(norm), self.clip_norm / norm.clamp_min(torch.finfo(norm.dtype).tiny))
+        square = torch.stack([tensor.square().sum() for tensor in released.values()]).sum()
+        factor = (
+            self.clip_norm / square.clamp_min(self.clip_norm**2).sqrt()
+        )  # no square root near zero to differentiate
         return {name: tensor * factor for name, tensor in released.items()}
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor]:

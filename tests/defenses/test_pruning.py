@@ -1,0 +1,32 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import reconrisk as rr
+from reconrisk.defenses import prune_smallest
+
+
+@given(share=st.floats(0, 0.99))
+def test_the_largest_values_stay_and_the_stated_share_goes(share):
+    values = torch.randn(500, generator=torch.Generator().manual_seed(0))
+    clean = {"a": values[:300].view(30, 10), "b": values[300:]}
+    defense = prune_smallest(share)
+    sent = defense(clean, rng=torch.Generator())
+    after = torch.cat([value.flatten() for value in sent.values()])
+    assert int((after == 0).sum()) == int(share * 500)
+    kept = after != 0
+    assert torch.equal(after[kept], values[kept])
+    assert float(values[kept].abs().min()) >= float(values[~kept].abs().max() if bool((~kept).any()) else 0)
+    mask = defense.kept(sent)
+    assert torch.equal(torch.cat([value.flatten() for value in mask.values()]), kept)
+    assert defense.noise_std(sent) is None
+    assert defense.mechanism is None
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, math.nan])
+def test_shares_that_are_none_are_refused(share):
+    with pytest.raises(rr.InvalidInput, match="share"):
+        prune_smallest(share)
