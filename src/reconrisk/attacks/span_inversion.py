@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.analytic_layer import LayerGradient, read_layer
-from reconrisk.attacks.distances import Cosine
+from reconrisk.attacks.distances import Cosine, SquaredError
 from reconrisk.attacks.matching import GradientMatching
 from reconrisk.attacks.parametrizations import Parametrization, Values
 from reconrisk.attacks.regularizers import Penalty
-from reconrisk.attacks.updates import Adam
+from reconrisk.attacks.updates import LBFGS, Adam
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.validation import check_nonnegative, check_probability, refuse
 
+_EXACT = 1e-12  # of a relative squared error: float32 gradients do not get nearer
+_PATIENCE = 40  # steps of L-BFGS without a gain
 _GAP = 0.1  # singular values: the angle between what the gradient and the records span is of this order
 
 
@@ -80,6 +82,7 @@ def span_inversion(
     steps: int = 1000,
     restarts: int = 1,
     span: float = 3.0,
+    smooth: bool = False,
     learning_rate: float = 0.03,
     seconds: float | None = None,
     patience: int | None = None,
@@ -87,8 +90,9 @@ def span_inversion(
 ) -> GradientMatching:
     """Invert the gradient of a network that begins with a linear layer, within what the gradient of that layer spans.
 
-    Cosine between gradients and Adam on signs, as :func:`inverting_gradients`, with :class:`FirstLayerSpan` of weight
-    ``span``: fewer than a dozen records of a table come back whole, where the cosine alone loses their numbers.
+    Cosine between gradients and Adam on signs, as :func:`inverting_gradients`, or for ``smooth`` activations squared
+    error and L-BFGS, as :func:`idlg`; with :class:`FirstLayerSpan` of weight ``span``. Where the gradient alone is
+    nearly the same for other records, as with close numbers in a table, the span tells them apart.
 
     Assumes: fewer records than neurons; little or no noise.
     Edge cases: as :class:`GradientMatching`; a network without such a layer is refused unless ``span=0``.
@@ -100,14 +104,15 @@ def span_inversion(
     """
     return GradientMatching(
         name="span_inversion",
-        distance=Cosine(),
-        update=Adam(learning_rate, signed=True, schedule="steps"),
+        distance=SquaredError() if smooth else Cosine(),
+        update=LBFGS() if smooth else Adam(learning_rate, signed=True, schedule="steps"),
         steps=steps,
         regularizers=(FirstLayerSpan(span),),
         parametrization=Values() if parametrization is None else parametrization,
         restarts=restarts,
         seconds=seconds,
-        patience=patience,
+        patience=_PATIENCE if smooth and patience is None else patience,
+        tolerance=_EXACT if smooth else 0.0,
     )
 
 

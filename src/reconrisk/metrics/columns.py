@@ -157,7 +157,7 @@ def score_columns(
     """
     values = estimates.estimates if isinstance(estimates, Reconstruction) else estimates
     check_probability("tolerance", tolerance)
-    _check_targets(targets, columns)
+    _check_rows("targets", targets, columns)
     if not isinstance(values, Tensor) or values.ndim == 0 or len(values):  # none at all are scored, as missing
         check_same_records("estimates", check_records("estimates", values), "targets", targets)
     if in_order:
@@ -174,11 +174,11 @@ def score_columns(
     return ColumnScores(scores, tolerance, matched)
 
 
-def _check_targets(targets: Tensor, columns: Sequence[Column]) -> None:
-    check_finite_records("targets", targets)
-    check_layout(columns, tuple(targets.shape[1:]), "shape of a target")
+def _check_rows(name: str, records: Tensor, columns: Sequence[Column]) -> None:
+    check_finite_records(name, records)
+    check_layout(columns, tuple(records.shape[1:]), f"{name}.shape[1:]")
     for column in columns:
-        block = targets[:, column.coordinates]
+        block = records[:, column.coordinates]
         if isinstance(column, CategoricalColumn):
             bad = (block.sum(1) != 1) | (block.amax(1) != 1)
             condition = "to be one-hot"
@@ -188,7 +188,7 @@ def _check_targets(targets: Tensor, columns: Sequence[Column]) -> None:
         if bool(bad.any()):
             place = int(bad.nonzero()[0])
             remedy = "Pass records encoded as load_dataset does."
-            raise refuse(f"targets[{place}] of column {column.name!r}", block[place].tolist(), condition, remedy)
+            raise refuse(f"{name}[{place}] of column {column.name!r}", block[place].tolist(), condition, remedy)
 
 
 def _points(records: Tensor, columns: Sequence[Column]) -> Tensor:
@@ -204,7 +204,7 @@ def _points(records: Tensor, columns: Sequence[Column]) -> Tensor:
 
 def _typical(reference: Tensor, columns: Sequence[Column]) -> Tensor:
     """The most common category and the median number: the best constant guesses for accuracy and absolute error."""
-    _check_targets(reference, columns)
+    _check_rows("reference", reference, columns)
     record = reference.double().quantile(0.5, dim=0, interpolation="lower")
     for column in columns:
         if isinstance(column, CategoricalColumn):
