@@ -5,6 +5,7 @@ from . import defenses as defenses
 from . import metrics as metrics
 from . import models as models
 from .accounting.events import mechanism_from_event as mechanism_from_event
+from .audit.captured import rebuild_captured as rebuild_captured
 from .audit.leakage import leakage as leakage
 from .audit.leakage_report import LeakageReport as LeakageReport
 from .audit.rebuild import Rebuilt as Rebuilt

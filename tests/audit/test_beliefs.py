@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ PRIOR = frozenset({Knows.PRIOR})
 
 
 def configured(name, settings=None, *, public=IMAGES, data=IMAGES, batch_size=1, clip_norm=None):
-    return attack_with_beliefs(name, settings or {}, Beliefs(public, data, batch_size, clip_norm))
+    beliefs = Beliefs(IMAGES.shape if data is None else data.shape, batch_size, public, data, clip_norm=clip_norm)
+    return attack_with_beliefs(name, settings or {}, replace(beliefs, columns=None if data is None else data.columns))
 
 
 def test_means_are_those_of_the_public_records():
@@ -107,3 +109,6 @@ def test_tables_are_searched_as_tables():
 def test_who_needs_other_records_says_so():
     with pytest.raises(InvalidInput, match="Expected records beside the attacked ones for class_mean"):
         configured("class_mean", public=None)
+    with pytest.raises(InvalidInput, match="Expected data for best_candidate"):
+        configured("best_candidate", data=None)
+    assert len(configured("class_mean", data=None)[0].means) == 6

@@ -170,6 +170,89 @@ def test_a_planted_layer_needs_no_model(work):
     assert report(work / "attack-report").model == "none"
 
 
+@pytest.fixture
+def captured(work):
+    """The gradient of a digit at a network of random weights, and the same as weights before and after."""
+    rng = torch.Generator().manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.Sigmoid(), nn.Linear(20, 10))
+    for value in net.parameters():
+        nn.init.uniform_(value, -1, 1, generator=rng)
+    digits = load_dataset("digits")
+    nn.functional.cross_entropy(net(digits.inputs[3:4]), digits.labels[3:4]).backward()
+    gradient = {name: value.grad for name, value in net.named_parameters()}
+    save_file(net.state_dict(), "before.safetensors")
+    save_file(gradient, "gradient.safetensors")
+    save_file({name: value - gradient[name] for name, value in net.state_dict().items()}, "after.safetensors")
+    save_file({**gradient, "3.bias": torch.full((10,), torch.nan)}, "nan.safetensors")
+    save_file({**gradient, "3.bias": torch.ones(9)}, "shape.safetensors")
+    save_file({"1.weight": gradient["1.weight"]}, "count.safetensors")
+    return ["--model", "tiny_nets:mlp", "--weights", "before.safetensors", "--input-shape", "1,8,8"]
+
+
+def test_a_captured_update_is_attacked_without_data(work, captured):
+    result = run("analytic", *captured, "--gradient", "gradient.safetensors")
+    assert result.exit_code == 0, result.output
+    target = load_dataset("digits").inputs[3:4]
+    torch.testing.assert_close(load_file(work / "attack-report" / "attack.safetensors")["estimates"], target)
+    found = report(work / "attack-report")
+    assert (found.scores, found.labels) == ((), ("?",))
+    with Image.open(work / "attack-report" / "attack.png") as picture:
+        assert picture.size == (480, 2 * 18 + 128 + 18 + 8)
+    weights = ["--before", "before.safetensors", "--after", "after.safetensors", "--learning-rate", "1"]
+    run("analytic", *captured, *weights, "--out", "step")
+    assert "change by 1 steps of SGD, learning rate 1" in report(work / "step").release
+    estimates = load_file(work / "step" / "attack.safetensors")["estimates"]
+    torch.testing.assert_close(estimates, target, rtol=0, atol=1e-3)  # differences of float32 weights
+
+
+def test_labels_noise_and_public_data_of_a_captured_update(work, captured):
+    words = [*captured[:4], "--gradient", "gradient.safetensors", "--data", "digits", "--labels", "3"]
+    run("class_mean", *words, "--noise-std", "0.1")
+    digits = load_dataset("digits")
+    mean = digits.inputs[digits.labels == 3].double().mean(0)
+    estimate = load_file(work / "attack-report" / "attack.safetensors")["estimates"][0]
+    torch.testing.assert_close(estimate.double(), mean, rtol=0, atol=1e-6)
+    found = report(work / "attack-report")
+    assert {item.value for item in found.threat.knows} == {"labels", "defense", "prior"}
+
+
+def test_a_model_by_name_is_built_for_the_shape_and_classes_stated(work):
+    save_file({"linear.weight": torch.ones(3, 4), "linear.bias": torch.ones(3)}, "gradient.safetensors")
+    words = ["constant_guess", "--model", "logistic", "--gradient", "gradient.safetensors", "--input-shape", "4"]
+    run(*words, "--classes", "3", "--data-range", "-1,3")
+    assert load_file(work / "attack-report" / "attack.safetensors")["estimates"].tolist() == [[1.0] * 4]
+    with pytest.raises(InvalidInput, match=r"Expected --classes: how many outputs logistic has."):
+        run(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gradient", "shape.safetensors"], "Expected gradient['3.bias'].shape=(9,) to be (10,)"),
+        (["--gradient", "count.safetensors"], "Missing: 1.bias, 3.weight, 3.bias"),
+        (["--gradient", "nan.safetensors"], "Expected released['3.bias'] to be finite"),
+        (["--gradient", "none.safetensors"], "There is no such file."),
+        (["--before", "before.safetensors"], "to be exactly one of the two"),
+        (["--gradient", "gradient.safetensors", "--labels", "10"], "Expected labels=10 to be from 0 to 9"),
+        (["--gradient", "gradient.safetensors", "--labels", "1,2"], "to have batch_size=1 entries"),
+        (["--gradient", "gradient.safetensors", "--labels", "known"], "Write --labels 3,5."),
+        (["--gradient", "gradient.safetensors", "--records", "3"], "Expected --records to be left out"),
+        (["--gradient", "gradient.safetensors", "--prune", "0.5"], "Expected --prune to be left out"),
+        (["--gradient", "gradient.safetensors", "--knows-norm"], "Expected --knows-norm to be left out"),
+        (["--gradient", "gradient.safetensors", "--input-shape", "64,64"], "takes records of shape (64, 64)"),
+        (["--gradient", "gradient.safetensors", "--data", "digits"], "Expected --input-shape to be left out for data"),
+        (["--gradient", "gradient.safetensors", "--data-range", "0"], "to be two numbers such as -1,1"),
+        (["--gradient", "gradient.safetensors", "--data-range", "1,0"], "to be (low, high) with low < high"),
+        ([], "Expected --data, the records whose updates are attacked, or a captured update."),
+    ],
+)
+def test_what_does_not_fit_a_captured_update_is_named_and_nothing_is_written(work, captured, words, message):
+    with pytest.raises((InvalidInput, InvalidFile)) as caught:
+        run("constant_guess", *captured, *words)
+    assert message in str(caught.value)
+    assert not (work / "attack-report").exists()
+
+
 def test_an_interrupted_run_writes_what_is_there_and_says_so(work, monkeypatch):
     step, calls = LBFGS.step, []
 
@@ -218,9 +301,9 @@ def test_help_does_not_load_torch():
         (["dlg", "--model", "tiny_nets:mpl"], "Did you mean mlp?"),
         (["dlg", "--model", "tiny_nets:table"], "takes records of shape (1, 8, 8), those of digits"),
         (["dlg", "--records", "1797"], "Expected records=1797 to be from 0 to 1796, the records of digits."),
-        (["dlg", "--records", ""], "to be numbers such as 0,3,8-15"),
+        (["dlg", "--records", ""], "to be whole numbers such as 0,3,8-15"),
         (["dlg", "--records", "5-3"], "the smaller first"),
-        (["dlg", "--records", "-1"], "to be numbers such as 0,3,8-15"),
+        (["dlg", "--records", "-1"], "to be whole numbers such as 0,3,8-15"),
         (["dlg", "--batch-size", "0"], "Expected batch_size=0 >= 1."),
         (["dlg", "--labels", "guessed"], "Expected labels='guessed' to be known or inferred."),
         (["dlg", "--clip-norm", "1"], "Expected --noise-multiplier and --clip-norm together"),
@@ -229,6 +312,8 @@ def test_help_does_not_load_torch():
         (["dlg", "--prune", "0.5", "--clip-norm", "1"], "Choose one defense."),
         (["dlg", "--prune", "1.5"], "Expected share=1.5 in [0, 1]."),
         (["dlg", "--local-steps", "3"], "Local training needs both, a gradient neither."),
+        (["dlg", "--noise-std", "1"], "Expected --noise-std to be left out for records"),
+        (["dlg", "--input-shape", "64"], "Expected --input-shape to be left out for data"),
         (["dlg", "--seed", "-1"], "Expected seed=-1 >= 0."),
         (["dlg", "--weights", "none.safetensors"], "There is no such file."),
         (["dlg", "--weights", "wrong.safetensors"], ": has shape (3,) where the model has (20,)."),

@@ -15,9 +15,11 @@ from reconrisk.attacks.by_name import attack_by_name, settings_of
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping
 from reconrisk.attacks.tabular import tabular
 from reconrisk.attacks.trap_weights import TrapWeights
+from reconrisk.core.columns import Column
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows
+from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 
 _LARGEST_LAYER = 2**26  # values of a planted layer: 256 MB of float32
@@ -29,13 +31,16 @@ Settings = dict[str, object]
 class Beliefs:
     """What an adversary may know before any update.
 
-    ``public`` holds records like those attacked, None if there are none; ``candidates`` are all that the attacked ones
-    may be. An update is of ``batch_size`` records, and ``clip_norm`` its largest norm where a known defense clips it.
+    The ``shape`` of a record is public, and so is what the ``columns`` of a table mean. ``public`` holds records like
+    those attacked, ``candidates`` all that the attacked ones may be; None if there are none. An update is of
+    ``batch_size`` records, and ``clip_norm`` its largest norm where a known defense clips it.
     """
 
-    public: Dataset | None
-    candidates: Dataset
-    batch_size: int
+    shape: tuple[int, ...]
+    batch_size: int = 1
+    public: Dataset | None = None
+    candidates: Dataset | None = None
+    columns: tuple[Column, ...] | None = None
     clip_norm: float | None = None
 
     def records(self, attack: str) -> Dataset:
@@ -47,17 +52,28 @@ class Beliefs:
         return self.public
 
 
+def configured_attack(
+    attack: str | Attack, settings: Mapping[str, object] | None, beliefs: Beliefs
+) -> tuple[Attack, frozenset[Knows]]:
+    """The attack of a name with settings and beliefs, or a configured one as it is; and what it knows by beliefs."""
+    if isinstance(attack, str):
+        return attack_with_beliefs(attack, dict(settings or {}), beliefs)
+    if settings:
+        raise refuse("settings", sorted(settings), "to be left out for a configured attack", "Configure it with them.")
+    return attack, frozenset()
+
+
 def attack_with_beliefs(name: str, settings: Settings, beliefs: Beliefs) -> tuple[Attack, frozenset[Knows]]:
     """The attack of this name with the settings given, the others from ``beliefs``, and what it knows by them.
 
     Guarantee: settings that are given stay as they are.
 
     >>> toy = Dataset("toy", torch.tensor([[0.0], [0.5], [1.0]]), torch.tensor([0, 1, 1]))
-    >>> attack_with_beliefs("class_mean", {}, Beliefs(toy, toy, batch_size=1))[0].means
+    >>> attack_with_beliefs("class_mean", {}, Beliefs(toy.shape, public=toy))[0].means
     tensor([[0.0000],
             [0.7500]])
     """
-    given = {**_layout(name, beliefs.candidates), **settings}
+    given = {**_layout(name, beliefs), **settings}
     believed = _BELIEFS[name](beliefs, given) if name in _BELIEFS else {}
     attack = attack_by_name(name, **{**believed, **given})
     used = bool(believed.keys() - given.keys())
@@ -68,18 +84,30 @@ def attack_with_beliefs(name: str, settings: Settings, beliefs: Beliefs) -> tupl
     return attack, frozenset({Knows.PRIOR}) if used else frozenset()
 
 
-def _layout(name: str, dataset: Dataset) -> Settings:
-    """What follows from the shape of the records and the meaning of their columns, which are public."""
+def name_of(attack: Attack) -> str:
+    """What the function that configured an attack is called, as far as that can be seen.
+
+    >>> name_of(attack_by_name("constant_guess"))
+    'constant_guess'
+    """
+    name = getattr(attack, "name", None)
+    return name if isinstance(name, str) else repr(attack).partition("(")[0]
+
+
+def _layout(name: str, beliefs: Beliefs) -> Settings:
+    """What follows from the shape of the records and the meaning of their columns."""
     known, settings = settings_of(name), Settings()
-    if "total_variation" in known and len(dataset.shape) != 3:
+    if "total_variation" in known and len(beliefs.shape) != 3:
         settings["total_variation"] = 0.0
-    if "parametrization" in known and dataset.columns is not None:
-        settings["parametrization"] = tabular(dataset.columns)
+    if "parametrization" in known and beliefs.columns is not None:
+        settings["parametrization"] = tabular(beliefs.columns)
     return settings
 
 
 def _candidates(beliefs: Beliefs, given: Settings) -> Settings:
     del given
+    if beliefs.candidates is None:
+        raise InvalidInput("Expected data for best_candidate: the records that the attacked one may be.")
     labels = beliefs.candidates.labels
     return {"candidates": beliefs.candidates.inputs, **({} if labels is None else {"labels": labels})}
 
@@ -93,8 +121,8 @@ def _class_means(beliefs: Beliefs, given: Settings) -> Settings:
     """A mean for each class of the data; that of all records for a class without public ones."""
     del given
     public = beliefs.records("class_mean")
-    labels, names = public.class_labels, beliefs.candidates.classes
-    classes = len(names) if names is not None else int(beliefs.candidates.class_labels.max()) + 1
+    labels, every = public.class_labels, public if beliefs.candidates is None else beliefs.candidates
+    classes = len(every.classes) if every.classes is not None else int(every.class_labels.max()) + 1
     sums = torch.zeros(classes, *public.shape, dtype=torch.float64).index_add_(0, labels, public.inputs.double())
     counts = torch.bincount(labels, minlength=classes).view(-1, *[1] * len(public.shape))
     means = torch.where(counts > 0, sums / counts.clamp_min(1), _mean(public.inputs).double())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import constant_guess
-from reconrisk.audit.beliefs import Beliefs, attack_with_beliefs
+from reconrisk.audit.beliefs import Beliefs, configured_attack, name_of
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.rebuild_report import MetricScores, RebuildReport, RebuiltColumn
 from reconrisk.core.defense import Defense
@@ -87,8 +87,9 @@ def rebuild(
     """
     chosen = _chosen(dataset, records)
     size = min(check_whole("batch_size", batch_size), len(chosen))
-    beliefs = Beliefs(_public(dataset, records, public), dataset, size, getattr(defense, "clip_norm", None))
-    configured, believed = _configured(attack, settings, beliefs)
+    others, clip_norm = _public(dataset, records, public), getattr(defense, "clip_norm", None)
+    beliefs = Beliefs(dataset.shape, size, others, dataset, dataset.columns, clip_norm)
+    configured, believed = configured_attack(attack, settings, beliefs)
     client = client_for(
         configured, model, chosen, loss_fn=loss_fn, steps=local_steps, learning_rate=local_learning_rate
     )
@@ -99,14 +100,14 @@ def rebuild(
         updates,
         run,
         chosen,
-        attack=attack if isinstance(attack, str) else _name(configured),
+        attack=attack if isinstance(attack, str) else name_of(configured),
         model=model_name or ("none" if model is None else type(model).__name__),
         records=tuple(int(record) for record in records)[:done],
         batch_size=size,
         seed=rng.initial_seed(),
     )
     estimates, targets = torch.cat([update.estimates for update in updates]), chosen.inputs[:done]
-    columns = _columns(estimates, targets, dataset, beliefs.public)
+    columns = _columns(estimates, targets, dataset, others)
     return Rebuilt(replace(report, columns=columns), estimates, targets)
 
 
@@ -197,16 +198,6 @@ def _public(dataset: Dataset, records: Sequence[int], public: Dataset | None) ->
     return dataset.subset(others.nonzero().squeeze(1)) if bool(others.any()) else None
 
 
-def _configured(
-    attack: str | Attack, settings: Mapping[str, object] | None, beliefs: Beliefs
-) -> tuple[Attack, frozenset[Knows]]:
-    if isinstance(attack, str):
-        return attack_with_beliefs(attack, dict(settings or {}), beliefs)
-    if settings:
-        raise refuse("settings", sorted(settings), "to be left out for a configured attack", "Configure it with them.")
-    return attack, frozenset()
-
-
 def _metrics(stated: Metric | Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...]:
     if stated is not None:
         return (stated,) if isinstance(stated, Metric) else tuple(stated)
@@ -288,9 +279,3 @@ def _words(dataset: Dataset, labels: Sequence[float]) -> tuple[str, ...]:
     if classes is not None:
         return tuple(classes[int(label)] if label < len(classes) else f"{label:g}" for label in labels)
     return tuple(" ".join(f"{number:g}" for number in torch.tensor(label).flatten().tolist()) for label in labels)
-
-
-def _name(attack: Attack) -> str:
-    """What the function that configured it is called, as far as that can be seen."""
-    name = getattr(attack, "name", None)
-    return name if isinstance(name, str) else repr(attack).partition("(")[0]

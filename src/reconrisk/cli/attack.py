@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -59,6 +59,14 @@ def attack(
     local_steps: options.LocalSteps = None,
     local_learning_rate: options.LocalLearningRate = None,
     train_mode: options.TrainMode = False,
+    gradient: options.Gradient = None,
+    before: options.Before = None,
+    after: options.After = None,
+    learning_rate: options.LearningRate = None,
+    input_shape: options.InputShape = None,
+    classes: options.Classes = None,
+    data_range: options.DataRange = None,
+    noise_std: options.NoiseStd = None,
     noise_multiplier: options.NoiseMultiplier = None,
     clip_norm: options.ClipNorm = None,
     prune: options.Prune = None,
@@ -82,31 +90,32 @@ def attack(
     check_seed(seed)
     import torch  # takes seconds to import
 
+    from reconrisk.audit.captured import rebuild_captured
     from reconrisk.audit.rebuild import rebuild
-    from reconrisk.data import load_dataset
 
     name, settings = _settings(name, setting, steps=steps, restarts=restarts, seconds=seconds)
-    if data is None:
-        raise InvalidInput("Expected --data: the records whose updates are attacked.")
-    reader = {} if label is None else {"label": label}
-    dataset = load_dataset(data, split=split, **reader)
-    client = _client(model, weights, dataset, train_mode=train_mode, seed=seed)
-    rebuilt = rebuild(
-        name,
-        client,
-        dataset,
-        records=_numbers("records", "0" if records is None else records),
-        batch_size=batch_size,
-        settings=settings,
-        knows=_known(labels, knows_defense, knows_norm, knows_statistics),
-        defense=_defense(noise_multiplier, clip_norm, prune),
-        local_steps=local_steps,
-        local_learning_rate=local_learning_rate,
-        public=load_dataset(data, split="train", **reader) if split == "test" else None,
-        model_name=_described(model, weights),
-        progress=_counter(),
-        rng=torch.Generator().manual_seed(seed),
-    )
+    dataset = _dataset(data, split, label)
+    layout = _layout(dataset, model, shape=input_shape, classes=classes, data_range=data_range)
+    client = _client(model, weights, layout, train_mode=train_mode, seed=seed)
+    shared: dict[str, Any] = {"settings": settings, "batch_size": batch_size, "local_steps": local_steps}
+    shared |= {"model_name": _described(model, weights), "rng": torch.Generator().manual_seed(seed)}
+    captured: dict[str, Any] = {"gradient": gradient, "before": before, "after": after}
+    captured |= {"learning_rate": learning_rate, "noise_std": noise_std}
+    observed: dict[str, Any] = {"records": records, "local_learning_rate": local_learning_rate}
+    observed |= {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "prune": prune}
+    observed |= {"knows_defense": knows_defense, "knows_norm": knows_norm, "knows_statistics": knows_statistics}
+    if gradient is before is after is None:
+        _check_left_out("records", **captured)
+        if dataset is None:
+            raise InvalidInput("Expected --data, the records whose updates are attacked, or a captured update.")
+        public = _dataset(data, "train", label) if split == "test" else None
+        asked = _observed(labels, **observed)
+        rebuilt = rebuild(name, client, dataset, public=public, progress=_counter(), **asked, **shared)
+    else:
+        _check_left_out("a captured update", **observed)
+        known = _stated_labels(labels)
+        about: dict[str, Any] = {"input_shape": layout.shape, "data_range": layout.data_range, "labels": known}
+        rebuilt = rebuild_captured(name, client, public=dataset, **about, **captured, **shared)
     _finish(out, rebuilt)
 
 
@@ -137,8 +146,40 @@ def _settings(name: str | None, texts: list[str] | None, **given: float | None) 
     return name, {**stated, **settings_from_text(name, texts or [])}
 
 
+class _Layout(NamedTuple):
+    """What is known of records before any is seen."""
+
+    shape: tuple[int, ...]
+    classes: int | None
+    data_range: tuple[float, float]
+
+
+def _layout(
+    dataset: Dataset | None, model: str | None, *, shape: str | None, classes: int | None, data_range: str | None
+) -> _Layout:
+    """The layout of the data, or the one stated for a captured update."""
+    if dataset is not None:
+        _check_left_out("data, which state it", input_shape=shape, classes=classes, data_range=data_range)
+        return _Layout(dataset.shape, classes_of(dataset), dataset.data_range)
+    if shape is None:
+        raise InvalidInput("Expected --data, or a captured update with --input-shape, such as 1,28,28.")
+    if classes is None and model is not None and ":" not in model and model != "linear":
+        raise InvalidInput(f"Expected --classes: how many outputs {model} has.")
+    try:
+        low, high = (float(end) for end in (data_range or "0,1").split(","))
+    except ValueError as error:
+        raise refuse("data_range", data_range, "to be two numbers such as -1,1") from error
+    return _Layout(tuple(_numbers("input_shape", shape)), classes, (low, high))
+
+
+def _dataset(data: str | None, split: str | None, label: str | None) -> Dataset | None:
+    from reconrisk.data import load_dataset
+
+    return None if data is None else load_dataset(data, split=split, **({} if label is None else {"label": label}))
+
+
 def _client(
-    model: str | None, weights: Path | None, dataset: Dataset, *, train_mode: bool, seed: int
+    model: str | None, weights: Path | None, layout: _Layout, *, train_mode: bool, seed: int
 ) -> nn.Module | None:
     """The network in its mode, with stated weights or those that the seed gives."""
     import torch
@@ -151,7 +192,7 @@ def _client(
         return None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        built = network(model, shape=dataset.shape, classes=classes_of(dataset))
+        built = network(model, shape=layout.shape, classes=layout.classes)
     if weights is not None:
         built = load_weights(built, weights)
     return built.train(train_mode)
@@ -177,16 +218,46 @@ def _defense(noise_multiplier: float | None, clip_norm: float | None, prune: flo
     return clip_and_noise(noise_multiplier=noise_multiplier, clip_norm=clip_norm)
 
 
-def _known(labels: str, defense: bool, norm: bool, statistics: bool) -> list[Knows]:
+def _observed(
+    labels: str,
+    *,
+    records: str | None,
+    local_learning_rate: float | None,
+    noise_multiplier: float | None,
+    clip_norm: float | None,
+    prune: float | None,
+    knows_defense: bool,
+    knows_norm: bool,
+    knows_statistics: bool,
+) -> dict[str, Any]:
+    """Which records, what their client does, and what the adversary knows, as the library is told."""
     if labels not in ("known", "inferred"):
         raise refuse("labels", labels, "to be known or inferred")
     told = {
         Knows.LABELS: labels == "known",
-        Knows.DEFENSE: defense,
-        Knows.RECORD_NORM: norm,
-        Knows.BATCH_STATISTICS: statistics,
+        Knows.DEFENSE: knows_defense,
+        Knows.RECORD_NORM: knows_norm,
+        Knows.BATCH_STATISTICS: knows_statistics,
     }
-    return [item for item, known in told.items() if known]
+    return {
+        "records": _numbers("records", "0" if records is None else records),
+        "local_learning_rate": local_learning_rate,
+        "defense": _defense(noise_multiplier, clip_norm, prune),
+        "knows": [item for item, known in told.items() if known],
+    }
+
+
+def _stated_labels(labels: str) -> list[int] | None:
+    if labels == "known":
+        raise refuse("labels", labels, "to be inferred, or listed for a captured update", "Write --labels 3,5.")
+    return None if labels == "inferred" else _numbers("labels", labels)
+
+
+def _check_left_out(what: str, **given: object) -> None:
+    """Refuse options that mean nothing here instead of passing over them."""
+    for name, value in given.items():
+        if value not in (None, False):
+            raise InvalidInput(f"Expected --{name.replace('_', '-')} to be left out for {what}, it is {value}.")
 
 
 def _numbers(name: str, text: str) -> list[int]:
@@ -195,10 +266,10 @@ def _numbers(name: str, text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise refuse(name, text, "to be numbers such as 0,3,8-15")
+            raise refuse(name, text, "to be whole numbers such as 0,3,8-15")
         numbers += range(int(first), int(last or first) + 1)
     if not numbers:
-        raise refuse(name, text, "to be numbers such as 0,3,8-15, the smaller first")
+        raise refuse(name, text, "to be whole numbers such as 0,3,8-15, the smaller first")
     return numbers
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 _WHAT = "What is attacked"
-_CAPTURED = "Instead of data: a captured update, without its records"
+_CAPTURED = "Instead of records: a captured update (--data, if given, is what is public)"
 _DEFENSE = "What the client does to its update"
 _ADVERSARY = "What the adversary knows beside the update and the model"
 _SEARCH = "How the attack searches"
@@ -30,13 +30,14 @@ LocalSteps = Annotated[int | None, _option(_WHAT, "Steps of SGD whose change is 
 LocalLearningRate = Annotated[float | None, _option(_WHAT, "Learning rate of these steps.")]
 TrainMode = Annotated[bool, _option(_WHAT, "Batch norm uses the statistics of the batch.", "--train-mode")]
 
-Gradient = Annotated[Path | None, _option(_CAPTURED, "Gradient by name of parameter, safetensors.")]
+Gradient = Annotated[Path | None, _option(_CAPTURED, "Gradient by name of parameter, a safetensors file.")]
 Before = Annotated[Path | None, _option(_CAPTURED, "Or the weights before ...")]
-After = Annotated[Path | None, _option(_CAPTURED, "... and after the local step ...")]
-LearningRate = Annotated[float | None, _option(_CAPTURED, "... and its learning rate.")]
+After = Annotated[Path | None, _option(_CAPTURED, "... and after --local-steps, one if not stated, ...")]
+LearningRate = Annotated[float | None, _option(_CAPTURED, "... of this learning rate.")]
 InputShape = Annotated[str | None, _option(_CAPTURED, "Shape of a record, such as 1,28,28.")]
-Classes = Annotated[int | None, _option(_CAPTURED, "Number of classes of a model by name.")]
+Classes = Annotated[int | None, _option(_CAPTURED, "Number of classes, for a model by name.")]
 DataRange = Annotated[str | None, _option(_CAPTURED, "Smallest and largest value; else 0,1.")]
+NoiseStd = Annotated[float | None, _option(_CAPTURED, "Standard deviation of its noise, if known.")]
 
 NoiseMultiplier = Annotated[float | None, _option(_DEFENSE, "Adds noise of so many clip norms.")]
 ClipNorm = Annotated[float | None, _option(_DEFENSE, "Scales the update down to this norm before.")]
