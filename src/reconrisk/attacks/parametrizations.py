@@ -15,7 +15,7 @@ class Parametrization(Protocol):
     """Coordinates of candidates. All tensors begin with the axis of the restarts."""
 
     def begin(self, observation: Observation, inputs: Tensor, rng: torch.Generator) -> Tensor:
-        """Coordinates whose candidates are near ``inputs`` of shape (restarts, records, *shape)."""
+        """Coordinates whose candidates are near ``inputs`` of shape ``(restarts, records, *shape)``."""
         ...
 
     def decode(self, coordinates: Tensor, observation: Observation) -> Tensor:

@@ -15,7 +15,7 @@ from reconrisk.core.validation import check_nonnegative, refuse
 from reconrisk.releases.observe import model_of, seen_by_batch_norm
 
 Penalty = Callable[[Tensor], Tensor]
-"""From candidates (restarts, records, *shape) to one number per restart."""
+"""From candidates ``(restarts, records, *shape)`` to one number per restart."""
 
 
 class Regularizer(Protocol):

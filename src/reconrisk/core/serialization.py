@@ -37,6 +37,7 @@ _HOMES = (
     "bounds.corridor",
     "bounds.prior_success",
     "audit.leakage_report",
+    "audit.rebuild_report",
     "integrations.leakage_summary",
 )
 """Where kinds are defined: loaded when a kind is not known yet, since the package loads nothing before it is used."""
