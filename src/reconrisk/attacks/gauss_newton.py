@@ -3,91 +3,132 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior
+from reconrisk.attacks.gauss_newton_search import Search, Settings
 from reconrisk.attacks.labels import labels_for
-from reconrisk.core.observation import Observation
-from reconrisk.core.progress import track
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
-from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
-from reconrisk.core.validation import check_positive, check_whole
-
-LinearMap = Callable[[Tensor], Tensor]
+from reconrisk.core.observation import Attack, Observation
+from reconrisk.core.reconstruction import Account, Cost, Reconstruction
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
+from reconrisk.core.validation import check_all_finite, check_nonnegative, check_positive, check_whole, refuse
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GaussNewton:
     """The configured attack that :func:`gauss_newton` returns."""
 
-    iterations: int = 40
-    inner_iterations: int = 100
-    tolerance: float = 1e-10
-    needs: ThreatModel = HONEST_BUT_CURIOUS
+    iterations: int = 50
+    inner_iterations: int = 150
+    restarts: int = 3
+    seconds: float | None = None
+    tolerance: float = 1e-4
+    prior_mean: Tensor | float | None = None
+    prior_std: Tensor | float | None = None
+    warm_start: Attack | None = None
 
     def __post_init__(self) -> None:
-        check_whole("iterations", self.iterations)
-        check_whole("inner_iterations", self.inner_iterations)
-        check_positive("tolerance", self.tolerance)
+        for name in ("iterations", "inner_iterations", "restarts"):
+            check_whole(name, getattr(self, name))
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds)
+        check_nonnegative("tolerance", self.tolerance)
+        if (self.prior_mean is None) != (self.prior_std is None):
+            raise refuse("prior_mean", self.prior_mean, "and prior_std to be given together")
+        if self.prior_mean is not None:
+            check_all_finite("prior_mean", torch.as_tensor(self.prior_mean))
+            check_all_finite("prior_std", torch.as_tensor(self.prior_std))
+            if not bool((torch.as_tensor(self.prior_std) > 0).all()):
+                raise refuse("prior_std", self.prior_std, "> 0")
+
+    @property
+    def needs(self) -> ThreatModel:
+        """One update; the prior if there is one, and what the warm start needs."""
+        weakest = HONEST_BUT_CURIOUS if self.warm_start is None else self.warm_start.needs
+        return weakest if self.prior_mean is None else weakest.knowing(Knows.PRIOR)
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """Estimate the records behind ``observation``, starting from noise around the middle of the data range."""
+        """Estimate the records behind ``observation``, from noise around the middle of the range or the warm start."""
         begun = time.monotonic()
         observation.check_covers(self.needs)
         labels = labels_for(observation)
-        problem = _Problem.of(observation, labels)
-        state = _Point.at(problem, _start(observation, rng))
-        state, status = self._descend(problem, state)
-        low, high = observation.data_range
-        objective = float(state.loss)
+        settings = Settings(self.iterations, self.inner_iterations, self.restarts, self.seconds, self.tolerance)
+        search = Search(settings, observation, labels, self._prior(observation), self.warm_start, rng)
+        status = search.run(begun)
         account = Account(
-            attack=(
-                f"gauss_newton(iterations={self.iterations}, inner_iterations={self.inner_iterations}, "
-                f"tolerance={self.tolerance:g})"
-            ),
+            attack=repr(self),
             status=status,
-            objective=(objective,) * observation.batch_size,
-            cost=Cost(time.monotonic() - begun, problem.evaluations),
-            labels=tuple(int(label) for label in labels),
+            objective=(search.objective,) * observation.batch_size,
+            cost=Cost(time.monotonic() - begun, search.evaluations),
+            labels=None if labels.is_floating_point() or labels.ndim > 1 else tuple(int(label) for label in labels),
         )
-        return Reconstruction(state.inputs.clamp(low, high).to(torch.get_default_dtype()), account)
+        return Reconstruction(search.estimates.to(torch.get_default_dtype()), account)
 
-    def _descend(self, problem: _Problem, state: _Point) -> tuple[_Point, Status]:
-        damping = 1e-2
-        if not problem.observed.any():
-            return state, Status(Ending.NOT_APPLICABLE, "the release is zero", "Observe another update")
-        if not state.loss.isfinite():
-            return state, Status(Ending.DIVERGED, "the release of the start is not finite", "Check the forward map")
+    def _prior(self, observation: Observation) -> GaussianPrior | None:
+        if self.prior_mean is None or self.prior_std is None:
+            return None
+        shape = (observation.batch_size, *observation.input_shape)
+        both = [torch.as_tensor(value, dtype=torch.float64) for value in (self.prior_mean, self.prior_std)]
         try:
-            for _ in track(range(self.iterations), "Gauss-Newton"):
-                step, predicted = _damped_step(state, damping, self.inner_iterations)
-                proposal = _Point.at(problem, state.inputs + step)
-                gain = float((state.loss - proposal.loss) / predicted)
-                if gain > 0:  # NaN is no gain, so the best point so far stays
-                    state = proposal
-                damping = _adapted(damping, gain)
-                if state.loss < self.tolerance:
-                    return state, Status(Ending.CONVERGED, f"relative residual {float(state.loss):.1e}")
-        except KeyboardInterrupt:
-            return state, Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
-        cause = f"relative residual {float(state.loss):.1e} after {self.iterations} iterations"
-        return state, Status(Ending.BUDGET_SPENT, cause, "Raise iterations or inner_iterations")
+            mean, std = (value.expand(shape) for value in both)
+        except RuntimeError as error:
+            shapes = tuple(tuple(value.shape) for value in both)
+            remedy = "Pass numbers or tensors shaped as a record."
+            raise refuse("prior_mean and prior_std", shapes, f"to expand to the records, {shape}", remedy) from error
+        return GaussianPrior(mean, std)
+
+    def __repr__(self) -> str:
+        """Every setting; tensors by their shape."""
+        given = {
+            "iterations": self.iterations,
+            "inner_iterations": self.inner_iterations,
+            "restarts": self.restarts,
+            "seconds": self.seconds,
+            "tolerance": self.tolerance,
+            "prior_mean": _shown(self.prior_mean),
+            "prior_std": _shown(self.prior_std),
+            "warm_start": self.warm_start,
+        }
+        return f"gauss_newton({', '.join(f'{name}={value}' for name, value in given.items())})"
 
 
-def gauss_newton(*, iterations: int = 40, inner_iterations: int = 100, tolerance: float = 1e-10) -> GaussNewton:
-    r"""Rebuild records from any smooth release by Levenberg-Marquardt steps with conjugate gradients.
+def gauss_newton(
+    *,
+    iterations: int = 50,
+    inner_iterations: int = 150,
+    restarts: int = 3,
+    seconds: float | None = None,
+    tolerance: float = 1e-4,
+    prior_mean: Tensor | float | None = None,
+    prior_std: Tensor | float | None = None,
+    warm_start: Attack | None = None,
+) -> GaussNewton:
+    r"""Rebuild records from any smooth release by maximum likelihood, in damped Gauss-Newton steps.
 
-    .. math:: \hat x = \arg\min_x \|y - f(x)\|^2 / \|y\|^2
+    .. math:: \hat x = \arg\min_x \; (y - f(x))^T \Sigma^{-1} (y - f(x)) \; [+ (x - m)^T S^{-1} (x - m)]
 
-    Assumes: a forward map that is differentiable twice in the records; exact observation or equal noise on all values.
-    Guarantee: the objective never rises from one iteration to the next.
-    Edge cases: interrupted, it returns the best records so far; estimates are clipped to the data range.
-    Reference: Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization.
+    Where the threat knows the defense, Sigma is the variance of its noise and values that were not sent do not count;
+    otherwise what is released is taken as exact up to rounding, and if no record fits it so, as carrying equal noise.
+    ``prior_mean`` m and ``prior_std``, of each coordinate, make it the maximum a posteriori. The minimum is that within
+    the data range.
 
-    >>> from reconrisk.core.threat import Knows
+    Assumes: a forward map that is differentiable twice in the records. Networks that are piecewise linear need a
+    ``warm_start``, an attack whose estimates are the first start, such as ``inverting_gradients()``.
+    Notation: each of at most ``iterations`` steps takes up to ``inner_iterations`` of conjugate gradients, and all
+    together at most ``seconds``. Without noise it ends once steps are below ``tolerance`` of the data range, root mean
+    square. A start that does not fit the release is followed by another, ``restarts`` in all. The lowest objective
+    wins: the negative log posterior up to a constant, or without known noise the squared residual relative to the
+    release.
+    Guarantee: no step raises the misfit. At small noise, where the Fisher information I is nonsingular and the record
+    inside the data range, the mean squared error is the Cramer-Rao bound tr(I^-1)/d.
+    Edge cases: interrupted, it returns the best records so far; a start whose release is not finite cannot win; without
+    known noise a prior decides only what the release leaves open.
+    Reference: Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization; `Nielsen (1999)
+    <https://orbit.dtu.dk/en/publications/damping-parameter-in-marquardts-method>`_ for the damping.
+
     >>> forward = lambda inputs, labels: {"y": inputs[0].exp()}
     >>> threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
     >>> released = {"y": torch.tensor([0.25, 0.5]).exp()}
@@ -95,85 +136,8 @@ def gauss_newton(*, iterations: int = 40, inner_iterations: int = 100, tolerance
     >>> gauss_newton()(observation, rng=torch.Generator().manual_seed(0)).estimates.round(decimals=3)
     tensor([[0.2500, 0.5000]])
     """
-    return GaussNewton(iterations, inner_iterations, tolerance)
+    return GaussNewton(iterations, inner_iterations, restarts, seconds, tolerance, prior_mean, prior_std, warm_start)
 
 
-@dataclass
-class _Problem:
-    """Residual of candidate records against the observation, both divided by the norm of the observation."""
-
-    forward: Callable[[Tensor], Tensor]
-    observed: Tensor
-    evaluations: int = 0
-
-    @classmethod
-    def of(cls, observation: Observation, labels: Tensor) -> _Problem:
-        names = list(observation.released)
-        observed = _flat(observation.released, names).double()
-        scale = observed.norm().clamp_min(torch.finfo(observed.dtype).tiny)
-        return cls(lambda inputs: _flat(observation.forward(inputs, labels), names) / scale, observed / scale)
-
-
-@dataclass(frozen=True, eq=False)
-class _Point:
-    """Records with their residual and the products of its Jacobian with vectors from either side."""
-
-    inputs: Tensor
-    residual: Tensor
-    loss: Tensor
-    forward_product: LinearMap
-    backward_product: LinearMap
-
-    @classmethod
-    def at(cls, problem: _Problem, inputs: Tensor) -> _Point:
-        leaf = inputs.detach().requires_grad_()
-        values = problem.forward(leaf)
-        problem.evaluations += 1
-        probe = torch.zeros_like(values, requires_grad=True)
-        (pulled,) = torch.autograd.grad(values, leaf, probe, create_graph=True)
-
-        def forward_product(tangent: Tensor) -> Tensor:
-            # J v as the derivative of J^T u in u: reuses the graph, which a forward-mode product would rebuild.
-            return torch.autograd.grad(pulled, probe, tangent, retain_graph=True)[0]
-
-        def backward_product(cotangent: Tensor) -> Tensor:
-            return torch.autograd.grad(values, leaf, cotangent, retain_graph=True)[0]
-
-        residual = problem.observed - values.detach()
-        return cls(leaf.detach(), residual, residual @ residual, forward_product, backward_product)
-
-
-def _start(observation: Observation, rng: torch.Generator) -> Tensor:
-    low, high = observation.data_range
-    shape = (observation.batch_size, *observation.input_shape)
-    noise = torch.randn(shape, generator=rng, dtype=torch.float64)
-    return (low + high) / 2 + 0.1 * (high - low) * noise
-
-
-def _damped_step(point: _Point, damping: float, inner_iterations: int) -> tuple[Tensor, Tensor]:
-    """Conjugate gradients on (J^T J + damping) step = J^T residual, and the decrease the linear model predicts."""
-    step = torch.zeros_like(point.inputs)
-    remainder = point.backward_product(point.residual)
-    direction, norm = remainder, remainder.square().sum()
-    enough = 1e-6 * norm
-    for _ in range(inner_iterations):
-        product = point.backward_product(point.forward_product(direction)) + damping * direction
-        length = norm / (direction * product).sum()
-        step, remainder = step + length * direction, remainder - length * product
-        new_norm = remainder.square().sum()
-        if new_norm <= enough:
-            break
-        direction, norm = remainder + new_norm / norm * direction, new_norm
-    modelled = point.residual - point.forward_product(step)
-    return step, point.loss - modelled @ modelled
-
-
-def _adapted(damping: float, gain: float) -> float:
-    """Trust the linear model more where its prediction came true."""
-    if gain > 0.75:
-        return max(damping / 5, 1e-14)
-    return damping if gain > 0.25 else damping * (2 if gain > 0 else 5)
-
-
-def _flat(tensors: Mapping[str, Tensor], names: list[str]) -> Tensor:
-    return torch.cat([tensors[name].flatten() for name in names])
+def _shown(value: Tensor | float | None) -> object:
+    return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else value

@@ -1,0 +1,139 @@
+"""Damped Gauss-Newton steps by conjugate gradients, from one start to where the fit no longer improves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from reconrisk.attacks.gauss_newton_curvature import LARGEST, Curvature, assembled, cost
+from reconrisk.attacks.gauss_newton_point import Point, Product, damped_step
+from reconrisk.core.progress import ProgressBar
+
+_FIRST_STEP = 0.3  # of the data range, root mean square: about what the first damping allows
+_LOOSEST, _TIGHTEST = 0.1, 1e-4  # relative residual at which conjugate gradients stop
+_PATIENCE = 8  # iterations without a gain of a hundredth
+_ENOUGH = 1.0  # root mean square residual in units of rounding, below which nothing is left to gain
+
+STATIONARY = 1e-4
+"""Decrease that is still possible, of what noise causes: the distance left is a hundredth of the standard error."""
+
+ROUNDING = 8.0
+"""Root mean square residual, in units of rounding, up to which two releases are those of one record."""
+
+
+class Outcome(Enum):
+    """Why a descent ended."""
+
+    FITTED = "the release of the estimate is the observed one up to rounding"
+    STATIONARY = "no step improves the fit"
+    STALLED = "the fit improves no further"
+    ITERATIONS = "iterations"
+    SECONDS = "seconds"
+    NOT_FINITE = "the release of the start is not finite"
+
+
+@dataclass(eq=False)
+class Descent:
+    """One start on its way down; ``point`` is always the best so far.
+
+    The damping follows Nielsen's rule, the accuracy of each step the forcing terms of Eisenstat and Walker. Where
+    conjugate gradients converge so slowly that assembling the matrix costs less, it is assembled to precondition them.
+    """
+
+    point: Point
+    iterations: int
+    inner_iterations: int
+    still: float
+    span: float
+    rng: torch.Generator
+    in_time: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        size = self.point.inputs.numel()
+        self._damping = self.point.loss / (4 * size * (_FIRST_STEP * self.span) ** 2)
+        self._least_damping = 1e-24 * self._damping
+        self._growth = 2.0
+        self._forcing = _LOOSEST
+        self._products_left = 0.0
+        self.curvature: Curvature | None = None
+        self._milestone, self._idle = self.point.loss, 0
+
+    def run(self, label: str) -> Outcome:
+        """Go on until there is a reason to stop."""
+        if not math.isfinite(self.point.loss):
+            return Outcome.NOT_FINITE
+        bar = ProgressBar(label, total=self.iterations)
+        try:
+            for _ in range(self.iterations):
+                outcome = self._iterate()
+                if outcome is not None:
+                    return outcome
+                bar.advance()
+        finally:
+            bar.close()
+        return Outcome.ITERATIONS
+
+    def _iterate(self) -> Outcome | None:
+        if not self.in_time():
+            return Outcome.SECONDS
+        likelihood, solve = self.point.likelihood, self._preconditioner()
+        step = damped_step(
+            self.point,
+            damping=self._damping,
+            forcing=self._forcing,
+            iterations=self.inner_iterations,
+            in_time=self.in_time,
+            precondition=solve,
+        )
+        predicted = self.point.loss - float((self.point.residual - step.pushed).square().sum())
+        proposal = Point(likelihood, self.point.inputs + step.change)
+        gain = (self.point.loss - proposal.loss) / predicted if predicted > 0 else 0.0
+        before = self.point.loss
+        if gain > 0:  # NaN is no gain, so the best point so far stays
+            ratio = math.sqrt(proposal.loss / before)
+            self._forcing = min(_LOOSEST, max(_TIGHTEST, ratio / 2))
+            self.point = proposal
+            self._damping = max(self._damping * max(0.01, 1 - (2 * min(gain, 1.0) - 1) ** 3), self._least_damping)
+            self._growth = 2.0
+        else:
+            self._damping *= self._growth
+            self._growth *= 2
+        if not step.finished:
+            self._products_left = self._projected(before)
+        squares, size = float(step.change.square().sum()), step.change.numel()
+        settled = step.finished and self._damping * squares <= predicted
+        still = squares <= size * (self.still * self.span) ** 2
+        if likelihood.rounding_only and self._fitted(before, still=still and settled):
+            return Outcome.FITTED
+        if settled and predicted <= STATIONARY * size / likelihood.rows * before:
+            return Outcome.STATIONARY
+        return self._patience(still=still)
+
+    def _projected(self, before: float) -> float:
+        """Products still needed if every step is cut off and helps as much as this one."""
+        gained = max(math.log(before / self.point.loss), 1e-9)
+        missing = max(math.log(self.point.loss / self.point.likelihood.rows), 0.1)
+        return 2 * self.inner_iterations * missing / gained
+
+    def _fitted(self, before: float, *, still: bool) -> bool:
+        """Whether what is left of the residual is rounding, or so small that the records have stopped to change."""
+        loss = self.point.loss
+        rounding = math.sqrt(loss / self.point.likelihood.rows)
+        return rounding < _ENOUGH or (rounding < ROUNDING and loss > before / 2) or (still and loss < before / 4)
+
+    def _patience(self, *, still: bool) -> Outcome | None:
+        gained = self.point.loss < 0.99 * self._milestone and not still
+        self._milestone, self._idle = (self.point.loss, 0) if gained else (self._milestone, self._idle + 1)
+        return Outcome.STALLED if self._idle >= _PATIENCE else None
+
+    def _preconditioner(self) -> Product | None:
+        size = self.point.inputs.numel()
+        if self._products_left > cost(size) and size <= LARGEST:
+            self._products_left = 0.0
+            fresh = assembled(self.point, rng=self.rng, in_time=self.in_time)
+            self.curvature = fresh or self.curvature
+        return None if self.curvature is None else self.curvature.solver(self._damping)
