@@ -197,6 +197,7 @@ def test_every_assembled_attack_rebuilds_a_row_exactly(attack):
     assert scores.accuracy == 1
     torch.testing.assert_close(found.estimates, target, rtol=0, atol=1e-3)
     assert scores["age"].mean_error == pytest.approx(0, abs=1e-4)  # rounded to the year
+    assert torch.equal(found.estimates[:, COLUMNS[6].coordinates], target[:, COLUMNS[6].coordinates])
 
 
 def test_rows_of_a_mixed_table_are_rebuilt_from_their_mean_gradient():

@@ -83,13 +83,19 @@ def test_blurred_categories_count_by_the_largest():
 
 
 def test_matching_weighs_a_category_as_much_as_the_whole_range_of_a_number():
-    targets = torch.stack([row(20, 0, 0, 0), row(20, 1, 0, 700)])
-    # nearer to the first by its category, to the second by less than one range of the wage
-    estimates = torch.stack([row(20, 0, 0, 500), row(20, 1, 0, 500)])
-    assert score_columns(estimates, targets, COLUMNS)["sex"].accuracy == 1
-    blurred = estimates.clone()
-    blurred[:, 1:3] = torch.tensor([[0.51, 0.49], [0.49, 0.51]])  # as they are rounded, not as they are
-    assert score_columns(blurred.flip(0), targets, COLUMNS)["sex"].accuracy == 1
+    targets = torch.stack([row(20, 0, 1, 0), row(20, 0, 2, 900)])
+    estimates = torch.stack([row(20, 0, 1, 900), row(20, 0, 2, 0)])
+    assert score_columns(estimates, targets, COLUMNS)["city"].accuracy == 1
+    doubled = [*COLUMNS, NumericColumn("again", 0, 1, 7)]
+    targets, estimates = (torch.cat([each, each[:, 6:]], 1) for each in (targets, estimates))
+    assert score_columns(estimates, targets, doubled)["city"].accuracy == 0  # two nine tenths are farther: 1.27
+
+
+def test_matching_takes_categories_as_they_are_rounded():
+    targets = torch.stack([row(20, 0, 1, 0), row(20, 0, 2, 300)])
+    estimates = torch.stack([row(20, 0, 1, 300), row(20, 0, 2, 0)])
+    estimates[:, 3:6] = torch.tensor([[0.0, 0.51, 0.49], [0.0, 0.49, 0.51]])
+    assert score_columns(estimates, targets, COLUMNS)["city"].accuracy == 1
 
 
 def test_in_order_is_as_stated():
