@@ -56,6 +56,12 @@ ROWS = {
         decibels=25.0,
         budgeted=lambda **given: rr.attacks.grad_inversion(**given),
     ),
+    "span_inversion": Row(
+        lambda: rr.attacks.span_inversion(steps=150, smooth=True),
+        records=4,
+        network=lambda: rr.models.mlp(784, (50,), 10, activation=nn.Tanh, rng=torch.Generator().manual_seed(0)),
+        budgeted=lambda **given: rr.attacks.span_inversion(**given),
+    ),
     "gauss_newton": Row(lambda: rr.attacks.gauss_newton(), budgeted=lambda **given: rr.attacks.gauss_newton(**given)),
     "analytic": Row(lambda: rr.attacks.analytic(), network=linear_network, decibels=90.0),
     "imprint": Row(

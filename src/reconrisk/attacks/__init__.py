@@ -19,6 +19,7 @@ from reconrisk.attacks.grad_inversion import grad_inversion
 from reconrisk.attacks.imprint import imprint
 from reconrisk.attacks.inverting_gradients import inverting_gradients
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping, optimal_analytic
+from reconrisk.attacks.span_inversion import span_inversion
 from reconrisk.attacks.tabular import tabular
 from reconrisk.attacks.trap_weights import trap_weights
 
@@ -43,6 +44,7 @@ __all__ = [
     "posterior_mean",
     "prior_mean",
     "ratio",
+    "span_inversion",
     "tabular",
     "total_least_squares",
     "trap_weights",
