@@ -24,8 +24,9 @@ def grad_inversion(
 
     .. math:: \sum_l |\nabla_l(x) - y_l|^2 + \alpha_{tv} R_{tv} + \alpha_2 R_{2} + \alpha_{bn} R_{bn} + \alpha_g R_{g}
 
-    Labels are known or inferred first. Batch norm statistics are those of the batch where the threat knows them, which
-    is worth several dB, else the running ones of the model, which are worth little for single records.
+    Labels are known or inferred first. Batch norm statistics are those of the batch where the threat knows them, else
+    the running ones of the model. In train mode the gradient does not change with the contrast of the records, which
+    the first batch norm takes away: statistics are then the only way to it. In eval mode they only guide the search.
 
     Assumes: as :func:`inverting_gradients`, but the scale of the update is known.
     Notation: the paper weighs sums over pixels, channels and parameters by 1e-3 (gradient), 1e-4 (total variation),
