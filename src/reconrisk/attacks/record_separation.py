@@ -1,0 +1,231 @@
+"""Records of a small batch told apart by the gradient of the output layer, and their labels with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+_ITERATIONS = 20
+_STARTS = 20
+_ROUNDS = 6
+_WORK = 100_000  # starts x classes x unknowns: a few tenths of a second
+_ACCEPTED = 0.05  # residual: true records leave 1e-7 to 1e-2, false ones mostly above 0.1
+_SURE = 1e-4
+_ROUNDING = 3e-7  # of float32 gradients, relative to their norm
+
+
+@dataclass(frozen=True, eq=False)
+class Separated:
+    """The labels of the records that were told apart, by what each was divided, and the gradient that others leave."""
+
+    labels: list[int]
+    divisors: list[float]
+    rest: Tensor
+
+
+def separate(
+    gradient: Tensor,
+    parameters: Tensor,
+    records: int,
+    *,
+    direction: Tensor,
+    offset: Tensor | float = 0.0,
+    biased: bool = True,
+    sized: bool = True,
+    noise_std: float = 0.0,
+) -> Separated:
+    r"""Find single records in the summed gradient of an output layer under cross-entropy.
+
+    .. math:: G = \sum_i d_i \tilde h_i^T = U S V^T, \qquad d_i = \mathrm{softmax}(P \tilde h_i) - e_{y_i}
+
+    The features of the records span the rows of G, so :math:`\tilde h = V a`; with the right label and features, d lies
+    in the span of U and :math:`a^T S^{-1} U^T d = 1`. Those equations are solved for each class by damped Gauss-Newton
+    from several starts, in as many unknowns as there are records. What is found is taken off G, the rest looked at
+    again.
+
+    Notation: ``gradient`` is G, ``parameters`` P, ``offset`` a constant part of the outputs. ``direction`` maps
+    features to 1, exactly if ``biased`` (it is the column of the bias), else roughly. Unless ``sized``, records may be
+    scaled by any factor, and the last equation is left out.
+    Assumes: noise far below the gradient of a single record.
+    Guarantee: up to half as many records as classes, with independent features, there are more equations than unknowns,
+    so that the residual tells a true solution from a false one.
+    Edge cases: of more records only those are found whose gradients stand out; records whose gradient vanishes in
+    rounding are not, and none where the effort would exceed about a second.
+
+    >>> features = torch.tensor([[0.3, -1.0, 1.0], [2.0, 0.5, 1.0]], dtype=torch.float64)
+    >>> parameters = torch.linspace(-2, 2, 15, dtype=torch.float64).sin().view(5, 3)
+    >>> errors = (features @ parameters.T).softmax(1) - nn.functional.one_hot(torch.tensor([3, 1]), 5)
+    >>> bias = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
+    >>> sorted(separate(errors.T @ features, parameters, 2, direction=bias).labels)
+    [1, 3]
+    """
+    rest, labels, divisors = gradient - gradient.mean(0), list[int](), list[float]()
+    floor = _ROUNDING * float(rest.norm()) + noise_std * (len(rest) ** 0.5 + rest.shape[1] ** 0.5)
+    for _ in range(_ROUNDS):
+        space = _Space.of(rest, records - len(labels), floor)
+        if space is None or _work(space) > 2 * _WORK:
+            break
+        problem = _Problem(space, parameters @ space.right, offset, direction @ space.right, biased, sized)
+        found = problem.records(rest @ direction)
+        if not found:
+            break
+        labels += [record.label for record in found]
+        divisors += [record.divisor for record in found]
+        rest = rest - torch.stack([record.part for record in found]).sum(0)
+    return Separated(labels, divisors, rest)
+
+
+@dataclass(frozen=True, eq=False)
+class _Record:
+    """One record found, with its part of the gradient."""
+
+    label: int
+    divisor: float
+    part: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """Candidates with what is left of their equations and the parts of its derivative."""
+
+    coordinates: Tensor
+    probabilities: Tensor
+    errors: Tensor
+    residual: Tensor
+    loss: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Space:
+    """The singular vectors of a gradient that records may have left in it."""
+
+    left: Tensor
+    sizes: Tensor
+    right: Tensor
+
+    @classmethod
+    def of(cls, gradient: Tensor, records: int, floor: float) -> _Space | None:
+        """All above ``floor``, or, if they are too many to tell apart, those before the largest gap."""
+        if records == 0:
+            return None
+        left, sizes, right = torch.linalg.svd(gradient, full_matrices=False)
+        rank, most = int((sizes > floor).sum()), min(records, len(gradient) // 2)
+        if rank == 0:
+            return None
+        if rank > most:
+            rank = 1 + int((sizes[1 : most + 1] / sizes[:most]).argmin())
+        return cls(left[:, :rank], sizes[:rank], right[:rank].T)
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """The equations for one record; ``outputs`` and ``direction`` act on coordinates among the right vectors."""
+
+    space: _Space
+    outputs: Tensor
+    offset: Tensor | float
+    direction: Tensor
+    biased: bool
+    sized: bool
+
+    def records(self, amounts: Tensor) -> list[_Record]:
+        """The records found in a gradient whose rows have these ``amounts``."""
+        labels, starts = self._starts(amounts)
+        point = self._solved(labels, starts)
+        duals = point.errors @ self.space.left / self.space.sizes
+        scales = (point.coordinates * duals).sum(1)
+        found: list[int] = []
+        loss = point.loss.masked_fill(~(scales > 0.5), torch.inf)  # the scale is 1, or above it if clipped
+        enough = min(_ACCEPTED**2, max(_SURE**2, 100 * float(loss.min())))  # the surest first: the rest gains by it
+        for index in loss.argsort().tolist():
+            if not loss[index] < enough or len(found) == len(self.space.sizes):
+                break
+            # different records are dual to each other, a_i S^-1 U^T d_j = 0; copies of one give its scale
+            overlaps = (point.coordinates[found] @ duals[index]).abs() > 0.2 * scales[index].abs()
+            if not bool(overlaps.any()):
+                found.append(index)
+        features = point.coordinates @ self.space.right.T
+        parts = [torch.outer(point.errors[i], features[i]) / scales[i] for i in found]
+        return [_Record(int(labels[i]), float(scales[i]), part) for i, part in zip(found, parts, strict=True)]
+
+    def _starts(self, amounts: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels and coordinates to start from: averages of the classes' mean features, most of it the label's own."""
+        strength = (self.space.left * self.space.sizes).norm(dim=1)
+        classes = strength.argsort(descending=True)[: _candidates(self.space)]
+        count = max(1, min(_STARTS, _WORK // _work(self.space)))
+        smallest = 1e-3 * amounts.abs().max().clamp_min(torch.finfo(amounts.dtype).tiny)
+        amounts = torch.where(amounts.abs() < smallest, smallest, amounts)[classes]
+        means = (self.space.left * self.space.sizes)[classes] / amounts[:, None]
+        rng = torch.Generator().manual_seed(0)  # the starts are part of the method, the same for every observation
+        mixture = torch.rand((count, len(classes), len(classes)), generator=rng, dtype=means.dtype) ** 4
+        mixture[0] = 0
+        mixture = mixture + torch.eye(len(classes), dtype=means.dtype)
+        mixed = mixture / mixture.sum(2, keepdim=True) @ means
+        return classes.repeat(count), mixed.flatten(0, 1)
+
+    def _at(self, labels: Tensor, coordinates: Tensor) -> _Point:
+        outputs = coordinates @ self.outputs.T + self.offset
+        probabilities = outputs.softmax(1)
+        own = nn.functional.one_hot(labels, outputs.shape[1]).bool()
+        others = probabilities.masked_fill(own, 0.0)
+        errors = torch.where(own, -others.sum(1, keepdim=True), probabilities)  # p - 1 loses all digits near p = 1
+        unit = nn.functional.normalize(errors, dim=1, eps=1e-300)
+        parts = [unit - unit @ self.space.left @ self.space.left.T]
+        if self.sized:
+            parts.append((coordinates * (errors @ self.space.left / self.space.sizes)).sum(1, keepdim=True) - 1)
+        if self.biased:
+            parts.append((coordinates @ self.direction)[:, None] - 1)
+        residual = torch.cat(parts, dim=1)
+        loss = residual.square().sum(1).nan_to_num(torch.inf)
+        return _Point(coordinates, probabilities, errors, residual, loss)
+
+    def _jacobian(self, point: _Point) -> Tensor:
+        mean = point.probabilities @ self.outputs
+        slope = point.probabilities[:, :, None] * (self.outputs - mean[:, None, :])
+        norm = point.errors.norm(dim=1).clamp_min(1e-300)[:, None, None]
+        unit = point.errors[:, :, None] / norm
+        turned = (slope - unit * (unit * slope).sum(1, keepdim=True)) / norm
+        parts = [turned - self.space.left @ (self.space.left.T @ turned)]
+        if self.sized:
+            dual = self.space.left / self.space.sizes
+            along = (point.coordinates @ dual.T)[:, None, :] @ slope
+            parts.append((point.errors @ dual)[:, None, :] + along)
+        if self.biased:
+            parts.append(self.direction.expand(len(norm), 1, -1))
+        return torch.cat(parts, dim=1)
+
+    def _solved(self, labels: Tensor, starts: Tensor) -> _Point:
+        """Damped Gauss-Newton from all starts at once."""
+        point = self._at(labels, starts)
+        damping = torch.full_like(point.loss, 1e-3)
+        for _ in range(_ITERATIONS):
+            jacobian = self._jacobian(point)
+            normal = jacobian.mT @ jacobian
+            diagonal = normal.diagonal(dim1=1, dim2=2)
+            damped = normal + torch.diag_embed(damping[:, None] * diagonal + 1e-30)
+            step, _ = torch.linalg.solve_ex(damped, jacobian.mT @ point.residual[:, :, None])
+            tried = self._at(labels, point.coordinates - step[:, :, 0])
+            better = tried.loss < point.loss
+            point = _Point(*(_where(better, new, old) for new, old in _pairs(tried, point)))
+            damping = torch.where(better, damping / 4, damping * 4).clamp(1e-12, 1e8)
+        return point
+
+
+def _candidates(space: _Space) -> int:
+    """How many classes are tried: those with the largest gradients."""
+    return min(len(space.left), max(10, 2 * len(space.sizes) + 2))
+
+
+def _work(space: _Space) -> int:
+    return _candidates(space) * space.left.numel()
+
+
+def _pairs(new: _Point, old: _Point) -> list[tuple[Tensor, Tensor]]:
+    names = ("coordinates", "probabilities", "errors", "residual", "loss")
+    return [(getattr(new, name), getattr(old, name)) for name in names]
+
+
+def _where(chosen: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(chosen if new.ndim == 1 else chosen[:, None], new, old)
