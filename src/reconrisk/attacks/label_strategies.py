@@ -13,7 +13,9 @@ from reconrisk.attacks.labels import labels_for
 from reconrisk.attacks.updates import Variables
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
+from reconrisk.core.validation import refuse
 from reconrisk.releases.observe import model_of
+from reconrisk.releases.state import called
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +69,18 @@ class VariedLabels:
 
 
 def classes_of(observation: Observation) -> int:
-    """The number of outputs of the model behind the release."""
+    """The number of outputs of the model behind the release, which stays as it is; refused where it is not several."""
     model = model_of(observation.forward)
     if model is None:
         raise InvalidInput("Expected a release of a model to vary its labels. Declare the labels as known instead.")
     dtype = next((value.dtype for value in model.parameters()), torch.get_default_dtype())
+    # Copies of the buffers, so that batch norm in training mode does not move its statistics.
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        return int(model(torch.zeros((2, *observation.input_shape), dtype=dtype)).shape[-1])
+        shape = called(model, buffers, torch.zeros((2, *observation.input_shape), dtype=dtype)).shape[1:]
+    if len(shape) != 1 or shape[0] < 2:
+        remedy = "Declare the labels as known instead: add Knows.LABELS to the threat."
+        raise refuse(
+            "shape of a record's outputs", tuple(shape), "to be one number for each of several classes", remedy
+        )
+    return int(shape[0])
