@@ -291,3 +291,22 @@ def test_an_adversary_without_an_update_cannot_run_it():
     observation = observe(nn.Linear(3, 2), torch.ones(1, 3), torch.tensor([0]))
     with pytest.raises(InvalidInput, match="to cover what the attack needs"):
         analytic()(replace(observation, threat=ThreatModel(Sees.FINAL_MODEL)), rng=torch.Generator())
+
+
+def test_a_record_beyond_the_stated_range_is_not_called_exact():
+    model, target, label = network(6, 5, 0)
+    result = analytic()(observe(model, target + 2, label), rng=torch.Generator())
+    assert result.status.ending is Ending.CONVERGED
+    assert "cut to (0.0, 1.0)" in result.status.cause
+    assert "data_range" in result.status.remedy
+
+
+def test_a_record_of_which_values_were_not_sent_is_not_called_exact():
+    model, target, label = network(6, 5, 0)
+    seen = replace(observe(model, target, label), threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE))
+    kept = {name: torch.ones_like(value, dtype=torch.bool) for name, value in seen.released.items()}
+    kept["0.weight"][:, 2] = False
+    released = {name: value * kept[name] for name, value in seen.released.items()}
+    result = analytic()(replace(seen, released=released, kept=kept), rng=torch.Generator())
+    assert result.status.ending is Ending.CONVERGED
+    assert "1 values of the record were not in it" in result.status.cause

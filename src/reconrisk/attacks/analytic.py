@@ -132,6 +132,8 @@ def inverted(
         status = _status(layer, estimate, residual)
         if layer.reads_record is None and status.ending is Ending.EXACT:
             status, evaluations = _confirmed(observation, flat), evaluations + 1
+        if status.ending is Ending.EXACT:
+            status = _told_of_range(status, flat, observation)
     account = Account(attack, status, (residual,), Cost(time.monotonic() - begun, evaluations))
     estimates = flat.clamp(low, high).view(1, *observation.input_shape).to(torch.get_default_dtype())
     return Reconstruction(estimates, account)
@@ -153,11 +155,25 @@ def _failure(layer: LayerGradient) -> Status | None:
 
 
 def _status(layer: LayerGradient, estimate: LayerEstimate, residual: float) -> Status:
+    unsent = layer.unsent
+    if unsent and not layer.noisy:
+        cause = f"{estimate!r} over what was sent of {layer.name!r}; {unsent} values of the record were not in it"
+        return Status(Ending.CONVERGED, cause, _OTHER_ATTACK)
     if residual < _ROUNDING and not layer.noisy:
         return Status(Ending.EXACT, f"the estimate explains the gradient of {layer.name!r}")
     return Status(
         Ending.CONVERGED, f"{estimate!r} over {len(layer.weight)} noisy neurons, relative residual {residual:.1e}"
     )
+
+
+def _told_of_range(status: Status, flat: Tensor, observation: Observation) -> Status:
+    """Not exact where the record lies beyond the stated range, to which the estimate is cut."""
+    low, high = observation.data_range
+    smallest, largest = (float(end) for end in flat.aminmax())
+    if max(low - smallest, largest - high) <= _ROUNDING * (high - low):
+        return status
+    cause = f"{status.cause}, with values from {smallest:.3g} to {largest:.3g} that are cut to {observation.data_range}"
+    return Status(Ending.CONVERGED, cause, "State the range of the records as data_range")
 
 
 def _confirmed(observation: Observation, flat: Tensor) -> Status:

@@ -47,6 +47,14 @@ class LayerGradient:
         """Whether anything of the record can be in it."""
         return bool(self.weight.any()) and (self.bias is None or bool(self.bias.any()))
 
+    @property
+    def unsent(self) -> int:
+        """How many values of the record no row holds, of those whose bias was sent where there is one."""
+        sent = (self.weight_precision > 0).expand_as(self.weight)
+        if self.bias_precision is not None and self.scales is None:
+            sent = sent & (self.bias_precision > 0)[:, None]
+        return int((~sent.any(0)).sum())
+
     def known_bias(self) -> Tensor:
         """The gradient of the bias, or an error that says what is missing."""
         if self.bias is None:
