@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -364,3 +365,13 @@ def test_a_folder_that_cannot_be_one_is_refused_before_the_work(work):
     (work / "taken").write_text("mine")
     assert run("constant_guess", *on(), "--out", "taken").exit_code == 2
     assert (work / "taken").read_text() == "mine"
+
+
+def test_images_in_floats_are_attacked_with_their_range_stated(work):
+    np.savez("floats.npz", inputs=2 * np.random.default_rng(0).random((3, 1, 8, 8)) - 1, labels=np.array([0, 1, 2]))
+    words = ["analytic", *on(data="floats.npz"), "--records", "0-2"]
+    with pytest.raises(InvalidFile, match="Pass data_range"):
+        run(*words)
+    assert not (work / "attack-report").exists()
+    assert run(*words, "--data-range", "-1,1").exit_code == 0
+    assert json.loads((work / "attack-report" / "attack.json").read_text())["data_range"] == [-1.0, 1.0]

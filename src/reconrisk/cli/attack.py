@@ -94,8 +94,9 @@ def attack(
     from reconrisk.audit.rebuild import rebuild
 
     name, settings = _settings(name, setting, steps=steps, restarts=restarts, seconds=seconds)
-    dataset = _dataset(data, split, label)
-    layout = _layout(dataset, model, shape=input_shape, classes=classes, data_range=data_range)
+    ends = _ends(data_range)
+    dataset = _dataset(data, split, label, ends)
+    layout = _layout(dataset, model, shape=input_shape, classes=classes, data_range=ends)
     client = _client(model, weights, layout, train_mode=train_mode, seed=seed)
     shared: dict[str, Any] = {"settings": settings, "batch_size": batch_size, "local_steps": local_steps}
     shared |= {"model_name": _described(model, weights), "rng": torch.Generator().manual_seed(seed)}
@@ -108,7 +109,7 @@ def attack(
         _check_left_out("records", **captured)
         if dataset is None:
             raise InvalidInput("Expected --data, the records whose updates are attacked, or a captured update.")
-        public = _dataset(data, "train", label) if split == "test" else None
+        public = _dataset(data, "train", label, ends) if split == "test" else None
         asked = _observed(labels, **observed)
         rebuilt = rebuild(name, client, dataset, public=public, progress=_counter(), **asked, **shared)
     else:
@@ -155,27 +156,44 @@ class _Layout(NamedTuple):
 
 
 def _layout(
-    dataset: Dataset | None, model: str | None, *, shape: str | None, classes: int | None, data_range: str | None
+    dataset: Dataset | None,
+    model: str | None,
+    *,
+    shape: str | None,
+    classes: int | None,
+    data_range: tuple[float, float] | None,
 ) -> _Layout:
     """The layout of the data, or the one stated for a captured update."""
     if dataset is not None:
-        _check_left_out("data, which state it", input_shape=shape, classes=classes, data_range=data_range)
+        _check_left_out("data, which state it", input_shape=shape, classes=classes)
         return _Layout(dataset.shape, classes_of(dataset), dataset.data_range)
     if shape is None:
         raise InvalidInput("Expected --data, or a captured update with --input-shape, such as 1,28,28.")
     if classes is None and model is not None and ":" not in model and model != "linear":
         raise InvalidInput(f"Expected --classes: how many outputs {model} has.")
+    return _Layout(tuple(_numbers("input_shape", shape)), classes, data_range or (0.0, 1.0))
+
+
+def _ends(data_range: str | None) -> tuple[float, float] | None:
+    """The stated ends of the range, if any."""
+    if data_range is None:
+        return None
     try:
-        low, high = (float(end) for end in (data_range or "0,1").split(","))
+        low, high = (float(end) for end in data_range.split(","))
     except ValueError as error:
         raise refuse("data_range", data_range, "to be two numbers such as -1,1") from error
-    return _Layout(tuple(_numbers("input_shape", shape)), classes, (low, high))
+    return low, high
 
 
-def _dataset(data: str | None, split: str | None, label: str | None) -> Dataset | None:
+def _dataset(
+    data: str | None, split: str | None, label: str | None, data_range: tuple[float, float] | None
+) -> Dataset | None:
+    """The records, with the ends of their scale where the file does not have them."""
     from reconrisk.data import load_dataset
 
-    return None if data is None else load_dataset(data, split=split, **({} if label is None else {"label": label}))
+    stated: dict[str, Any] = {"label": label, "data_range": data_range}
+    given = {name: value for name, value in stated.items() if value is not None}
+    return None if data is None else load_dataset(data, split=split, **given)
 
 
 def _client(

@@ -36,7 +36,7 @@ After = Annotated[Path | None, _option(_CAPTURED, "... and after --local-steps, 
 LearningRate = Annotated[float | None, _option(_CAPTURED, "... of this learning rate.")]
 InputShape = Annotated[str | None, _option(_CAPTURED, "Shape of a record, such as 1,28,28.")]
 Classes = Annotated[int | None, _option(_CAPTURED, "Number of classes, for a model by name.")]
-DataRange = Annotated[str | None, _option(_CAPTURED, "Smallest and largest value; else 0,1.")]
+DataRange = Annotated[str | None, _option(_CAPTURED, "Smallest and largest value, also of --data in floats; else 0,1.")]
 NoiseStd = Annotated[float | None, _option(_CAPTURED, "Standard deviation of its noise, if known.")]
 
 NoiseMultiplier = Annotated[float | None, _option(_DEFENSE, "Adds noise of so many clip norms.")]
