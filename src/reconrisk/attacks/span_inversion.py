@@ -36,7 +36,7 @@ class FirstLayerSpan:
     Guarantee: 0 at the records of an exact release.
     Edge cases: no penalty where the gradient is not of the rank of the batch: of a lower one some records are outside;
     of a higher one there is noise, weight decay or the like, and what it spans is not the records.
-    Reference: Theorem 3.1, `Dimitrov et al. (2024) <https://arxiv.org/abs/2403.03945>`_, for the rank of the gradient.
+    Reference: the explicit low rank of gradients, `Dimitrov et al. (2024) <https://arxiv.org/abs/2403.03945>`_.
 
     >>> from reconrisk.core.threat import HONEST_BUT_CURIOUS
     >>> released = {"weight": torch.tensor([[0.5, 0.0], [1.0, 0.0]]), "bias": torch.tensor([1.0, 2.0])}

@@ -117,7 +117,7 @@ def tabular(columns: Sequence[Column], *, whole: Sequence[str] = ()) -> Tabular:
     Assumes: records encoded as :func:`load_dataset` does; ``columns`` and their ranges are public.
     Guarantee: every estimate is a row that the table could hold.
     Edge cases: a constant column is 0; a column with one category is 1.
-    Reference: Section 4, `Vero et al. (2023) <https://arxiv.org/abs/2210.01785>`_, for the softmax and the rounding.
+    Reference: the softmax relaxation of TabLeak, `Vero et al. (2023) <https://arxiv.org/abs/2210.01785>`_.
 
     >>> age, sex = NumericColumn("age", 17, 90, start=0), CategoricalColumn("sex", ("Female", "Male"), start=1)
     >>> tabular([age, sex], whole=["age"])
