@@ -310,3 +310,19 @@ def test_every_setting_shows():
     assert "prior_mean=tensor of shape (2, 2)" in shown
     assert "seconds=3.0" in shown
     assert shown.startswith("gauss_newton(iterations=50, inner_iterations=150, restarts=3")
+
+
+def test_a_release_of_fewer_values_than_are_unknown_is_not_called_exact():
+    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+    observation = Observation(
+        {"y": torch.tensor([0.5])},
+        lambda inputs, labels: {"y": inputs.sum(1)},
+        threat,
+        (3,),
+        (0.0, 1.0),
+        labels=torch.tensor([0]),
+    )
+    result = gauss_newton()(observation, rng=torch.Generator().manual_seed(0))
+    assert float(result.estimates.sum()) == pytest.approx(0.5, abs=1e-5)
+    assert result.status.ending is Ending.CONVERGED
+    assert "other records may fit" in result.status.remedy

@@ -181,6 +181,9 @@ class Search:
         )
         if not math.isfinite(self.objective):
             return Status(Ending.DIVERGED, "no start has a finite release", "Check the forward map")
+        if self._exact and self._likelihood.rows < self.estimates.numel():
+            remedy = "Fewer values were sent than are unknown, so that other records may fit as well"
+            return Status(Ending.CONVERGED, f"the estimate has the observed release, {fit}", remedy)
         if self._exact:
             return Status(Ending.EXACT, f"the estimate has the observed release, {fit}")
         if self._outcome is Outcome.SECONDS:
