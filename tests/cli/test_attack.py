@@ -231,7 +231,7 @@ def test_a_model_by_name_is_built_for_the_shape_and_classes_stated(work):
     [
         (["--gradient", "shape.safetensors"], "Expected gradient['3.bias'].shape=(9,) to be (10,)"),
         (["--gradient", "count.safetensors"], "Missing: 1.bias, 3.weight, 3.bias"),
-        (["--gradient", "nan.safetensors"], "Expected released['3.bias'] to be finite"),
+        (["--gradient", "nan.safetensors"], "['3.bias'] to be finite"),
         (["--gradient", "none.safetensors"], "There is no such file."),
         (["--before", "before.safetensors"], "to be exactly one of the two"),
         (["--gradient", "gradient.safetensors", "--labels", "10"], "Expected labels=10 to be from 0 to 9"),
