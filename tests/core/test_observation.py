@@ -57,6 +57,45 @@ def test_bad_observations_are_refused(changes, message):
         observation(**changes)
 
 
+SIDE_INFORMATION = {
+    "labels": (Knows.LABELS, torch.tensor([1])),
+    "record_norms": (Knows.RECORD_NORM, torch.tensor([2.0])),
+    "batch_statistics": (Knows.BATCH_STATISTICS, {"norm.mean": torch.zeros(3), "norm.var": torch.ones(3)}),
+    "noise_std": (Knows.DEFENSE, {"weight": torch.ones(2, 3)}),
+    "kept": (Knows.DEFENSE, {"weight": torch.ones(2, 3) > 0}),
+}
+
+
+@pytest.mark.parametrize("name", SIDE_INFORMATION)
+def test_side_information_needs_a_threat_that_knows_it(name):
+    power, value = SIDE_INFORMATION[name]
+    assert getattr(observation(), name) is None
+    with pytest.raises(InvalidInput, match=rf"{name}.*Add Knows\.{power.name} to the threat"):
+        observation(**{name: value})
+    assert getattr(observation(**{name: value}, threat=HONEST_BUT_CURIOUS.knowing(power)), name) is value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("labels", torch.tensor([]), "labels with at least one element"),
+        ("record_norms", torch.tensor([1.0, 2.0]), "batch_size=1 entries"),
+        ("record_norms", torch.tensor([-1.0]), "record_norms=.*>= 0"),
+        ("record_norms", torch.tensor([math.nan]), "record_norms=.*>= 0"),
+        ("batch_statistics", {"norm.mean": torch.tensor([math.nan])}, r"batch_statistics\['norm\.mean'\]"),
+        ("noise_std", {"weight": torch.ones(3, 2)}, r"noise_std=.*\(3, 2\).*names and shapes.*\(2, 3\)"),
+        ("noise_std", {"bias": torch.ones(2, 3)}, "noise_std=.*names and shapes"),
+        ("noise_std", {"weight": torch.zeros(2, 3)}, r"noise_std\['weight'\]=0\.0 > 0"),
+        ("noise_std", {"weight": torch.full((2, 3), math.nan)}, r"noise_std\['weight'\]"),
+        ("kept", {}, "kept=.*names and shapes"),
+        ("kept", {"weight": torch.ones(2, 3)}, r"kept\['weight'\]\.dtype"),
+    ],
+)
+def test_side_information_that_does_not_fit_is_refused(name, value, message):
+    with pytest.raises(InvalidInput, match=message):
+        observation(**{name: value}, threat=HONEST_BUT_CURIOUS.knowing(SIDE_INFORMATION[name][0]))
+
+
 def test_an_attack_with_more_powers_is_refused():
     observation().check_covers(HONEST_BUT_CURIOUS)
     with pytest.raises(InvalidInput, match="to cover what the attack needs"):

@@ -66,3 +66,37 @@ def test_noise_that_is_none_is_refused(std):
 def test_clipping_settings_must_be_positive(settings):
     with pytest.raises(rr.InvalidInput, match=r"noise_multiplier|clip_norm"):
         clip_and_noise(noise_multiplier=settings[0], clip_norm=settings[1])
+
+
+def test_repr_shows_every_setting():
+    assert repr(gaussian_noise(0.5)) == "NoisyRelease(std=0.5, clip_norm=None)"
+    assert repr(clip_and_noise(noise_multiplier=2.0, clip_norm=0.5)) == "NoisyRelease(std=1.0, clip_norm=0.5)"
+
+
+def test_defenses_are_values():
+    assert clip_and_noise(noise_multiplier=2.0, clip_norm=0.5) == clip_and_noise(noise_multiplier=2.0, clip_norm=0.5)
+    assert gaussian_noise(1.0) != gaussian_noise(2.0)
+
+
+def test_noise_depends_on_the_generator_alone_and_keeps_shapes_and_precision():
+    clean = {"weight": torch.zeros(3, 2, dtype=torch.float64), "scalar": torch.zeros(())}
+    state = torch.get_rng_state()
+    first, again = (gaussian_noise(1.0)(clean, rng=torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(state, torch.get_rng_state())
+    for name, value in clean.items():
+        assert torch.equal(first[name], again[name])
+        assert (first[name].shape, first[name].dtype) == (value.shape, value.dtype)
+    assert not bool(clean["weight"].any())
+
+
+def test_the_derivative_of_clipping_is_that_of_the_formula():
+    values = torch.tensor([3.0, 4.0], dtype=torch.float64, requires_grad=True)
+    defense = clip_and_noise(noise_multiplier=1.0, clip_norm=2.0)
+
+    def clipped(given):
+        return defense.replay({"w": given})["w"]
+
+    unit = values.detach() / 5
+    expected = 2.0 / 5 * (torch.eye(2, dtype=torch.float64) - torch.outer(unit, unit))
+    torch.testing.assert_close(torch.autograd.functional.jacobian(clipped, values), expected)
+    assert torch.equal(clip_and_noise(noise_multiplier=1.0, clip_norm=6.0).replay({"w": values})["w"], values)

@@ -16,7 +16,7 @@ def test_the_largest_values_stay_and_the_stated_share_goes(share):
     defense = prune_smallest(share)
     sent = defense(clean, rng=torch.Generator())
     after = torch.cat([value.flatten() for value in sent.values()])
-    assert int((after == 0).sum()) == int(share * 500)
+    assert int((after == 0).sum()) == int(share * 500 + 1e-6)
     kept = after != 0
     assert torch.equal(after[kept], values[kept])
     assert float(values[kept].abs().min()) >= float(values[~kept].abs().max() if bool((~kept).any()) else 0)
@@ -30,3 +30,24 @@ def test_the_largest_values_stay_and_the_stated_share_goes(share):
 def test_shares_that_are_none_are_refused(share):
     with pytest.raises(rr.InvalidInput, match="share"):
         prune_smallest(share)
+
+
+def test_repr_shows_every_setting():
+    assert repr(prune_smallest(0.25)) == "Pruning(share=0.25)"
+
+
+def test_ties_with_the_smallest_kept_value_are_kept_and_share_zero_sends_all():
+    clean = {"w": torch.tensor([1.0, -1.0, 1.0, 0.5])}
+    assert prune_smallest(0.5)(clean, rng=torch.Generator())["w"].tolist() == [1.0, -1.0, 1.0, 0.0]
+    assert prune_smallest(0.0)(clean, rng=torch.Generator())["w"].tolist() == clean["w"].tolist()
+
+
+def test_shares_that_are_whole_numbers_of_values_are_met_despite_rounding():
+    clean = {"w": torch.arange(1.0, 101.0)}
+    sent = prune_smallest(0.29)(clean, rng=torch.Generator())["w"]  # 0.29 * 100 is 28.999999999999996
+    assert int((sent == 0).sum()) == 29
+
+
+def test_candidates_are_replayed_whole():
+    clean = {"w": torch.tensor([1.0, 0.1])}
+    assert torch.equal(prune_smallest(0.5).replay(clean)["w"], clean["w"])

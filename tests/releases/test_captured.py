@@ -1,5 +1,6 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -74,10 +75,120 @@ def test_running_statistics_in_a_file_of_weights_are_not_taken_for_an_update():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3)).eval()
     after = {name: value + 0.5 * value.is_floating_point() for name, value in model.state_dict().items()}
     observation = rr.observe_captured(
-        model, LOSS, input_shape=(4,), before=model.state_dict(), after=after, learning_rate=0.1
+        model, LOSS, input_shape=(4,), before=model.state_dict(), after=after, learning_rate=0.1, steps=2
     )
     assert sorted(observation.released) == ["1.bias", "1.weight", "2.bias", "2.weight"]
     torch.testing.assert_close(observation.released["1.bias"], torch.full((3,), 0.5))
+
+
+RULES = {
+    "plain": (rr.sgd(0.2), {"lr": 0.2}),
+    "momentum": (rr.sgd(0.2, momentum=0.9, dampening=0.5), {"lr": 0.2, "momentum": 0.9, "dampening": 0.5}),
+    "Nesterov": (rr.sgd(0.2, momentum=0.9, nesterov=True), {"lr": 0.2, "momentum": 0.9, "nesterov": True}),
+    "decay": (rr.sgd(0.2, weight_decay=0.3), {"lr": 0.2, "weight_decay": 0.3}),
+}
+
+
+def trained(model, inputs, labels, optimizer, batches):
+    """The weights after the batches, by torch's own training."""
+    own = copy.deepcopy(model)
+    steps = optimizer(own.parameters())
+    for rows in batches:
+        steps.zero_grad()
+        LOSS(own(inputs[rows]), labels[rows]).backward()
+        steps.step()
+    return own.state_dict()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_step_of_gradient_descent_is_turned_into_its_gradient(rule):
+    model, (inputs, labels), (ours, theirs) = network(), record(), RULES[rule]
+    after = trained(model, inputs, labels, lambda values: torch.optim.SGD(values, **theirs), [[0]])
+    observation = rr.observe_captured(
+        model, LOSS, input_shape=(1, 12, 12), before=model.state_dict(), after=after, optimizer=ours, noise_std=0.1
+    )
+    assert isinstance(observation.forward, rr.GradientMap)
+    for name, value in captured_gradient(model).items():
+        # weights of size one carry float32 rounding of 6e-8, divided here by a rate of 0.2 or more
+        torch.testing.assert_close(observation.released[name], value, atol=2e-6, rtol=1e-4)
+    nesterov = 1.9 if rule == "Nesterov" else 1.0
+    assert float(observation.noise_std["fc.0.bias"][0]) == pytest.approx(0.1 / (0.2 * nesterov))
+
+
+def test_steps_in_batches_and_adaptive_steps_stay_the_change_of_the_weights():
+    model, rng = network(), torch.Generator().manual_seed(3)
+    inputs, labels = torch.rand(5, 1, 12, 12, generator=rng), torch.tensor([0, 1, 2, 3, 0])
+    order = [[0, 1], [2, 3], [4]] * 2
+    after = trained(model, inputs, labels, lambda values: torch.optim.Adam(values, lr=0.01), order)
+    observation = rr.observe_captured(
+        model,
+        input_shape=(1, 12, 12),
+        before=model.state_dict(),
+        after=after,
+        optimizer=rr.adam(0.01),
+        epochs=2,
+        local_batch_size=2,
+        batch_size=5,
+    )
+    again = observation.forward(inputs, labels)
+    for name, value in observation.released.items():
+        torch.testing.assert_close(again[name], value, atol=2e-4, rtol=1e-2)
+
+
+def test_batch_norm_in_train_mode_sends_its_running_statistics_too():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3))
+    inputs, labels = torch.rand(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    before = copy.deepcopy(model.state_dict())
+    after = trained(model, inputs, labels, lambda values: torch.optim.SGD(values, lr=0.1), [list(range(6))])
+    observation = rr.observe_captured(
+        model, input_shape=(4,), before=before, after=after, learning_rate=0.1, batch_size=6
+    )
+    assert {"2.running_mean", "2.running_var"} <= set(observation.released)
+    again = observation.forward(inputs, labels)
+    for name, value in observation.released.items():
+        torch.testing.assert_close(again[name], value, atol=1e-6, rtol=1e-4)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    parameters = {name: value for name, value in before.items() if "running" not in name and "tracked" not in name}
+    rr.observe_captured(model, input_shape=(4,), before=parameters, after=after, learning_rate=0.1, batch_size=6)
+
+
+def test_a_gradient_at_other_weights_takes_them_from_before():
+    model, other = network(), rr.models.lenet((1, 12, 12), 4, activation=nn.Tanh)
+    gradient, untouched = captured_gradient(model), copy.deepcopy(other.state_dict())
+    observation = rr.observe_captured(other, input_shape=(1, 12, 12), gradient=gradient, before=model.state_dict())
+    assert all(torch.equal(value, untouched[name]) for name, value in other.state_dict().items())
+    again = observation.forward(*record())
+    assert all(torch.equal(again[name], value) for name, value in gradient.items())
+
+
+def test_a_list_of_tensors_is_taken_in_the_order_of_the_model():
+    model = network()
+    gradient = torch.autograd.grad(LOSS(model(record()[0]), record()[1]), list(model.parameters()))
+    observation = rr.observe_captured(model, input_shape=(1, 12, 12), gradient=gradient)
+    for name, value in captured_gradient(model).items():
+        torch.testing.assert_close(observation.released[name], value)
+    with pytest.raises(rr.InvalidInput, match=r"len\(gradient\)=7 to be 8.*body\.0\.weight"):
+        rr.observe_captured(model, input_shape=(1, 12, 12), gradient=gradient[:7])
+
+
+def test_files_of_numpy_and_parts_of_a_model_are_read(tmp_path):
+    model = network()
+    head = {name: value.numpy() for name, value in captured_gradient(model).items() if name.startswith("fc")}
+    np.savez(tmp_path / "head.npz", **head)
+    observation = rr.observe_captured(model, input_shape=(1, 12, 12), gradient=tmp_path / "head.npz", parameters=["fc"])
+    assert list(observation.released) == ["fc.0.weight", "fc.0.bias"]
+    assert rr.attacks.labels.labels_for(observation).tolist() == [2]
+
+
+def test_capturing_leaves_the_random_numbers_and_the_mode_as_they_are():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Dropout(0.5)).eval()
+    state = torch.get_rng_state()
+    rr.observe_captured(model, input_shape=(4,), gradient=[torch.ones(3, 4), torch.ones(3)])
+    assert torch.equal(state, torch.get_rng_state())
+    assert not any(layer._forward_pre_hooks for layer in model.modules())
+    with pytest.raises(rr.InvalidInput, match=r"2\.training=True to be False for Dropout"):
+        rr.observe_captured(model.train(), input_shape=(4,), gradient=[torch.ones(3, 4), torch.ones(3)])
 
 
 def test_known_noise_is_handed_on():
@@ -102,7 +213,10 @@ def _without(name):
             lambda gradient: {**gradient, "fc.0.bias": torch.ones(7)},
             r"gradient\['fc\.0\.bias'\]\.shape=\(7,\) to be \(4,\)",
         ),
-        (lambda gradient: {**gradient, "fc.0.bias": torch.full((4,), torch.nan)}, r"released\['fc\.0\.bias'\]"),
+        (
+            lambda gradient: {**gradient, "fc.0.bias": torch.full((4,), torch.nan)},
+            r"gradient\['fc\.0\.bias'\] to be finite",
+        ),
     ],
 )
 def test_a_gradient_that_does_not_fit_is_refused_by_the_layer(change, message):
@@ -124,6 +238,14 @@ def test_a_gradient_that_does_not_fit_is_refused_by_the_layer(change, message):
         ({"gradient": None}, "exactly one"),
         ({"gradient": "nowhere.safetensors"}, "nowhere.safetensors"),
         ({"gradient": None, "after": {}, "learning_rate": 0.1}, "weights before"),
+        ({"steps": 3}, "steps=3 to be left out with gradient"),
+        ({"learning_rate": 0.1}, "learning_rate=0.1 to be left out with gradient"),
+        ({"gradient": 3}, "gradient='int' to be a file of named tensors"),
+        ({"gradient": {"fc.0.bias": [1.0]}}, "to be a file of named tensors or the tensors"),
+        ({"labels": 2}, "labels=2 to have batch_size=1 entries"),
+        ({"input_shape": ()}, "input_shape"),
+        ({"input_shape": (1, 0, 12)}, "input_shape=0 >= 1"),
+        ({"data_range": (1.0, 0.0)}, "low < high"),
     ],
 )
 def test_what_cannot_be_is_refused(changes, message):
@@ -131,6 +253,45 @@ def test_what_cannot_be_is_refused(changes, message):
     given = {"input_shape": (1, 12, 12), "gradient": captured_gradient(model), **changes}
     with pytest.raises((rr.InvalidInput, rr.InvalidFile), match=message):
         rr.observe_captured(model, LOSS, **given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "after to differ from before"),
+        ({"reduction": "sum"}, r"\('sum', None\) to be left out with after"),
+        ({"learning_rate": None}, "exactly one value"),
+        ({"steps": 2, "epochs": 2}, "exactly one number"),
+        ({"before": {"fc.0.bias": torch.ones(4)}}, "before to have the 8 tensors of the model, it has 1"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(changes, message):
+    weights = network().state_dict()
+    given = {"before": weights, "after": weights, "learning_rate": 0.1, **changes}
+    with pytest.raises(rr.InvalidInput, match=message):
+        rr.observe_captured(network(), input_shape=(1, 12, 12), **given)
+
+
+@pytest.mark.parametrize("which", ["before", "after"])
+def test_weights_that_are_not_finite_are_refused_by_the_layer(which):
+    good = network().state_dict()
+    bad = {**good, "body.2.bias": torch.full((12,), torch.inf)}
+    given = {"before": good, "after": good, which: bad}
+    with pytest.raises(rr.InvalidInput, match=rf"{which}\['body\.2\.bias'\] to be finite"):
+        rr.observe_captured(network(), input_shape=(1, 12, 12), learning_rate=0.1, **given)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_module."])
+def test_names_of_a_wrapped_model_are_refused_with_the_way_out(prefix):
+    gradient = {prefix + name: value for name, value in captured_gradient(network()).items()}
+    with pytest.raises(rr.InvalidInput, match=rf"Strip '{prefix}' from the names"):
+        rr.observe_captured(network(), input_shape=(1, 12, 12), gradient=gradient)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    (tmp_path / "gradient.safetensors").write_bytes(b"nothing of the kind")
+    with pytest.raises(rr.InvalidFile, match=r"gradient\.safetensors"):
+        rr.observe_captured(network(), input_shape=(1, 12, 12), gradient=tmp_path / "gradient.safetensors")
 
 
 @pytest.mark.parametrize("label", [4, -1])

@@ -6,7 +6,8 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
-from reconrisk.defenses import clip_and_noise, prune_smallest
+from reconrisk.defenses import clip_and_noise, gaussian_noise, prune_smallest
+from reconrisk.releases.observe import model_of
 
 LOSS = nn.functional.cross_entropy
 
@@ -81,9 +82,105 @@ def test_a_known_pruning_shows_what_was_kept():
     assert sum(int(value.sum()) for value in seen.kept.values()) == total - total // 2
 
 
-def test_a_defense_needs_a_generator():
-    with pytest.raises(rr.InvalidInput, match="rng=None"):
-        rr.observe(release(), defense=prune_smallest(0.5))
+@pytest.mark.parametrize("rng", [None, 0])
+def test_a_defense_needs_a_generator(rng):
+    with pytest.raises(rr.InvalidInput, match=f"rng={rng} to be a generator"):
+        rr.observe(release(), defense=prune_smallest(0.5), rng=rng)
+
+
+def test_without_a_defense_the_release_itself_is_received():
+    seen = rr.observe(release(), threat=HONEST_BUT_CURIOUS.knowing(*Knows))
+    assert all(torch.equal(value, seen.released[name]) for name, value in release().value().items())
+    assert (seen.noise_std, seen.kept) == (None, None)
+
+
+def test_noise_is_drawn_from_the_generator_alone():
+    defense = gaussian_noise(0.5)
+    first, again, other = (
+        rr.observe(release(), defense=defense, rng=torch.Generator().manual_seed(seed)).released["4.weight"]
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_known_noise_has_its_standard_deviation_on_every_value():
+    threat = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE)
+    seen = rr.observe(release(), defense=gaussian_noise(0.5), threat=threat, rng=torch.Generator())
+    assert {name: value.shape for name, value in seen.noise_std.items()} == {
+        name: value.shape for name, value in seen.released.items()
+    }
+    assert {float(value.unique()) for value in seen.noise_std.values()} == {0.5}
+    assert seen.kept is None
+
+
+class Deep(nn.Module):
+    """Batch norm behind batch norm, on flat features: the second sees what the mode of the first makes of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second, self.last = (
+            nn.Linear(32, 4),
+            nn.BatchNorm1d(4),
+            nn.Linear(4, 4),
+            nn.BatchNorm1d(4),
+        )
+
+    def forward(self, inputs):
+        return self.last(self.second(torch.tanh(self.norm(self.first(inputs.flatten(1))))))[:, :3]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("kind", ["gradient", "local update"])
+def test_batch_statistics_of_later_layers_follow_the_mode_of_earlier_ones(training, kind):
+    torch.manual_seed(0)
+    model = Deep().train(training)
+    inputs, labels = records()
+    if kind == "gradient":
+        made = rr.GradientRelease(model, LOSS, inputs, labels)
+    else:
+        made = rr.LocalUpdateRelease(model, LOSS, inputs, labels, learning_rate=0.1, steps=1)
+    seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.knowing(Knows.BATCH_STATISTICS))
+    with torch.no_grad():
+        flat = model.first(inputs.flatten(1))
+        mean, var = (flat.mean(0), flat.var(0, unbiased=False)) if training else (torch.zeros(4), torch.ones(4))
+        deep = model.second(torch.tanh((flat - mean) / (var + model.norm.eps).sqrt()))
+    assert sorted(seen.batch_statistics) == ["last.mean", "last.var", "norm.mean", "norm.var"]
+    torch.testing.assert_close(seen.batch_statistics["last.mean"], deep.mean(0))
+    torch.testing.assert_close(seen.batch_statistics["last.var"], deep.var(0, unbiased=False))
+
+
+def test_a_model_without_batch_norm_has_no_batch_statistics():
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(32, 3))
+    threat = HONEST_BUT_CURIOUS.knowing(Knows.BATCH_STATISTICS)
+    assert rr.observe(rr.GradientRelease(plain, LOSS, *records()), threat=threat).batch_statistics is None
+    bare = rr.ForwardRelease(lambda inputs, labels: {"y": inputs.sum(0)}, *records())
+    assert rr.observe(bare, threat=threat).batch_statistics is None
+
+
+def test_what_is_received_has_no_history_that_leads_to_the_records():
+    inputs, labels = records()
+    made = rr.GradientRelease(network(), LOSS, inputs.requires_grad_(), labels)
+    seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.knowing(*Knows))
+    assert seen.record_norms is not None
+    received = [seen.released, seen.labels, seen.record_norms, seen.batch_statistics]
+    assert not any(tensor.requires_grad for tensor in tensors_within(received, set()))
+
+
+def test_labels_received_are_a_copy():
+    inputs, labels = records()
+    made = rr.GradientRelease(network(), LOSS, inputs, labels)
+    seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
+    labels += 1
+    assert seen.labels.tolist() == [1, 0, 2]
+
+
+def test_the_network_of_a_map_is_found_behind_a_defense():
+    seen = rr.observe(
+        release(), defense=prune_smallest(0.1), threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE), rng=torch.Generator()
+    )
+    assert isinstance(model_of(seen.forward), nn.Sequential)
+    assert model_of(lambda inputs, labels: {}) is None
 
 
 def test_records_outside_the_range_are_refused():

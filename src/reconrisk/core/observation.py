@@ -71,6 +71,7 @@ class Observation:
             check_whole("input_shape", side)
         check_whole("batch_size", self.batch_size)
         self._check_side_information()
+        self._check_defense()
 
     def _check_side_information(self) -> None:
         for name, power in _SIDE_INFORMATION.items():
@@ -84,8 +85,20 @@ class Observation:
             check_not_empty(name, values)
             if len(values) != self.batch_size:
                 raise refuse(name, values, f"to have batch_size={self.batch_size} entries")
-        for name in ("noise_std", "kept"):
-            self._check_alike(name, getattr(self, name))
+        if self.record_norms is not None and not bool((self.record_norms >= 0).all()):
+            raise refuse("record_norms", self.record_norms, ">= 0")
+        for key, statistic in (self.batch_statistics or {}).items():
+            check_all_finite(f"batch_statistics[{key!r}]", statistic)
+
+    def _check_defense(self) -> None:
+        self._check_alike("noise_std", self.noise_std)
+        self._check_alike("kept", self.kept)
+        for key, std in (self.noise_std or {}).items():
+            if not bool((std > 0).all()):
+                raise refuse(f"noise_std[{key!r}]", float(std.min()), "> 0", "Leave it out where there is no noise.")
+        for key, mask in (self.kept or {}).items():
+            if str(mask.dtype) != "torch.bool":
+                raise refuse(f"kept[{key!r}].dtype", mask.dtype, "to be torch.bool", "Pass tensor != 0.")
 
     def _check_alike(self, name: str, given: Mapping[str, Tensor] | None) -> None:
         """Refuse what is not one tensor, shaped alike, for each released one."""

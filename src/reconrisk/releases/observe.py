@@ -59,8 +59,8 @@ def observe(
     forward, knows = release.forward, threat.knows
     noise_std = kept = None
     if defense is not None:
-        if rng is None:
-            raise refuse("rng", None, "to be a generator for the defense", "Pass torch.Generator().manual_seed(0).")
+        if not isinstance(rng, torch.Generator):
+            raise refuse("rng", rng, "to be a generator for the defense", "Pass torch.Generator().manual_seed(0).")
         sent = defense(sent, rng=rng)
         if Knows.DEFENSE in knows:
             forward = DefendedMap(forward, defense)
@@ -72,8 +72,8 @@ def observe(
         input_shape=tuple(release.inputs.shape[1:]),
         data_range=data_range,
         batch_size=len(release.inputs),
-        labels=release.labels.clone() if Knows.LABELS in knows else None,
-        record_norms=release.inputs.flatten(1).norm(dim=1) if Knows.RECORD_NORM in knows else None,
+        labels=release.labels.detach().clone() if Knows.LABELS in knows else None,
+        record_norms=release.inputs.detach().flatten(1).norm(dim=1) if Knows.RECORD_NORM in knows else None,
         batch_statistics=_batch_statistics(release) if Knows.BATCH_STATISTICS in knows else None,
         noise_std=noise_std,
         kept=kept,
@@ -131,7 +131,8 @@ def _released(release: Release) -> dict[str, Tensor]:
     except IndexError as error:  # torch's word for a label beyond the outputs
         largest, smallest = int(release.labels.max()), int(release.labels.min())
         found = smallest if smallest < 0 else largest
-        raise refuse("labels", found, f"to be classes of the model: {error}", "Count classes from 0.") from error
+        said = str(error).rstrip(".")
+        raise refuse("labels", found, f"to be classes of the model: {said}", "Count classes from 0.") from error
 
 
 def _check_range(inputs: Tensor, data_range: tuple[float, float]) -> None:
