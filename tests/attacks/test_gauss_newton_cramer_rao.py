@@ -11,7 +11,7 @@ from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data import load_dataset
 
 THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.DEFENSE)
-DRAWS = 20
+DRAWS = 30
 
 
 def multilayer(rng):

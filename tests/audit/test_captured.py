@@ -121,7 +121,7 @@ def test_the_loss_is_told_by_the_outputs_and_by_public_labels():
         ({"gradient": {**gradient(mlp()), "0.bias": torch.ones(7)}}, r"gradient\['0.bias'\].shape=\(7,\) to be \(8,\)"),
         (
             {"gradient": {**gradient(mlp()), "0.bias": torch.full((8,), torch.nan)}},
-            r"released\['0.bias'\] to be finite",
+            r"gradient\['0.bias'\] to be finite",
         ),
         ({"gradient": gradient(mlp()), "attack": "class_mean"}, "Expected records beside the attacked ones"),
         ({"gradient": gradient(mlp()), "attack": "best_candidate"}, "Expected data for best_candidate"),
