@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.gauss_newton_curvature import LARGEST, Curvature, assembled
-from reconrisk.attacks.gauss_newton_descent import ROUNDING, STATIONARY, Outcome
+from reconrisk.attacks.gauss_newton_descent import ROUNDING, STATIONARY, Outcome, repeated
 from reconrisk.attacks.gauss_newton_point import Point, Product, Step, damped_step
-from reconrisk.core.progress import ProgressBar
 
 _FIRST_MARGIN, _LAST_MARGIN = 1e-3, 1e-7  # of the data range: how near to an end a value counts as at it
 _HALVINGS = 12
@@ -42,41 +41,35 @@ class BoundedDescent:
 
     def run(self, label: str) -> Outcome:
         """Go on until there is a reason to stop."""
-        if not math.isfinite(self.point.loss):
-            return Outcome.NOT_FINITE
-        bar = ProgressBar(label, total=self.iterations)
-        try:
-            for _ in range(self.iterations):
-                outcome = self._iterate()
-                if outcome is not None:
-                    return outcome
-                bar.advance()
-        finally:
-            bar.close()
-        return Outcome.ITERATIONS
+        return repeated(self._iterate, self.iterations, label) if math.isfinite(self.point.loss) else Outcome.NOT_FINITE
 
     def _iterate(self) -> Outcome | None:
         if not self.in_time():
             return Outcome.SECONDS
         low, high = self.data_range
-        inputs, slope = self.point.inputs, self.point.pull(self.point.residual)
+        origin = self.point
+        inputs, slope = origin.inputs, origin.pull(origin.residual)
         margin = self._margin * (high - low)
         held = ((inputs <= low + margin) & (slope < 0)) | ((inputs >= high - margin) & (slope > 0))
         step = self._step(~held)
         change = step.change + held * slope.sign() * (high - low)
-        before = self.point.loss
+        before = origin.loss
         self._search(change)
         likelihood = self.point.likelihood
         if likelihood.rounding_only and self.point.loss <= ROUNDING**2 * likelihood.rows / 4:
             return Outcome.FITTED
-        if before - self.point.loss > STATIONARY * inputs.numel() / likelihood.rows * before:
+        noticeable = STATIONARY * inputs.numel() / likelihood.rows * before
+        if before - self.point.loss > noticeable:
             return None
         if not step.finished and self.curvature is None and self._assembles:
             self.curvature = assembled(self.point, rng=self.rng, in_time=self.in_time)
             self._assembles = False
             return None
         self._margin /= 10
-        return Outcome.STATIONARY if self._margin < _LAST_MARGIN else None
+        if self._margin >= _LAST_MARGIN:
+            return None
+        predicted = before - float((origin.residual - step.pushed).square().sum())
+        return Outcome.STATIONARY if predicted <= 10 * noticeable else Outcome.STALLED
 
     def _step(self, free: Tensor) -> Step:
         precondition: Product | None = None if self.curvature is None else self.curvature.solver_within(free)

@@ -64,13 +64,19 @@ class Curvature:
 
 
 def _solver(matrix: Tensor, shift: float) -> Product | None:
-    factor, failed = torch.linalg.cholesky_ex(matrix + shift * torch.eye(len(matrix), dtype=torch.float64))
+    damped = matrix.clone()
+    damped.diagonal().add_(shift)
+    factor, failed = torch.linalg.cholesky_ex(damped)
     if int(failed):
         return None
-    factor = factor if len(factor) <= _SMALL else factor.float()
-    return lambda vector: (
-        torch.cholesky_solve(vector.reshape(-1, 1).to(factor.dtype), factor).to(vector.dtype).view_as(vector)
-    )
+    lower = factor if len(factor) <= _SMALL else factor.float()
+
+    def solve(vector: Tensor) -> Tensor:  # two triangular solves, since cholesky_solve takes ten times as long
+        half = torch.linalg.solve_triangular(lower, vector.reshape(-1, 1).to(lower.dtype), upper=False)
+        whole: Tensor = torch.linalg.solve_triangular(lower.mT, half, upper=True)
+        return whole.to(vector.dtype).view_as(vector)
+
+    return solve
 
 
 def assembled(point: Point, *, rng: torch.Generator, in_time: Callable[[], bool]) -> Curvature | None:
@@ -92,7 +98,7 @@ def assembled(point: Point, *, rng: torch.Generator, in_time: Callable[[], bool]
         hashed = block if rows <= 2 * kept else block.new_zeros(len(block), kept).index_add_(1, bucket, block * sign)
         sketched.append(hashed)
     matrix = _gram(torch.cat(sketched))
-    return Curvature(matrix) if bool(matrix.isfinite().all()) else None
+    return Curvature(matrix) if bool(matrix.isfinite().all() & matrix.any()) else None
 
 
 def _gram(rows: Tensor) -> Tensor:

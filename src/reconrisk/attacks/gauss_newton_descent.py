@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +16,7 @@ from reconrisk.core.progress import ProgressBar
 
 _FIRST_STEP = 0.3  # of the data range, root mean square: about what the first damping allows
 _LOOSEST, _TIGHTEST = 0.1, 1e-4  # relative residual at which conjugate gradients stop
+_WORTH = 2.0  # how much more than assembling the matrix going on without it must cost
 _PATIENCE = 8  # iterations without a gain of a hundredth
 _ENOUGH = 1.0  # root mean square residual in units of rounding, below which nothing is left to gain
 
@@ -36,6 +38,20 @@ class Outcome(Enum):
     NOT_FINITE = "the release of the start is not finite"
 
 
+def repeated(iterate: Callable[[], Outcome | None], iterations: int, label: str) -> Outcome:
+    """Iterate until there is a reason to stop, with a bar for those who wait."""
+    bar = ProgressBar(label, total=iterations)
+    try:
+        for _ in range(iterations):
+            outcome = iterate()
+            if outcome is not None:
+                return outcome
+            bar.advance()
+    finally:
+        bar.close()
+    return Outcome.ITERATIONS
+
+
 @dataclass(eq=False)
 class Descent:
     """One start on its way down; ``point`` is always the best so far.
@@ -47,7 +63,7 @@ class Descent:
     point: Point
     iterations: int
     inner_iterations: int
-    still: float
+    tolerance: float
     span: float
     rng: torch.Generator
     in_time: Callable[[], bool]
@@ -64,59 +80,51 @@ class Descent:
 
     def run(self, label: str) -> Outcome:
         """Go on until there is a reason to stop."""
-        if not math.isfinite(self.point.loss):
-            return Outcome.NOT_FINITE
-        bar = ProgressBar(label, total=self.iterations)
-        try:
-            for _ in range(self.iterations):
-                outcome = self._iterate()
-                if outcome is not None:
-                    return outcome
-                bar.advance()
-        finally:
-            bar.close()
-        return Outcome.ITERATIONS
+        return repeated(self._iterate, self.iterations, label) if math.isfinite(self.point.loss) else Outcome.NOT_FINITE
 
     def _iterate(self) -> Outcome | None:
         if not self.in_time():
             return Outcome.SECONDS
-        likelihood, solve = self.point.likelihood, self._preconditioner()
+        origin, likelihood = self.point, self.point.likelihood
         step = damped_step(
-            self.point,
+            origin,
             damping=self._damping,
             forcing=self._forcing,
             iterations=self.inner_iterations,
             in_time=self.in_time,
-            precondition=solve,
+            precondition=self._preconditioner(),
         )
-        predicted = self.point.loss - float((self.point.residual - step.pushed).square().sum())
-        proposal = Point(likelihood, self.point.inputs + step.change)
-        gain = (self.point.loss - proposal.loss) / predicted if predicted > 0 else 0.0
+        predicted = origin.loss - float((origin.residual - step.pushed).square().sum())
+        self._move(Point(likelihood, origin.inputs + step.change), predicted)
+        if not step.finished:
+            self._products_left = self._projected(origin.loss)
+        squares, size = float(step.change.square().sum()), step.change.numel()
+        settled = step.finished and self._damping * squares <= predicted
+        still = squares <= size * (self.tolerance * self.span) ** 2
+        if likelihood.rounding_only and self._fitted(origin.loss, still=still and settled):
+            return Outcome.FITTED
+        if settled and predicted <= STATIONARY * size / likelihood.rows * origin.loss:
+            return Outcome.STATIONARY
+        return self._patience(still=still)
+
+    def _move(self, proposal: Point, predicted: float) -> None:
+        """Go there if it is better, and trust the linear model as far as its prediction came true."""
         before = self.point.loss
+        gain = (before - proposal.loss) / predicted if predicted > 0 else 0.0
         if gain > 0:  # NaN is no gain, so the best point so far stays
-            ratio = math.sqrt(proposal.loss / before)
-            self._forcing = min(_LOOSEST, max(_TIGHTEST, ratio / 2))
+            self._forcing = min(_LOOSEST, max(_TIGHTEST, math.sqrt(proposal.loss / before) / 2))
             self.point = proposal
             self._damping = max(self._damping * max(0.01, 1 - (2 * min(gain, 1.0) - 1) ** 3), self._least_damping)
             self._growth = 2.0
         else:
             self._damping *= self._growth
             self._growth *= 2
-        if not step.finished:
-            self._products_left = self._projected(before)
-        squares, size = float(step.change.square().sum()), step.change.numel()
-        settled = step.finished and self._damping * squares <= predicted
-        still = squares <= size * (self.still * self.span) ** 2
-        if likelihood.rounding_only and self._fitted(before, still=still and settled):
-            return Outcome.FITTED
-        if settled and predicted <= STATIONARY * size / likelihood.rows * before:
-            return Outcome.STATIONARY
-        return self._patience(still=still)
 
     def _projected(self, before: float) -> float:
         """Products still needed if every step is cut off and helps as much as this one."""
-        gained = max(math.log(before / self.point.loss), 1e-9)
-        missing = max(math.log(self.point.loss / self.point.likelihood.rows), 0.1)
+        loss = max(self.point.loss, sys.float_info.min)
+        gained = max(math.log(before / loss), 1e-9)
+        missing = max(math.log(loss / self.point.likelihood.rows), 0.1)
         return 2 * self.inner_iterations * missing / gained
 
     def _fitted(self, before: float, *, still: bool) -> bool:
@@ -132,7 +140,7 @@ class Descent:
 
     def _preconditioner(self) -> Product | None:
         size = self.point.inputs.numel()
-        if self._products_left > cost(size) and size <= LARGEST:
+        if self._products_left > _WORTH * cost(size) and size <= LARGEST:
             self._products_left = 0.0
             fresh = assembled(self.point, rng=self.rng, in_time=self.in_time)
             self.curvature = fresh or self.curvature

@@ -191,7 +191,7 @@ class Search:
         if self._outcome is Outcome.STATIONARY or self._fits():
             alike = sum(math.isclose(end, self.objective, rel_tol=_ALIKE) for end in self._ends)
             remedy = "" if self._fits() or alike > 1 else "Raise restarts, or start from another attack by warm_start"
-            starts = f", {alike} of {len(self._ends)} starts alike" if len(self._ends) > 1 else ""
+            starts = f", {alike} of {len(self._ends)} starts alike" if alike > 1 else ""
             return Status(Ending.CONVERGED, f"{fit}{starts}", remedy)
         if self._outcome is Outcome.STALLED:
             return Status(Ending.BUDGET_SPENT, f"{fit}, {self._outcome.value}", "Raise inner_iterations or restarts")
