@@ -76,9 +76,29 @@ def _lenet(activation: type[nn.Module]) -> Callable[[], nn.Module]:
     return lambda: lenet((1, 14, 14), 10, activation=activation, rng=torch.Generator().manual_seed(0))
 
 
+def tanh_multilayer() -> Callable[[], str]:
+    """A perceptron on 8x8 digits."""
+    return ratios(multilayer, 8)
+
+
+def tanh_lenet() -> Callable[[], str]:
+    """A convolutional network on 14x14 digits."""
+    return ratios(_lenet(nn.Tanh), 14)
+
+
+def sigmoid_lenet() -> Callable[[], str]:
+    """The same with sigmoids."""
+    return ratios(_lenet(nn.Sigmoid), 14)
+
+
+def gelu_lenet() -> Callable[[], str]:
+    """The same with GELU."""
+    return ratios(_lenet(nn.GELU), 14)
+
+
 CONTENDERS = {
-    "tanh MLP, 8x8": lambda: ratios(multilayer, 8),
-    "tanh LeNet, 14x14": lambda: ratios(_lenet(nn.Tanh), 14),
-    "sigmoid LeNet, 14x14": lambda: ratios(_lenet(nn.Sigmoid), 14),
-    "GELU LeNet, 14x14": lambda: ratios(_lenet(nn.GELU), 14),
+    "tanh MLP, 8x8": tanh_multilayer,
+    "tanh LeNet, 14x14": tanh_lenet,
+    "sigmoid LeNet, 14x14": sigmoid_lenet,
+    "GELU LeNet, 14x14": gelu_lenet,
 }

@@ -151,9 +151,29 @@ def summary(
     return "\n".join(parts)
 
 
+def ours() -> Callable[[], str]:
+    """Gauss-Newton on the first image of each network."""
+    return lambda: summary(by_gauss_newton, SINGLE, count=1, batch=1)
+
+
+def breaching() -> Callable[[], str]:
+    """The package breaching on the same images."""
+    return lambda: summary(by_breaching, SINGLE, count=1, batch=1)
+
+
+def ours_on_ten() -> Callable[[], str]:
+    """Gauss-Newton on ten images of each network."""
+    return lambda: summary(by_gauss_newton, SINGLE, count=IMAGES, batch=1)
+
+
+def ours_on_four_at_once() -> Callable[[], str]:
+    """Gauss-Newton on ten batches of four."""
+    return lambda: summary(by_gauss_newton, FOURS, count=IMAGES, batch=4)
+
+
 CONTENDERS = {
-    "ours, first image": lambda: lambda: summary(by_gauss_newton, SINGLE, count=1, batch=1),
-    "breaching, first image": lambda: lambda: summary(by_breaching, SINGLE, count=1, batch=1),
-    "ours, ten images": lambda: lambda: summary(by_gauss_newton, SINGLE, count=IMAGES, batch=1),
-    "ours, four at once, ten times": lambda: lambda: summary(by_gauss_newton, FOURS, count=IMAGES, batch=4),
+    "ours, first image": ours,
+    "breaching, first image": breaching,
+    "ours, ten images": ours_on_ten,
+    "ours, four at once, ten times": ours_on_four_at_once,
 }

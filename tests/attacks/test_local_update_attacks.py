@@ -65,7 +65,7 @@ TRAININGS = {
 def test_idlg_inverts_smooth_networks(name):
     records, training = TRAININGS[name]
     images, observation = update_of(records, **training)
-    assert decibels(solve(rr.attacks.idlg(steps=60, restarts=1), observation), images) > 45
+    assert decibels(solve(rr.attacks.idlg(steps=120, restarts=1), observation), images) > 45
 
 
 def test_inverting_gradients_inverts_them_too():
