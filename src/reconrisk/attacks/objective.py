@@ -68,7 +68,7 @@ class Objective:
         """The objective against ``observation``; known noise replaces the distance by its likelihood."""
         regularizers = [part for part in regularizers if part.weight > 0]
         if observation.noise_std is None:
-            penalties = [(part.weight, part.weight * getattr(part, "final_share", 1.0), part) for part in regularizers]
+            penalties = [(part.weight, part.weight * part.final_share, part) for part in regularizers]
         else:
             size = observation.batch_size * torch.Size(observation.input_shape).numel()
             distance = GaussianLikelihood(size)

@@ -87,7 +87,7 @@ class L2Norm:
     ``prior_weight`` is that of a normal density whose standard deviation is a quarter of the range.
 
     Notation: the data range is (a, b), its middle m.
-    Reference: the image prior of equation 8, `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_, there the norm
+    Reference: the image prior of `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_, there the norm
     of images of mean zero.
     """
 
@@ -119,7 +119,7 @@ class GroupConsistency:
 
     Assumes: record k is the same one in every restart, which the labels see to where they differ.
     Edge cases: zero for a single restart; a restart that is not a number does not enter the mean.
-    Reference: equation 11 with the pixel-wise mean, `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_.
+    Reference: group consistency, here with the pixel-wise mean, `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_.
     """
 
     weight: float
@@ -155,7 +155,7 @@ class BatchNormStatistics:
     layer's epsilon) the expected ones. The paper adds the norms without dividing by v.
     Edge cases: running statistics as they are before training, mean 0 and variance 1, say nothing and do not enter;
     without any layer to go by the penalty is zero. A forward map without a model is refused.
-    Reference: equation 9, `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_.
+    Reference: batch norm regularisation of `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_.
     """
 
     weight: float
