@@ -91,7 +91,7 @@ def test_taking_the_update_for_one_gradient_fails_where_the_steps_are_long():
 @pytest.mark.parametrize("optimizer", [rr.sgd(0.1, momentum=0.9), rr.adam(0.01)], ids=["momentum", "adam"])
 def test_the_optimizer_of_the_client_is_replayed(optimizer):
     images, observation = update_of(1, optimizer=optimizer, steps=3)
-    assert decibels(solve(rr.attacks.inverting_gradients(steps=100), observation), images) > 22
+    assert decibels(solve(rr.attacks.inverting_gradients(steps=100), observation), images) > 25
 
 
 def test_running_statistics_that_are_sent_along_give_the_contrast():
