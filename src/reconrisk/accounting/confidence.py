@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from scipy.special import betaincinv
 
 from reconrisk.core.guarantee import Estimate
@@ -35,3 +37,30 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Es
     # By reflection, because 1 - tail would round a small tail away.
     high = 1.0 if successes == trials else 1 - float(betaincinv(trials - successes, successes + 1, tail))
     return Estimate(successes / trials, low, high, float(confidence), trials, "Clopper-Pearson")
+
+
+def success_interval(successes: int, *, trials: int, per_trial: int = 1, confidence: float = 0.95) -> Estimate:
+    r"""Interval for a mean share of successes from independent trials of ``per_trial`` records each.
+
+    .. math:: P(S \ge k) \le e\, P(\mathrm{Bin}(n, p) \ge k)
+
+    for a sum S of n independent variables in [0, 1] with mean p on average: records of one trial may depend on each
+    other in any way. Single records need no factor, and the interval is that of :func:`clopper_pearson`.
+
+    Assumes: trials are independent, or drawn without replacement from a finite population, which varies less.
+    Guarantee: covers the mean with probability at least ``confidence``, either end at half the rest.
+    Reference: `Bentkus (2004) <https://doi.org/10.1214/009117904000000360>`_, Theorem 1.2.
+
+    >>> print(success_interval(8, trials=4, per_trial=4))
+    0.5 [0.03404, 0.966] (95% Bentkus, 4 samples)
+    """
+    if check_whole("per_trial", per_trial) == 1:
+        return clopper_pearson(successes, trials, confidence)
+    total = check_whole("trials", trials, remedy="An interval needs at least one trial.") * per_trial
+    successes = check_whole("successes", successes, minimum=0)
+    if successes > total:
+        raise refuse("successes", successes, f"<= trials * per_trial = {total}")
+    inner = 1 - (1 - check_probability("confidence", confidence)) / math.e
+    low = clopper_pearson(successes // per_trial, trials, inner).low
+    high = 1 - clopper_pearson((total - successes) // per_trial, trials, inner).low
+    return Estimate(successes / total, low, high, float(confidence), trials, "Bentkus")

@@ -7,6 +7,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from reconrisk.attacks.analytic import analytic
@@ -31,6 +32,7 @@ from reconrisk.attacks.span_inversion import span_inversion
 from reconrisk.attacks.trap_weights import trap_weights
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Attack
+from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
 
 ATTACKS: Mapping[str, Callable[..., Attack]] = {
@@ -53,6 +55,52 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = {
     )
 }
 """The functions that configure an attack, by name: those that optimise, those that solve, those that only guess."""
+
+BASELINES: Mapping[str, frozenset[Knows]] = {
+    "constant_guess": frozenset(),
+    "prior_mean": frozenset(),
+    "class_mean": frozenset({Knows.LABELS}),
+}
+"""Those that never look at the update of whoever knows this: what an adversary reaches by guessing."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An attack of a portfolio: its name, its settings, and how many evaluations of the release it takes, roughly.
+
+    ``whole_update`` attacks rebuild any number of records of an update, the others one.
+    """
+
+    name: str
+    evaluations: int
+    settings: Mapping[str, object] = field(default_factory=dict)
+    whole_update: bool = True
+
+
+PORTFOLIOS: Mapping[str, tuple[Listed, ...]] = {
+    "quick": (
+        Listed("analytic", 2, whole_update=False),
+        Listed("optimal_analytic", 2, whole_update=False),
+        Listed("imprint", 2),
+        Listed("best_candidate", 2, whole_update=False),
+        Listed("gauss_newton", 150),
+        Listed("inverting_gradients", 200, {"steps": 200}),
+    ),
+    "thorough": (
+        Listed("analytic", 2, whole_update=False),
+        Listed("optimal_analytic", 2, whole_update=False),
+        Listed("imprint", 2),
+        Listed("trap_weights", 2),
+        Listed("best_candidate", 2, whole_update=False),
+        Listed("gauss_newton", 600, {"restarts": 4}),
+        Listed("idlg", 600, {"restarts": 2}),
+        Listed("dlg", 600),
+        Listed("span_inversion", 1000),
+        Listed("grad_inversion", 2000),
+        Listed("inverting_gradients", 2000, {"restarts": 2}),
+    ),
+}
+"""Attacks that an audit chooses from by what its threat allows, cheapest first."""
 
 _ESTIMATES: Mapping[str, Callable[[], LayerEstimate]] = {
     build.__name__: build for build in (least_squares, ratio, total_least_squares, known_scale, james_stein, known_norm)

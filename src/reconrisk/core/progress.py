@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
 
@@ -15,15 +16,22 @@ SHOW_AFTER_SECONDS = 2.0
 class ProgressBar:
     """A bar for loops that somebody else runs: ``advance`` after each turn, ``close`` where they end before ``total``.
 
-    It appears once two seconds have passed and somebody is at the terminal, and is cleared at the end.
+    It appears once two seconds have passed, or ``at_once``, if somebody is at the terminal, and is cleared at the end.
+    Of bars inside each other the outermost is shown.
 
     >>> bar = ProgressBar("steps", total=2)
     >>> bar.advance()
     >>> bar.close()
     """
 
-    def __init__(self, label: str, *, total: int | None = None) -> None:
+    _outermost: ClassVar[weakref.ref[ProgressBar] | None] = None
+
+    def __init__(self, label: str, *, total: int | None = None, at_once: bool = False) -> None:
         self._label, self._total = label, total
+        self._after = 0.0 if at_once else SHOW_AFTER_SECONDS
+        self._is_inner = ProgressBar._outermost is not None and ProgressBar._outermost() is not None
+        if not self._is_inner:
+            ProgressBar._outermost = weakref.ref(self)
         self._begun, self._done = time.monotonic(), 0
         self._bar: Any = None
         self._task: Any = None
@@ -39,7 +47,9 @@ class ProgressBar:
 
     def show(self) -> None:
         """Draw the bar if it is time to."""
-        if self._bar is not None or not sys.stderr.isatty() or time.monotonic() - self._begun <= SHOW_AFTER_SECONDS:
+        if self._bar is not None or self._is_inner or not sys.stderr.isatty():
+            return
+        if time.monotonic() - self._begun < self._after:
             return
         from rich.console import Console  # slow import, needed only at a terminal
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -55,6 +65,8 @@ class ProgressBar:
             self._bar.stop()
             self._bar = None
         self._begun = float("inf")  # closed bars stay closed
+        if not self._is_inner:
+            ProgressBar._outermost = None
 
 
 def track(items: Iterable[T], label: str, *, total: int | None = None) -> Iterator[T]:

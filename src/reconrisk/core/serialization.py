@@ -24,11 +24,15 @@ T = TypeVar("T")
 
 _KINDS: dict[str, type] = {}
 
+NOT_IN_JSON = types.MappingProxyType({"in_json": False})
+"""Metadata of a field that is left out and read back as its default, such as a picture of a private record."""
+
 _HOMES = (
     "core.columns",
     "core.mechanism",
     "core.threat",
     "core.papers",
+    "core.goal",
     "core.guarantee",
     "core.reconstruction",
     "bounds.analytic_inversion",
@@ -36,8 +40,10 @@ _HOMES = (
     "bounds.correlation",
     "bounds.corridor",
     "bounds.prior_success",
+    "audit.audit_result",
     "audit.leakage_report",
     "audit.rebuild_report",
+    "audit.trial",
     "integrations.leakage_summary",
 )
 """Where kinds are defined: loaded when a kind is not known yet, since the package loads nothing before it is used."""
@@ -75,8 +81,8 @@ def from_json(text: str) -> Any:
 def to_plain(value: object) -> Any:
     """A registered value as dictionaries, lists, strings and numbers."""
     if dataclasses.is_dataclass(value) and type(value).__name__ in _KINDS:
-        fields = {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"kind": type(value).__name__, **fields}
+        names = [field.name for field in dataclasses.fields(value) if field.metadata.get("in_json", True)]
+        return {"kind": type(value).__name__, **{name: to_plain(getattr(value, name)) for name in names}}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (tuple, list)):

@@ -54,6 +54,12 @@ class NoisyRelease:
         """Every value is sent."""
         del sent
 
+    def __str__(self) -> str:
+        """The call that configures it."""
+        if self.clip_norm is None:
+            return f"gaussian_noise({self.std:g})"
+        return f"clip_and_noise(noise_multiplier={self.std / self.clip_norm:g}, clip_norm={self.clip_norm:g})"
+
 
 def gaussian_noise(std: float) -> NoisyRelease:
     """Independent noise of standard deviation ``std`` on every released value, nothing else.

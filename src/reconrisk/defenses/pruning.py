@@ -45,6 +45,10 @@ class Pruning:
         """The values that are not zero."""
         return {name: tensor != 0 for name, tensor in sent.items()}
 
+    def __str__(self) -> str:
+        """The call that configures it."""
+        return f"prune_smallest({self.share:g})"
+
 
 def prune_smallest(share: float) -> Pruning:
     """The release with the ``share`` of values that are smallest in size set to zero.

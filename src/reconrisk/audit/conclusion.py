@@ -1,0 +1,221 @@
+"""From trials to the result of an audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from reconrisk.audit.assessment import FALSE_ALARMS, Evidence, exposures_of, line_of
+from reconrisk.audit.audit_result import (
+    AttackSummary,
+    AuditLine,
+    AuditResult,
+    DefenseSummary,
+    Exposure,
+    LeakageHistogram,
+    Picture,
+    Subject,
+    TrainingAudit,
+)
+from reconrisk.audit.experiment import Experiment
+from reconrisk.audit.fingerprint import environment, is_bundled
+from reconrisk.audit.guarantees import Prover, StatedGuarantee
+from reconrisk.audit.run_info import RunInfo
+from reconrisk.audit.trial import Trial, TrialKey
+from reconrisk.bounds.corridor import risk_corridor
+from reconrisk.core.goal import Goal, Limit
+from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.core.reconstruction import Ending
+
+LARGEST_GALLERY = 64
+_CHANNELS = (1, 3)
+_DELTA = 1e-5
+
+Estimates = Callable[[TrialKey], Tensor | None]
+
+
+class ContradictedBound(RuntimeError):
+    """An attack beats a bound that covers it: the mechanism does not do what it says, or the code is wrong."""
+
+    def __init__(self, result: AuditResult) -> None:
+        self.result = result
+        lines = [
+            f"{each.highest_attack} reaches {line.goal} under {line.defense} with probability {each.highest}, "
+            f"but {each.guarantee} covers it"
+            for line, each in result.contradictions
+        ]
+        super().__init__("; ".join(lines) + ". The mechanism does not do what it says, or the code is wrong.")
+
+
+@dataclass(frozen=True, eq=False)
+class Conclusion:
+    """All that turns trials into a result."""
+
+    experiment: Experiment
+    info: RunInfo
+    goals: tuple[Goal, ...]
+    limits: tuple[Limit, ...]
+    confidence: float
+    stated: tuple[StatedGuarantee, ...]
+    training: Mechanism | None
+    account: object | None
+
+    def result(self, trials: Sequence[Trial], seconds: float, estimates: Estimates) -> AuditResult:
+        """The result of these trials."""
+        plan, population = self.experiment.plan, self.experiment.population
+        dataset, size = population.dataset, len(plan.updates[0])
+        prover = Prover(population, self.experiment.threat, size, self.stated, self.training)
+        evidence = self._evidence(trials)
+        lines = tuple(
+            line_of(label, goal, evidence[label], prover.answers(goal, label, defense), self.limits)
+            for goal in self.goals
+            for label, defense in plan.defenses.items()
+        )
+        exposures = tuple(
+            shown for label in plan.defenses for shown in exposures_of(label, self.goals, evidence[label])
+        )
+        attacks = self._attacks(trials)
+        return AuditResult(
+            run=self.info.run,
+            created=self.info.created,
+            subject=Subject(
+                model=self.info.subject,
+                model_hash=self.experiment.sender.fingerprint,
+                data=dataset.name,
+                data_hash=self.info.data,
+                population=len(population.rows),
+                shape=dataset.shape,
+                data_range=dataset.data_range,
+                release=self.experiment.described,
+                batch_size=size,
+                is_bundled=is_bundled(dataset),
+            ),
+            threat=self.experiment.threat,
+            goals=self.goals,
+            confidence=self.confidence,
+            defenses=self._defenses(trials),
+            attacks=attacks,
+            lines=lines,
+            exposures=exposures,
+            seed=self.experiment.seed,
+            planned=sum(attack.planned for attack in attacks),
+            done=len(trials),
+            seconds=seconds,
+            environment=environment(),
+            signature=self.info.signature,
+            assumptions=_assumptions(lines, len(population.rows)),
+            training=self._training(prover),
+            pictures=self._pictures(exposures, estimates),
+        )
+
+    def _evidence(self, trials: Sequence[Trial]) -> Mapping[str, Evidence]:
+        """Trials by defense and attack, without attacks that applied to no update."""
+        plan = self.experiment.plan
+        baselines = frozenset(planned.label for planned in plan.attacks if planned.is_baseline)
+        level = FALSE_ALARMS / (len(plan.defenses) * len(self.goals) * len(plan.attacks) * (1 + len(self.stated)))
+        found: dict[str, Evidence] = {}
+        for label in plan.defenses:
+            mine: dict[str, list[Trial]] = {}
+            for trial in trials:
+                if trial.key.defense == label:
+                    mine.setdefault(trial.key.attack, []).append(trial)
+            applied = {attack: each for attack, each in mine.items() if not all(map(_did_not_apply, each))}
+            found[label] = Evidence(applied, baselines, self.experiment.threat, self.confidence, level)
+        return found
+
+    def _attacks(self, trials: Sequence[Trial]) -> tuple[AttackSummary, ...]:
+        plan, found = self.experiment.plan, []
+        for planned in plan.attacks:
+            mine = [trial for trial in trials if trial.key.attack == planned.label]
+            failed = [trial for trial in mine if trial.account.status.is_failure]
+            hopeless = len(mine) if mine and all(map(_did_not_apply, mine)) else None
+            found.append(
+                AttackSummary(
+                    label=planned.label,
+                    settings=repr(planned.attack),
+                    is_baseline=planned.is_baseline,
+                    planned=hopeless or len(plan.updates) * len(plan.defenses),
+                    done=len(mine),
+                    failed=len(failed),
+                    seconds=sum(trial.account.cost.seconds for trial in mine),
+                    evaluations=sum(trial.account.cost.evaluations for trial in mine),
+                    remark=str(failed[0].account.status) if failed else "",
+                )
+            )
+        return tuple(found)
+
+    def _defenses(self, trials: Sequence[Trial]) -> tuple[DefenseSummary, ...]:
+        found = []
+        for label, defense in self.experiment.plan.defenses.items():
+            costs = [t.distortion for t in trials if t.key.defense == label and t.distortion is not None]
+            mean = sum(costs) / len(costs) if costs else 0.0
+            mechanism = None if defense is None else defense.mechanism
+            found.append(DefenseSummary(label, "none" if defense is None else repr(defense), mechanism, mean))
+        return tuple(found)
+
+    def _pictures(self, exposures: Sequence[Exposure], estimates: Estimates) -> tuple[Picture, ...]:
+        """The most exposed records of each defense beside their estimates; none where records are no images."""
+        dataset = self.experiment.population.dataset
+        if len(dataset.shape) != 3 or dataset.shape[0] not in _CHANNELS:
+            return ()
+        found: list[Picture] = []
+        for label in self.experiment.plan.defenses:
+            mine = [shown for shown in exposures if shown.defense == label]
+            for shown in mine[: LARGEST_GALLERY // len(self.experiment.plan.defenses)]:
+                rebuilt = estimates(TrialKey(label, shown.attack, shown.draw))
+                if rebuilt is not None:
+                    target = dataset.inputs[shown.record].numpy()
+                    found.append(Picture(shown, target, rebuilt[shown.place].detach().numpy()))
+        return tuple(found)
+
+    def _training(self, prover: Prover) -> TrainingAudit | None:
+        if self.training is None:
+            return None
+        goal, data = self.goals[0], self.experiment.population.dataset
+        prior, mse = prover.prior(goal), goal.mean_squared_error(data.data_range)
+        corridor = None
+        if isinstance(self.training, (Gaussian, PoissonSampled, Repeated, Composed)) and prior is not None:
+            corridor = risk_corridor(
+                self.training,
+                dimension=data.inputs[0].numel(),
+                norm=prover.population.least_norm,
+                prior_success=prior.value,
+                mse=mse,
+                data_range=data.data_range[1] - data.data_range[0],
+                delta=_DELTA,
+            )
+        return TrainingAudit(self.training, corridor, _leakage(self.account, data.data_range))
+
+
+def _leakage(account: Any, data_range: tuple[float, float]) -> LeakageHistogram | None:
+    """The spread of leakage over the records of an account."""
+    if account is None:
+        return None
+    summary = account.summary(data_range=data_range)
+    return LeakageHistogram(
+        records=summary.records,
+        steps=summary.steps,
+        edges=summary.edges,
+        counts=summary.histogram,
+        not_positive=summary.not_positive,
+        median=summary.median,
+        maximum=summary.maximum,
+        least_mse_lower_bound=summary.least_mse_lower_bound,
+        confidence=summary.confidence,
+    )
+
+
+def _assumptions(lines: Sequence[AuditLine], population: int) -> tuple[str, ...]:
+    found = [
+        f"targets are drawn from {population} records, each equally likely, and intervals speak of such targets",
+        "attacks that were not tried may do better; only guarantees speak of those",
+        *(text for line in lines for each in line.comparisons for text in each.guarantee.assumptions),
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _did_not_apply(trial: Trial) -> bool:
+    return trial.account.status.ending is Ending.NOT_APPLICABLE

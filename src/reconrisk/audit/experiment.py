@@ -1,0 +1,116 @@
+"""Trials: an update is made of records, defended, observed, attacked and scored; nothing is kept but the outcome."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from reconrisk.audit.client import Client
+from reconrisk.audit.plan import Plan, PlannedAttack, Sender
+from reconrisk.audit.population import Population
+from reconrisk.audit.trial import Trial, TrialKey, TrialScores
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.metric import Metric
+from reconrisk.core.observation import Observation
+from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.threat import ThreatModel
+from reconrisk.metrics.scoring import score
+from reconrisk.releases.observe import observe
+from reconrisk.releases.release import Release
+
+_SEEDS = 2**63
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Everything that trials have in common."""
+
+    plan: Plan
+    sender: Sender
+    population: Population
+    threat: ThreatModel
+    metrics: tuple[Metric, ...]
+    seed: int
+
+    def trial(self, key: TrialKey) -> tuple[Trial, Tensor]:
+        """One attack on one update, and its estimates in the order of the records.
+
+        Guarantee: the same for the same key, whatever was run before; attacks on one draw under one defense meet the
+        same noise. An attack of a portfolio that refuses the update is told from one that fails.
+        """
+        planned, rows = self.attacks[key.attack], self.plan.updates[key.draw]
+        release = self.release_of(planned, rows)
+        defense = self.plan.defenses[key.defense]
+        noise, search = (self._rng(kind, key) for kind in ("noise", "search"))
+        threat = self.threat.knowing(*planned.attack.needs.knows) if planned.is_baseline else self.threat
+        data_range = self.population.dataset.data_range
+        observation = observe(release, defense=defense, threat=threat, data_range=data_range, rng=noise)
+        reconstruction = self._attacked(planned, observation, search)
+        scores = score(reconstruction, release.inputs, self.metrics)
+        order = scores.matched.clamp_min(0)
+        trial = Trial(
+            key=key,
+            records=rows,
+            seed=search.initial_seed(),
+            scores=tuple(TrialScores(name, tuple(values.tolist())) for name, values in scores.items()),
+            account=reconstruction.account,
+            distortion=_distortion(release, observation) if planned.is_baseline else None,
+        )
+        return trial, reconstruction.estimates[order]
+
+    @cached_property
+    def attacks(self) -> Mapping[str, PlannedAttack]:
+        """Planned attacks by label."""
+        return {planned.label: planned for planned in self.plan.attacks}
+
+    @property
+    def described(self) -> str:
+        """What is released, in words."""
+        if self.sender.release is not None:
+            return type(self.sender.release).__name__
+        return str(self.sender.client(self.plan.attacks[-1].attack, self.population))
+
+    @cached_property
+    def _clients(self) -> dict[str, Client]:
+        return {}
+
+    def release_of(self, planned: PlannedAttack, rows: tuple[int, ...]) -> Release:
+        """The update of these rows, with the layer in it that the attack plants, if it does."""
+        batch = self.population.dataset.subset(list(rows))
+        labels = torch.zeros(len(batch), dtype=torch.int64) if batch.labels is None else batch.labels
+        if self.sender.release is not None:
+            return replace(self.sender.release, inputs=batch.inputs, labels=labels)  # type: ignore[type-var]  # is a dataclass
+        if planned.label not in self._clients:
+            self._clients[planned.label] = self.sender.client(planned.attack, self.population)
+        return self._clients[planned.label].release(batch.inputs, labels)
+
+    def _attacked(self, planned: PlannedAttack, observation: Observation, rng: torch.Generator) -> Reconstruction:
+        try:
+            return planned.attack(observation, rng=rng)
+        except InvalidInput as error:
+            if planned.was_chosen:
+                raise
+            cause = str(error).rstrip(".")
+        status = Status(Ending.NOT_APPLICABLE, cause, "Choose another attack")
+        account = Account(repr(planned.attack), status, (float("inf"),) * observation.batch_size, Cost(0.0, 0))
+        shape = (observation.batch_size, *observation.input_shape)
+        return Reconstruction(torch.full(shape, float("nan")), account)
+
+    def _rng(self, kind: str, key: TrialKey) -> torch.Generator:
+        """A generator for what is stated, and nothing else: order and number of trials do not matter."""
+        parts = (self.seed, kind, key.draw, key.defense, key.attack if kind == "search" else "")
+        digest = hashlib.sha256(repr(parts).encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") % _SEEDS)
+
+
+def _distortion(release: Release, observation: Observation) -> float:
+    """Squared distance of what was sent to what would have been, over the squared norm of the latter."""
+    undefended = release.value()
+    norm = sum(float(value.double().square().sum()) for value in undefended.values())
+    pairs = ((observation.released[name].double(), value.double()) for name, value in undefended.items())
+    return sum(float((sent - value).square().sum()) for sent, value in pairs) / norm if norm > 0 else 0.0

@@ -1,0 +1,66 @@
+"""What tells one audit from another: hashes of weights and records, versions, the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterable
+from importlib import metadata
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.audit.audit_result import Environment
+from reconrisk.core.version import VERSION
+from reconrisk.data.dataset import Dataset
+from reconrisk.data.shipped import SHIPPED
+
+_PACKAGES = ("torch", "numpy", "scipy")
+_DIGITS = 12
+
+
+def hash_of_tensors(tensors: Iterable[tuple[str, Tensor]], *, extra: str = "") -> str:
+    """The beginning of the SHA-256 of names, shapes, types and values.
+
+    >>> hash_of_tensors([("a", torch.zeros(2))]) == hash_of_tensors([("a", torch.ones(2))])
+    False
+    """
+    digest = hashlib.sha256(extra.encode())
+    for name, tensor in tensors:
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:_DIGITS]
+
+
+def hash_of_model(model: nn.Module) -> str:
+    """The hash of a network: layers, mode, weights and buffers."""
+    return hash_of_tensors(model.state_dict().items(), extra=f"{model!r} {model.training}")
+
+
+def hash_of_data(dataset: Dataset) -> str:
+    """The hash of records and labels."""
+    labels = () if dataset.labels is None else (("labels", dataset.labels),)
+    return hash_of_tensors((("inputs", dataset.inputs), *labels), extra=str(dataset.data_range))
+
+
+def hash_of_text(text: str) -> str:
+    """The beginning of the SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def is_bundled(dataset: Dataset) -> bool:
+    """Whether every record comes with the package, so that showing it tells nobody anything."""
+    if dataset.name not in SHIPPED:
+        return False
+    public = SHIPPED[dataset.name]()
+    if public.shape != dataset.shape:
+        return False
+    known = {row.tobytes() for row in public.inputs.flatten(1).numpy()}
+    return all(row.tobytes() in known for row in dataset.inputs.flatten(1).numpy())
+
+
+def environment() -> Environment:
+    """Versions, threads and system of this process."""
+    versions = (("reconrisk", VERSION), ("python", platform.python_version()))
+    packages = tuple((name, metadata.version(name)) for name in _PACKAGES)
+    return Environment(versions + packages, torch.get_num_threads(), f"{platform.system()} {platform.machine()}")

@@ -1,0 +1,65 @@
+"""The guarantees that belong to each line of an audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from reconrisk.audit.population import Population
+from reconrisk.bounds.for_goal import Answer, Question, guarantees_for
+from reconrisk.bounds.prior_success import PriorSuccess
+from reconrisk.core.defense import Defense
+from reconrisk.core.goal import Goal
+from reconrisk.core.guarantee import Guarantee
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.threat import ThreatModel
+
+StatedGuarantee: TypeAlias = Callable[[Goal, str], Guarantee | None]
+"""A guarantee that the caller states for a goal under the defense of this label, None for none."""
+
+_STATED = "stated by the caller for these records"
+_WHOLE_RUN = "of the whole run, over whether a record is sampled; the attacked update always holds it"
+
+
+@dataclass(frozen=True, eq=False)
+class Prover:
+    """Where the lines of an audit get their guarantees from."""
+
+    population: Population
+    threat: ThreatModel
+    batch_size: int
+    stated: tuple[StatedGuarantee, ...] = ()
+    training: Mechanism | None = None
+
+    def answers(self, goal: Goal, label: str, defense: Defense | None) -> tuple[Answer, ...]:
+        """Every guarantee for a goal under a defense: from its mechanism, from the caller, from the whole run."""
+        found = [guarantee for guarantee in (source(goal, label) for source in self.stated) if guarantee is not None]
+        answers = [Answer(guarantee, True, _STATED) for guarantee in found]
+        mechanism = None if defense is None else defense.mechanism
+        if mechanism is not None:
+            answers += self._from(mechanism, goal)
+        if self.training is not None:
+            answers += [Answer(each.guarantee, False, _WHOLE_RUN) for each in self._from(self.training, goal)]
+        return tuple(answers)
+
+    def prior(self, goal: Goal) -> PriorSuccess | None:
+        """The best success of guesses, None for a goal that no mean squared error stands for."""
+        if goal not in self._priors:
+            mse = goal.mean_squared_error(self.population.dataset.data_range)
+            known = {"knows": self.threat.knows, "batch_size": self.batch_size}
+            self._priors[goal] = None if mse is None else self.population.prior_success(mse, **known)  # type: ignore[arg-type]  # names of its arguments
+        return self._priors[goal]
+
+    @cached_property
+    def _priors(self) -> dict[Goal, PriorSuccess | None]:
+        return {}
+
+    def _from(self, mechanism: Mechanism, goal: Goal) -> Sequence[Answer]:
+        prior, data = self.prior(goal), self.population.dataset
+        mse = goal.mean_squared_error(data.data_range)
+        if prior is None or mse is None:
+            return ()
+        dimension = data.inputs[0].numel()
+        return guarantees_for(Question(mechanism, mse, dimension, data.data_range, prior, self.population.least_norm))

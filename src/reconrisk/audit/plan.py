@@ -1,0 +1,189 @@
+"""What an audit will do: which attacks fit the threat, on which updates, under which defenses, and for how long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from reconrisk.attacks.by_name import BASELINES, PORTFOLIOS, Listed
+from reconrisk.audit.beliefs import Beliefs, attack_with_beliefs, name_of
+from reconrisk.audit.client import Client, client_for
+from reconrisk.audit.fingerprint import hash_of_model, hash_of_tensors
+from reconrisk.audit.population import Population
+from reconrisk.audit.trial import TrialKey
+from reconrisk.core.defense import Defense
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.observation import Attack
+from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.validation import refuse
+from reconrisk.releases.release import Release
+
+_TYPICAL_EVALUATIONS = 300
+UNDEFENDED = "none"
+"""The label of the release as it is."""
+
+AttackChoice = str | Attack | tuple[str, Mapping[str, object]]
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedAttack:
+    """An attack with its label; ``was_chosen`` if somebody named it, so that its refusal is an error."""
+
+    label: str
+    attack: Attack
+    is_baseline: bool
+    was_chosen: bool
+    evaluations: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sender:
+    """Whose updates are audited: a release made again for other records, or a client that trains a model."""
+
+    release: Release | None = None
+    model: nn.Module | None = None
+    client_settings: Mapping[str, object] | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of what is audited."""
+        if self.release is not None:
+            return hash_of_tensors(sorted(self.release.template().items()), extra=repr(type(self.release)))
+        if self.model is None:
+            raise refuse("subject", None, "to be a model or a release")
+        return hash_of_model(self.model)
+
+    def client(self, attack: Attack, population: Population) -> Client:
+        """The client that trains the model."""
+        return client_for(attack, self.model, population.dataset, **dict(self.client_settings or {}))  # type: ignore[arg-type]  # settings of client_for
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Trials of an audit, in an order in which any beginning is balanced: update by update, then defenses, attacks."""
+
+    attacks: tuple[PlannedAttack, ...]
+    defenses: Mapping[str, Defense | None]
+    updates: tuple[tuple[int, ...], ...]
+    seconds_per_evaluation: float
+
+    def trials(self) -> Iterator[TrialKey]:
+        """Every trial."""
+        for draw in range(len(self.updates)):
+            for defense in self.defenses:
+                for planned in self.attacks:
+                    yield TrialKey(defense, planned.label, draw)
+
+    @property
+    def size(self) -> int:
+        """Number of trials."""
+        return len(self.updates) * len(self.defenses) * len(self.attacks)
+
+    @property
+    def expected_seconds(self) -> float:
+        """Evaluations of the release that the attacks take, at the cost of one."""
+        evaluations = sum(planned.evaluations for planned in self.attacks)
+        return self.seconds_per_evaluation * evaluations * len(self.updates) * len(self.defenses)
+
+    def __str__(self) -> str:
+        """The plan in a few lines."""
+        records = len(self.updates[0])
+        chosen = ", ".join(planned.label for planned in self.attacks if not planned.is_baseline)
+        guesses = ", ".join(planned.label for planned in self.attacks if planned.is_baseline)
+        return "\n".join(
+            (
+                f"plan      {self.size} trials: {len(self.updates)} updates of {records} "
+                f"record{'s' if records > 1 else ''}, {len(self.defenses)} defenses, {len(self.attacks)} attacks",
+                f"defenses  {', '.join(self.defenses)}",
+                f"attacks   {chosen}; guesses: {guesses}",
+                f"expected  {_duration(self.expected_seconds)}",
+            )
+        )
+
+
+def planned_attacks(
+    chosen: str | Sequence[AttackChoice], threat: ThreatModel, beliefs: Beliefs
+) -> tuple[PlannedAttack, ...]:
+    """The attacks of a portfolio that the threat allows, or those chosen, and every guess that can be made.
+
+    Guarantee: a chosen attack that needs more than the threat has is refused.
+    """
+    if isinstance(chosen, str):
+        if chosen not in PORTFOLIOS:
+            remedy = "Or list attacks by name."
+            raise refuse("attacks", chosen, f"to be one of {', '.join(PORTFOLIOS)}", remedy)
+        found = [each for each in (_listed(entry, threat, beliefs) for entry in PORTFOLIOS[chosen]) if each is not None]
+    else:
+        found = [_chosen(choice, threat, beliefs) for choice in chosen]
+    possible = [name for name, known in BASELINES.items() if known <= threat.knows]
+    guesses = [each for each in (_guess(name, beliefs) for name in possible) if each is not None]
+    named = {planned.label for planned in found}
+    if not found:
+        raise InvalidInput(f"Expected an attack that {threat} can run. State a stronger threat, or list attacks.")
+    if len(named) < len(found):
+        raise refuse("attacks", [each.label for each in found], "to differ", "Give each its settings.")
+    return (*found, *(guess for guess in guesses if guess.label not in named))
+
+
+def seconds_of_an_evaluation(release: Release) -> float:
+    """How long it takes to compute a release and its derivative once: the better of two."""
+    best = float("inf")
+    for _ in range(2):
+        begun = time.monotonic()
+        derivative = release.linearized()
+        derivative.pull({name: torch.ones_like(value) for name, value in release.template().items()})
+        best = min(best, time.monotonic() - begun)
+    return best
+
+
+def _listed(entry: Listed, threat: ThreatModel, beliefs: Beliefs) -> PlannedAttack | None:
+    """An attack of a portfolio, None if the threat or the data does not allow it."""
+    if beliefs.batch_size > 1 and not entry.whole_update:
+        return None
+    try:
+        attack, believed = attack_with_beliefs(entry.name, dict(entry.settings), beliefs)
+    except InvalidInput:  # it needs other records, labels or images than there are
+        return None
+    if not threat.covers(attack.needs.knowing(*believed)):
+        return None
+    return PlannedAttack(_label(entry.name, entry.settings), attack, False, False, entry.evaluations)
+
+
+def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs) -> PlannedAttack:
+    if isinstance(choice, tuple):
+        name, settings = choice
+        attack, believed = attack_with_beliefs(name, dict(settings), beliefs)
+        label = _label(name, settings)
+    elif isinstance(choice, str):
+        attack, believed = attack_with_beliefs(choice, {}, beliefs)
+        label = choice
+    else:
+        attack, believed, label = choice, frozenset(), name_of(choice)
+    needed = attack.needs.knowing(*believed)
+    is_baseline = BASELINES.get(label.partition("(")[0], frozenset(Knows)) <= threat.knows
+    if not is_baseline and not threat.covers(needed):
+        raise refuse("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
+    return PlannedAttack(label, attack, is_baseline, True, _TYPICAL_EVALUATIONS)
+
+
+def _label(name: str, settings: Mapping[str, object]) -> str:
+    written = ", ".join(f"{key}={value}" for key, value in settings.items())
+    return f"{name}({written})" if settings else name
+
+
+def _guess(name: str, beliefs: Beliefs) -> PlannedAttack | None:
+    try:
+        attack, _ = attack_with_beliefs(name, {}, beliefs)
+    except InvalidInput:  # no public records, or no classes
+        return None
+    return PlannedAttack(name, attack, True, False, 0)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,91 @@
+"""Whom targets are drawn from, and how often a guess at one of them succeeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from reconrisk.bounds.prior_success import PriorSuccess, candidate_set
+from reconrisk.core.threat import Knows
+from reconrisk.core.validation import check_whole, refuse
+from reconrisk.data.dataset import Dataset
+
+LARGEST = 4096
+"""Records of a population; of larger data, a sample is the population. Distances of all pairs are computed."""
+
+_TELLING = frozenset({Knows.RECORD_NORM, Knows.BATCH_STATISTICS})
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Records of ``dataset`` that targets are drawn from, each equally likely: ``rows`` of it."""
+
+    dataset: Dataset
+    rows: tuple[int, ...]
+
+    def updates(self, count: int, batch_size: int, rng: torch.Generator) -> tuple[tuple[int, ...], ...]:
+        """Rows of ``count`` updates: no record occurs twice before all have had their turn.
+
+        Guarantee: every update is a uniform choice of ``batch_size`` different records.
+        """
+        if check_whole("batch_size", batch_size) > len(self.rows):
+            raise refuse("batch_size", batch_size, f"<= {len(self.rows)}, the records that targets are drawn from")
+        rows = torch.tensor(self.rows)
+        passes: list[tuple[int, ...]] = []
+        while len(passes) < count:
+            shuffled = rows[torch.randperm(len(rows), generator=rng)]
+            whole = len(rows) // batch_size * batch_size
+            passes += [tuple(update.tolist()) for update in shuffled[:whole].split(batch_size)]
+        return tuple(passes[:count])
+
+    def prior_success(self, mse: float, *, knows: frozenset[Knows], batch_size: int) -> PriorSuccess:
+        """The best success of a guess by whoever knows all these records, and of the target what ``knows`` says.
+
+        An adversary with ``batch_size`` estimates, of which the nearest counts, has so many guesses.
+
+        Guarantee: never below the truth. Norms and statistics of a batch may tell records apart, so that with them
+        it is 1. Labels are known class by class.
+        """
+        inputs = self.dataset.inputs[list(self.rows)].flatten(1).numpy()
+        belief = f"one of {len(self.rows)} records, each equally likely"
+        if knows & _TELLING:
+            return PriorSuccess(0.0, f"{belief}, told apart by {', '.join(sorted(k.value for k in knows & _TELLING))}")
+        groups = [inputs]
+        labels = self.dataset.labels
+        if Knows.LABELS in knows and labels is not None:
+            _, classes = np.unique(labels[list(self.rows)].numpy(), axis=0, return_inverse=True)
+            groups = [inputs[classes.ravel() == each] for each in range(int(classes.max()) + 1)]
+            belief += " within its known label"
+        shares = [len(group) / len(inputs) * _best_guess(group, mse) for group in groups]
+        several = min(1.0, batch_size * sum(shares))
+        if batch_size > 1:
+            belief += f", {batch_size} guesses"
+        return PriorSuccess(min(0.0, math.log(several) + 1e-12), belief, exact=False)
+
+    @property
+    def least_norm(self) -> float:
+        """The smallest Euclidean norm of a record."""
+        return float(self.dataset.inputs[list(self.rows)].flatten(1).norm(dim=1).min())
+
+
+def population_of(dataset: Dataset, records: Sequence[int] | None, rng: torch.Generator) -> Population:
+    """All records, or a sample where there are more than :data:`LARGEST`, or those that were chosen."""
+    if records is not None:
+        rows = tuple(check_whole("records", row, minimum=0) for row in records)
+        if not rows or len(set(rows)) < len(rows) or max(rows) >= len(dataset):
+            raise refuse("records", rows[:8], f"to be different rows from 0 to {len(dataset) - 1} of {dataset.name}")
+        return Population(dataset, rows)
+    if len(dataset) <= LARGEST:
+        return Population(dataset, tuple(range(len(dataset))))
+    chosen = torch.randperm(len(dataset), generator=rng)[:LARGEST].sort().values
+    return Population(dataset, tuple(chosen.tolist()))
+
+
+def _best_guess(points: np.ndarray, mse: float) -> float:
+    """Upper bound on the success of one guess at a uniform choice among ``points``."""
+    weights = np.full(len(points), 1 / len(points))
+    return candidate_set(weights, candidates=points, mse=max(mse, float(np.finfo(np.float32).tiny))).value

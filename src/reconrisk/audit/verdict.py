@@ -1,0 +1,90 @@
+"""The result of an audit in words: one sentence, and a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reconrisk.core.guarantee import Estimate, Quantity
+from reconrisk.core.rounding import rounded_up
+
+if TYPE_CHECKING:
+    from reconrisk.audit.audit_result import AuditLine, AuditResult, Comparison
+
+
+def sentence_of(result: AuditResult) -> str:
+    """The verdict in one sentence: a contradiction first, then limits, then the first goal under every defense."""
+    if result.contradictions:
+        line, each = result.contradictions[0]
+        return (
+            f"{each.highest_attack} beats a bound that covers it under {line.defense}: {line.goal} with probability "
+            f"{each.highest}, where {each.guarantee}; the mechanism or the code is wrong."
+        )
+    goal = result.goals[0]
+    parts = [_clause(line) for line in result.lines if line.goal == goal]
+    text = f"From one update of {result.subject.batch_size} record{'s' if result.subject.batch_size > 1 else ''}, "
+    text += f"{_goal_in_words(str(goal))}: " + "; ".join(parts) + "."
+    for line, check in result.exceeded:
+        text += f" {line.defense} is above the limit {check.limit}."
+    return text
+
+
+def table_of(result: AuditResult) -> str:
+    """One line for each goal and defense, then the guarantees that were compared, then what was left out."""
+    rows = [
+        ("goal", "defense", "success", "best attack", "guess", "bound", "worst record", "verdict"),
+        *(_row(line) for line in result.lines),
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    missing = result.planned - result.done
+    if missing:
+        lines.append(f"{missing} of {result.planned} trials were not run. Repeat with a store to go on.")
+    lines += [f"{attack.label}: {attack.remark}" for attack in result.attacks if attack.remark]
+    return "\n".join([*lines, "", result.sentence()])
+
+
+def least_bound(line: AuditLine) -> Comparison | None:
+    """The smallest bound on success that was compared with the attacks of a line."""
+    compared = [
+        each
+        for each in line.comparisons
+        if each.is_compared and each.guarantee.quantity is Quantity.SUCCESS_PROBABILITY
+    ]
+    return min(compared, key=lambda each: each.guarantee.value, default=None)
+
+
+def percent(estimate: Estimate) -> str:
+    """A measured share with its interval.
+
+    >>> percent(Estimate(0.5, 0.25, 0.75, 0.95, 12, "Clopper-Pearson"))
+    '50% [25, 75]'
+    """
+    if estimate.samples == 0:
+        return "not run"
+    return f"{100 * estimate.value:.3g}% [{100 * estimate.low:.2g}, {100 * estimate.high:.3g}]"
+
+
+def _row(line: AuditLine) -> tuple[str, ...]:
+    bound = least_bound(line)
+    standing = "".join(f"; {check.standing.value}" for check in line.limits)
+    return (
+        str(line.goal),
+        line.defense,
+        percent(line.success),
+        line.best_attack or "none",
+        f"{100 * line.baseline.value:.3g}%",
+        "none" if bound is None else f"<= {rounded_up(100 * bound.guarantee.value)}%",
+        f"{line.worst_record} ({line.worst_score:.3g})",
+        f"{line.verdict.value}{standing}",
+    )
+
+
+def _clause(line: AuditLine) -> str:
+    bound = least_bound(line)
+    proved = "" if bound is None else f", at most {rounded_up(100 * bound.guarantee.value)}% by any adversary covered"
+    with_it = "without a defense" if line.defense == "none" else f"under {line.defense}"
+    return f"{with_it} {percent(line.success)} of records by {line.best_attack or 'no attack'}{proved}"
+
+
+def _goal_in_words(goal: str) -> str:
+    return f"rebuilt to {goal}"

@@ -1,0 +1,49 @@
+"""A defense by its name: which there are, and which settings each takes."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+
+from reconrisk.core.defense import Defense
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.validation import refuse
+from reconrisk.defenses.noise import clip_and_noise, gaussian_noise
+from reconrisk.defenses.pruning import prune_smallest
+
+DEFENSES: Mapping[str, Callable[..., Defense]] = {
+    build.__name__: build for build in (gaussian_noise, clip_and_noise, prune_smallest)
+}
+"""The functions that configure a defense, by name."""
+
+
+def defense_by_name(name: str, **settings: object) -> Defense:
+    """The defense that ``name`` stands for, with these settings.
+
+    Guarantee: an unknown name, a setting that it does not take and one that is missing are refused.
+
+    >>> defense_by_name("prune_smallest", share=0.9)
+    Pruning(share=0.9)
+    >>> defense_by_name("prune_smalest", share=0.9)
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidInput: Expected defense='prune_smalest' to be one of gaussian_noise, clip_and_noise, \
+prune_smallest. Did you mean prune_smallest?
+    """
+    if name not in DEFENSES:
+        raise refuse("defense", name, f"to be one of {', '.join(DEFENSES)}", _nearest(name, DEFENSES).strip())
+    known = inspect.signature(DEFENSES[name]).parameters
+    for key, value in settings.items():
+        if key not in known:
+            raise refuse(
+                key, value, f"to be left out for {name}", f"It takes {', '.join(known)}.{_nearest(key, known)}"
+            )
+    missing = [key for key, parameter in known.items() if parameter.default is parameter.empty and key not in settings]
+    if missing:
+        raise InvalidInput(f"Expected {' and '.join(missing)} for {name}.")
+    return DEFENSES[name](**settings)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]}?" if close else ""
