@@ -5,11 +5,14 @@ from . import defenses as defenses
 from . import metrics as metrics
 from . import models as models
 from .accounting.events import mechanism_from_event as mechanism_from_event
+from .audit.audit_result import AuditResult as AuditResult
 from .audit.captured import rebuild_captured as rebuild_captured
+from .audit.conclusion import ContradictedBound as ContradictedBound
 from .audit.leakage import leakage as leakage
 from .audit.leakage_report import LeakageReport as LeakageReport
 from .audit.rebuild import Rebuilt as Rebuilt
 from .audit.rebuild import rebuild as rebuild
+from .audit.run import audit as audit
 from .bounds import prior_success as prior_success
 from .bounds import risks as risks
 from .bounds.analytic_inversion import analytic_inversion_law as analytic_inversion_law
@@ -25,6 +28,12 @@ from .bounds.success import success_upper_bound as success_upper_bound
 from .core.defense import Defense as Defense
 from .core.errors import InvalidFile as InvalidFile
 from .core.errors import InvalidInput as InvalidInput
+from .core.goal import Goal as Goal
+from .core.goal import Limit as Limit
+from .core.goal import mse as mse
+from .core.goal import ncc as ncc
+from .core.goal import psnr as psnr
+from .core.goal import ssim as ssim
 from .core.guarantee import Estimate as Estimate
 from .core.guarantee import Guarantee as Guarantee
 from .core.law import Law as Law
