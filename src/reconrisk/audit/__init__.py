@@ -1,7 +1,6 @@
 """The only place that holds target, attack and bound together: spec, run, store, confidence, verdict.
 
-``rr.audit`` names this package as soon as any part of it is loaded, and the function :func:`reconrisk.audit.run.audit`
-before; so the package can be called, which calls the function.
+``rr.audit`` is this package, and calling it calls :func:`reconrisk.audit.run.audit`.
 """
 
 from __future__ import annotations
