@@ -43,11 +43,6 @@ def hash_of_data(dataset: Dataset) -> str:
     return hash_of_tensors((("inputs", dataset.inputs), *labels), extra=str(dataset.data_range))
 
 
-def hash_of_text(text: str) -> str:
-    """The beginning of the SHA-256 of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-
-
 def is_bundled(dataset: Dataset) -> bool:
     """Whether every record comes with the package, so that showing it tells nobody anything."""
     if dataset.name not in SHIPPED:

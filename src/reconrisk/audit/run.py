@@ -15,12 +15,12 @@ from reconrisk.audit.beliefs import Beliefs
 from reconrisk.audit.conclusion import Conclusion, ContradictedBound
 from reconrisk.audit.deadline import Deadline, seconds_from_budget
 from reconrisk.audit.experiment import Experiment
-from reconrisk.audit.fingerprint import environment, hash_of_data, hash_of_text
+from reconrisk.audit.fingerprint import environment, hash_of_data
 from reconrisk.audit.goals import checked_goals, checked_limits, metrics_for
 from reconrisk.audit.guarantees import StatedGuarantee
 from reconrisk.audit.plan import UNDEFENDED, AttackChoice, Plan, Sender, planned_attacks, seconds_of_an_evaluation
 from reconrisk.audit.population import Population, population_of
-from reconrisk.audit.run_info import RunInfo
+from reconrisk.audit.run_info import RunInfo, hash_of_text
 from reconrisk.audit.store import Store
 from reconrisk.audit.trial import Trial, TrialKey
 from reconrisk.core.defense import Defense

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reconrisk.audit.fingerprint import hash_of_text
 from reconrisk.core.serialization import serializable
+
+_DIGITS = 12
+
+
+def hash_of_text(text: str) -> str:
+    """The beginning of the SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 @serializable

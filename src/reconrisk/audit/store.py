@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from reconrisk.audit.audit_result import AuditResult
-from reconrisk.audit.fingerprint import hash_of_text
-from reconrisk.audit.run_info import RunInfo
+from reconrisk.audit.run_info import RunInfo, hash_of_text
 from reconrisk.audit.trial import Trial, TrialKey
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.files import write_whole
