@@ -89,6 +89,20 @@ def test_a_factor_that_clipping_leaves_changes_nothing(factor, seed):
         assert result.status.ending is Ending.EXACT
 
 
+def test_an_estimate_is_not_called_exact_under_noise_that_nobody_knows_of():
+    model, target, label = network(6, 4, 0)
+    observation = observe(model, target, label)
+    rng = torch.Generator().manual_seed(0)
+    size = sum(float(value.square().sum()) for value in observation.released.values()) ** 0.5
+    sent = {
+        name: value + 1e-4 * size * torch.randn(value.shape, generator=rng, dtype=value.dtype)
+        for name, value in observation.released.items()
+    }
+    result = analytic()(replace(observation, released=sent), rng=torch.Generator())
+    assert float((result.estimates - target).abs().max()) > 1e-5
+    assert result.status.ending is Ending.CONVERGED
+
+
 def test_several_local_steps_on_the_one_record_are_inverted():
     model, target, label = network(9, 5, 0)
     release = rr.LocalUpdateRelease(model, cross_entropy, target, label, learning_rate=0.1, steps=7)

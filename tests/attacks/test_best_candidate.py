@@ -178,3 +178,11 @@ def test_batches_and_adversaries_without_a_prior_are_refused():
         attack(rr.observe(release, threat=PRIOR), rng=torch.Generator())
     with pytest.raises(rr.InvalidInput, match="to cover what the attack needs"):
         attack(rr.observe(release), rng=torch.Generator())
+
+
+def test_a_candidate_is_not_called_exact_under_noise_that_nobody_knows_of():
+    candidates = torch.tensor([[0.2, 0.7, 0.4], [0.9, 0.1, 0.5]])
+    sent = candidates[0] + 1e-4 * torch.tensor([1.0, -1.0, 1.0])  # relative squared distance 4e-8
+    result = best_candidate(candidates)(linear(sent), rng=torch.Generator())
+    assert torch.equal(result.estimates[0], candidates[0])
+    assert result.status.ending is Ending.CONVERGED

@@ -131,3 +131,13 @@ def test_what_does_not_fit_is_refused(words, message):
     words = {"attack": "constant_guess", "input_shape": (5,), **words}
     with pytest.raises(InvalidInput, match=message):
         rebuild_captured(words.pop("attack"), mlp(), rng=rng(), **words)
+
+
+def test_a_batch_size_that_is_wrong_is_suspected():
+    """Three records stated as one: whatever single record is found does not explain their update."""
+    attacked = {"input_shape": (5,), "gradient": gradient(mlp(), rows=slice(0, 3))}
+    wrong = rebuild_captured("idlg", mlp(), rng=rng(), **attacked).report.accounts[0].status
+    assert "differs from the captured one by" in wrong.cause
+    assert "batch_size" in wrong.remedy
+    right = rebuild_captured("idlg", mlp(), batch_size=3, rng=rng(), **attacked).report.accounts[0].status
+    assert "differs" not in right.cause

@@ -18,7 +18,8 @@ from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction,
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import refuse
 
-_ROUNDING = 1e-3  # of a relative residual: float32 releases leave 1e-7, noise and wrong layers leave far more
+_ROUNDING = 1e-3  # of a relative residual: a wrong layer leaves far more, also in half precision
+_EXACT = 1e-5  # the same for an exact estimate: float32 releases leave 1e-7, noise that nobody knows of leaves more
 _OTHER_ATTACK = "Use an attack that optimises, such as gauss_newton()"
 
 
@@ -159,7 +160,7 @@ def _status(layer: LayerGradient, estimate: LayerEstimate, residual: float) -> S
     if unsent and not layer.noisy:
         cause = f"{estimate!r} over what was sent of {layer.name!r}; {unsent} values of the record were not in it"
         return Status(Ending.CONVERGED, cause, _OTHER_ATTACK)
-    if residual < _ROUNDING and not layer.noisy:
+    if residual < _EXACT and not layer.noisy:
         return Status(Ending.EXACT, f"the estimate explains the gradient of {layer.name!r}")
     return Status(
         Ending.CONVERGED, f"{estimate!r} over {len(layer.weight)} noisy neurons, relative residual {residual:.1e}"
@@ -191,7 +192,9 @@ def _confirmed(observation: Observation, flat: Tensor) -> Status:
     caused = torch.cat([candidate[name].detach().double().flatten() for name in names])
     factor = (caused @ observed) / (caused @ caused).clamp_min(torch.finfo(caused.dtype).tiny)
     off = float((factor * caused - observed).norm() / observed.norm())
-    if off < _ROUNDING and factor > 0:
+    if off < _EXACT and factor > 0:
         return Status(Ending.EXACT, f"the estimate has the observed release, up to the factor {float(factor):.4g}")
+    if off < _ROUNDING and factor > 0:
+        return Status(Ending.CONVERGED, f"the estimate's release is off by {off:.1e}: rounding or noise")
     cause = f"the layer does not read the record: the estimate's release is off by {off:.1e}"
     return Status(Ending.NOT_APPLICABLE, cause, _OTHER_ATTACK)

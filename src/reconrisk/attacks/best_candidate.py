@@ -21,6 +21,7 @@ from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
 
 _VALUES_AT_ONCE = 2**24  # released values of all candidates of one vectorised call: 64 MB of float32
 _SAME = 1e-6  # relative squared distance: float32 releases of one record differ by 1e-12, of two by far more
+_EXACT = 1e-10  # the same, for one that is equal: noise that nobody knows of leaves more
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +185,7 @@ def _status(objective: float, count: int, noisy: bool, interrupted: bool) -> Sta
         return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for all candidates")
     if not math.isfinite(objective):
         return Status(Ending.DIVERGED, "no candidate has a finite release", "Check the forward map")
-    if not noisy and objective < _SAME:
+    if not noisy and objective < _EXACT:
         return Status(Ending.EXACT, f"one of {count} candidates has the observed release")
     kind = "negative log posterior" if noisy else "relative squared distance"
     return Status(Ending.CONVERGED, f"nearest of {count} candidates, {kind} {objective:.2e}")

@@ -13,11 +13,14 @@ from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.rebuild import Rebuilt
 from reconrisk.audit.rebuild_report import RebuildReport
 from reconrisk.core.observation import Attack, Observation
-from reconrisk.core.reconstruction import Account
+from reconrisk.core.reconstruction import Account, Ending, Reconstruction
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.captured import Tensors, observe_captured
 from reconrisk.releases.state import LossFunction
+
+_EXPLAINED = 0.01  # of the squared norm of an update: what even weak attacks leave open of one that they explain
+_MISFIT = "Check batch_size, local steps, learning rate and that the update is of this model; or search longer"
 
 
 def rebuild_captured(
@@ -80,11 +83,31 @@ def rebuild_captured(
         threat=configured.needs.knowing(*believed),
         data_range=data_range,
     )
-    reconstruction = configured(observation, rng=rng)
+    reconstruction = _told_of_misfit(configured(observation, rng=rng), observation)
     name = attack if isinstance(attack, str) else name_of(configured)
     trained = client if gradient is not None else Client(client.model, client.loss_fn, local_steps or 1, learning_rate)
     report = _report(observation, reconstruction.account, trained, name=name, seed=rng.initial_seed())
     return Rebuilt(replace(report, model=model_name or type(model).__name__), reconstruction.estimates, None)
+
+
+def _told_of_misfit(reconstruction: Reconstruction, observation: Observation) -> Reconstruction:
+    """Say what may be wrong where the estimates do not explain the update: nobody can score them."""
+    status, labels = reconstruction.status, reconstruction.labels
+    if status.is_failure or labels is None or observation.noise_std is not None or observation.kept is not None:
+        return reconstruction
+    caused = observation.forward(reconstruction.estimates, torch.tensor(labels))
+    pairs = [(observation.released[name].double(), value.detach().double()) for name, value in caused.items()]
+    size = sum(float(observed.square().sum()) for observed, _ in pairs)
+    off = sum(float((observed - value).square().sum()) for observed, value in pairs)
+    if off <= _EXPLAINED * size:
+        return reconstruction
+    cause = f"{status.cause}; the estimates' update differs from the captured one by {(off / size) ** 0.5:.0%}"
+    told = replace(status, ending=_without_exact(status.ending), cause=cause, remedy=_MISFIT)
+    return replace(reconstruction, account=replace(reconstruction.account, status=told))
+
+
+def _without_exact(ending: Ending) -> Ending:
+    return Ending.CONVERGED if ending is Ending.EXACT else ending
 
 
 def _example(shape: tuple[int, ...], data_range: tuple[float, float], public: Dataset | None) -> Dataset:
