@@ -32,6 +32,7 @@ from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
+from reconrisk.defenses.by_name import defense_of_one_step
 from reconrisk.releases.release import Release
 from reconrisk.releases.state import LossFunction
 
@@ -79,7 +80,7 @@ def audit(
     ``trials`` is the number of updates, each attacked by every attack under every defense; what the ``budget`` of time
     does not allow is left out, balanced over attacks and defenses. With a ``store``, the same call goes on where an
     earlier one ended, and more trials add to those that are there. ``training`` is the mechanism of a finished run,
-    ``account`` its Fisher account. ``show_plan`` is called with the plan before anything starts.
+    ``account`` its Fisher account; without ``defenses``, the update is then that of one step of it. ``show_plan`` is called with the plan before anything starts.
 
     Assumes: the model is in the mode that clients train in. Defenses act on the whole update.
     Guarantee: the same trials for the same seed. Success has intervals that hold for all attacks together. A bound is
@@ -103,7 +104,7 @@ def audit(
     population = population_of(dataset, records, rng)
     options = {"loss_fn": loss_fn, "steps": local_steps, "learning_rate": local_learning_rate}
     sender = Sender(subject, None) if isinstance(subject, Release) else Sender(None, subject, options)
-    defended = _labelled(defenses)
+    defended = _labelled(defenses, training)
     clips = [norm for norm in (getattr(each, "clip_norm", None) for each in defended.values()) if norm is not None]
     beliefs = Beliefs(
         dataset.shape,
@@ -185,10 +186,11 @@ def _dataset(subject: object, data: Records | None) -> Dataset:
     return Dataset("records", inputs.detach().float(), labels)
 
 
-def _labelled(defenses: Defenses) -> dict[str, Defense | None]:
-    """Defenses by label; the update as it is where none was stated."""
+def _labelled(defenses: Defenses, training: Mechanism | None) -> dict[str, Defense | None]:
+    """Defenses by label; where none was stated, that of one step of the training, else the update as it is."""
     if defenses is None:
-        return {UNDEFENDED: None}
+        step = None if training is None else defense_of_one_step(training)
+        return {UNDEFENDED if step is None else str(step): step}
     if isinstance(defenses, Mapping):
         found = dict(defenses)
     else:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated, dp_sgd
 from reconrisk.core.validation import refuse
 from reconrisk.defenses.noise import clip_and_noise, gaussian_noise
 from reconrisk.defenses.pruning import prune_smallest
@@ -42,6 +43,28 @@ prune_smallest. Did you mean prune_smallest?
     if missing:
         raise InvalidInput(f"Expected {' and '.join(missing)} for {name}.")
     return DEFENSES[name](**settings)
+
+
+def defense_of_one_step(mechanism: Mechanism) -> Defense | None:
+    """What one step of a run does to the update of a sampled record; None for a mechanism that does not say.
+
+    Of several phases it is the one with the least noise.
+
+    >>> print(defense_of_one_step(dp_sgd(noise_multiplier=2.0, sampling_probability=0.01, steps=100)))
+    clip_and_noise(noise_multiplier=2, clip_norm=1)
+    """
+    if isinstance(mechanism, Composed):
+        found = [step for step in map(_gaussian, mechanism.mechanisms) if step is not None]
+        step = min(found, key=lambda each: each.noise_multiplier)
+    else:
+        step = _gaussian(mechanism)
+    return None if step is None else clip_and_noise(noise_multiplier=step.noise_multiplier, clip_norm=step.clip_norm)
+
+
+def _gaussian(mechanism: Mechanism) -> Gaussian | None:
+    while isinstance(mechanism, (Repeated, PoissonSampled)):
+        mechanism = mechanism.mechanism
+    return mechanism if isinstance(mechanism, Gaussian) else None
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
