@@ -80,7 +80,8 @@ def audit(
     ``trials`` is the number of updates, each attacked by every attack under every defense; what the ``budget`` of time
     does not allow is left out, balanced over attacks and defenses. With a ``store``, the same call goes on where an
     earlier one ended, and more trials add to those that are there. ``training`` is the mechanism of a finished run,
-    ``account`` its Fisher account; without ``defenses``, the update is then that of one step of it. ``show_plan`` is called with the plan before anything starts.
+    ``account`` its Fisher account; without ``defenses``, the update is then that of one step of it. ``show_plan`` is
+    called with the plan before anything starts.
 
     Assumes: the model is in the mode that clients train in. Defenses act on the whole update.
     Guarantee: the same trials for the same seed. Success has intervals that hold for all attacks together. A bound is
@@ -121,7 +122,8 @@ def audit(
     experiment = replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds_of_an_evaluation(first)))
     if show_plan is not None:
         show_plan(str(experiment.plan))
-    info = _info(experiment, type(subject).__name__, batch_size, options, signature)
+    stated_too = {**options, "public": None if public is None else hash_of_data(public)}
+    info = _info(experiment, type(subject).__name__, batch_size, stated_too, signature)
     with Store.open(store) as opened:
         opened.begin(info)
         found, seconds = _run(experiment, opened, info.run, deadline)
@@ -223,7 +225,7 @@ def _info(
         "data": data,
         "rows": hash_of_text(repr(experiment.population.rows)),
         "batch_size": batch_size,
-        "client": {name: str(value) for name, value in options.items() if value is not None},
+        "client": {name: _in_words(value) for name, value in options.items() if value is not None},
         "threat": repr(experiment.threat),
         "defenses": {label: repr(defense) for label, defense in plan.defenses.items()},
         "seed": experiment.seed,
@@ -234,3 +236,12 @@ def _info(
     written = ", ".join(f"{name}={value!r}" for name, value in settings.items() if name not in ("model", "data"))
     said = signature or f"rr.audit({subject} {model}, {dataset.name} {data}, {written})"
     return RunInfo.of(parts, subject=subject, data=data, signature=said)
+
+
+def _in_words(value: object) -> str:
+    """A setting as text that is the same in every process: functions by name and code, not by address."""
+    code = getattr(value, "__code__", None)
+    if code is None:
+        return str(value)
+    constants = [each for each in code.co_consts if not isinstance(each, type(code))]
+    return f"{getattr(value, '__qualname__', '')} {hash_of_text(repr((code.co_code, code.co_names, constants)))}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated, dp_sgd
+from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
 from reconrisk.core.validation import refuse
 from reconrisk.defenses.noise import clip_and_noise, gaussian_noise
 from reconrisk.defenses.pruning import prune_smallest
@@ -50,6 +50,7 @@ def defense_of_one_step(mechanism: Mechanism) -> Defense | None:
 
     Of several phases it is the one with the least noise.
 
+    >>> from reconrisk.core.mechanism import dp_sgd
     >>> print(defense_of_one_step(dp_sgd(noise_multiplier=2.0, sampling_probability=0.01, steps=100)))
     clip_and_noise(noise_multiplier=2, clip_norm=1)
     """
