@@ -1,4 +1,4 @@
-"""Clopper-Pearson against SciPy, against the binomial tails that define it, and by its exact coverage."""
+"""Intervals against SciPy, against the binomial tails that define them, and by their exact coverage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from reconrisk.accounting.confidence import clopper_pearson
+from reconrisk.accounting.confidence import clopper_pearson, success_interval
 from reconrisk.core.errors import InvalidInput
 
 law = settings(deadline=None, derandomize=True, max_examples=60)
@@ -99,3 +99,143 @@ def test_a_billion_trials_and_a_tiny_error_stay_apart() -> None:
 def test_impossible_counts_are_refused(arguments: tuple[float, ...], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         clopper_pearson(*arguments)
+
+
+batches = st.tuples(st.integers(1, 200), st.integers(1, 9)).flatmap(
+    lambda size: st.tuples(st.integers(0, size[0] * size[1]), st.just(size[0]), st.just(size[1]))
+)
+
+
+@law
+@given(batches, confidences)
+def test_a_share_lies_in_its_interval_and_failures_mirror_successes(
+    count: tuple[int, int, int], confidence: float
+) -> None:
+    successes, trials, size = count
+    measured = success_interval(successes, trials=trials, per_trial=size, confidence=confidence)
+    mirrored = success_interval(trials * size - successes, trials=trials, per_trial=size, confidence=confidence)
+    assert 0 <= measured.low <= successes / (trials * size) == measured.value <= measured.high <= 1
+    assert measured.low == pytest.approx(1 - mirrored.high, abs=1e-12)
+    assert measured.samples == trials
+
+
+@law
+@given(batches, st.integers(2, 5), confidences)
+def test_more_trials_of_the_same_share_narrow_the_interval(
+    count: tuple[int, int, int], times: int, confidence: float
+) -> None:
+    successes, trials, size = count
+    few = success_interval(successes, trials=trials, per_trial=size, confidence=max(confidence, 0.5))
+    many = success_interval(successes * times, trials=trials * times, per_trial=size, confidence=max(confidence, 0.5))
+    assert many.high - many.low <= few.high - few.low + 1e-12
+
+
+@law
+@given(batches, confidences)
+def test_batches_never_say_more_than_as_many_single_records_with_their_mean(
+    count: tuple[int, int, int], confidence: float
+) -> None:
+    successes, trials, size = count
+    batch = success_interval(successes, trials=trials, per_trial=size, confidence=confidence)
+    single = clopper_pearson(successes // size, trials, confidence)
+    assert batch.low <= single.low + 1e-12
+    assert success_interval(successes // size, trials=trials, confidence=confidence).low <= single.low
+
+
+def test_single_records_have_the_interval_of_clopper_and_pearson_but_for_one_success_or_one_failure() -> None:
+    for successes in range(12):
+        exact, measured = clopper_pearson(successes, 11), success_interval(successes, trials=11)
+        assert measured.low == pytest.approx(exact.low if successes != 1 else 0.025 / 11, rel=1e-12)
+        assert measured.high == pytest.approx(exact.high if successes != 10 else 1 - 0.025 / 11, rel=1e-12)
+
+
+def misses(pmf: np.ndarray, mean: float, confidence: float) -> tuple[float, float]:
+    """Probability that the interval of a count of single records with this law lies above the mean, and below."""
+    trials = len(pmf) - 1
+    found = [success_interval(k, trials=trials, confidence=confidence) for k in range(trials + 1)]
+    above = sum(float(p) for p, each in zip(pmf, found, strict=True) if each.low > mean + 1e-12)
+    below = sum(float(p) for p, each in zip(pmf, found, strict=True) if each.high < mean - 1e-12)
+    return above, below
+
+
+@law
+@given(st.lists(st.floats(0, 1) | st.sampled_from([0.0, 1.0]), min_size=1, max_size=12), st.floats(0.5, 0.999))
+def test_records_of_unequal_success_are_covered(probabilities: list[float], confidence: float) -> None:
+    pmf = np.ones(1)
+    for p in probabilities:
+        pmf = np.convolve(pmf, [1 - p, p])
+    above, below = misses(pmf, float(np.mean(probabilities)), confidence)
+    assert max(above, below) <= (1 - confidence) / 2 + 1e-9
+
+
+def test_one_easy_record_among_hopeless_ones_is_covered_where_equal_trials_would_not_be() -> None:
+    # Of ten records one succeeds with 0.0251: P(S >= 1) = 0.0251 > 0.025, while a binomial count with this mean has
+    # P(S >= 1) = 1 - (1 - 0.00251)^10 = 0.0248, so that the limit for equal trials lies above the mean too often.
+    mean = 0.0251 / 10
+    assert clopper_pearson(1, 10).low > mean > success_interval(1, trials=10).low
+
+
+@law
+@given(
+    st.lists(st.floats(0, 1) | st.sampled_from([0.0, 1.0]), min_size=2, max_size=9),
+    st.floats(0.2, 1),
+    st.floats(0.5, 0.99),
+)
+def test_records_drawn_without_replacement_are_covered(
+    probabilities: list[float], share: float, confidence: float
+) -> None:
+    # The law of the count over a random subset, exactly: coefficients of z^n in prod(1 + z (1 - p + p t)).
+    drawn = max(1, round(share * len(probabilities)))
+    law_of_count = np.zeros((drawn + 1, drawn + 1))  # [drawn, successes]
+    law_of_count[0, 0] = 1
+    for p in probabilities:
+        grown = law_of_count.copy()
+        grown[1:, :] += (1 - p) * law_of_count[:-1, :]
+        grown[1:, 1:] += p * law_of_count[:-1, :-1]
+        law_of_count = grown
+    pmf = law_of_count[drawn] / law_of_count[drawn].sum()
+    above, below = misses(pmf, float(np.mean(probabilities)), confidence)
+    assert max(above, below) <= (1 - confidence) / 2 + 1e-9
+
+
+@pytest.mark.parametrize("probability", [0.02, 0.3, 0.5])
+def test_batches_that_succeed_as_a_whole_are_covered(probability: float) -> None:
+    # The strongest dependence: all of a batch or none of it, so that the number of batches is binomial. Its coverage is
+    # a finite sum. Counting the records as if they were independent would miss the truth ten times as often.
+    trials, size = 12, 8
+    pmf = stats.binom.pmf(np.arange(trials + 1), trials, probability)
+    rates = {}
+    for name, counted in (("batches", (trials, size)), ("records", (trials * size, 1))):
+        found = [success_interval(k * size, trials=counted[0], per_trial=counted[1]) for k in range(trials + 1)]
+        rates[name] = sum(p for p, e in zip(pmf, found, strict=True) if not e.low <= probability <= e.high)
+    assert rates["batches"] <= 0.05
+    assert rates["records"] > 0.2
+
+
+def test_batches_of_any_dependence_are_covered_in_simulation() -> None:
+    rng = np.random.default_rng(7)
+    trials, size, runs = 10, 5, 4000
+    for law_of_shares in ([0.5, 0, 0, 0, 0, 0.5], [0.7, 0.1, 0.1, 0.05, 0.05, 0.0], [0.02, 0, 0, 0, 0.9, 0.08]):
+        counts = rng.choice(size + 1, size=(runs, trials), p=law_of_shares).sum(1)
+        mean = float(np.dot(law_of_shares, np.arange(size + 1))) / size
+        ends = {k: success_interval(int(k), trials=trials, per_trial=size, confidence=0.8) for k in set(counts)}
+        missed = np.mean([not ends[k].low <= mean <= ends[k].high for k in counts])
+        assert missed <= 0.2 + 3 * np.sqrt(0.2 * 0.8 / runs)
+
+
+@pytest.mark.parametrize(
+    ("settings_of_call", "message"),
+    [
+        ({"successes": 9, "trials": 2, "per_trial": 4}, r"Expected successes=9 <= trials \* per_trial = 8."),
+        (
+            {"successes": 1, "trials": 0, "per_trial": 4},
+            "Expected trials=0 >= 1. An interval needs at least one trial.",
+        ),
+        ({"successes": -1, "trials": 2, "per_trial": 4}, "Expected successes=-1 >= 0."),
+        ({"successes": 1, "trials": 2, "per_trial": 0}, "Expected per_trial=0 >= 1."),
+        ({"successes": 1, "trials": 2, "per_trial": 4, "confidence": 1.0}, r"in \(0, 1\)"),
+    ],
+)
+def test_impossible_counts_of_batches_are_refused(settings_of_call: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        success_interval(**settings_of_call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from scipy.special import betaincinv
 
@@ -45,17 +46,23 @@ def success_interval(successes: int, *, trials: int, per_trial: int = 1, confide
     .. math:: P(S \ge k) \le e\, P(\mathrm{Bin}(n, p) \ge k)
 
     for a sum S of n independent variables in [0, 1] with mean p on average: records of one trial may depend on each
-    other in any way. Single records need no factor, and the interval is that of :func:`clopper_pearson`.
+    other in any way. Single records need no factor: their number is a sum of independent events, whose tails are
+    thinner than those of a binomial variable of the same mean, but for the first event, of which Markov's inequality
+    takes care. The interval is that of :func:`clopper_pearson`, with the lower end of one success, and the upper end of
+    one failure, moved out by a factor of about half the error.
 
-    Assumes: trials are independent, or drawn without replacement from a finite population, which varies less.
-    Guarantee: covers the mean with probability at least ``confidence``, either end at half the rest.
-    Reference: `Bentkus (2004) <https://doi.org/10.1214/009117904000000360>`_, Theorem 1.2.
+    Assumes: trials are independent; single records may be drawn without replacement from a finite population, whoever
+    is easier to rebuild than others, since that is again a sum of independent events.
+    Guarantee: covers the mean with probability at least ``confidence``, either end at half the rest; for single records
+    of unequal success if ``confidence`` is at least 1/2.
+    Reference: `Hoeffding (1956) <https://doi.org/10.1214/aoms/1177728178>`_, Theorem 5, single records; `Bentkus (2004)
+    <https://doi.org/10.1214/009117904000000360>`_, Theorem 1.2, several.
 
     >>> print(success_interval(8, trials=4, per_trial=4))
-    0.5 [0.03404, 0.966] (95% Bentkus, 4 samples)
+    0.5 [0.04023, 0.9598] (95% Bentkus, 4 samples)
     """
     if check_whole("per_trial", per_trial) == 1:
-        return clopper_pearson(successes, trials, confidence)
+        return _of_single_records(clopper_pearson(successes, trials, confidence), successes)
     total = check_whole("trials", trials, remedy="An interval needs at least one trial.") * per_trial
     successes = check_whole("successes", successes, minimum=0)
     if successes > total:
@@ -64,3 +71,11 @@ def success_interval(successes: int, *, trials: int, per_trial: int = 1, confide
     low = clopper_pearson(successes // per_trial, trials, inner).low
     high = 1 - clopper_pearson((total - successes) // per_trial, trials, inner).low
     return Estimate(successes / total, low, high, float(confidence), trials, "Bentkus")
+
+
+def _of_single_records(exact: Estimate, successes: int) -> Estimate:
+    """Ends where n p = tail: P(S >= 1) <= n p whatever the single probabilities, but 1 - (1 - p)^n only if equal."""
+    end = (1 - exact.confidence) / 2 / exact.samples
+    low = min(exact.low, end) if successes == 1 else exact.low
+    high = max(exact.high, 1 - end) if successes == exact.samples - 1 else exact.high
+    return replace(exact, low=low, high=high)
