@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from reconrisk.cli.attack import attack
+from reconrisk.cli.audit import audit
 from reconrisk.cli.calibrate import calibrate
 from reconrisk.cli.demo import demo
 from reconrisk.cli.doctor import doctor
@@ -38,5 +39,5 @@ def options(
     """How much of a private training record can be rebuilt from what you release, at most and in practice."""
 
 
-for command in (demo, attack, risk, calibrate, leakage, doctor):
+for command in (demo, audit, attack, risk, calibrate, leakage, doctor):
     app.command()(command)

@@ -41,8 +41,11 @@ _HOMES = (
     "bounds.corridor",
     "bounds.prior_success",
     "audit.audit_result",
+    "audit.choice",
     "audit.leakage_report",
     "audit.rebuild_report",
+    "audit.run_info",
+    "audit.spec",
     "audit.trial",
     "integrations.leakage_summary",
 )

@@ -1,0 +1,163 @@
+"""From a spec to an audit: the model, the records, the defenses and attacks that it names."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from reconrisk.attacks.by_name import PORTFOLIOS, settings_from_text, settings_of
+from reconrisk.audit.audit_result import AuditResult
+from reconrisk.audit.choice import Choice
+from reconrisk.audit.deadline import seconds_from_budget
+from reconrisk.audit.goals import checked_goals
+from reconrisk.audit.plan import UNDEFENDED, AttackChoice
+from reconrisk.audit.run import DEFAULT_THREAT, audit
+from reconrisk.audit.spec import AuditSpec
+from reconrisk.audit.training_loss import training_loss
+from reconrisk.core.defense import Defense
+from reconrisk.core.errors import InvalidFile, InvalidInput
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.data.dataset import Dataset
+from reconrisk.data.folders import FULL_SETS
+from reconrisk.data.load import load_dataset
+from reconrisk.data.shipped import SHIPPED
+from reconrisk.defenses.by_name import defense_by_name
+from reconrisk.models.by_name import model_by_name
+from reconrisk.models.weights import load_weights
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What a spec names, loaded and found to fit: nothing has been computed yet."""
+
+    spec: AuditSpec
+    model: nn.Module
+    dataset: Dataset
+    public: Dataset | None
+    defenses: tuple[Defense | None, ...] | None
+    attacks: str | tuple[AttackChoice, ...]
+
+    def run(
+        self,
+        *,
+        training: Mechanism | None = None,
+        account: object | None = None,
+        show_plan: Callable[[str], None] | None = None,
+    ) -> AuditResult:
+        """The audit; ``training`` is what an ``account`` says of it where the spec is silent."""
+        spec = self.spec
+        return audit(
+            self.model,
+            self.dataset,
+            threat=spec.threat or DEFAULT_THREAT,
+            defenses=self.defenses,
+            attacks=self.attacks,
+            goals=spec.goals or None,
+            max_risk=spec.max_risk,
+            budget=spec.budget,
+            trials=spec.trials,
+            records=spec.records,
+            batch_size=spec.batch_size,
+            local_steps=spec.local_steps,
+            local_learning_rate=spec.local_learning_rate,
+            public=self.public,
+            training=training if spec.training is None else spec.training.mechanism,
+            account=account,
+            confidence=spec.confidence,
+            store=None if spec.store is None else spec.path(spec.store),
+            seed=spec.seed,
+            signature=f"reconrisk audit {shlex.quote(spec.line())}",
+            show_plan=show_plan,
+        )
+
+
+def job_from_spec(spec: AuditSpec) -> Job:
+    """Load what a spec names.
+
+    Guarantee: what is missing, unknown or does not fit is refused, naming the key.
+    Edge cases: the records beside a test split are public; with ``training`` and no defenses, the update is defended as
+    one step of the training is.
+    """
+    with _about("budget"):
+        seconds_from_budget(spec.budget)
+    with _about("defenses"):
+        stated = spec.defenses or (() if spec.training is None else (spec.training.one_step,))
+        defenses = tuple(_defense(choice) for choice in stated) or None
+    with _about("attacks"):
+        attacks = _attacks(spec.attacks)
+    with _about("data"):
+        dataset = _loaded(spec, spec.split)
+        public = _loaded(spec, "train") if spec.split == "test" else None
+    with _about("goals"):
+        checked_goals(spec.goals or None, spec.max_risk, dataset)
+    with _about("model"):
+        model = _built(spec, dataset)
+    if spec.weights is not None:
+        with _about("weights"):
+            model = load_weights(model, spec.path(spec.weights))
+    with _about("model, data"):
+        training_loss(model.eval(), dataset)
+    return Job(spec, model.train(spec.train_mode), dataset, public, defenses, attacks)
+
+
+@contextmanager
+def _about(key: str) -> Iterator[None]:
+    """Say which key of the spec an error is about."""
+    try:
+        yield
+    except (InvalidInput, InvalidFile) as error:
+        raise InvalidInput(f"{key}: {error}") from error
+
+
+def _defense(choice: Choice) -> Defense | None:
+    if choice == Choice(UNDEFENDED):
+        return None
+    return defense_by_name(choice.name, **dict(choice.settings))
+
+
+def _attacks(choices: Sequence[Choice]) -> str | tuple[AttackChoice, ...]:
+    if len(choices) == 1 and choices[0].name in PORTFOLIOS and not choices[0].settings:
+        return choices[0].name
+    return tuple(_attack(choice) for choice in choices)
+
+
+def _attack(choice: Choice) -> AttackChoice:
+    """An attack by name; settings that are words are read as what they stand for."""
+    settings_of(choice.name)
+    words = [f"{key}={value}" for key, value in choice.settings if isinstance(value, str)]
+    settings = {**dict(choice.settings), **settings_from_text(choice.name, words)}
+    return (choice.name, settings) if settings else choice.name
+
+
+def _loaded(spec: AuditSpec, split: str | None) -> Dataset:
+    named = spec.data in SHIPPED or spec.data in FULL_SETS
+    options: dict[str, Any] = {"label": spec.label, "data_range": spec.data_range}
+    stated = {name: value for name, value in options.items() if value is not None}
+    path = spec.path(spec.data)
+    return load_dataset(spec.data if named or not path.exists() else path, split=split, **stated)
+
+
+def _built(spec: AuditSpec, dataset: Dataset) -> nn.Module:
+    """The model, with weights that the seed gives; modules are searched in the folder of the spec first."""
+    folder = str(spec.path(".").resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.seed)
+        return model_by_name(spec.model, shape=dataset.shape, classes=_classes(dataset))
+
+
+def _classes(dataset: Dataset) -> int | None:
+    """The number of classes, None where labels are no classes."""
+    if dataset.classes is not None:
+        return len(dataset.classes)
+    if dataset.labels is None or dataset.labels.is_floating_point():
+        return None
+    return int(dataset.labels.max()) + 1

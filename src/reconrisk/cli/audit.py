@@ -1,0 +1,206 @@
+"""``reconrisk audit``: what is rebuilt from updates beside what could be, as a report and as a gate."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from reconrisk.audit.deadline import seconds_from_budget
+from reconrisk.audit.spec import AuditSpec, read_spec, spec_from_mapping, values_from_mapping
+from reconrisk.cli import audit_options as options
+from reconrisk.cli.inputs import INTERRUPTED, check_folder
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.serialization import to_json
+
+if TYPE_CHECKING:
+    from reconrisk.audit.audit_result import AuditResult
+    from reconrisk.audit.job import Job
+
+FAILED = 1
+"""The exit code where a risk is above a stated limit, or an attack beats a bound that covers it."""
+
+
+def audit(
+    spec: options.Spec = None,
+    model: options.Model = None,
+    weights: options.Weights = None,
+    data: options.Data = None,
+    split: options.Split = None,
+    label: options.Label = None,
+    data_range: options.DataRange = None,
+    records: options.Records = None,
+    batch_size: options.BatchSize = None,
+    local_steps: options.LocalSteps = None,
+    local_learning_rate: options.LocalLearningRate = None,
+    train_mode: options.TrainMode = None,
+    defense: options.Defense = None,
+    attacks: options.Attacks = None,
+    trials: options.Trials = None,
+    budget: options.Budget = None,
+    seed: options.Seed = None,
+    knows: options.Knows = None,
+    controls: options.Controls = None,
+    noise_multiplier: options.NoiseMultiplier = None,
+    clip_norm: options.ClipNorm = None,
+    sampling_probability: options.SamplingProbability = None,
+    steps: options.Steps = None,
+    account: options.Account = None,
+    goal: options.Goal = None,
+    max_risk: options.MaxRisk = None,
+    strict: options.Strict = False,
+    out: options.Out = None,
+    store: options.Store = None,
+    redact: options.Redact = None,
+    junit: options.Junit = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Attack the updates of a model under every defense; put what is rebuilt beside what could be, and judge limits.
+
+    Exit code 0: within every limit. 1: a risk is above its limit, or an attack beats a bound that covers it. 2: usage.
+    """
+    given: dict[str, Any] = {"model": model, "weights": weights, "data": data, "split": split, "label": label}
+    given |= {"data_range": data_range, "records": records, "batch_size": batch_size, "local_steps": local_steps}
+    given |= {"local_learning_rate": local_learning_rate, "train_mode": train_mode, "defenses": defense}
+    given |= {"attacks": attacks, "trials": trials, "budget": budget, "seed": seed, "goals": goal}
+    given |= {"max_risk": max_risk, "redact": redact, "account": account}
+    training: dict[str, Any] = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm}
+    training |= {"sampling_probability": sampling_probability, "steps": steps}
+    given |= {"training": _stated(training) or None, "threat": _stated({"knows": knows, "controls": controls}) or None}
+    given |= {"out": None if out is None else str(out), "store": None if store is None else str(store)}
+    complete = _spec(spec, _stated(given))
+    folder = complete.path(complete.out)
+    check_folder(folder)
+    if junit is not None:
+        check_folder(junit.parent)
+    result, was_interrupted = _run(complete, to_stderr=as_json)
+    written = _write(result, folder, junit, redact=complete.redact)
+    _print(result, written, as_json=as_json)
+    failed = failures(result, strict=strict)
+    for sentence in failed:
+        typer.echo(sentence, err=True)
+    if was_interrupted or failed:
+        raise typer.Exit(INTERRUPTED if was_interrupted else FAILED)
+
+
+def failures(result: AuditResult, *, strict: bool) -> tuple[str, ...]:
+    """Why an audit does not pass: contradicted bounds, limits that are exceeded, or with ``strict`` not shown."""
+    from reconrisk.audit.audit_result import Standing
+
+    wrong = [
+        f"CONTRADICTION: {each.highest_attack} reaches {line.goal} under {line.defense} with probability "
+        f"{each.highest}, but the bound that covers it is {each.guarantee}: the mechanism does not do what it says, "
+        "or the code is wrong."
+        for line, each in result.contradictions
+    ]
+    bad = (Standing.ABOVE, Standing.NOT_SHOWN) if strict else (Standing.ABOVE,)
+    above = [
+        f"LIMIT: {line.goal} under {line.defense} is reached with probability {line.success}, the limit is "
+        f"{check.limit.at_most:g}: {check.standing.value}."
+        for line in result.lines
+        for check in line.limits
+        if check.standing in bad
+    ]
+    return (*wrong, *above)
+
+
+def _stated(given: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if value is not None and value != []}
+
+
+def _spec(source: str | None, given: dict[str, Any]) -> AuditSpec:
+    """The spec in a file or text with the options in place of its keys, or that of the options alone."""
+    if source is None:
+        if not given:
+            raise InvalidInput("Expected a spec file, or --model and --data. See reconrisk audit --help.")
+        return spec_from_mapping(given)
+    found = read_spec(source)
+    for key in ("weights", "data", "account", "out", "store"):  # options are relative to where the user is
+        if key in given and Path(found.folder) != Path():
+            here = Path(given[key]).expanduser()
+            given[key] = str(here.absolute()) if here.exists() or key in ("out", "store") else given[key]
+    return dataclasses.replace(found, **values_from_mapping(given))
+
+
+def _run(spec: AuditSpec, *, to_stderr: bool) -> tuple[AuditResult, bool]:
+    """The result, a contradicted bound or not, and whether the user interrupted it."""
+    from reconrisk.audit.conclusion import ContradictedBound
+    from reconrisk.audit.job import job_from_spec
+
+    job = job_from_spec(spec)
+    account = _account(job)
+    training = None if account is None else account.mechanism()
+    seconds, begun = seconds_from_budget(spec.budget), time.monotonic()
+    with _noted_interrupts() as interrupts:
+        try:
+            result = job.run(training=training, account=account, show_plan=lambda text: typer.echo(text, err=to_stderr))
+        except ContradictedBound as error:
+            result = error.result
+    # the deadline of the budget interrupts as Ctrl-C does, but never before its time
+    return result, any(seconds is None or at - begun < seconds for at in interrupts)
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[float]]:
+    """The times of Ctrl-C, which does what it did before."""
+    before, times = signal.getsignal(signal.SIGINT), list[float]()
+
+    def note(number: int, frame: Any) -> None:
+        times.append(time.monotonic())
+        if callable(before):
+            before(number, frame)
+
+    try:
+        signal.signal(signal.SIGINT, note)
+    except ValueError:  # not the main thread, which alone gets signals
+        yield times
+        return
+    try:
+        yield times
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _account(job: Job) -> Any:
+    """The Fisher account of the training in a file, if one is stated."""
+    if job.spec.account is None:
+        return None
+    from reconrisk.integrations.fisher_accountant import FisherAccountant
+
+    if job.dataset.labels is None:
+        raise InvalidInput("account: Expected data with labels.")
+    accountant = FisherAccountant(job.model, job.dataset.inputs, job.dataset.labels, probes=2)
+    accountant.load(job.spec.path(job.spec.account))
+    return accountant.account()
+
+
+def _write(result: AuditResult, folder: Path, junit: Path | None, *, redact: bool | None) -> dict[str, Path]:
+    """Write the report, and say where its parts are."""
+    import reconrisk as rr
+
+    hidden = not result.subject.is_bundled if redact is None else redact
+    report = folder / "audit.html"
+    rr.write_report(result, report, redact=hidden)
+    written = {"report": report, "json": report.with_suffix(".json")}
+    if junit is not None:
+        from reconrisk.reports.junit import write_junit
+
+        write_junit(result, junit)
+        written["junit"] = junit
+    return written
+
+
+def _print(result: AuditResult, written: dict[str, Path], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(to_json(result))
+        return
+    typer.echo(f"\n{result}\n")
+    for what, path in written.items():
+        typer.echo(f"{what:<9} {path.resolve()}")
+    typer.echo(f"repeat    {result.signature}")
