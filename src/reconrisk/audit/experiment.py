@@ -19,6 +19,7 @@ from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
+from reconrisk.core.validation import refuse
 from reconrisk.metrics.scoring import score
 from reconrisk.releases.observe import observe
 from reconrisk.releases.release import Release
@@ -47,9 +48,10 @@ class Experiment:
         release = self.release_of(planned, rows)
         defense = self.plan.defenses[key.defense]
         noise, search = (self._rng(kind, key) for kind in ("noise", "search"))
-        threat = self.threat.knowing(*planned.attack.needs.knows) if planned.is_baseline else self.threat
         data_range = self.population.dataset.data_range
-        observation = observe(release, defense=defense, threat=threat, data_range=data_range, rng=noise)
+        observation = observe(
+            release, defense=defense, threat=self.threat_of(planned), data_range=data_range, rng=noise
+        )
         reconstruction = self._attacked(planned, observation, search)
         scores = score(reconstruction, release.inputs, self.metrics)
         order = scores.matched.clamp_min(0)
@@ -60,8 +62,13 @@ class Experiment:
             scores=tuple(TrialScores(name, tuple(values.tolist())) for name, values in scores.items()),
             account=reconstruction.account,
             distortion=_distortion(release, observation) if planned.is_baseline else None,
+            settings=repr(planned.attack),
         )
         return trial, reconstruction.estimates[order]
+
+    def threat_of(self, planned: PlannedAttack) -> ThreatModel:
+        """Who runs an attack: the audited adversary; guesses may use what they need."""
+        return self.threat.knowing(*planned.attack.needs.knows) if planned.is_baseline else self.threat
 
     @cached_property
     def attacks(self) -> Mapping[str, PlannedAttack]:
@@ -91,7 +98,11 @@ class Experiment:
 
     def _attacked(self, planned: PlannedAttack, observation: Observation, rng: torch.Generator) -> Reconstruction:
         try:
-            return planned.attack(observation, rng=rng)
+            found = planned.attack(observation, rng=rng)
+            if len(found.estimates) > observation.batch_size:  # matching would choose the best of many guesses
+                remedy = f"{planned.label} must choose among its estimates itself."
+                raise refuse("estimates", len(found.estimates), f"<= {observation.batch_size}, the records", remedy)
+            return found
         except InvalidInput as error:
             if planned.was_chosen:
                 raise

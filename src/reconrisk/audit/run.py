@@ -140,7 +140,7 @@ def _run(experiment: Experiment, store: Store, run: str, deadline: Deadline) -> 
     wanted = set(experiment.plan.trials())
     settings = {label: repr(planned.attack) for label, planned in experiment.attacks.items()}
     kept = (trial for trial in store.trials(run) if trial.key in wanted)
-    done = {trial.key: trial for trial in kept if trial.account.attack == settings[trial.key.attack]}
+    done = {trial.key: trial for trial in kept if trial.settings == settings[trial.key.attack]}
     longest: dict[str, float] = {}
     bar = ProgressBar("audit", total=experiment.plan.size, at_once=True)
     try:

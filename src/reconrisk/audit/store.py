@@ -101,7 +101,7 @@ class Store:
     def add(self, run: str, trial: Trial, estimates: Tensor) -> None:
         """Keep a trial; one of the same key is replaced, which is how an attack with other settings comes in."""
         key, account = trial.key, trial.account
-        arrays = f"{hash_of_text(repr((key, account.attack)))}.safetensors"
+        arrays = f"{hash_of_text(repr((key, trial.settings)))}.safetensors"
         with explained(self._path, f"trial {key.attack}, draw {key.draw}"):
             if self._path is None:
                 self._held[run, key] = estimates

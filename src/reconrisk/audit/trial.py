@@ -41,6 +41,7 @@ class Trial:
 
     ``distortion`` is the squared distance between what was sent and what would have been without the defense, over the
     squared norm of the latter: what the defense costs whoever uses the update. Guesses measure it, attacks do not.
+    ``settings`` are those of the attack as planned; its account states what it made of them.
     """
 
     key: TrialKey
@@ -49,6 +50,7 @@ class Trial:
     scores: tuple[TrialScores, ...]
     account: Account
     distortion: float | None = None
+    settings: str = ""
 
     def __post_init__(self) -> None:
         check_not_empty("records", self.records)
