@@ -27,10 +27,14 @@ FALSE_ALARMS = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The trials of one defense by attack, and what every line needs of the audit."""
+    """The trials of one defense by attack, and what every line needs of the audit.
+
+    ``threats`` are what each attack is run as: guesses may know more than ``threat``, against which it is audited.
+    """
 
     trials: Mapping[str, Sequence[Trial]]
     baselines: frozenset[str]
+    threats: Mapping[str, ThreatModel]
     threat: ThreatModel
     confidence: float
     alarm_level: float
@@ -131,7 +135,10 @@ def _compared(answer: Answer, goal: Goal, evidence: Evidence, best: Outcome) -> 
         return Comparison(guarantee, False, f"it does not cover {evidence.threat}")
     if not answer.is_about_targets or guarantee.quantity is not Quantity.SUCCESS_PROBABILITY or not evidence.trials:
         return Comparison(guarantee, False, answer.why)
-    estimates = {attack: evidence.success(attack, goal, 2 * evidence.alarm_level) for attack in evidence.trials}
+    covered = [attack for attack in evidence.trials if guarantee.covers(evidence.threats[attack])]
+    if not covered:
+        return Comparison(guarantee, False, "it does not cover what the guesses that were run know")
+    estimates = {attack: evidence.success(attack, goal, 2 * evidence.alarm_level) for attack in covered}
     highest = max(estimates, key=lambda attack: estimates[attack].low)
     return Comparison(
         guarantee,
@@ -153,8 +160,9 @@ def _verdict(best: Outcome, guess: Outcome, comparisons: Sequence[Comparison]) -
 
 
 def _standing(limit: Limit, best: Outcome, comparisons: Sequence[Comparison]) -> Standing:
+    proved = [each for each in comparisons if each.is_compared and each.guarantee.value <= limit.at_most]
+    if proved and not any(each.is_contradicted for each in comparisons):
+        return Standing.PROVED  # a measured share above it is chance
     if best.success.value > limit.at_most:
         return Standing.ABOVE
-    if any(each.is_compared and each.guarantee.value <= limit.at_most for each in comparisons):
-        return Standing.PROVED
     return Standing.MEASURED if best.success.high <= limit.at_most else Standing.NOT_SHOWN

@@ -115,6 +115,7 @@ class Conclusion:
         """Trials by defense and attack, without attacks that applied to no update."""
         plan = self.experiment.plan
         baselines = frozenset(planned.label for planned in plan.attacks if planned.is_baseline)
+        threats = {planned.label: self.experiment.threat_of(planned) for planned in plan.attacks}
         level = FALSE_ALARMS / (len(plan.defenses) * len(self.goals) * len(plan.attacks) * (1 + len(self.stated)))
         found: dict[str, Evidence] = {}
         for label in plan.defenses:
@@ -123,7 +124,7 @@ class Conclusion:
                 if trial.key.defense == label:
                     mine.setdefault(trial.key.attack, []).append(trial)
             applied = {attack: each for attack, each in mine.items() if not all(map(_did_not_apply, each))}
-            found[label] = Evidence(applied, baselines, self.experiment.threat, self.confidence, level)
+            found[label] = Evidence(applied, baselines, threats, self.experiment.threat, self.confidence, level)
         return found
 
     def _attacks(self, trials: Sequence[Trial]) -> tuple[AttackSummary, ...]:
@@ -131,13 +132,12 @@ class Conclusion:
         for planned in plan.attacks:
             mine = [trial for trial in trials if trial.key.attack == planned.label]
             failed = [trial for trial in mine if trial.account.status.is_failure]
-            hopeless = len(mine) if mine and all(map(_did_not_apply, mine)) else None
             found.append(
                 AttackSummary(
                     label=planned.label,
                     settings=repr(planned.attack),
                     is_baseline=planned.is_baseline,
-                    planned=hopeless or len(plan.updates) * len(plan.defenses),
+                    planned=sum(self._wanted(label, mine) for label in plan.defenses),
                     done=len(mine),
                     failed=len(failed),
                     seconds=sum(trial.account.cost.seconds for trial in mine),
@@ -146,6 +146,11 @@ class Conclusion:
                 )
             )
         return tuple(found)
+
+    def _wanted(self, defense: str, trials: Sequence[Trial]) -> int:
+        """How many trials of an attack there are to be: no more than were run where it does not apply."""
+        mine = [trial for trial in trials if trial.key.defense == defense]
+        return len(mine) if mine and all(map(_did_not_apply, mine)) else len(self.experiment.plan.updates)
 
     def _defenses(self, trials: Sequence[Trial]) -> tuple[DefenseSummary, ...]:
         found = []

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
+from reconrisk.accounting.phases import phases_of
 from reconrisk.audit.population import Population
 from reconrisk.bounds.for_goal import Answer, Question, guarantees_for
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.core.defense import Defense
 from reconrisk.core.goal import Goal
 from reconrisk.core.guarantee import Guarantee
-from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
 from reconrisk.core.threat import ThreatModel
 
 StatedGuarantee: TypeAlias = Callable[[Goal, str], Guarantee | None]
 """A guarantee that the caller states for a goal under the defense of this label, None for none."""
 
 _STATED = "stated by the caller for these records"
+_SAMPLED = "over whether a record is sampled; the attacked update always holds it"
 _WHOLE_RUN = "of the whole run, over whether a record is sampled; the attacked update always holds it"
 
 
@@ -39,7 +41,7 @@ class Prover:
         answers = [Answer(guarantee, True, _STATED) for guarantee in found]
         mechanism = None if defense is None else defense.mechanism
         if mechanism is not None:
-            answers += self._from(mechanism, goal)
+            answers += [_of_one_update(each, mechanism) for each in self._from(mechanism, goal)]
         if self.training is not None:
             answers += [Answer(each.guarantee, False, _WHOLE_RUN) for each in self._from(self.training, goal)]
         return tuple(answers)
@@ -63,3 +65,11 @@ class Prover:
             return ()
         dimension = data.inputs[0].numel()
         return guarantees_for(Question(mechanism, mse, dimension, data.data_range, prior, self.population.least_norm))
+
+
+def _of_one_update(answer: Answer, mechanism: Mechanism) -> Answer:
+    """The answer as one about an update that holds the target: chance in who is sampled no longer protects it."""
+    if not isinstance(mechanism, (Gaussian, PoissonSampled, Repeated, Composed)):
+        return answer
+    sampled = not all(phase.is_full_batch for phase in phases_of(mechanism))
+    return replace(answer, is_about_targets=False, why=_SAMPLED) if sampled else answer

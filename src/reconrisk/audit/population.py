@@ -28,24 +28,30 @@ class Population:
     rows: tuple[int, ...]
 
     def updates(self, count: int, batch_size: int, rng: torch.Generator) -> tuple[tuple[int, ...], ...]:
-        """Rows of ``count`` updates: no record occurs twice before all have had their turn.
+        """Rows of ``count`` updates; of single records none occurs twice before all have had their turn.
 
-        Guarantee: every update is a uniform choice of ``batch_size`` different records.
+        Guarantee: every update is a uniform choice of ``batch_size`` different records; a larger ``count`` adds updates
+        to those of a smaller one. Updates of several records are drawn independently: disjoint ones can succeed and
+        fail together, so that their number would say less than it seems to.
         """
         if check_whole("batch_size", batch_size) > len(self.rows):
             raise refuse("batch_size", batch_size, f"<= {len(self.rows)}, the records that targets are drawn from")
-        rows = torch.tensor(self.rows)
-        passes: list[tuple[int, ...]] = []
-        while len(passes) < count:
+        rows, found = torch.tensor(self.rows), list[tuple[int, ...]]()
+        while len(found) < count:
             shuffled = rows[torch.randperm(len(rows), generator=rng)]
-            whole = len(rows) // batch_size * batch_size
-            passes += [tuple(update.tolist()) for update in shuffled[:whole].split(batch_size)]
-        return tuple(passes[:count])
+            found += (
+                [(row,) for row in shuffled.tolist()] if batch_size == 1 else [tuple(shuffled[:batch_size].tolist())]
+            )
+        return tuple(found[:count])
 
     def prior_success(self, mse: float, *, knows: frozenset[Knows], batch_size: int) -> PriorSuccess:
-        """The best success of a guess by whoever knows all these records, and of the target what ``knows`` says.
+        r"""The best success of a guess by whoever knows all these records, and of the target what ``knows`` says.
 
-        An adversary with ``batch_size`` estimates, of which the nearest counts, has so many guesses.
+        .. math:: \kappa \le \sum_c \frac{n_c}{n} \min\Bigl(1, \frac{B m_c}{n_c - B + 1}\Bigr)
+
+        Notation: n records, :math:`n_c` of label c where that is known, at most :math:`m_c` of them within reach of one
+        guess. Of an update of B = ``batch_size`` records there are B estimates, of which the nearest counts: so many
+        guesses; whoever has found the others knows that the target is none of them.
 
         Guarantee: never below the truth. Norms and statistics of a batch may tell records apart, so that with them
         it is 1. Labels are known class by class.
@@ -60,11 +66,10 @@ class Population:
             _, classes = np.unique(labels[list(self.rows)].numpy(), axis=0, return_inverse=True)
             groups = [inputs[classes.ravel() == each] for each in range(int(classes.max()) + 1)]
             belief += " within its known label"
-        shares = [len(group) / len(inputs) * _best_guess(group, mse) for group in groups]
-        several = min(1.0, batch_size * sum(shares))
+        shares = [len(group) / len(inputs) * _best_guesses(group, mse, batch_size) for group in groups]
         if batch_size > 1:
             belief += f", {batch_size} guesses"
-        return PriorSuccess(min(0.0, math.log(several) + 1e-12), belief, exact=False)
+        return PriorSuccess(min(0.0, math.log(sum(shares)) + 1e-12), belief, exact=False)
 
     @property
     def least_norm(self) -> float:
@@ -85,7 +90,11 @@ def population_of(dataset: Dataset, records: Sequence[int] | None, rng: torch.Ge
     return Population(dataset, tuple(chosen.tolist()))
 
 
-def _best_guess(points: np.ndarray, mse: float) -> float:
-    """Upper bound on the success of one guess at a uniform choice among ``points``."""
+def _best_guesses(points: np.ndarray, mse: float, guesses: int) -> float:
+    """Upper bound on the success of so many guesses at one of ``points``, of which as many less one are ruled out."""
+    left = len(points) - guesses + 1
+    if left <= guesses:
+        return 1.0
     weights = np.full(len(points), 1 / len(points))
-    return candidate_set(weights, candidates=points, mse=max(mse, float(np.finfo(np.float32).tiny))).value
+    one = candidate_set(weights, candidates=points, mse=max(mse, float(np.finfo(np.float32).tiny))).value
+    return min(1.0, guesses * one * len(points) / left)

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reconrisk.core.serialization import serializable
-from reconrisk.core.validation import check_nonnegative, check_probability, check_real, refuse
+from reconrisk.core.validation import check_finite, check_nonnegative, check_probability, refuse
 
 HIGHER_IS_BETTER: Mapping[str, bool] = {"psnr": True, "mse": False, "ssim": True, "ncc": True}
 """Metrics that goals are stated in, and whether a larger score means a better estimate."""
 
+_LARGEST_EXPONENT = 100.0  # beyond it every estimate succeeds anyway, and powers would overflow
 _FORM = "such as 'psnr>=20' or 'mse<=0.05'"
 
 
@@ -31,7 +32,9 @@ class Goal:
     def __post_init__(self) -> None:
         if self.metric not in HIGHER_IS_BETTER:
             raise refuse("metric", self.metric, f"to be one of {', '.join(HIGHER_IS_BETTER)}")
-        object.__setattr__(self, "threshold", check_real("threshold", self.threshold))
+        if self.metric == "mse":
+            check_nonnegative("threshold", self.threshold, "No squared error is smaller.")
+        object.__setattr__(self, "threshold", check_finite("threshold", self.threshold))
 
     @property
     def higher_is_better(self) -> bool:
@@ -53,7 +56,8 @@ class Goal:
         (0.01, None)
         """
         if self.metric == "psnr":
-            return float((data_range[1] - data_range[0]) ** 2 * 10 ** (-self.threshold / 10))
+            exponent = min(-self.threshold / 10, _LARGEST_EXPONENT)
+            return float((data_range[1] - data_range[0]) ** 2 * 10**exponent)
         return self.threshold if self.metric == "mse" else None
 
     def __str__(self) -> str:
@@ -84,7 +88,7 @@ def psnr(at_least: float) -> Goal:
 
 def mse(at_most: float) -> Goal:
     """The goal of an estimate with a mean squared error of ``at_most`` so much."""
-    return Goal("mse", check_nonnegative("at_most", at_most))
+    return Goal("mse", at_most)
 
 
 def ssim(at_least: float) -> Goal:

@@ -54,12 +54,12 @@ def defense_of_one_step(mechanism: Mechanism) -> Defense | None:
     >>> print(defense_of_one_step(dp_sgd(noise_multiplier=2.0, sampling_probability=0.01, steps=100)))
     clip_and_noise(noise_multiplier=2, clip_norm=1)
     """
-    if isinstance(mechanism, Composed):
-        found = [step for step in map(_gaussian, mechanism.mechanisms) if step is not None]
-        step = min(found, key=lambda each: each.noise_multiplier)
-    else:
-        step = _gaussian(mechanism)
-    return None if step is None else clip_and_noise(noise_multiplier=step.noise_multiplier, clip_norm=step.clip_norm)
+    phases = mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,)
+    found = [step for step in map(_gaussian, phases) if step is not None]
+    if not found:
+        return None
+    step = min(found, key=lambda each: each.noise_multiplier)
+    return clip_and_noise(noise_multiplier=step.noise_multiplier, clip_norm=step.clip_norm)
 
 
 def _gaussian(mechanism: Mechanism) -> Gaussian | None:
