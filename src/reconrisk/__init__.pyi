@@ -88,8 +88,11 @@ from .releases.spectrum import spectral_norm as spectral_norm
 from .releases.spectrum import top_directions as top_directions
 from .releases.training import TrainedModelRelease as TrainedModelRelease
 from .releases.vulnerability import reconstruction_vulnerability as reconstruction_vulnerability
+from .reports.audit_report import write_report as write_report
 from .reports.corridor import write_corridor as write_corridor
 from .reports.corridor import write_surface as write_surface
+from .reports.junit import write_junit as write_junit
+from .reports.model_card import model_card as model_card
 from .reports.rebuild import write_rebuilt as write_rebuilt
 
 __version__: str
