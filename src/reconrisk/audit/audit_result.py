@@ -276,3 +276,9 @@ class AuditResult:
         from reconrisk.audit.verdict import table_of
 
         return table_of(self)
+
+    def _repr_html_(self) -> str:
+        """The table with marks that notebooks show."""
+        from reconrisk.audit.notebook import notebook_html
+
+        return notebook_html(self)

@@ -55,7 +55,7 @@ def headline(result: AuditResult) -> Headline:
     standings = {check.standing.name for line in result.lines for check in line.limits}
     if "ABOVE" in standings:
         places = dict.fromkeys(defense_name(line.defense) for line, _ in result.exceeded)
-        return Headline("bad", "Above the limit", f"The risk is above the limit: {'; '.join(places)}.")
+        return Headline("bad", "Above the limit", f"The risk is above the limit with {' and '.join(places)}.")
     if "NOT_SHOWN" in standings:
         text = "The risk is not above the limit, but there are too few trials to show that it is below."
         return Headline("doubtful", "Not shown", text)
@@ -69,7 +69,7 @@ def headline(result: AuditResult) -> Headline:
 def _without_limits(result: AuditResult) -> Headline:
     leaking = dict.fromkeys(defense_name(line.defense) for line in result.lines if line.verdict.name == "LEAKS")
     if leaking:
-        text = f"Attacks rebuild more than guesses do: {'; '.join(leaking)}."
+        text = f"Attacks rebuild more than guesses do with {' and '.join(leaking)}."
         return Headline("bad", "Records leak", text)
     if all(line.verdict.name == "NOTHING_RUN" for line in result.lines):
         return Headline("doubtful", "Nothing was run", "No attack was run to its end.")
