@@ -1,9 +1,11 @@
 import pytest
 import torch
 
-from reconrisk.audit.demo import run_demo
+from reconrisk.audit.audit_result import Verdict
+from reconrisk.audit.demo import TRIALS, run_demo
 from reconrisk.audit.self_check import self_check
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.goal import psnr
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -21,8 +23,38 @@ def test_the_self_check_notices_a_wrong_gradient(monkeypatch):
     assert self_check() > 1e-5
 
 
-def test_the_demo_refuses_records_it_does_not_have():
-    with pytest.raises(InvalidInput, match=r"record=100000 < 1000"):
-        run_demo(record=100_000)
+def test_the_demo_refuses_settings_before_it_works():
+    with pytest.raises(InvalidInput, match=r"trials=0 >= 1"):
+        run_demo(trials=0)
     with pytest.raises(InvalidInput, match="seed"):
         run_demo(seed=-1)
+
+
+def test_the_demo_rebuilds_digits_unless_noise_forbids_it_and_repeats_itself():
+    threads, plans = torch.get_num_threads(), []
+    done = run_demo(trials=1, show_plan=plans.append)
+    result = done.audit
+    assert torch.get_num_threads() == threads
+    assert done.accuracy > 0.85  # one pass over 4,000 digits
+    assert len(plans) == 1
+    assert result.is_complete
+    assert result.subject.is_bundled
+    assert [line.verdict for line in result.lines if line.goal == psnr(20)] == [
+        Verdict.LEAKS,
+        Verdict.NO_GAIN,
+        Verdict.LEAKS,
+    ]
+    assert result.lines[0].worst_score > 24
+    (bound,) = [each for each in result.lines[1].comparisons if each.is_compared]
+    assert 0 < bound.guarantee.value < 0.5
+    assert len(result.pictures) == 3
+    assert result.signature == "reconrisk demo --seed 0 --trials 1"
+    assert run_demo(trials=1).audit.exposures == result.exposures
+
+
+def test_the_command_has_the_number_of_trials_of_the_library():
+    from reconrisk.cli.app import app
+
+    (demo,) = [item.callback for item in app.registered_commands if item.callback.__name__ == "demo"]
+    assert demo.__kwdefaults__ is None
+    assert TRIALS in demo.__defaults__

@@ -1,6 +1,5 @@
 import importlib.metadata
 import os
-import re
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ from typer.testing import CliRunner
 
 from reconrisk.cli.app import app
 from reconrisk.cli.doctor import EXTRAS
+from reconrisk.core.serialization import from_json
 from reconrisk.core.version import VERSION
 
 RUNNER = CliRunner()
@@ -60,13 +60,13 @@ def test_doctor_fails_when_the_self_check_does(monkeypatch):
 PROGRAM = "import sys; from reconrisk.cli import main; sys.argv = ['reconrisk', *sys.argv[1:]]; main()"
 
 
-def test_demo_rebuilds_the_digit_and_writes_only_where_it_is_told(tmp_path):
+def test_demo_audits_digits_and_writes_only_where_it_is_told(tmp_path):
     folders = {name: tmp_path / name for name in ("work", "home", "temporary")}
     for folder in folders.values():
         folder.mkdir()
     out = tmp_path / "deep" / "out"
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "demo", "--out", str(out)],
+        [sys.executable, "-c", PROGRAM, "demo", "--out", str(out), "--trials", "1"],
         cwd=folders["work"],
         env={"PATH": os.environ["PATH"], "HOME": str(folders["home"]), "TMPDIR": str(folders["temporary"])},
         capture_output=True,
@@ -74,11 +74,20 @@ def test_demo_rebuilds_the_digit_and_writes_only_where_it_is_told(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in out.iterdir()) == ["demo.png"]
+    assert sorted(path.name for path in out.iterdir()) == ["audit.html", "audit.json", "demo.png"]
     assert [path for folder in folders.values() for path in folder.rglob("*")] == []
-    assert str(out / "demo.png") in done.stdout
-    assert float(re.search(r"psnr\s+([-.\d]+)", done.stdout)[1]) > 40
-    assert "7 inferred, 7 true" in done.stdout
+    assert all(str(path) in done.stdout for path in out.iterdir())
+    result = from_json((out / "audit.json").read_text())
+    assert result.sentence() in done.stdout
+    defenses = ("none", "clip_and_noise(noise_multiplier=1, clip_norm=1)", "prune_smallest(0.9)")
+    assert tuple(item.label for item in result.defenses) == defenses
+    rebuilt = {shown.defense: shown.score for shown in result.exposures}
+    # the difference between a picture and noise; the exact scores depend on the machine
+    assert rebuilt[defenses[0]] > 24
+    assert rebuilt[defenses[2]] > 20
+    assert rebuilt[defenses[1]] < 15
+    page = (out / "audit.html").read_text()
+    assert page.count("data:image/png") >= 6  # target and estimate under each defense
 
 
 def test_demo_refuses_a_file_as_folder_before_it_works(tmp_path):
@@ -92,7 +101,7 @@ def test_demo_refuses_a_file_as_folder_before_it_works(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["demo", "--record", "-1"], "Expected record=-1 >= 0."),
+        (["demo", "--trials", "0"], "Expected trials=0 >= 1."),
         (["demo", "--seed", "99999999999999999999"], "Expected seed=99999999999999999999 < 2^63."),
     ],
 )

@@ -1,67 +1,63 @@
-"""The demonstration: a small network, the gradient of one bundled digit, and what comes back out of it."""
+"""The demonstration: gradients of bundled digits in a small network, and what comes back of them under each defense."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from reconrisk.attacks.gauss_newton import gauss_newton
-from reconrisk.core.metric import Metric
-from reconrisk.core.observation import Observation
+from reconrisk.audit.audit_result import AuditResult
+from reconrisk.audit.run import audit
+from reconrisk.core.goal import psnr, ssim
 from reconrisk.core.progress import track
-from reconrisk.core.reconstruction import Reconstruction
-from reconrisk.core.threat import HONEST_BUT_CURIOUS
 from reconrisk.core.validation import check_whole, refuse
-from reconrisk.data import Dataset, load_dataset
-from reconrisk.metrics import mse, ncc, psnr, score, ssim
+from reconrisk.data import load_dataset
+from reconrisk.defenses import clip_and_noise, prune_smallest
 from reconrisk.models import lenet
-from reconrisk.releases.gradient import GradientMap
 
+TRIALS = 8
 _SEEDS = 2**63
+_ATTACKS = (("inverting_gradients", {"steps": 100}),)  # enough for digits to be clear
+_BUDGET = "90s"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class DemoResult:
-    """Target, estimate and scores of the demonstration, and the accuracy of the attacked network on unseen digits."""
+    """The audit of the demonstration, and the accuracy of the attacked network on unseen digits."""
 
-    target: Tensor
-    label: int
-    reconstruction: Reconstruction
-    scores: dict[str, float]
+    audit: AuditResult
     accuracy: float
 
 
-def run_demo(*, record: int = 0, seed: int = 0) -> DemoResult:
-    """Train a small network on the bundled digits, release the gradient of test digit ``record``, and rebuild it.
+def run_demo(*, seed: int = 0, trials: int = TRIALS, show_plan: Callable[[str], None] | None = None) -> DemoResult:
+    """Train a small network on the bundled digits, release gradients of test digits, and audit them.
 
-    Edge cases: the attack sees the gradient, the network and nothing else; the label is inferred.
+    Each gradient is sent as it is, clipped with noise, and pruned. The adversary sees it, the network and the defense;
+    labels are inferred. Digits that the network was trained on are public.
     """
-    check_demo(record=record, seed=seed)
+    check_demo(seed=seed, trials=trials)
     rng = torch.Generator().manual_seed(seed)
     with _one_thread():
-        return _run(load_dataset("mnist", split="train"), load_dataset("mnist", split="test"), record, rng)
-
-
-def _run(train: Dataset, test: Dataset, record: int, rng: torch.Generator) -> DemoResult:
-    model = _train(lenet(train.shape, 10, activation=nn.Tanh, rng=rng), train.inputs, train.class_labels, rng)
-    accuracy = float((model(test.inputs).argmax(1) == test.class_labels).float().mean())
-    target, label = test.inputs[record : record + 1], test.class_labels[record : record + 1]
-    forward = GradientMap(model)
-    observation = Observation(
-        released={name: value.detach() for name, value in forward(target, label).items()},
-        forward=forward,
-        threat=HONEST_BUT_CURIOUS,
-        input_shape=test.shape,
-        data_range=test.data_range,
-    )
-    reconstruction = gauss_newton()(observation, rng=rng)
-    metrics: list[Metric] = [mse(), psnr(data_range=test.data_range), ssim(data_range=test.data_range), ncc()]
-    scores = score(reconstruction, target, metrics)
-    return DemoResult(target[0], int(label), reconstruction, {k: float(v) for k, v in scores.items()}, accuracy)
+        train, test = (load_dataset("mnist", split=split) for split in ("train", "test"))
+        model = _train(lenet(train.shape, 10, activation=nn.Tanh, rng=rng), train.inputs, train.class_labels, rng)
+        accuracy = float((model(test.inputs).argmax(1) == test.class_labels).float().mean())
+        result = audit(
+            model,
+            test,
+            public=train,
+            defenses=(None, clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), prune_smallest(0.9)),
+            attacks=_ATTACKS,
+            goals=(psnr(20), ssim(0.5)),
+            trials=trials,
+            budget=_BUDGET,
+            seed=seed,
+            signature=f"reconrisk demo --seed {seed} --trials {trials}",
+            show_plan=show_plan,
+        )
+    return DemoResult(result, accuracy)
 
 
 @contextmanager
@@ -75,11 +71,9 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def check_demo(*, record: int, seed: int) -> None:
+def check_demo(*, seed: int, trials: int) -> None:
     """Refuse settings that :func:`run_demo` would refuse, before anything is computed."""
-    count = len(load_dataset("mnist", split="test"))
-    if check_whole("record", record, minimum=0) >= count:
-        raise refuse("record", record, f"< {count}, the number of bundled test digits")
+    check_whole("trials", trials)
     if check_whole("seed", seed, minimum=0) >= _SEEDS:
         raise refuse("seed", seed, "< 2^63")
 

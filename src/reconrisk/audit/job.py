@@ -82,14 +82,12 @@ def job_from_spec(spec: AuditSpec) -> Job:
     """Load what a spec names.
 
     Guarantee: what is missing, unknown or does not fit is refused, naming the key.
-    Edge cases: the records beside a test split are public; with ``training`` and no defenses, the update is defended as
-    one step of the training is.
+    Edge cases: the training split beside a test split is public.
     """
     with _about("budget"):
         seconds_from_budget(spec.budget)
     with _about("defenses"):
-        stated = spec.defenses or (() if spec.training is None else (spec.training.one_step,))
-        defenses = tuple(_defense(choice) for choice in stated) or None
+        defenses = tuple(_defense(choice) for choice in spec.defenses) or None
     with _about("attacks"):
         attacks = _attacks(spec.attacks)
     with _about("data"):

@@ -167,7 +167,9 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs) -> Plan
     is_baseline = BASELINES.get(label.partition("(")[0], frozenset(Knows)) <= threat.knows
     if not is_baseline and not threat.covers(needed):
         raise refuse("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
-    return PlannedAttack(label, attack, is_baseline, True, _TYPICAL_EVALUATIONS)
+    steps = getattr(attack, "steps", None)
+    evaluations = steps if isinstance(steps, int) else _TYPICAL_EVALUATIONS
+    return PlannedAttack(label, attack, is_baseline, True, evaluations)
 
 
 def _label(name: str, settings: Mapping[str, object]) -> str:

@@ -50,11 +50,6 @@ class Training:
         """The whole run."""
         return dp_sgd(**dataclasses.asdict(self))
 
-    @property
-    def one_step(self) -> Choice:
-        """The defense of a single step."""
-        return Choice("clip_and_noise", (("noise_multiplier", self.noise_multiplier), ("clip_norm", self.clip_norm)))
-
 
 @serializable
 @dataclass(frozen=True)

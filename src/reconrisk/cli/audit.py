@@ -182,11 +182,9 @@ def _account(job: Job) -> Any:
 
 def _write(result: AuditResult, folder: Path, junit: Path | None, *, redact: bool | None) -> dict[str, Path]:
     """Write the report, and say where its parts are."""
-    import reconrisk as rr
+    from reconrisk.reports.audit_report import write_report
 
-    hidden = not result.subject.is_bundled if redact is None else redact
-    report = folder / "audit.html"
-    rr.write_report(result, report, redact=hidden)
+    report = write_report(result, folder / "audit.html", redact=redact)
     written = {"report": report, "json": report.with_suffix(".json")}
     if junit is not None:
         from reconrisk.reports.junit import write_junit

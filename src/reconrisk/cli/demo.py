@@ -1,4 +1,4 @@
-"""``reconrisk demo``: rebuild a bundled digit from its gradient."""
+"""``reconrisk demo``: a full small audit of bundled digits."""
 
 from __future__ import annotations
 
@@ -7,46 +7,61 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reconrisk.cli.inputs import INTERRUPTED, check_folder
+
+if TYPE_CHECKING:
+    from reconrisk.audit.audit_result import AuditResult
+
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the picture; nothing is written elsewhere.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for report and picture; nothing is written elsewhere.")] = Path(
         "demo-report"
     ),
-    record: Annotated[int, typer.Option(help="Which bundled test digit to attack.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of training and attack.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of training, targets, noise and search.")] = 0,
+    trials: Annotated[int, typer.Option(help="Digits whose gradients are attacked.")] = 8,
 ) -> None:
-    """Train a small network on bundled digits, release one gradient, rebuild the digit from it."""
-    if out.exists() and not out.is_dir():
-        raise typer.BadParameter(f"{out} is a file, a folder is needed.", param_hint="--out")
+    """Train a small network on bundled digits and audit its gradients: no defense, noise, pruning. About a minute."""
+    check_folder(out)
     with _own_caches():
         from reconrisk.audit.demo import check_demo, run_demo  # torch takes seconds to import
-        from reconrisk.reports.picture import write_comparison
+        from reconrisk.reports.audit_report import write_report
 
-        check_demo(record=record, seed=seed)
-        out.mkdir(parents=True, exist_ok=True)
-        typer.echo("Training a small network on the bundled digits, then attacking the gradient of one test digit ...")
-        result = run_demo(record=record, seed=seed)
-    estimate = result.reconstruction
-    path = write_comparison(
-        out / "demo.png",
-        [
-            (f"target ({result.label})", result.target.numpy()),
-            ("rebuilt from its gradient", estimate.estimates[0].numpy()),
-        ],
-        title=f"Attack on one gradient: {estimate.status.ending.value}",
-        scores=result.scores,
-        data_range=(0.0, 1.0),
+        check_demo(seed=seed, trials=trials)
+        typer.echo("Training a small network on the bundled digits, then attacking the gradients of test digits ...")
+        done = run_demo(seed=seed, trials=trials, show_plan=typer.echo)
+        result = done.audit
+        report = write_report(result, out / "audit.html")
+        picture = _picture(out / "demo.png", result)
+    typer.echo(f"\nnetwork   {done.accuracy:.1%} accurate on unseen digits\n")
+    typer.echo(f"{result}\n")
+    typer.echo(f"report    {report.resolve()}")
+    typer.echo(f"json      {report.with_suffix('.json').resolve()}")
+    if picture is not None:
+        typer.echo(f"picture   {picture.resolve()}")
+    if not result.done:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _picture(path: Path, result: AuditResult) -> Path | None:
+    """The digit that is most exposed without a defense, and what came back of it under each."""
+    from reconrisk.reports.picture import write_comparison
+
+    first = next(iter(result.pictures), None)
+    if first is None:
+        return None
+    same = [each for each in result.pictures if each.exposure.record == first.exposure.record]
+    panels = [(f"{each.exposure.defense.partition('(')[0]}", each.estimate) for each in same]
+    return write_comparison(
+        path,
+        [("target", first.target), *panels],
+        title="One digit, rebuilt from its gradient under each defense",
+        scores={f"psnr, {name}": each.exposure.score for (name, _), each in zip(panels, same, strict=True)},
+        data_range=result.subject.data_range,
     )
-    typer.echo(f"network   {result.accuracy:.1%} accurate on unseen digits")
-    typer.echo(f"attack    {estimate.account.attack} in {estimate.account.cost.seconds:.1f} s, {estimate.status}")
-    typer.echo(f"label     {estimate.labels[0] if estimate.labels else '?'} inferred, {result.label} true")
-    for name, value in result.scores.items():
-        typer.echo(f"{name:<9} {value:.4g}")
-    typer.echo(f"picture   {path.resolve()}")
 
 
 @contextmanager
