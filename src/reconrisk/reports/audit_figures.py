@@ -144,10 +144,10 @@ def _against(lines: Sequence[AuditLine], limits: Sequence[float], title: str, wi
         parts.append(text(_EDGE, top + 18, defense_name(each.defense), kind="name", room=width - 2 * _EDGE))
         rows, bottom = _outcomes(each, axis, top + 26, width)
         bound = success_bound(each)
-        parts += rows
         parts += [_limit(axis, at_most, top + 26, bottom) for at_most in limits]
         if bound is not None:
             parts.append(line(axis.at(bound.value), top + 26, axis.at(bound.value), bottom, "bound"))
+        parts += rows
         top = bottom + 8
     words = " ".join(
         f"{defense_name(each.defense)}, {one.attack}: {measured(one.success)}, {interval(one.success)}."

@@ -21,6 +21,7 @@ PRIVATE = (
 """What stands in a report of records that are not public, with or without pictures."""
 
 _SMALLEST_PERCENT = 1e-4
+_THOUSAND = 1000
 _SEES = {
     Sees.FINAL_MODEL: "the trained model, and nothing of how it came about",
     Sees.ONE_UPDATE: "one update",
@@ -40,7 +41,7 @@ _CONTROLS = {Controls.MODEL_PARAMETERS: "the parameters that the update is compu
 
 @dataclass(frozen=True)
 class Headline:
-    """The verdict as a badge and a short line; ``tone`` is good, doubtful or bad."""
+    """The verdict as a badge and a short line; ``tone`` is good, plain, doubtful or bad."""
 
     tone: str
     badge: str
@@ -73,7 +74,7 @@ def _without_limits(result: AuditResult) -> Headline:
         return Headline("bad", "Records leak", text)
     if all(line.verdict.name == "NOTHING_RUN" for line in result.lines):
         return Headline("doubtful", "Nothing was run", "No attack was run to its end.")
-    return Headline("good", "No gain found", "No attack that was tried does better than guessing.")
+    return Headline("plain", "No gain found", "No attack that was tried does better than guessing.")
 
 
 def defense_name(label: str) -> str:
@@ -121,12 +122,14 @@ def bounded(guarantee: Guarantee) -> str:
 
 
 def number(value: float) -> str:
-    """A score or a cost with three digits.
+    """A score or a cost with three digits, thousands written out.
 
-    >>> number(float("inf")), number(0.012345)
-    ('∞', '0.0123')
+    >>> number(float("inf")), number(0.012345), number(3301.7)
+    ('∞', '0.0123', '3,302')
     """
-    return ("∞" if value > 0 else "-∞") if math.isinf(value) else f"{value:.3g}"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:,.0f}" if _THOUSAND <= abs(value) < _THOUSAND**2 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:
