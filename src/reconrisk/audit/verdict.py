@@ -23,8 +23,9 @@ def sentence_of(result: AuditResult) -> str:
     parts = [_clause(line) for line in result.lines if line.goal == goal]
     text = f"From one update of {result.subject.batch_size} record{'s' if result.subject.batch_size > 1 else ''}, "
     text += f"{_goal_in_words(str(goal))}: " + "; ".join(parts) + "."
-    for line, check in result.exceeded:
-        text += f" {line.defense} is above the limit {check.limit}."
+    for limit in dict.fromkeys(check.limit for _, check in result.exceeded):
+        where = [_under(line.defense) for line, check in result.exceeded if check.limit == limit]
+        text += f" The limit {limit} is exceeded {' and '.join(where)}."
     return text
 
 
@@ -82,8 +83,11 @@ def _row(line: AuditLine) -> tuple[str, ...]:
 def _clause(line: AuditLine) -> str:
     bound = least_bound(line)
     proved = "" if bound is None else f", at most {rounded_up(100 * bound.guarantee.value)}% by any adversary covered"
-    with_it = "without a defense" if line.defense == "none" else f"under {line.defense}"
-    return f"{with_it} {percent(line.success)} of records by {line.best_attack or 'no attack'}{proved}"
+    return f"{_under(line.defense)} {percent(line.success)} of records by {line.best_attack or 'no attack'}{proved}"
+
+
+def _under(defense: str) -> str:
+    return "without a defense" if defense == "none" else f"under {defense}"
 
 
 def _goal_in_words(goal: str) -> str:
