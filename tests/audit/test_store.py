@@ -3,6 +3,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -381,6 +382,7 @@ def test_a_store_held_for_long_says_so(path, monkeypatch):
 
 WRITER = """
 import sys
+import threading
 from dataclasses import replace
 from reconrisk.audit.store_file import connected, transaction
 connection = connected(__import__("pathlib").Path(sys.argv[1]))
@@ -422,3 +424,26 @@ def test_any_name_can_be_that_of_a_store(tmp_path, name):
     with Store.read(tmp_path / name) as store:
         assert len(store.trials("abc123")) == 3
     assert sorted(file.name for file in tmp_path.iterdir()) == [name, f"{name}.arrays"]
+
+
+def test_a_transaction_that_fails_leaves_nothing(path):
+    with closing(store_file.connected(path)) as connection:
+        twice = "INSERT INTO runs (run, created, subject, data, info) VALUES (?, '', '', '', '')"
+        with pytest.raises(sqlite3.IntegrityError), store_file.transaction(connection):
+            connection.executemany(twice, [("a",), ("a",)])
+        assert connection.execute("SELECT COUNT(*) FROM runs").fetchone() == (0,)
+
+
+def test_making_a_store_waits_for_another_process_that_is_making_it(path):
+    path.parent.mkdir()
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("PRAGMA journal_mode = WAL")
+    other.execute("PRAGMA journal_mode = DELETE")
+    other.execute("BEGIN IMMEDIATE")
+    timer = threading.Timer(0.3, other.close)
+    timer.start()
+    try:
+        with Store.open(path) as store:
+            store.begin(INFO)
+    finally:
+        timer.join()
