@@ -29,6 +29,7 @@ T = TypeVar("T")
 _NAMED = 8
 _ABANDONED_SECONDS = 3600.0
 _GO_ON = "Run the same audit again: it goes on where it was."
+_TRIALS = "SELECT trial FROM trials WHERE run = ? ORDER BY draw, defense, attack"
 _SUMMARIES = """
     SELECT runs.run, created, subject, data, COALESCE(done.trials, 0), planned, COALESCE(done.seconds, 0.0), standing,
         sentence
@@ -176,9 +177,9 @@ class Store:
         return self._parsed(text, AuditResult, f"result of run {name}")
 
     def trials(self, run: str) -> tuple[Trial, ...]:
-        """Every trial of a run."""
+        """Every trial of a run, update by update."""
         with explained(self._path, f"trials of run {run}"):
-            rows = self._connection.execute("SELECT trial FROM trials WHERE run = ?", (run,)).fetchall()
+            rows = self._connection.execute(_TRIALS, (run,)).fetchall()
         return tuple(self._parsed(text, Trial, f"trials of run {run}") for (text,) in rows)
 
     def estimates(self, run: str, key: TrialKey) -> Tensor | None:

@@ -9,10 +9,14 @@ import typer
 from reconrisk.cli.attack import attack
 from reconrisk.cli.audit import audit
 from reconrisk.cli.calibrate import calibrate
+from reconrisk.cli.compare import compare
 from reconrisk.cli.demo import demo
 from reconrisk.cli.doctor import doctor
+from reconrisk.cli.export import export
 from reconrisk.cli.leakage import leakage
 from reconrisk.cli.risk import risk
+from reconrisk.cli.runs import runs
+from reconrisk.cli.show import show
 from reconrisk.core.version import VERSION
 
 app = typer.Typer(
@@ -39,5 +43,5 @@ def options(
     """How much of a private training record can be rebuilt from what you release, at most and in practice."""
 
 
-for command in (demo, audit, attack, risk, calibrate, leakage, doctor):
+for command in (demo, audit, attack, risk, calibrate, leakage, runs, show, compare, export, doctor):
     app.command()(command)
