@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from reconrisk.audit.audit_result import AuditLine, AuditResult
 
 _COLUMNS = ("goal", "defense", "rebuilt", "interval", "best attack", "best guess", "proved", "verdict")
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>&|~$#])")
+_SPECIAL = re.compile(r"(?=[\\`*_{}\[\]<>&|~$#@])|(?<=:)(?=//)|(?<=www)(?=\.)")
+"""Before what a backslash makes text of: marks, and the addresses that some readers turn into links."""
 
 
 def model_card(result: AuditResult) -> str:
@@ -74,4 +75,4 @@ def _code(words: str) -> str:
 
 
 def _plain(words: str) -> str:
-    return _SPECIAL.sub(r"\\\1", " ".join(words.split()))
+    return _SPECIAL.sub(r"\\", " ".join(words.split()))
