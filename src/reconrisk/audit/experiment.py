@@ -61,7 +61,7 @@ class Experiment:
             seed=search.initial_seed(),
             scores=tuple(TrialScores(name, tuple(values.tolist())) for name, values in scores.items()),
             account=reconstruction.account,
-            distortion=_distortion(release, observation) if planned.is_baseline else None,
+            distortion=self._distortion(key, release, observation),
             settings=repr(planned.attack),
         )
         return trial, reconstruction.estimates[order]
@@ -112,6 +112,12 @@ class Experiment:
         shape = (observation.batch_size, *observation.input_shape)
         return Reconstruction(torch.full(shape, float("nan")), account)
 
+    def _distortion(self, key: TrialKey, release: Release, observation: Observation) -> float | None:
+        """What the defense did to the update, measured once for all attacks: by the first guess."""
+        if key.attack != next((each.label for each in self.plan.attacks if each.is_baseline), None):
+            return None
+        return 0.0 if self.plan.defenses[key.defense] is None else _distance(release, observation)
+
     def _rng(self, kind: str, key: TrialKey) -> torch.Generator:
         """A generator for what is stated, and nothing else: order and number of trials do not matter."""
         parts = (self.seed, kind, key.draw, key.defense, key.attack if kind == "search" else "")
@@ -119,7 +125,7 @@ class Experiment:
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") % _SEEDS)
 
 
-def _distortion(release: Release, observation: Observation) -> float:
+def _distance(release: Release, observation: Observation) -> float:
     """Squared distance of what was sent to what would have been, over the squared norm of the latter."""
     undefended = release.value()
     norm = sum(float(value.double().square().sum()) for value in undefended.values())

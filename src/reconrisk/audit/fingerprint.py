@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Iterable
+from functools import cache
 from importlib import metadata
 
 import torch
@@ -56,6 +57,10 @@ def is_bundled(dataset: Dataset) -> bool:
 
 def environment() -> Environment:
     """Versions, threads and system of this process."""
-    versions = (("reconrisk", VERSION), ("python", platform.python_version()))
+    return Environment(_versions(), torch.get_num_threads(), f"{platform.system()} {platform.machine()}")
+
+
+@cache  # reading the metadata of a package takes longer than a small trial
+def _versions() -> tuple[tuple[str, str], ...]:
     packages = tuple((name, metadata.version(name)) for name in _PACKAGES)
-    return Environment(versions + packages, torch.get_num_threads(), f"{platform.system()} {platform.machine()}")
+    return (("reconrisk", VERSION), ("python", platform.python_version()), *packages)

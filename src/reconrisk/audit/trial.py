@@ -40,7 +40,7 @@ class Trial:
     """What one attack on one update gave: scores of its ``records``, which are rows of the data, and its account.
 
     ``distortion`` is the squared distance between what was sent and what would have been without the defense, over the
-    squared norm of the latter: what the defense costs whoever uses the update. Guesses measure it, attacks do not.
+    squared norm of the latter: what the defense costs whoever uses the update. One of the guesses measures it for all.
     ``settings`` are those of the attack as planned; its account states what it made of them.
     """
 
