@@ -16,7 +16,7 @@ from reconrisk.audit.deadline import seconds_from_budget
 from reconrisk.audit.spec import AuditSpec, read_spec, spec_from_mapping, values_from_mapping
 from reconrisk.cli import audit_options as options
 from reconrisk.cli.inputs import INTERRUPTED, check_folder
-from reconrisk.core.errors import InvalidInput
+from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import to_json
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def audit(
     trials: options.Trials = None,
     budget: options.Budget = None,
     seed: options.Seed = None,
+    sees: options.Sees = None,
     knows: options.Knows = None,
     controls: options.Controls = None,
     noise_multiplier: options.NoiseMultiplier = None,
@@ -54,6 +55,7 @@ def audit(
     account: options.Account = None,
     goal: options.Goal = None,
     max_risk: options.MaxRisk = None,
+    confidence: options.Confidence = None,
     strict: options.Strict = False,
     out: options.Out = None,
     store: options.Store = None,
@@ -69,10 +71,11 @@ def audit(
     given |= {"data_range": data_range, "records": records, "batch_size": batch_size, "local_steps": local_steps}
     given |= {"local_learning_rate": local_learning_rate, "train_mode": train_mode, "defenses": defense}
     given |= {"attacks": attacks, "trials": trials, "budget": budget, "seed": seed, "goals": goal}
-    given |= {"max_risk": max_risk, "redact": redact, "account": account}
+    given |= {"max_risk": max_risk, "confidence": confidence, "redact": redact, "account": account}
     training: dict[str, Any] = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm}
     training |= {"sampling_probability": sampling_probability, "steps": steps}
-    given |= {"training": _stated(training) or None, "threat": _stated({"knows": knows, "controls": controls}) or None}
+    threat = _stated({"sees": sees, "knows": knows, "controls": controls})
+    given |= {"training": _stated(training) or None, "threat": threat or None}
     given |= {"out": None if out is None else str(out), "store": None if store is None else str(store)}
     complete = _spec(spec, _stated(given))
     folder = complete.path(complete.out)
@@ -175,8 +178,11 @@ def _account(job: Job) -> Any:
 
     if job.dataset.labels is None:
         raise InvalidInput("account: Expected data with labels.")
-    accountant = FisherAccountant(job.model, job.dataset.inputs, job.dataset.labels, probes=2)
-    accountant.load(job.spec.path(job.spec.account))
+    try:
+        accountant = FisherAccountant(job.model, job.dataset.inputs, job.dataset.labels, probes=2)
+        accountant.load(job.spec.path(job.spec.account))
+    except (InvalidInput, InvalidFile) as error:
+        raise InvalidInput(f"account: {error}") from error
     return accountant.account()
 
 
@@ -199,6 +205,11 @@ def _print(result: AuditResult, written: dict[str, Path], *, as_json: bool) -> N
         typer.echo(to_json(result))
         return
     typer.echo(f"\n{result}\n")
+    if result.training is not None and result.training.corridor is not None:
+        typer.echo(f"training  {result.training.corridor.sentence()}")
+    if result.training is not None and result.training.leakage is not None:
+        leak = result.training.leakage
+        typer.echo(f"account   {leak.records} records, leakage at most {leak.maximum:.3g}, median {leak.median:.3g}")
     for what, path in written.items():
         typer.echo(f"{what:<9} {path.resolve()}")
     typer.echo(f"repeat    {result.signature}")

@@ -9,7 +9,7 @@ import typer
 
 _WHAT = "What is audited (each also a key of the spec, which it overrides)"
 _HOW = "How hard it is attacked"
-_ADVERSARY = "What the adversary has beside one update and the model"
+_ADVERSARY = "What the adversary has beside the model"
 _TRAINING = "A finished DP-SGD run: its corridor, and by default the defense of one of its steps"
 _GATE = "Limits"
 _OUT = "What is written and printed"
@@ -46,6 +46,7 @@ Trials = Annotated[int | None, _option(_HOW, "Updates that each attack gets unde
 Budget = Annotated[str | None, _option(_HOW, "Time for all of it, such as 90s, 2min, 1h, or none.")]
 Seed = Annotated[int | None, _option(_HOW, "Seed of drawn weights, targets, noise and search.")]
 
+Sees = Annotated[str | None, _option(_ADVERSARY, "one-update, every-update or final-model; else one-update.")]
 Knows = Annotated[
     list[str] | None,
     _option(_ADVERSARY, "labels, prior, record-norm, batch-statistics, defense (the default); repeat for several."),
@@ -62,6 +63,7 @@ Goal = Annotated[list[str] | None, _option(_GATE, "What counts as rebuilt, such 
 MaxRisk = Annotated[
     list[str] | None, _option(_GATE, "How often that may be, such as 'psnr>=20: 1%'; repeat for several.")
 ]
+Confidence = Annotated[float | None, _option(_GATE, "Of the intervals, all attacks together; else 0.95.")]
 Strict = Annotated[bool, _option(_GATE, "A limit that the trials are too few to show fails too.", "--strict")]
 
 Out = Annotated[Path | None, _option(_OUT, "Folder for the report; else audit-report.")]
