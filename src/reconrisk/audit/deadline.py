@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ class Deadline:
     seconds: float | None
     begun: float = field(default_factory=time.monotonic)
     has_struck: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _is_watching: bool = False
 
     @property
     def left(self) -> float:
@@ -51,18 +54,32 @@ class Deadline:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Interrupt the main thread at the deadline; elsewhere nothing can, and only new trials are held back."""
+        """Interrupt the main thread at the deadline; elsewhere nothing can, and only new trials are held back.
+
+        Guarantee: no interrupt comes after the watch has ended. It comes too where the process ignores Ctrl-C, as those
+        that a shell runs in the background do.
+        """
         if self.seconds is None or threading.current_thread() is not threading.main_thread():
             yield
             return
         timer = threading.Timer(max(self.left, 0.0), self._strike)
         timer.daemon = True
+        before = signal.getsignal(signal.SIGINT)
+        if not callable(before):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._is_watching = True
         timer.start()
         try:
             yield
         finally:
+            with self._lock:
+                self._is_watching = False
             timer.cancel()
+            if not callable(before):
+                signal.signal(signal.SIGINT, before)
 
     def _strike(self) -> None:
-        self.has_struck = True
-        _thread.interrupt_main()
+        with self._lock:
+            if self._is_watching:
+                self.has_struck = True
+                _thread.interrupt_main()

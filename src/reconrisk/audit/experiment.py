@@ -62,7 +62,7 @@ class Experiment:
             scores=tuple(TrialScores(name, tuple(values.tolist())) for name, values in scores.items()),
             account=reconstruction.account,
             distortion=self._distortion(key, release, observation),
-            settings=repr(planned.attack),
+            settings=planned.settings,
         )
         return trial, reconstruction.estimates[order]
 

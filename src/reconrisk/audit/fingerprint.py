@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import metadata
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.audit.audit_result import Environment
+from reconrisk.core.observation import Attack
 from reconrisk.core.version import VERSION
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.shipped import SHIPPED
@@ -29,13 +31,33 @@ def hash_of_tensors(tensors: Iterable[tuple[str, Tensor]], *, extra: str = "") -
     digest = hashlib.sha256(extra.encode())
     for name, tensor in tensors:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        # as bytes, since NumPy does not know every type of torch
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:_DIGITS]
 
 
 def hash_of_model(model: nn.Module) -> str:
     """The hash of a network: layers, mode, weights and buffers."""
     return hash_of_tensors(model.state_dict().items(), extra=f"{model!r} {model.training}")
+
+
+def settings_in_full(attack: Attack) -> str:
+    """The settings of an attack in words, with a hash of its tensors, which the words give by their shapes alone.
+
+    >>> from reconrisk.attacks.baselines import prior_mean
+    >>> settings_in_full(prior_mean(torch.zeros(2))) == settings_in_full(prior_mean(torch.ones(2)))
+    False
+    """
+    tensors = list(_tensors_of("", attack))
+    return f"{attack!r} {hash_of_tensors(tensors)}" if tensors else repr(attack)
+
+
+def _tensors_of(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from _tensors_of(f"{name}.{each.name}", getattr(value, each.name))
 
 
 def hash_of_data(dataset: Dataset) -> str:

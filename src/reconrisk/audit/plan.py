@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from torch import nn
 from reconrisk.attacks.by_name import BASELINES, PORTFOLIOS, Listed
 from reconrisk.audit.beliefs import Beliefs, attack_with_beliefs, name_of
 from reconrisk.audit.client import Client, client_for
-from reconrisk.audit.fingerprint import hash_of_model, hash_of_tensors
+from reconrisk.audit.fingerprint import hash_of_model, hash_of_tensors, settings_in_full
 from reconrisk.audit.population import Population
 from reconrisk.audit.trial import TrialKey
 from reconrisk.core.defense import Defense
@@ -39,6 +40,11 @@ class PlannedAttack:
     was_chosen: bool
     evaluations: int
 
+    @cached_property
+    def settings(self) -> str:
+        """What tells the attack from others of its label."""
+        return settings_in_full(self.attack)
+
 
 @dataclass(frozen=True, eq=False)
 class Sender:
@@ -50,9 +56,9 @@ class Sender:
 
     @property
     def fingerprint(self) -> str:
-        """The hash of what is audited."""
+        """The hash of what is audited; of a release by what it is at its own records."""
         if self.release is not None:
-            return hash_of_tensors(sorted(self.release.template().items()), extra=repr(type(self.release)))
+            return hash_of_tensors(sorted(self.release.value().items()), extra=repr(type(self.release)))
         if self.model is None:
             raise refuse("subject", None, "to be a model or a release")
         return hash_of_model(self.model)

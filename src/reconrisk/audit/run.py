@@ -138,7 +138,7 @@ def audit(
 def _run(experiment: Experiment, store: Store, run: str, deadline: Deadline) -> tuple[tuple[Trial, ...], float]:
     """All trials: those in the store, and those that time allows."""
     wanted = set(experiment.plan.trials())
-    settings = {label: repr(planned.attack) for label, planned in experiment.attacks.items()}
+    settings = {label: planned.settings for label, planned in experiment.attacks.items()}
     kept = (trial for trial in store.trials(run) if trial.key in wanted)
     done = {trial.key: trial for trial in kept if trial.settings == settings[trial.key.attack]}
     longest: dict[str, float] = {}
