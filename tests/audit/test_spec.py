@@ -105,6 +105,7 @@ def refused(**stated):
         ({"train_mode": "yes"}, "train_mode: Expected train_mode='yes' to be true or false."),
         ({"data_range": [0]}, "data_range: Expected data_range=[0] to be two numbers such as [-1, 1]."),
         ({"records": "3-x"}, "records: Expected records='3-x' to be whole numbers such as 0,3,8-15."),
+        ({"records": "5-3"}, "the smaller first"),
         ({"records": [-1]}, "records: Expected records=-1 >= 0."),
         ({"threat": {"knows": ["labls"]}}, "threat: Expected knows='labls' to be one of labels,"),
         ({"threat": {"know": []}}, "Did you mean knows?"),

@@ -86,9 +86,11 @@ def test_a_risk_above_its_limit_ends_with_one_and_both_numbers(work):
 
 def test_strict_fails_a_limit_that_few_trials_cannot_show():
     words = ["--defense", NOISE, "--max-risk", "mse<=0.01: 5%"]
-    assert on_digits(*words).exit_code == 0
-    done = on_digits(*words, "--strict")
+    assert on_digits(*words, "--junit", "lenient.xml").exit_code == 0
+    assert "<failure" not in Path("lenient.xml").read_text()
+    done = on_digits(*words, "--strict", "--junit", "strict.xml")
     assert done.exit_code == 1
+    assert "<failure" in Path("strict.xml").read_text()
     assert "too few trials to show it" in done.stderr
 
 

@@ -209,6 +209,8 @@ def _records(name: str, value: Any) -> tuple[int, ...]:
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise refuse(name, value, "to be whole numbers such as 0,3,8-15")
         rows += range(int(first), int(last or first) + 1)
+    if not rows:
+        raise refuse(name, value, "to be whole numbers such as 0,3,8-15, the smaller first")
     return tuple(rows)
 
 

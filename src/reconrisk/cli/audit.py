@@ -83,7 +83,11 @@ def audit(
     if junit is not None:
         check_folder(junit.parent)
     result, was_interrupted = _run(complete, to_stderr=as_json)
-    written = _write(result, folder, junit, redact=complete.redact)
+    written = _write(result, folder, redact=complete.redact)
+    if junit is not None:
+        from reconrisk.reports.junit import write_junit
+
+        written["junit"] = write_junit(result, junit, strict=strict)
     _print(result, written, as_json=as_json)
     failed = failures(result, strict=strict)
     for sentence in failed:
@@ -186,18 +190,12 @@ def _account(job: Job) -> Any:
     return accountant.account()
 
 
-def _write(result: AuditResult, folder: Path, junit: Path | None, *, redact: bool | None) -> dict[str, Path]:
+def _write(result: AuditResult, folder: Path, *, redact: bool | None) -> dict[str, Path]:
     """Write the report, and say where its parts are."""
     from reconrisk.reports.audit_report import write_report
 
     report = write_report(result, folder / "audit.html", redact=redact)
-    written = {"report": report, "json": report.with_suffix(".json")}
-    if junit is not None:
-        from reconrisk.reports.junit import write_junit
-
-        write_junit(result, junit)
-        written["junit"] = junit
-    return written
+    return {"report": report, "json": report.with_suffix(".json")}
 
 
 def _print(result: AuditResult, written: dict[str, Path], *, as_json: bool) -> None:

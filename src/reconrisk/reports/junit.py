@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def write_junit(result: AuditResult, path: str | Path) -> Path:
+def write_junit(result: AuditResult, path: str | Path, *, strict: bool = False) -> Path:
     """Write an audit as JUnit XML: for every goal and defense one case for its bounds, and one for each limit.
 
-    Guarantee: a case fails if an attack beats a bound that covers it, or if the measured risk is above a limit. The
-    file appears whole or not at all; characters that XML has no place for become U+FFFD.
+    Guarantee: a case fails if an attack beats a bound that covers it, or if the measured risk is above a limit; with
+    ``strict`` also if too few trials were run to show that it is not. The file appears whole or not at all; characters that XML has no place for become U+FFFD.
     Edge cases: a case is skipped where no attack was run, unless a bound proves the limit.
     """
     suite = ET.Element("testsuite", name=_clean(f"reconrisk audit of {result.subject.model} on {result.subject.data}"))
     for line in result.lines:
         _bounds_case(suite, line)
         for check in line.limits:
-            _limit_case(suite, line, check)
+            _limit_case(suite, line, check, strict=strict)
     for name, kind in (("failures", "failure"), ("skipped", "skipped")):
         suite.set(name, str(len(suite.findall(f"testcase/{kind}"))))
     cases = len(suite.findall("testcase"))
@@ -52,9 +52,9 @@ def _bounds_case(suite: ET.Element, line: AuditLine) -> None:
         ET.SubElement(case, "skipped", message=line.verdict.value)
 
 
-def _limit_case(suite: ET.Element, line: AuditLine, check: LimitCheck) -> None:
+def _limit_case(suite: ET.Element, line: AuditLine, check: LimitCheck, *, strict: bool) -> None:
     case = _case(suite, line, f"limit {check.limit}")
-    if check.standing.name == "ABOVE":
+    if check.standing.name in (("ABOVE", "NOT_SHOWN") if strict else ("ABOVE",)):
         message = f"{check.standing.value} {check.limit}: {measured(line.success)} ({interval(line.success)})"
         failure = ET.SubElement(case, "failure", message=_clean(message), type="RiskAboveLimit")
         failure.text = _clean(f"{message}, by {line.best_attack}, under {defense_name(line.defense)}")
