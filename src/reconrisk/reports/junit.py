@@ -20,7 +20,8 @@ def write_junit(result: AuditResult, path: str | Path, *, strict: bool = False) 
     """Write an audit as JUnit XML: for every goal and defense one case for its bounds, and one for each limit.
 
     Guarantee: a case fails if an attack beats a bound that covers it, or if the measured risk is above a limit; with
-    ``strict`` also if too few trials were run to show that it is not. The file appears whole or not at all; characters that XML has no place for become U+FFFD.
+    ``strict`` also if too few trials were run to show that it is not. The file appears whole or not at all; characters
+    that XML has no place for become U+FFFD.
     Edge cases: a case is skipped where no attack was run, unless a bound proves the limit.
     """
     suite = ET.Element("testsuite", name=_clean(f"reconrisk audit of {result.subject.model} on {result.subject.data}"))
