@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ T = TypeVar("T")
 
 _NAMED = 8
 _ABANDONED_SECONDS = 3600.0
+_DAMAGED = "It is damaged, of a later version, or another file. Take it from a backup, or name another one."
 _GO_ON = "Run the same audit again: it goes on where it was."
 _TRIALS = "SELECT trial FROM trials WHERE run = ? ORDER BY draw, defense, attack"
 _SUMMARIES = """
@@ -165,16 +167,17 @@ class Store:
             (text,) = self._connection.execute("SELECT info FROM runs WHERE run = ?", (name,)).fetchone()
         return self._parsed(text, RunInfo, f"run {name}")
 
-    def result(self, run: str | None = None) -> AuditResult:
-        """The result of a run, which may be stated by the beginning of its name; of the newest for None."""
-        from reconrisk.audit.audit_result import AuditResult
+    def result(self, run: str | None = None, *, with_exposures: bool = True) -> AuditResult:
+        """The result of a run, which may be stated by the beginning of its name; of the newest for None.
 
+        Without exposures, which are as many as records and defenses, it is read many times faster.
+        """
         name = self.name(run)
         with explained(self._path, f"result of run {name}"):
             (text,) = self._connection.execute("SELECT result FROM runs WHERE run = ?", (name,)).fetchone()
         if text is None:
             raise InvalidInput(f"Expected run={name!r} to have a result, it was ended before. {_GO_ON}")
-        return self._parsed(text, AuditResult, f"result of run {name}")
+        return result_from_json(text, path=str(self._path), with_exposures=with_exposures)
 
     def trials(self, run: str) -> tuple[Trial, ...]:
         """Every trial of a run, update by update."""
@@ -219,14 +222,28 @@ class Store:
                     file.unlink(missing_ok=True)
 
     def _parsed(self, text: str, kind: type[T], place: str) -> T:
-        try:
-            value = from_json(text)
-        except InvalidInput as error:
-            remedy = "The file is damaged, or of a later version. Take it from a backup, or name another store."
-            raise InvalidFile(str(self._path), place, str(error), remedy) from error
-        if not isinstance(value, kind):
-            raise InvalidFile(str(self._path), place, f"it holds a {type(value).__name__}.", "The file is damaged.")
-        return value
+        return _parsed(text, kind, str(self._path), place)
+
+
+def result_from_json(text: str, *, path: str, with_exposures: bool = True) -> AuditResult:
+    """The result of an audit from the JSON in a file, if it is one."""
+    from reconrisk.audit.audit_result import AuditResult
+
+    if not with_exposures:
+        with suppress(json.JSONDecodeError, TypeError):  # which reading explains
+            text = json.dumps({**json.loads(text), "exposures": []})
+    return _parsed(text, AuditResult, path, "result")
+
+
+def _parsed(text: str, kind: type[T], path: str, place: str) -> T:
+    """The value of a kind that a text in a file holds."""
+    try:
+        value = from_json(text)
+    except InvalidInput as error:
+        raise InvalidFile(path, place, str(error), _DAMAGED) from error
+    if not isinstance(value, kind):
+        raise InvalidFile(path, place, f"it holds a {type(value).__name__}, no {kind.__name__}.", _DAMAGED)
+    return value
 
 
 def _standing(result: AuditResult) -> str | None:

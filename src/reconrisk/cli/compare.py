@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reconrisk.cli.training_options import AsJson
-from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.errors import InvalidFile
+from reconrisk.core.serialization import to_json
 from reconrisk.core.validation import refuse
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ def compare(
 
 def _result(name: str, text: str, store: Path | None) -> AuditResult:
     """The result that a word of the command stands for."""
-    from reconrisk.audit.store import Store
+    from reconrisk.audit.store import Store, result_from_json
 
     file, mark, run = text.rpartition("#")
     if Path(text).is_file():
         with Path(text).open("rb") as beginning:
             is_store = beginning.read(6) == b"SQLite"
         if not is_store:
-            return _read(Path(text))
+            return result_from_json(_text(Path(text)), path=text, with_exposures=False)
         path, run = Path(text), ""
     elif mark and Path(file).is_file():
         path = Path(file)
@@ -49,17 +49,11 @@ def _result(name: str, text: str, store: Path | None) -> AuditResult:
     else:
         raise refuse(name, text, f"to be {_WAYS}", "There is no such file.")
     with Store.read(path) as opened:
-        return opened.result(run or None)
+        return opened.result(run or None, with_exposures=False)
 
 
-def _read(path: Path) -> AuditResult:
-    from reconrisk.audit.audit_result import AuditResult
-
-    remedy = "Pass the JSON file beside the report of an audit."
+def _text(path: Path) -> str:
     try:
-        found = from_json(path.read_text(encoding="utf-8"))
-    except (InvalidInput, UnicodeDecodeError) as error:
-        raise InvalidFile(path, "JSON", str(error), remedy) from error
-    if not isinstance(found, AuditResult):
-        raise InvalidFile(path, "kind", f"it is {type(found).__name__}, no result of an audit.", remedy)
-    return found
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidFile(path, f"byte {error.start}", "it is no text.", f"Pass {_WAYS}.") from error

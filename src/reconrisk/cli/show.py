@@ -14,7 +14,7 @@ def show(store: StorePath, run: RunName = None, as_json: AsJson = False) -> None
     from reconrisk.audit.store import Store
 
     with Store.read(store) as opened:
-        result = opened.result(run)
+        result = opened.result(run, with_exposures=as_json)
     if as_json:
         typer.echo(to_json(result, indent=2))
         return
