@@ -42,9 +42,10 @@ class SettingChange:
         if ABSENT in (self.before, self.after):
             return f"{self.name}: only {'after' if self.before == ABSENT else 'before'}"
         before, after = self.before.split(", "), self.after.split(", ")
-        old = ", ".join(part for part in before if part not in after) or self.before
-        new = ", ".join(part for part in after if part not in before) or self.after
-        return f"{self.name}: {old} -> {new}"
+        old, new = ([part for part in one if part not in other] for one, other in ((before, after), (after, before)))
+        if not old or not new:
+            return f"{self.name}: {self.before} -> {self.after}"
+        return f"{self.name}: {', '.join(old)} -> {', '.join(new)}"
 
 
 @serializable
