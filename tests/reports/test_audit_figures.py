@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconrisk.core.guarantee import Estimate
-from reconrisk.reports.audit_figures import NARROW, WIDE, axis_of, corridor_of_attacks, undominated, whisker
+from reconrisk.reports.audit_figures import (
+    NARROW,
+    WIDE,
+    axis_of,
+    corridor_of_attacks,
+    success_bound,
+    undominated,
+    whisker,
+)
 from reconrisk.reports.audit_words import bounded, headline, interval
 from reconrisk.reports.svg import Axis, text
 from tests.reports.audit_example import GOALS, example_result, share
@@ -49,6 +57,17 @@ def test_the_bound_is_drawn_where_it_is_and_only_where_there_is_one():
     assert figure.count('class="open"') == 2
 
 
+def test_the_smallest_compared_bound_on_success_counts():
+    line = example_result().lines[1]
+    first, other = line.comparisons
+    smaller = replace(first, guarantee=replace(first.guarantee, value=0.2, log_value=None))
+    unrelated = replace(first, guarantee=replace(first.guarantee, value=0.1, log_value=None), is_compared=False)
+    found = success_bound(replace(line, comparisons=(first, smaller, unrelated, other)))
+    assert found is not None
+    assert found.value == 0.2
+    assert success_bound(replace(line, comparisons=(unrelated, other))) is None
+
+
 def test_a_label_is_cut_and_keeps_its_whole_as_a_tooltip():
     assert "<title>" not in text(0, 0, "short", room=300)
     cut = text(0, 0, "long" * 40, room=100)
@@ -71,8 +90,8 @@ def test_intervals_are_rounded_outwards(one: float, other: float):
     low, high = sorted((one, other))
     written = interval(Estimate(low, low, high, 0.95, 10, "x"))
     shown_low, shown_high = (float(each) for each in re.findall(r"([\d.e+-]+)%", written))
-    assert shown_low <= 100 * low * (1 + 1e-12)
-    assert shown_high >= min(100.0, 100 * high) * (1 - 1e-12)
+    assert shown_low <= 100 * low * (1 + 1e-11)
+    assert shown_high >= min(100.0, 100 * high) * (1 - 1e-11)
 
 
 def test_bounds_are_written_on_the_safe_side():

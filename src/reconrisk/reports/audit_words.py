@@ -100,11 +100,13 @@ def interval(estimate: Estimate) -> str:
 
     >>> interval(Estimate(0.5, 0.2511, 0.7489, 0.95, 12, "Clopper-Pearson"))
     '25.1% to 74.9%'
+    >>> interval(Estimate(0.3, 0.2, 0.45000000000000007, 0.95, 12, "Clopper-Pearson"))
+    '20% to 45%'
     """
     if estimate.samples == 0:
         return "not run"
-    high = min(100.0, float(rounded_up(100 * estimate.high, 3)))
-    return f"{rounded_down(100 * estimate.low, 3)}% to {high:.3g}%"
+    low, high = (float(f"{100 * end:.12g}") for end in (estimate.low, estimate.high))  # 45.00000000000001 is 45
+    return f"{rounded_down(low, 3)}% to {rounded_up(high, 3)}%"
 
 
 def measured(estimate: Estimate) -> str:
@@ -135,11 +137,11 @@ def number(value: float) -> str:
 def duration(seconds: float) -> str:
     """A time for reading.
 
-    >>> duration(0.0012), duration(75.0), duration(7260.0)
-    ('1.2 ms', '1 min 15 s', '2 h 1 min')
+    >>> duration(0.0012), duration(0.15), duration(75.0), duration(7260.0)
+    ('1.2 ms', '150 ms', '1 min 15 s', '2 h 1 min')
     """
     if seconds < 1:
-        return f"{1000 * seconds:.2g} ms"
+        return f"{number(1000 * seconds)} ms"
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
