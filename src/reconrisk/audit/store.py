@@ -230,8 +230,9 @@ def result_from_json(text: str, *, path: str, with_exposures: bool = True) -> Au
     from reconrisk.audit.audit_result import AuditResult
 
     if not with_exposures:
-        with suppress(json.JSONDecodeError, TypeError):  # which reading explains
-            text = json.dumps({**json.loads(text), "exposures": []})
+        with suppress(json.JSONDecodeError):  # which reading explains
+            plain = json.loads(text)
+            text = json.dumps({**plain, "exposures": []}) if isinstance(plain, dict) and "exposures" in plain else text
     return _parsed(text, AuditResult, path, "result")
 
 

@@ -25,9 +25,10 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Say what changed between two audits: settings, success of attacks and whether it is chance, bounds, verdicts."""
-    from reconrisk.audit.comparison import compare_results
+    old, new = _result("before", before, store), _result("after", after, store)
+    from reconrisk.audit.comparison import compare_results  # loads statistics, which takes a second
 
-    found = compare_results(_result("before", before, store), _result("after", after, store))
+    found = compare_results(old, new)
     typer.echo(to_json(found, indent=2) if as_json else str(found))
 
 
