@@ -22,6 +22,7 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium to look at the report")
 
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
+PAPER = {"width": 688, "height": 1017}  # A4 within margins of 14 mm at 96 pixels to the inch
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,12 @@ def test_it_prints_with_everything_open_in_dark_ink(browser: Any, report: Path):
         watched.page.emulate_media(media="print", color_scheme="dark")
         ink = watched.page.evaluate("getComputedStyle(document.body).color")
         assert sum(map(int, ink[4:-1].split(","))) < 3 * 128
-        assert watched.page.evaluate("document.documentElement.scrollWidth") <= DESK["width"]
+        watched.page.set_viewport_size(PAPER)
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= PAPER["width"]
+        assert (
+            watched.page.locator("#results tbody td").first.evaluate("each => getComputedStyle(each).display")
+            == "table-cell"
+        )
         watched.page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert watched.page.locator("details:not([open])").count() == 0
         watched.page.evaluate("dispatchEvent(new Event('afterprint'))")
