@@ -290,11 +290,24 @@ def test_ctrl_c_keeps_what_is_done_and_ends_with_130(work):
     assert 0 < stored(work / "audit-report").done < 1500
 
 
-def test_a_spent_budget_is_no_interruption():
-    words = ["--model", "lenet", "--data", "mnist", "--attacks", "inverting_gradients(steps=100)", "--trials", "500"]
-    done = run(*words, "--budget", "3s")
+@pytest.mark.parametrize("steps", [100, 100_000])  # the budget ends between trials, and within one
+def test_a_spent_budget_is_no_interruption(steps):
+    words = ["--model", "lenet", "--data", "mnist", "--attacks", f"inverting_gradients(steps={steps})"]
+    done = run(*words, "--trials", "500", "--budget", "3s")
     assert done.exit_code == 0, done.output
     assert "trials were not run" in done.stdout
+
+
+def test_budgets_hold_where_ctrl_c_is_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background
+    try:
+        begun = time.monotonic()
+        words = ["--model", "lenet", "--data", "mnist", "--attacks", "inverting_gradients(steps=100000)"]
+        assert run(*words, "--trials", "1", "--budget", "2s").exit_code == 0
+        assert time.monotonic() - begun < 60  # to its end the attack would take many minutes
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_failures_are_told_for_every_limit_of_a_result():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -155,19 +156,17 @@ def _run(spec: AuditSpec, *, to_stderr: bool) -> tuple[AuditResult, bool]:
 
 @contextmanager
 def _noted_interrupts() -> Iterator[list[float]]:
-    """The times of Ctrl-C, which does what it did before."""
+    """The times of Ctrl-C, which does what it did before; none where it is ignored, or in a thread, which gets none."""
     before, times = signal.getsignal(signal.SIGINT), list[float]()
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield times
+        return
 
     def note(number: int, frame: Any) -> None:
         times.append(time.monotonic())
-        if callable(before):
-            before(number, frame)
+        before(number, frame)
 
-    try:
-        signal.signal(signal.SIGINT, note)
-    except ValueError:  # not the main thread, which alone gets signals
-        yield times
-        return
+    signal.signal(signal.SIGINT, note)
     try:
         yield times
     finally:
