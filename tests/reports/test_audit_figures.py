@@ -16,7 +16,6 @@ from reconrisk.reports.audit_figures import (
     WIDE,
     axis_of,
     corridor_of_attacks,
-    success_bound,
     undominated,
     whisker,
 )
@@ -62,10 +61,10 @@ def test_the_smallest_compared_bound_on_success_counts():
     first, other = line.comparisons
     smaller = replace(first, guarantee=replace(first.guarantee, value=0.2, log_value=None))
     unrelated = replace(first, guarantee=replace(first.guarantee, value=0.1, log_value=None), is_compared=False)
-    found = success_bound(replace(line, comparisons=(first, smaller, unrelated, other)))
+    found = replace(line, comparisons=(first, smaller, unrelated, other)).bound
     assert found is not None
     assert found.value == 0.2
-    assert success_bound(replace(line, comparisons=(unrelated, other))) is None
+    assert replace(line, comparisons=(unrelated, other)).bound is None
 
 
 def test_a_label_is_cut_and_keeps_its_whole_as_a_tooltip():

@@ -8,13 +8,18 @@ from typing import Any
 
 from reconrisk.bounds.corridor import RiskCorridor
 from reconrisk.core.goal import Goal, Limit
-from reconrisk.core.guarantee import Estimate, Guarantee
+from reconrisk.core.guarantee import Estimate, Guarantee, Quantity
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.threat import ThreatModel
 
 SCHEMA = 1
 """Version of the JSON form; raised when a reader of the old one would misread the new one."""
+
+NOTICE = (
+    "Scores, numbers of records and norms depend on private records: publish the verdict, not this file "
+    "(guo2022, footnote 2)."
+)
 
 
 class Verdict(Enum):
@@ -150,6 +155,13 @@ class AuditLine:
     comparisons: tuple[Comparison, ...]
     limits: tuple[LimitCheck, ...] = ()
 
+    @property
+    def bound(self) -> Guarantee | None:
+        """The smallest bound on success that is compared with the attacks, None if there is none."""
+        found = [each.guarantee for each in self.comparisons if each.is_compared]
+        found = [guarantee for guarantee in found if guarantee.quantity is Quantity.SUCCESS_PROBABILITY]
+        return min(found, key=lambda guarantee: guarantee.value, default=None)
+
 
 @serializable
 @dataclass(frozen=True)
@@ -243,6 +255,7 @@ class AuditResult:
     signature: str
     assumptions: tuple[str, ...] = ()
     training: TrainingAudit | None = None
+    notice: str = NOTICE
     schema: int = SCHEMA
     pictures: tuple[Picture, ...] = field(default=(), repr=False, compare=False, metadata=NOT_IN_JSON)
 

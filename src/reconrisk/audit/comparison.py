@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import fisher_exact
 
 from reconrisk.audit.audit_result import AuditLine, AuditResult
-from reconrisk.audit.verdict import least_bound, percent
+from reconrisk.audit.verdict import percent
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.rounding import rounded_up
 from reconrisk.core.serialization import serializable
@@ -229,7 +229,7 @@ def _table(lines: tuple[LineChange, ...]) -> list[str]:
 
 
 def _row(when: str, line: AuditLine) -> tuple[str, ...]:
-    bound = least_bound(line)
+    bound = line.bound
     return (
         str(line.goal),
         line.defense,
@@ -237,7 +237,7 @@ def _row(when: str, line: AuditLine) -> tuple[str, ...]:
         percent(line.success),
         line.best_attack or "none",
         f"{100 * line.baseline.value:.3g}%",
-        "none" if bound is None else f"<= {rounded_up(100 * bound.guarantee.value)}%",
+        "none" if bound is None else f"<= {rounded_up(100 * bound.value)}%",
         "none" if line.worst_record < 0 else f"{line.worst_record} ({line.worst_score:.3g})",
         "; ".join((line.verdict.value, *(check.standing.value for check in line.limits))),
     )

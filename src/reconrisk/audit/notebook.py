@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from reconrisk.audit.verdict import least_bound, percent
+from reconrisk.audit.verdict import percent
 from reconrisk.core.rounding import rounded_up
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def notebook_html(result: AuditResult) -> str:
 
 
 def _row(line: AuditLine) -> str:
-    bound = least_bound(line)
+    bound = line.bound
     standing = "".join(f"; {check.standing.value}" for check in line.limits)
     cells = [
         str(line.goal),
@@ -41,7 +41,7 @@ def _row(line: AuditLine) -> str:
         None,
         line.best_attack or "none",
         percent(line.baseline),
-        "none" if bound is None else f"≤ {rounded_up(100 * bound.guarantee.value)}%",
+        "none" if bound is None else f"≤ {rounded_up(100 * bound.value)}%",
         f"{line.verdict.value}{standing}",
     ]
     written = (_mark(line) if cell is None else escape(cell) for cell in cells)
@@ -50,10 +50,10 @@ def _row(line: AuditLine) -> str:
 
 def _mark(line: AuditLine) -> str:
     """Numbers alone: nothing of a name is drawn."""
-    bound, success, guess = least_bound(line), line.success, line.baseline
+    bound, success, guess = line.bound, line.success, line.baseline
     parts = [f'<line x1="{_x(0)}" y1="10" x2="{_x(1)}" y2="10" stroke="#999"/>']
     if bound is not None:
-        x = _x(bound.guarantee.value)
+        x = _x(bound.value)
         parts.append(f'<line x1="{x}" y1="2" x2="{x}" y2="18" stroke="#2f6fb7" stroke-width="3"/>')
     if guess.samples:
         x = _x(guess.value)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reconrisk.core.guarantee import Estimate, Quantity
+from reconrisk.core.guarantee import Estimate
 from reconrisk.core.rounding import rounded_up
 
 if TYPE_CHECKING:
-    from reconrisk.audit.audit_result import AuditLine, AuditResult, Comparison
+    from reconrisk.audit.audit_result import AuditLine, AuditResult
 
 
 def sentence_of(result: AuditResult) -> str:
@@ -44,16 +44,6 @@ def table_of(result: AuditResult) -> str:
     return "\n".join([*lines, "", result.sentence()])
 
 
-def least_bound(line: AuditLine) -> Comparison | None:
-    """The smallest bound on success that was compared with the attacks of a line."""
-    compared = [
-        each
-        for each in line.comparisons
-        if each.is_compared and each.guarantee.quantity is Quantity.SUCCESS_PROBABILITY
-    ]
-    return min(compared, key=lambda each: each.guarantee.value, default=None)
-
-
 def percent(estimate: Estimate) -> str:
     """A measured share with its interval.
 
@@ -66,7 +56,7 @@ def percent(estimate: Estimate) -> str:
 
 
 def _row(line: AuditLine) -> tuple[str, ...]:
-    bound = least_bound(line)
+    bound = line.bound
     standing = "".join(f"; {check.standing.value}" for check in line.limits)
     return (
         str(line.goal),
@@ -74,15 +64,15 @@ def _row(line: AuditLine) -> tuple[str, ...]:
         percent(line.success),
         line.best_attack or "none",
         f"{100 * line.baseline.value:.3g}%",
-        "none" if bound is None else f"<= {rounded_up(100 * bound.guarantee.value)}%",
+        "none" if bound is None else f"<= {rounded_up(100 * bound.value)}%",
         f"{line.worst_record} ({line.worst_score:.3g})",
         f"{line.verdict.value}{standing}",
     )
 
 
 def _clause(line: AuditLine) -> str:
-    bound = least_bound(line)
-    proved = "" if bound is None else f", at most {rounded_up(100 * bound.guarantee.value)}% by any adversary covered"
+    bound = line.bound
+    proved = "" if bound is None else f", at most {rounded_up(100 * bound.value)}% by any adversary covered"
     return f"{_under(line.defense)} {percent(line.success)} of records by {line.best_attack or 'no attack'}{proved}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from reconrisk.core.goal import Goal
-from reconrisk.core.guarantee import Estimate, Guarantee, Quantity
+from reconrisk.core.guarantee import Estimate
 from reconrisk.reports.audit_words import (
     bounded,
     defense_name,
@@ -63,7 +63,7 @@ def _corridor(lines: Sequence[AuditLine], limits: Sequence[float], title: str, w
 
 
 def _corridor_row(each: AuditLine, axis: Axis, top: float, width: int) -> list[Markup]:
-    bound, middle = success_bound(each), top + 44
+    bound, middle = each.bound, top + 44
     found = [
         *_row_label(each, top, width),
         rectangle(axis.start, middle - 7, axis.end - axis.start, 14, "track"),
@@ -80,7 +80,7 @@ def _corridor_row(each: AuditLine, axis: Axis, top: float, width: int) -> list[M
 
 def _row_label(each: AuditLine, top: float, width: int) -> list[Markup]:
     """The defense and its numbers: beside each other where there is room, else below each other."""
-    bound, room = success_bound(each), width - 2 * _EDGE
+    bound, room = each.bound, width - 2 * _EDGE
     proved = "no bound" if bound is None else f"bound {bounded(bound)}"
     numbers = f"{measured(each.success)} rebuilt, {proved}"
     if width > NARROW:
@@ -112,19 +112,12 @@ def whisker(axis: Axis, estimate: Estimate, y: float, kind: str) -> list[Markup]
 
 
 def _row_in_words(each: AuditLine) -> str:
-    bound = success_bound(each)
+    bound = each.bound
     proved = "no bound is compared" if bound is None else f"bound {bounded(bound)}"
     guess = f"guess {measured(each.baseline)}"
     return (
         f"{defense_name(each.defense)}: {measured(each.success)}, interval {interval(each.success)}, {guess}, {proved}."
     )
-
-
-def success_bound(each: AuditLine) -> Guarantee | None:
-    """The smallest success probability that is proved and compared with the attacks of a line."""
-    known = [one.guarantee for one in each.comparisons if one.is_compared]
-    known = [one for one in known if one.quantity is Quantity.SUCCESS_PROBABILITY]
-    return min(known, key=lambda one: one.value, default=None)
 
 
 def attacks_against_bounds(result: AuditResult, goal: Goal) -> Markup:
@@ -143,7 +136,7 @@ def _against(lines: Sequence[AuditLine], limits: Sequence[float], title: str, wi
     for each in lines:
         parts.append(text(_EDGE, top + 18, defense_name(each.defense), kind="name", room=width - 2 * _EDGE))
         rows, bottom = _outcomes(each, axis, top + 26, width)
-        bound = success_bound(each)
+        bound = each.bound
         parts += [_limit(axis, at_most, top + 26, bottom) for at_most in limits]
         if bound is not None:
             parts.append(line(axis.at(bound.value), top + 26, axis.at(bound.value), bottom, "bound"))

@@ -76,7 +76,6 @@ def page_of(result: AuditResult, *, redact: bool) -> str:
         redact=redact,
         gallery={} if redact else _gallery(result),
         figures=_figures(result),
-        success_bound=audit_figures.success_bound,
         card=model_card(result),
         style=style,
         script=script,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from reconrisk.reports.audit_figures import success_bound
 from reconrisk.reports.audit_words import adversary, bounded, defense_name, interval, measured
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def model_card(result: AuditResult) -> str:
 
 
 def _row(line: AuditLine) -> tuple[str, ...]:
-    bound = success_bound(line)
+    bound = line.bound
     standing = "".join(f"; {check.standing.value}" for check in line.limits)
     return (
         _code(str(line.goal)),
