@@ -320,7 +320,7 @@ def test_a_disk_too_full_for_estimates_refuses_the_trial(path, monkeypatch):
 
     with Store.open(filled(path)) as store:
         monkeypatch.setattr(store_module, "write_whole", write)
-        with pytest.raises(InvalidFile, match=r"analytic, draw 9: no space is left on the disk. Free space"):
+        with pytest.raises(InvalidFile, match=r"analytic, draw 9: No space left on device. Free space"):
             store.add(INFO.run, trial(9), torch.ones(1, 2))
         assert len(store.trials(INFO.run)) == 3
 
@@ -447,3 +447,20 @@ def test_making_a_store_waits_for_another_process_that_is_making_it(path):
             store.begin(INFO)
     finally:
         timer.join()
+
+
+def test_a_store_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InvalidFile, match="Choose a folder"), Store.open(tmp_path / "file" / "audit.db"):
+        pass
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_trials_come_update_by_update_however_long_they_took(path):
+    with Store.open(path) as store:
+        store.begin(INFO)
+        for draw, seconds in ((1, 0.1), (0, 0.2), (2, 0.0)):
+            for attack in ("b", "a"):
+                store.add(INFO.run, trial(draw, attack, seconds=seconds), torch.ones(1, 2))
+        keys = [each.key for each in store.trials(INFO.run)]
+    assert [(key.draw, key.attack) for key in keys] == [(d, a) for d in range(3) for a in "ab"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 import time
@@ -29,10 +28,11 @@ _TABLES = (
     f"PRAGMA application_id = {_KIND}",
     f"PRAGMA user_version = {VERSION}",
 )
+_WRITABLE = "Choose a folder that can be written to."
 _REMEDIES = (
     (("full", "no space"), "Free space on the disk, then run the same audit again: it goes on where it was."),
     (("locked", "busy"), "Another process has been writing for long. Run the same audit again when it is done."),
-    (("readonly", "read-only", "unable to open", "permission"), "Choose a folder that can be written to."),
+    (("readonly", "read-only", "unable to open"), _WRITABLE),
     (("i/o",), "Check the disk, then run the same audit again: it goes on where it was."),
     (("no such table", "no such column"), _ANOTHER),
 )
@@ -47,11 +47,10 @@ def explained(path: Path | None, place: str) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, SafetensorError, OSError) as error:
-        text = str(error).rstrip(".")
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            text = "no space is left on the disk"
+        text = str((isinstance(error, OSError) and error.strerror) or error).rstrip(".")
         remedies = (remedy for words, remedy in _REMEDIES if any(word in text.lower() for word in words))
-        raise InvalidFile(path or "store in memory", place, f"{text}.", next(remedies, _DAMAGED)) from error
+        otherwise = _WRITABLE if isinstance(error, OSError) else _DAMAGED
+        raise InvalidFile(path or "store in memory", place, f"{text}.", next(remedies, otherwise)) from error
 
 
 def connected(path: Path | None) -> sqlite3.Connection:
