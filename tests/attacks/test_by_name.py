@@ -4,8 +4,18 @@ import pytest
 import torch
 
 import reconrisk as rr
-from reconrisk.attacks.by_name import ATTACKS, attack_by_name, sentence_of, settings_from_text, settings_of
+from reconrisk.attacks.by_name import (
+    ATTACKS,
+    BASELINES,
+    PORTFOLIOS,
+    attack_by_name,
+    sentence_of,
+    settings_from_text,
+    settings_of,
+)
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.observation import Observation
+from reconrisk.core.threat import Knows
 
 ESTIMATES = {
     "average_observations",
@@ -112,3 +122,37 @@ def test_not_a_number_is_refused_by_the_attack():
     assert math.isnan(settings_from_text("constant_guess", ["value=nan"])["value"])
     with pytest.raises(InvalidInput, match="not NaN"):
         attack_by_name("constant_guess", **settings_from_text("constant_guess", ["value=nan"]))
+
+
+@pytest.mark.parametrize("portfolio", PORTFOLIOS)
+def test_portfolios_hold_attacks_that_can_be_configured_cheapest_first(portfolio):
+    entries = PORTFOLIOS[portfolio]
+    for entry in entries:
+        attack_by_name(entry.name, **BELIEFS.get(entry.name, {}), **entry.settings)
+        assert entry.evaluations > 0
+    assert len({(entry.name, str(entry.settings)) for entry in entries}) == len(entries)
+    assert [entry.evaluations for entry in entries] == sorted(entry.evaluations for entry in entries)
+    assert not {entry.name for entry in entries} & set(BASELINES)
+
+
+def test_the_thorough_portfolio_tries_all_that_the_quick_one_does_and_no_less():
+    quick, thorough = ({entry.name: entry.evaluations for entry in PORTFOLIOS[name]} for name in ("quick", "thorough"))
+    assert quick.keys() <= thorough.keys()
+    assert all(thorough[name] >= evaluations for name, evaluations in quick.items())
+
+
+def observation_of(released, threat, labels=None):
+    forward = torch.nn.Linear(2, 2)  # nothing that guesses may use
+    return Observation({"w": released}, forward, threat, (2,), (0.0, 1.0), labels=labels)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_guesses_do_not_look_at_the_update(name):
+    attack = attack_by_name(name, **BELIEFS.get(name, {}))
+    threat = attack.needs.knowing(*BASELINES[name])
+    labels = torch.tensor([0]) if Knows.LABELS in BASELINES[name] else None
+    one, other = (
+        attack(observation_of(released, threat, labels), rng=torch.Generator()).estimates
+        for released in (torch.zeros(3), torch.ones(3))
+    )
+    assert torch.equal(one, other)

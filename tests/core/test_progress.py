@@ -64,3 +64,42 @@ def test_a_pushed_bar_is_silent_where_nobody_looks(monkeypatch):
     bar.advance()
     bar.close()
     assert file.getvalue() == ""
+
+
+def test_a_bar_that_is_wanted_at_once_does_not_wait(monkeypatch):
+    for at_once in (True, False):
+        terminal = watch(monkeypatch, Terminal())
+        monkeypatch.setattr(progress, "SHOW_AFTER_SECONDS", 1000.0)
+        bar = progress.ProgressBar("Audit", total=3, at_once=at_once)
+        bar.advance()
+        bar.close()
+        assert ("Audit" in terminal.getvalue()) == at_once
+
+
+def test_of_bars_inside_each_other_the_outermost_is_shown(monkeypatch):
+    terminal = watch(monkeypatch, Terminal())
+    outer = progress.ProgressBar("Audit", total=2)
+    assert list(progress.track(range(3), "inner steps")) == [0, 1, 2]
+    outer.advance()
+    outer.advance()
+    assert "Audit" in terminal.getvalue()
+    assert "inner steps" not in terminal.getvalue()
+
+
+def test_an_inner_bar_that_closes_does_not_let_others_in(monkeypatch):
+    terminal = watch(monkeypatch, Terminal())
+    outer = progress.ProgressBar("Audit", total=9)
+    for _ in range(2):
+        list(progress.track(range(2), "inner steps"))
+    outer.close()
+    assert "inner steps" not in terminal.getvalue()
+    assert list(progress.track(range(2), "Afterwards")) == [0, 1]
+    assert "Afterwards" in terminal.getvalue()
+
+
+def test_a_bar_that_was_dropped_unclosed_does_not_silence_others(monkeypatch):
+    terminal = watch(monkeypatch, Terminal())
+    dropped = progress.ProgressBar("dropped")
+    del dropped
+    assert list(progress.track(range(2), "Next")) == [0, 1]
+    assert "Next" in terminal.getvalue()
