@@ -239,3 +239,17 @@ def test_batches_of_any_dependence_are_covered_in_simulation() -> None:
 def test_impossible_counts_of_batches_are_refused(settings_of_call: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         success_interval(**settings_of_call)
+
+
+@law
+@given(batches.filter(lambda count: count[2] > 1), st.floats(0.5, 0.999))
+def test_ends_for_batches_are_where_the_tails_times_e_reach_half_the_error(
+    count: tuple[int, int, int], confidence: float
+) -> None:
+    successes, trials, size = count
+    measured = success_interval(successes, trials=trials, per_trial=size, confidence=confidence)
+    whole, failed, tail = successes // size, (trials * size - successes) // size, (1 - confidence) / 2
+    if whole:
+        assert np.e * stats.binom.sf(whole - 1, trials, measured.low) == pytest.approx(tail, rel=1e-6)
+    if failed:
+        assert np.e * stats.binom.cdf(trials - failed, trials, measured.high) == pytest.approx(tail, rel=1e-6)
