@@ -48,9 +48,9 @@ def truth_of(records, noise_multiplier):
     return float(stats.norm.cdf(float((clipped[0] - clipped[1]).norm()) / (2 * noise_multiplier)))
 
 
-@pytest.mark.parametrize(("records", "audits"), [(OPPOSITE, 80), (CROSSED, 20)], ids=["opposite", "crossed"])
+@pytest.mark.parametrize(("records", "audits"), [(OPPOSITE, 60), (CROSSED, 20)], ids=["opposite", "crossed"])
 def test_intervals_bracket_the_truth_and_the_bound_is_never_beaten(records, audits):
-    noise, trials = 1.5, 30
+    noise, trials = 1.5, 24
     truth = truth_of(records, noise)
     defense = rr.defenses.clip_and_noise(noise_multiplier=noise, clip_norm=1.0)
     audit = audit_of(records, defense, trials=trials, confidence=0.7)
