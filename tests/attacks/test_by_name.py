@@ -135,6 +135,13 @@ def test_portfolios_hold_attacks_that_can_be_configured_cheapest_first(portfolio
     assert not {entry.name for entry in entries} & set(BASELINES)
 
 
+def test_a_warm_start_is_stated_by_name_and_settings():
+    stated = attack_by_name("gauss_newton", warm_start=("inverting_gradients", {"steps": 7}))
+    assert stated.warm_start == attack_by_name("inverting_gradients", steps=7)
+    with pytest.raises(InvalidInput, match="stepz"):
+        attack_by_name("gauss_newton", warm_start=("inverting_gradients", {"stepz": 7}))
+
+
 def test_the_thorough_portfolio_tries_all_that_the_quick_one_does_and_no_less():
     quick, thorough = ({entry.name: entry.evaluations for entry in PORTFOLIOS[name]} for name in ("quick", "thorough"))
     assert quick.keys() <= thorough.keys()

@@ -112,3 +112,12 @@ def test_who_needs_other_records_says_so():
     with pytest.raises(InvalidInput, match="Expected data for best_candidate"):
         configured("best_candidate", data=None)
     assert len(configured("class_mean", data=None)[0].means) == 6
+
+
+def test_a_warm_start_by_name_is_configured_for_the_records_too():
+    stated = {"warm_start": ("inverting_gradients", {"steps": 5})}
+    for shape, variation in (((4,), 0.0), ((1, 8, 8), 0.1)):
+        attack, known = attack_with_beliefs("gauss_newton", stated, Beliefs(shape))
+        assert attack.warm_start.regularizers[0].weight == variation
+        assert attack.warm_start.steps == 5
+        assert known == frozenset()

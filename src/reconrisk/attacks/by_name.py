@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from reconrisk.attacks.analytic import analytic
 from reconrisk.attacks.analytic_estimates import (
@@ -68,7 +68,8 @@ BASELINES: Mapping[str, frozenset[Knows]] = {
 class Listed:
     """An attack of a portfolio: its name, its settings, and how many evaluations of the release it takes, roughly.
 
-    ``whole_update`` attacks rebuild any number of records of an update, the others one.
+    ``whole_update`` attacks rebuild any number of records of an update, the others one. A setting that is an attack is
+    stated as a pair of its name and its settings.
     """
 
     name: str
@@ -83,8 +84,8 @@ PORTFOLIOS: Mapping[str, tuple[Listed, ...]] = {
         Listed("optimal_analytic", 2, whole_update=False),
         Listed("imprint", 2),
         Listed("best_candidate", 2, whole_update=False),
-        Listed("gauss_newton", 150),
         Listed("inverting_gradients", 200, {"steps": 200}),
+        Listed("gauss_newton", 450, {"iterations": 20, "warm_start": ("inverting_gradients", {"steps": 100})}),
     ),
     "thorough": (
         Listed("analytic", 2, whole_update=False),
@@ -95,6 +96,7 @@ PORTFOLIOS: Mapping[str, tuple[Listed, ...]] = {
         Listed("gauss_newton", 600, {"restarts": 4}),
         Listed("idlg", 600, {"restarts": 2}),
         Listed("dlg", 600),
+        Listed("gauss_newton", 1000, {"warm_start": ("inverting_gradients", {"steps": 500})}),
         Listed("span_inversion", 1000),
         Listed("grad_inversion", 2000),
         Listed("inverting_gradients", 2000, {"restarts": 2}),
@@ -112,7 +114,8 @@ def attack_by_name(name: str, **settings: object) -> Attack:
     """The attack that ``name`` stands for, with these settings.
 
     Guarantee: an unknown name and a setting that the attack does not take are refused, with what it takes.
-    Edge cases: ``steps`` are the iterations of attacks that count these.
+    Edge cases: ``steps`` are the iterations of attacks that count these. A setting that is an attack may be stated as
+    a pair of its name and settings.
 
     >>> attack_by_name("constant_guess", value=0.25)
     constant_guess(value=0.25)
@@ -130,7 +133,17 @@ def attack_by_name(name: str, **settings: object) -> Attack:
     missing = [key for key, parameter in known.items() if parameter.default is parameter.empty and key not in given]
     if missing:
         raise InvalidInput(f"Expected {' and '.join(missing)} for {name}. Pass what the adversary believes.")
-    return ATTACKS[name](**given)
+    nested = {key: attack_by_name(value[0], **value[1]) for key, value in given.items() if is_stated_attack(value)}
+    return ATTACKS[name](**{**given, **nested})
+
+
+def is_stated_attack(value: object) -> TypeGuard[tuple[str, Mapping[str, Any]]]:
+    """Whether a setting is an attack, stated as a pair of its name and its settings.
+
+    >>> is_stated_attack(("inverting_gradients", {"steps": 100})), is_stated_attack((0.0, 1.0))
+    (True, False)
+    """
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], Mapping)
 
 
 def settings_of(name: str) -> dict[str, inspect.Parameter]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from reconrisk.attacks.by_name import attack_by_name, settings_of
+from reconrisk.attacks.by_name import attack_by_name, is_stated_attack, settings_of
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping
 from reconrisk.attacks.tabular import tabular
 from reconrisk.attacks.trap_weights import TrapWeights
@@ -66,6 +66,8 @@ def configured_attack(
 def attack_with_beliefs(name: str, settings: Settings, beliefs: Beliefs) -> tuple[Attack, frozenset[Knows]]:
     """The attack of this name with the settings given, the others from ``beliefs``, and what it knows by them.
 
+    A setting that is itself an attack, such as a warm start, may be a pair of its name and settings.
+
     Guarantee: settings that are given stay as they are.
 
     >>> toy = Dataset("toy", torch.tensor([[0.0], [0.5], [1.0]]), torch.tensor([0, 1, 1]))
@@ -73,7 +75,8 @@ def attack_with_beliefs(name: str, settings: Settings, beliefs: Beliefs) -> tupl
     tensor([[0.0000],
             [0.7500]])
     """
-    given = {**_layout(name, beliefs), **settings}
+    nested, known = _nested(settings, beliefs)
+    given = {**_layout(name, beliefs), **settings, **nested}
     believed = _BELIEFS[name](beliefs, given) if name in _BELIEFS else {}
     attack = attack_by_name(name, **{**believed, **given})
     used = bool(believed.keys() - given.keys())
@@ -81,7 +84,17 @@ def attack_with_beliefs(name: str, settings: Settings, beliefs: Beliefs) -> tupl
         inputs = beliefs.public.inputs
         if len(inputs) >= beliefs.batch_size:
             attack, used = attack.calibrated(beliefs.batch_size, inputs), True
-    return attack, frozenset({Knows.PRIOR}) if used else frozenset()
+    return attack, known | (frozenset({Knows.PRIOR}) if used else frozenset())
+
+
+def _nested(settings: Settings, beliefs: Beliefs) -> tuple[Settings, frozenset[Knows]]:
+    """Settings that are attacks, stated as a pair of name and settings, with what these know by beliefs."""
+    found, known = Settings(), frozenset[Knows]()
+    for key, value in settings.items():
+        if is_stated_attack(value):
+            found[key], more = attack_with_beliefs(value[0], dict(value[1]), beliefs)
+            known |= more
+    return found, known
 
 
 def name_of(attack: Attack) -> str:

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from reconrisk.attacks.by_name import BASELINES, PORTFOLIOS, Listed
+from reconrisk.attacks.by_name import BASELINES, PORTFOLIOS, Listed, is_stated_attack
 from reconrisk.audit.beliefs import Beliefs, attack_with_beliefs, name_of
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.fingerprint import hash_of_model, hash_of_tensors, settings_in_full
@@ -179,8 +179,13 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs) -> Plan
 
 
 def _label(name: str, settings: Mapping[str, object]) -> str:
-    written = ", ".join(f"{key}={value}" for key, value in settings.items())
+    written = ", ".join(f"{key}={_written(value)}" for key, value in settings.items())
     return f"{name}({written})" if settings else name
+
+
+def _written(value: object) -> str:
+    """A setting in words: an attack by its label."""
+    return _label(*value) if is_stated_attack(value) else str(value)
 
 
 def _guess(name: str, beliefs: Beliefs) -> PlannedAttack | None:

@@ -18,6 +18,7 @@ EXTRAS = {
     "distributed": "ray",
     "tracking": "mlflow",
     "lpips": "torchvision",
+    "parquet": "pyarrow",
 }
 
 LARGEST_ERROR = 1e-5

@@ -42,10 +42,12 @@ _HOMES = (
     "bounds.prior_success",
     "audit.audit_result",
     "audit.choice",
+    "audit.comparison",
     "audit.leakage_report",
     "audit.rebuild_report",
     "audit.run_info",
     "audit.spec",
+    "audit.store",
     "audit.trial",
     "integrations.leakage_summary",
 )
