@@ -55,8 +55,9 @@ def success_interval(successes: int, *, trials: int, per_trial: int = 1, confide
     is easier to rebuild than others, since that is again a sum of independent events.
     Guarantee: covers the mean with probability at least ``confidence``, either end at half the rest; for single records
     of unequal success if ``confidence`` is at least 1/2.
-    Reference: `Hoeffding (1956) <https://doi.org/10.1214/aoms/1177728178>`_, Theorem 5, single records; `Bentkus (2004)
-    <https://doi.org/10.1214/009117904000000360>`_, Theorem 1.2, several.
+    Reference: the number of successes in trials of unequal probability against the binomial, `Hoeffding (1956)
+    <https://doi.org/10.1214/aoms/1177728178>`_, for single records; the displayed inequality, `Bentkus (2004)
+    <https://doi.org/10.1214/009117904000000360>`_, for several.
 
     >>> print(success_interval(8, trials=4, per_trial=4))
     0.5 [0.04023, 0.9598] (95% Bentkus, 4 samples)

@@ -55,6 +55,7 @@ def run_demo(*, seed: int = 0, trials: int = TRIALS, show_plan: Callable[[str], 
             trials=trials,
             budget=_BUDGET,
             seed=seed,
+            name="lenet with tanh",
             signature=f"reconrisk demo --seed {seed} --trials {trials}",
             show_plan=show_plan,
         )

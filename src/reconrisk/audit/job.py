@@ -73,6 +73,7 @@ class Job:
             confidence=spec.confidence,
             store=None if spec.store is None else spec.path(spec.store),
             seed=spec.seed,
+            name=spec.model,
             signature=f"reconrisk audit {shlex.quote(spec.line())}",
             show_plan=show_plan,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -124,7 +124,7 @@ def planned_attacks(
             raise refuse("attacks", chosen, f"to be one of {', '.join(PORTFOLIOS)}", remedy)
         found = [each for each in (_listed(entry, threat, beliefs) for entry in PORTFOLIOS[chosen]) if each is not None]
     else:
-        found = [_chosen(choice, threat, beliefs) for choice in chosen]
+        found = _told_apart([_chosen(choice, threat, beliefs) for choice in chosen])
     possible = [name for name, known in BASELINES.items() if known <= threat.knows]
     guesses = [each for each in (_guess(name, beliefs) for name in possible) if each is not None]
     named = {planned.label for planned in found}
@@ -133,6 +133,17 @@ def planned_attacks(
     if len(named) < len(found):
         raise refuse("attacks", [each.label for each in found], "to differ", "Give each its settings.")
     return (*found, *(guess for guess in guesses if guess.label not in named))
+
+
+def _told_apart(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
+    """Configured attacks of one kind with other settings, numbered."""
+    found: list[PlannedAttack] = []
+    for each in planned:
+        alike = [other for other in found if other.label.partition(" #")[0] == each.label]
+        if alike and all(settings_in_full(other.attack) != settings_in_full(each.attack) for other in alike):
+            each = replace(each, label=f"{each.label} #{len(alike) + 1}")
+        found.append(each)
+    return found
 
 
 def seconds_of_an_evaluation(release: Release) -> float:

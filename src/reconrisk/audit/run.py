@@ -68,6 +68,7 @@ def audit(
     confidence: float = 0.95,
     store: str | Path | None = None,
     seed: int = 0,
+    name: str | None = None,
     signature: str | None = None,
     show_plan: Callable[[str], None] | None = None,
 ) -> AuditResult:
@@ -80,8 +81,8 @@ def audit(
     ``trials`` is the number of updates, each attacked by every attack under every defense; what the ``budget`` of time
     does not allow is left out, balanced over attacks and defenses. With a ``store``, the same call goes on where an
     earlier one ended, and more trials add to those that are there. ``training`` is the mechanism of a finished run,
-    ``account`` its Fisher account; without ``defenses``, the update is then that of one step of it. ``show_plan`` is
-    called with the plan before anything starts.
+    ``account`` its Fisher account; without ``defenses``, the update is then that of one step of it. ``name`` is what the
+    report calls the subject. ``show_plan`` is called with the plan before anything starts.
 
     Assumes: the model is in the mode that clients train in. Defenses act on the whole update.
     Guarantee: the same trials for the same seed. Success has intervals that hold for all attacks together. A bound is
@@ -123,7 +124,7 @@ def audit(
     if show_plan is not None:
         show_plan(str(experiment.plan))
     stated_too = {**options, "public": None if public is None else hash_of_data(public)}
-    info = _info(experiment, type(subject).__name__, batch_size, stated_too, signature)
+    info = _info(experiment, name or type(subject).__name__, batch_size, stated_too, signature)
     with Store.open(store) as opened:
         opened.begin(info)
         found, seconds = _run(experiment, opened, info.run, deadline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reconrisk.core.guarantee import Estimate
-from reconrisk.core.rounding import rounded_up
+from reconrisk.core.rounding import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from reconrisk.audit.audit_result import AuditLine, AuditResult
@@ -45,14 +45,15 @@ def table_of(result: AuditResult) -> str:
 
 
 def percent(estimate: Estimate) -> str:
-    """A measured share with its interval.
+    """A measured share with its interval, whose ends are rounded outward.
 
-    >>> percent(Estimate(0.5, 0.25, 0.75, 0.95, 12, "Clopper-Pearson"))
-    '50% [25, 75]'
+    >>> percent(Estimate(0.5, 0.2546, 0.7454, 0.95, 12, "Clopper-Pearson"))
+    '50% [25.4, 74.6]'
     """
     if estimate.samples == 0:
         return "not run"
-    return f"{100 * estimate.value:.3g}% [{100 * estimate.low:.2g}, {100 * estimate.high:.3g}]"
+    low, high = rounded_down(100 * estimate.low, 3), rounded_up(100 * estimate.high, 3)
+    return f"{100 * estimate.value:.3g}% [{low}, {high}]"
 
 
 def _row(line: AuditLine) -> tuple[str, ...]:

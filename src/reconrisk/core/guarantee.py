@@ -54,7 +54,7 @@ class Estimate:
         """Value, interval and how it came about, in one line."""
         return (
             f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}] "
-            f"({self.confidence:.0%} {self.method}, {self.samples} samples)"
+            f"({100 * self.confidence:.4g}% {self.method}, {self.samples} samples)"
         )
 
 
