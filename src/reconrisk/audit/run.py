@@ -81,8 +81,8 @@ def audit(
     ``trials`` is the number of updates, each attacked by every attack under every defense; what the ``budget`` of time
     does not allow is left out, balanced over attacks and defenses. With a ``store``, the same call goes on where an
     earlier one ended, and more trials add to those that are there. ``training`` is the mechanism of a finished run,
-    ``account`` its Fisher account; without ``defenses``, the update is then that of one step of it. ``name`` is what the
-    report calls the subject. ``show_plan`` is called with the plan before anything starts.
+    ``account`` its Fisher account; without ``defenses``, the update is then that of one step of it. ``name`` is what
+    the report calls the subject. ``show_plan`` is called with the plan before anything starts.
 
     Assumes: the model is in the mode that clients train in. Defenses act on the whole update.
     Guarantee: the same trials for the same seed. Success has intervals that hold for all attacks together. A bound is
