@@ -73,6 +73,12 @@ def test_a_spec_survives_what_is_written_of_it(spec):
     assert from_json(to_json(spec)) == spec
 
 
+def test_a_limit_of_all_is_written_so_that_it_is_read():
+    spec = AuditSpec("m", "d", max_risk=(Limit(Goal("psnr", 20.0), 1.0),))
+    assert spec.mapping()["max_risk"] == ["psnr>=20: 100%"]
+    assert spec_from_mapping(spec.mapping()) == spec
+
+
 @given(specs)
 def test_the_line_states_all_but_where_results_go(spec):
     again = read_spec(spec.line())

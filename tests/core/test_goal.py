@@ -82,12 +82,20 @@ def test_texts_that_state_no_goal_are_refused(text, message):
         ("psnr>=20: 101%", "Expected at_most=1.01 in [0, 1]"),
         ("psnr>=20: nan", "to hold a finite number"),
         ("20: 1%", "to be a metric"),
+        ("psnr>=20: 1", "to have a percent sign or a share below 1. Write 1% or 0.01."),
+        ("psnr>=20: 1.0", "Write 1% or 0.01."),
+        ("psnr>=20: 25", "Write 25% or 0.25."),
+        ("psnr>=20: 101", "No share is above 100%."),
     ],
 )
 def test_texts_that_state_no_limit_are_refused(text, message):
     with pytest.raises(InvalidInput) as refused:
         limit_from_text(text)
     assert message in str(refused.value)
+
+
+def test_all_is_stated_in_percent():
+    assert limit_from_text("psnr>=20: 100%") == Limit(psnr(20), 1.0)
 
 
 @pytest.mark.parametrize("build", [psnr, mse, ssim, ncc])

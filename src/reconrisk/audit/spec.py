@@ -285,7 +285,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Goal):
         return f"{value.metric}{'>=' if value.higher_is_better else '<='}{_shortest(value.threshold)}"
     if isinstance(value, Limit):
-        return f"{_plain(value.goal)}: {_shortest(value.at_most)}"
+        return f"{_plain(value.goal)}: {'100%' if value.at_most == 1 else _shortest(value.at_most)}"
     return value
 
 

@@ -119,6 +119,9 @@ def goal_from_text(text: str) -> Goal:
 def limit_from_text(text: str) -> Limit:
     """The limit that a text states: a goal, a colon, a percentage or a probability.
 
+    Edge cases: a number from 1 on without a percent sign is refused, since one reader takes 1 for all, the other for
+    one in a hundred.
+
     >>> print(limit_from_text("psnr>=20: 1%"), limit_from_text("mse<=0.05: 0.25"))
     psnr>=20: 1% mse<=0.05: 25%
     """
@@ -128,7 +131,13 @@ def limit_from_text(text: str) -> Limit:
     word = share.strip()
     percent = word.endswith("%")
     number = _number("max_risk", text, word.removesuffix("%"))
+    if not percent and number >= 1:
+        raise refuse("max_risk", text, "to have a percent sign or a share below 1", _write_instead(number))
     return Limit(goal_from_text(goal), number / 100 if percent else number)
+
+
+def _write_instead(number: float) -> str:
+    return f"Write {number:g}% or {number / 100:g}." if number <= 100 else "No share is above 100%."
 
 
 def _number(name: str, text: str, word: str) -> float:
