@@ -124,7 +124,7 @@ def test_records_that_are_no_pictures_are_refused(shape: tuple[int, ...], messag
 
 def test_targets_outside_the_stated_range_are_refused(random_backbone: Path) -> None:
     _, targets = random_pair((1, 3, 32, 32))
-    with pytest.raises(InvalidInput, match=r"data_range=\(0.0, 1.0\) to hold the targets"):
+    with pytest.raises(InvalidInput, match=r"targets within data_range=\(0.0, 1.0\)"):
         lpips(random_backbone, data_range=(0, 1))(255 * targets, 255 * targets)
 
 

@@ -112,5 +112,5 @@ def test_images_without_a_neighbourhood_are_refused() -> None:
 
 def test_targets_outside_the_stated_range_are_refused() -> None:
     _, targets = random_pair((2, 1, 16, 16))
-    with pytest.raises(InvalidInput, match=r"data_range=\(0.0, 1.0\) to hold the targets"):
+    with pytest.raises(InvalidInput, match=r"targets within data_range=\(0.0, 1.0\)"):
         ssim(data_range=(0, 1))(255 * targets, 255 * targets)

@@ -104,6 +104,22 @@ def check_all_numbers(name: str, value: Tensor, remedy: str = "") -> None:
     _check_none(name, value, value.isnan(), "to be numbers", remedy)
 
 
+def check_all_within(
+    name: str, value: Tensor, data_range: tuple[float, float], remedy: str = "", *, slack: float = 0.0
+) -> None:
+    """A tensor within a range, at the precision of its values, up to ``slack`` beyond either end.
+
+    Guarantee: the message counts what lies on which side and shows no value, since it may go into a log.
+    """
+    low, high = data_range[0] - slack, data_range[1] + slack  # tensors compare with numbers at their own precision
+    sides = {"below": value < low, "above": value > high, "not a number": value.isnan()}
+    counts = {side: int(where.sum()) for side, where in sides.items()}
+    if any(counts.values()):
+        found = " and ".join(f"{count} {side}" for side, count in counts.items() if count)
+        problem = f"found {found} of {value.numel()} values"
+        raise InvalidInput(f"Expected {name} within data_range={tuple(data_range)}, {problem}. {remedy}".rstrip())
+
+
 def _check_none(name: str, value: Tensor, bad: Tensor, condition: str, remedy: str) -> None:
     count = int(bad.sum())
     if count:

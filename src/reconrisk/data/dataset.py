@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.validation import check_finite, check_not_empty, refuse
+from reconrisk.core.validation import check_all_within, check_finite, check_not_empty, refuse
 from reconrisk.data.columns import Column, width_of
 
 
@@ -51,12 +51,7 @@ class Dataset:
         ends = [check_finite("data_range", end) for end in self.data_range]
         if len(ends) != 2 or not ends[0] < ends[1]:
             raise refuse("data_range", self.data_range, "to be (low, high) with low < high")
-        # at the precision of the inputs: the float32 next to 0.1 lies above 0.1
-        low, high = torch.tensor(ends, dtype=torch.float32)
-        smallest, largest = self.inputs.aminmax()
-        if not bool((smallest >= low) & (largest <= high)):  # NaN compares false and is refused
-            found = f"between {smallest:g} and {largest:g}"
-            raise refuse("inputs", found, f"within data_range={self.data_range}", "State the range of the values.")
+        check_all_within("inputs", self.inputs, (ends[0], ends[1]), "State the range of the values.")
 
     def _check_labels(self, labels: Tensor) -> None:
         if labels.dtype not in (torch.int64, torch.float32):

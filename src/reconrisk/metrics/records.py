@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_all_finite, check_finite, check_not_empty, check_positive, refuse
+from reconrisk.core.validation import (
+    check_all_finite,
+    check_all_within,
+    check_finite,
+    check_not_empty,
+    check_positive,
+    refuse,
+)
 
 
 def check_records(name: str, records: Tensor) -> Tensor:
@@ -80,9 +86,5 @@ def check_within(targets: Tensor, data_range: tuple[float, float]) -> None:
     """Targets inside the stated range, up to a thousandth of it for rounding: a wrong range shifts every score."""
     low, high = data_range
     slack = 1e-3 * (high - low)
-    least, most = (float(end) for end in torch.aminmax(check_records("targets", targets).detach()))
-    if least < low - slack or most > high + slack:
-        raise refuse(
-            "data_range", data_range, f"to hold the targets, which reach from {least:.6g} to {most:.6g}",
-            "Pass the range that the values are stated in.",
-        )  # fmt: skip
+    remedy = "Pass the range that the values are stated in."
+    check_all_within("targets", check_records("targets", targets).detach(), data_range, remedy, slack=slack)

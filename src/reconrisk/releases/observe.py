@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reconrisk.core.defense import Defense
 from reconrisk.core.observation import ForwardMap, Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import check_all_within, refuse
 from reconrisk.releases.release import Release
 from reconrisk.releases.state import called
 
@@ -54,7 +54,7 @@ def observe(
     >>> observe(release, threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS)).labels
     tensor([0])
     """
-    _check_range(release.inputs, data_range)
+    check_all_within("records", release.inputs, data_range, "State the public range of the values.")
     sent: Mapping[str, Tensor] = _released(release)
     forward, knows = release.forward, threat.knows
     noise_std = kept = None
@@ -133,15 +133,3 @@ def _released(release: Release) -> dict[str, Tensor]:
         found = smallest if smallest < 0 else largest
         said = str(error).rstrip(".")
         raise refuse("labels", found, f"to be classes of the model: {said}", "Count classes from 0.") from error
-
-
-def _check_range(inputs: Tensor, data_range: tuple[float, float]) -> None:
-    low, high = torch.tensor(data_range, dtype=torch.float64).to(inputs.dtype)
-    smallest, largest = inputs.aminmax()
-    if bool((smallest < low) | (largest > high)):
-        raise refuse(
-            "data_range",
-            data_range,
-            f"to hold the records, which lie between {float(smallest):g} and {float(largest):g}",
-            "State the public range of the values.",
-        )
