@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconrisk.accounting.confidence import success_interval
-from reconrisk.audit.assessment import FALSE_ALARMS, Evidence, exposures_of, line_of
+from reconrisk.audit.assessment import Evidence, exposures_of, line_of
 from reconrisk.audit.audit_result import Standing, Verdict
 from reconrisk.audit.trial import Trial, TrialKey, TrialScores
 from reconrisk.bounds.for_goal import Answer
@@ -186,7 +186,3 @@ def test_every_record_is_exposed_by_its_best_estimate_most_exposed_first():
     assert (second.record, second.attack, second.score, second.reached) == (3, "b", 0.2, (False, True))
     by_ratio = exposures_of("noise", (psnr(10),), evidence)
     assert [each.record for each in by_ratio] == [7, 3]
-
-
-def test_one_in_a_thousand_sound_audits_may_raise_an_alarm():
-    assert FALSE_ALARMS == 1e-3
