@@ -83,7 +83,8 @@ def test_a_limit_of_all_is_written_so_that_it_is_read():
 def test_the_line_states_all_but_where_results_go(spec):
     again = read_spec(spec.line())
     assert "\n" not in spec.line()
-    assert again == AuditSpec(**{**vars(spec), "store": None, "out": AuditSpec.out, "redact": None})
+    folder = "." if Path(spec.folder).is_absolute() else spec.folder
+    assert again == AuditSpec(**{**vars(spec), "store": None, "out": AuditSpec.out, "redact": None, "folder": folder})
 
 
 def test_every_field_is_a_key():
@@ -228,7 +229,7 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop("spec_net", None)
 
 
-def test_model_weights_and_data_are_found_beside_the_spec(folder):
+def test_model_weights_and_data_are_found_beside_the_spec(folder, monkeypatch):
     stated = {"model": "spec_net:build", "weights": "w.safetensors", "data": "mine.npz", "data_range": [0, 1]}
     (folder / "spec.json").write_text(json.dumps({**stated, "attacks": "analytic", "trials": 2, "train_mode": True}))
     job = job_from_spec(read_spec(folder / "spec.json"))
@@ -236,6 +237,8 @@ def test_model_weights_and_data_are_found_beside_the_spec(folder):
     assert torch.equal(job.model[1].weight, torch.eye(3, 4))
     result = job.run()
     assert result.lines[0].success.value == 1.0
+    assert str(folder) not in to_json(result)  # where a machine keeps its files is nobody's business
+    monkeypatch.chdir(folder)
     again = job_from_spec(read_spec(shlex.split(result.signature)[2])).run()
     assert again.exposures == result.exposures
     assert again.run == result.run
@@ -263,6 +266,15 @@ def test_a_training_is_audited_through_one_of_its_steps_with_its_corridor():
     bare = job_from_spec(spec_from_mapping({**stated, "defenses": "none"})).run()
     assert [item.label for item in bare.defenses] == ["none"]
     assert bare.training == result.training
+
+
+def test_a_training_that_the_account_contradicts_is_refused():
+    stated = {"noise_multiplier": 2, "sampling_probability": 0.01, "steps": 100}
+    job = job_from_spec(spec_from_mapping({**BASE, "training": stated, "attacks": ["analytic"], "trials": 1}))
+    other = Training(noise_multiplier=1.0, sampling_probability=0.01, steps=100).mechanism
+    with pytest.raises(InvalidInput, match=r"^Expected training=.*to be that of the account, .*Leave training out"):
+        job.run(training=other)
+    assert job.run(training=job.spec.training.mechanism).training.mechanism == job.spec.training.mechanism
 
 
 def test_the_example_in_the_documentation_states_every_key_and_runs(tmp_path):

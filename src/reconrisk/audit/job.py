@@ -24,6 +24,7 @@ from reconrisk.audit.training_loss import training_loss
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.folders import FULL_SETS
 from reconrisk.data.load import load_dataset
@@ -51,8 +52,11 @@ class Job:
         account: object | None = None,
         show_plan: Callable[[str], None] | None = None,
     ) -> AuditResult:
-        """The audit; ``training`` is what an ``account`` says of it where the spec is silent."""
+        """The audit; ``training`` is what an ``account`` says of it, refused if the spec states another."""
         spec = self.spec
+        if spec.training is not None and training not in (None, spec.training.mechanism):
+            condition = f"to be that of the account, {training!r}"
+            raise refuse("training", spec.training.mechanism, condition, "Leave training out: the account has it.")
         return audit(
             self.model,
             self.dataset,
@@ -150,13 +154,4 @@ def _built(spec: AuditSpec, dataset: Dataset) -> nn.Module:
         sys.path.insert(0, folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
-        return model_by_name(spec.model, shape=dataset.shape, classes=_classes(dataset))
-
-
-def _classes(dataset: Dataset) -> int | None:
-    """The number of classes, None where labels are no classes."""
-    if dataset.classes is not None:
-        return len(dataset.classes)
-    if dataset.labels is None or dataset.labels.is_floating_point():
-        return None
-    return int(dataset.labels.max()) + 1
+        return model_by_name(spec.model, shape=dataset.shape, classes=dataset.class_count)

@@ -102,8 +102,12 @@ class AuditSpec:
         return {field.name: _plain(value) for field, value in values if value != field.default}
 
     def line(self) -> str:
-        """All that the result depends on, as JSON in one line."""
-        stated = {key: value for key, value in self.mapping().items() if key not in _NOT_IN_SIGNATURE}
+        """All that the result depends on, as JSON in one line; for the folder of the spec, if that is absolute.
+
+        Guarantee: no path of this machine is in it that was not stated.
+        """
+        left_out = (*_NOT_IN_SIGNATURE, "folder") if Path(self.folder).is_absolute() else _NOT_IN_SIGNATURE
+        stated = {key: value for key, value in self.mapping().items() if key not in left_out}
         return json.dumps(stated, separators=(",", ":"))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from reconrisk.cli import attack_options as options
-from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, classes_of, network
+from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
@@ -166,7 +166,7 @@ def _layout(
     """The layout of the data, or the one stated for a captured update."""
     if dataset is not None:
         _check_left_out("data, which state it", input_shape=shape, classes=classes)
-        return _Layout(dataset.shape, classes_of(dataset), dataset.data_range)
+        return _Layout(dataset.shape, dataset.class_count, dataset.data_range)
     if shape is None:
         raise InvalidInput("Expected --data, or a captured update with --input-shape, such as 1,28,28.")
     if classes is None and model is not None and ":" not in model and model != "linear":

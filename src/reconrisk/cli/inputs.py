@@ -15,8 +15,6 @@ from reconrisk.core.validation import check_whole, refuse
 if TYPE_CHECKING:
     from torch import nn
 
-    from reconrisk.data.dataset import Dataset
-
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
@@ -31,15 +29,6 @@ def network(name: str, *, shape: Sequence[int], classes: int | None) -> nn.Modul
     if here not in sys.path:
         sys.path.insert(0, here)
     return model_by_name(name, shape=shape, classes=classes)
-
-
-def classes_of(dataset: Dataset) -> int | None:
-    """The number of classes of a data set, None where its labels are no classes."""
-    if dataset.classes is not None:
-        return len(dataset.classes)
-    if dataset.labels is None or dataset.labels.is_floating_point():
-        return None
-    return int(dataset.labels.max()) + 1
 
 
 def check_folder(out: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, classes_of, network
+from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
 from reconrisk.cli.training_options import ClipNorm, NoiseMultiplier, SamplingProbability
 from reconrisk.core.serialization import to_json
 
@@ -59,7 +59,7 @@ def leakage(
 
     check_seed(seed)
     dataset = load_dataset(data, split=split, **({} if label is None else {"label": label}))
-    trained = load_weights(network(model, shape=dataset.shape, classes=classes_of(dataset)), weights).eval()
+    trained = load_weights(network(model, shape=dataset.shape, classes=dataset.class_count), weights).eval()
     report = measure(
         trained,
         dataset,

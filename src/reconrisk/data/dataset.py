@@ -71,6 +71,17 @@ class Dataset:
         return tuple(self.inputs.shape[1:])
 
     @property
+    def class_count(self) -> int | None:
+        """The number of classes, None where labels are no classes.
+
+        >>> Dataset("toy", torch.zeros(2, 1), torch.tensor([4, 2])).class_count
+        5
+        """
+        if self.classes is not None:
+            return len(self.classes)
+        return None if self.labels is None or self.labels.is_floating_point() else int(self.labels.max()) + 1
+
+    @property
     def class_labels(self) -> Tensor:
         """The labels where they are classes; refused where there are none or they are numbers.
 
