@@ -31,6 +31,9 @@ BOUND = Guarantee(
 )
 
 
+LIMIT = Limit(GOAL, 0.3)
+
+
 def trial(attack, draw, *errors, first_record=None):
     rows = tuple(range(draw, draw + len(errors))) if first_record is None else (first_record,)
     ratios = tuple(-10 * math.log10(error) if error > 0 else math.inf for error in errors)
@@ -186,3 +189,55 @@ def test_every_record_is_exposed_by_its_best_estimate_most_exposed_first():
     assert (second.record, second.attack, second.score, second.reached) == (3, "b", 0.2, (False, True))
     by_ratio = exposures_of("noise", (psnr(10),), evidence)
     assert [each.record for each in by_ratio] == [7, 3]
+
+
+def failing(evidence, attack, ending=Ending.DIVERGED):
+    """The same evidence with every trial of an attack failed."""
+    status = Status(ending, "made", "Try another")
+    trials = {
+        name: [replace(each, account=replace(each.account, status=status)) if name == attack else each for each in runs]
+        for name, runs in evidence.trials.items()
+    }
+    return replace(evidence, trials=trials)
+
+
+def test_a_limit_is_not_proved_by_a_bound_that_the_interval_lies_above():
+    """Three of three is too little for an alarm, and more than the bound allows all the same."""
+    (check,) = line(evidence_of({"a": [0.0] * 3}), [about(replace(BOUND, value=0.1, log_value=None))], [LIMIT]).limits
+    assert check.standing is Standing.ABOVE
+
+
+def test_a_guess_above_the_limit_is_a_risk_too():
+    found = line(evidence_of({"a": [0.9] * 40, "guess": [0.0] * 40}), limits=[Limit(GOAL, 0.5)])
+    assert found.success.value == 0
+    assert [check.standing for check in found.limits] == [Standing.ABOVE]
+
+
+def test_attacks_that_failed_show_nothing():
+    works = evidence_of({"a": [0.9] * 40}, baselines=())
+    assert [check.standing for check in line(works, limits=[LIMIT]).limits] == [Standing.MEASURED]
+    found = line(failing(works, "a"), limits=[LIMIT])
+    assert found.success.high == 1.0
+    assert found.verdict is Verdict.NOTHING_RUN
+    assert [check.standing for check in found.limits] == [Standing.NOT_SHOWN]
+    assert found.unmet() == found.limits
+
+
+def test_a_failed_trial_that_succeeded_nevertheless_counts_as_one():
+    assert line(failing(evidence_of({"a": [0.0] * 4}), "a")).success.value == 1.0
+
+
+def test_a_trial_that_time_cut_off_counts_against_both_ends():
+    whole = line(evidence_of({"a": [0.0, 0.9]})).success
+    cut = line(replace(evidence_of({"a": [0.0, 0.9]}), planned=5)).success
+    level = whole.confidence
+    assert cut.value == whole.value == 0.5
+    assert cut.low == pytest.approx(success_interval(1, trials=3, confidence=level).low)
+    assert cut.high == pytest.approx(success_interval(2, trials=3, confidence=level).high)
+
+
+def test_a_bound_proves_a_limit_without_any_trial():
+    found = line(evidence_of({}), [about(BOUND)], [Limit(GOAL, 0.3)])
+    assert found.bound == BOUND
+    assert [check.standing for check in found.limits] == [Standing.PROVED]
+    assert found.unmet(strict=True) == ()

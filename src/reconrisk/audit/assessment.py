@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reconrisk.accounting.confidence import success_interval
 from reconrisk.audit.audit_result import (
@@ -30,6 +30,7 @@ class Evidence:
     """The trials of one defense by attack, and what every line needs of the audit.
 
     ``threats`` are what each attack is run as: guesses may know more than ``threat``, against which it is audited.
+    ``planned`` is the number of trials of each attack, some of which time may have cut off.
     """
 
     trials: Mapping[str, Sequence[Trial]]
@@ -38,14 +39,27 @@ class Evidence:
     threat: ThreatModel
     confidence: float
     alarm_level: float
+    planned: int = 0
 
     def success(self, attack: str, goal: Goal, error: float) -> Estimate:
-        """How often an attack reached a goal, with an interval that errs with probability ``error``."""
+        """How often an attack reached a goal, with an interval that errs with probability ``error``.
+
+        What is not known counts against both ends: a trial that failed may have succeeded, had the attack worked, and
+        so may one that time cut off, since how long an attack takes may depend on whether it succeeds.
+        """
         trials = self.trials[attack]
+        size, cut = len(trials[0].records), int(len(trials) < self.planned)
         reached = sum(goal.reached(score) for trial in trials for score in trial.values(goal.metric))
-        return success_interval(
-            reached, trials=len(trials), per_trial=len(trials[0].records), confidence=1 - max(error, 1e-12)
-        )
+        failed = [trial for trial in trials if trial.account.status.is_failure]
+        missed = sum(not goal.reached(score) for trial in failed for score in trial.values(goal.metric))
+        counted = {"trials": len(trials) + cut, "per_trial": size, "confidence": 1 - max(error, 1e-12)}
+        least = success_interval(reached, **counted)  # type: ignore[arg-type]  # names of its arguments
+        most = success_interval(reached + missed + cut * size, **counted)  # type: ignore[arg-type]  # the same
+        return replace(least, value=reached / (size * len(trials)), high=most.high, samples=len(trials))
+
+    def has_worked(self, attack: str) -> bool:
+        """Whether any trial of an attack did not fail."""
+        return any(not trial.account.status.is_failure for trial in self.trials[attack])
 
     def outcomes(self, goal: Goal) -> tuple[Outcome, ...]:
         """Every attack that was run, with intervals that hold for all of them at once."""
@@ -71,7 +85,7 @@ def line_of(
     return AuditLine(
         defense=defense,
         goal=goal,
-        verdict=_verdict(best, guess, comparisons),
+        verdict=_verdict(best, guess, comparisons, evidence),
         success=best.success,
         best_attack=best.attack,
         worst_record=worst_record,
@@ -80,7 +94,9 @@ def line_of(
         best_baseline=guess.attack,
         outcomes=outcomes,
         comparisons=comparisons,
-        limits=tuple(LimitCheck(limit, _standing(limit, best, comparisons)) for limit in limits if limit.goal == goal),
+        limits=tuple(
+            LimitCheck(limit, _standing(limit, best, guess, comparisons)) for limit in limits if limit.goal == goal
+        ),
     )
 
 
@@ -133,8 +149,10 @@ def _compared(answer: Answer, goal: Goal, evidence: Evidence, best: Outcome) -> 
     guarantee = answer.guarantee
     if not guarantee.covers(evidence.threat):
         return Comparison(guarantee, False, f"it does not cover {evidence.threat}")
-    if not answer.is_about_targets or guarantee.quantity is not Quantity.SUCCESS_PROBABILITY or not evidence.trials:
+    if not answer.is_about_targets or guarantee.quantity is not Quantity.SUCCESS_PROBABILITY:
         return Comparison(guarantee, False, answer.why)
+    if not evidence.trials:
+        return Comparison(guarantee, True, answer.why)
     covered = [attack for attack in evidence.trials if guarantee.covers(evidence.threats[attack])]
     if not covered:
         return Comparison(guarantee, False, "it does not cover what the guesses that were run know")
@@ -151,18 +169,25 @@ def _compared(answer: Answer, goal: Goal, evidence: Evidence, best: Outcome) -> 
     )
 
 
-def _verdict(best: Outcome, guess: Outcome, comparisons: Sequence[Comparison]) -> Verdict:
+def _verdict(best: Outcome, guess: Outcome, comparisons: Sequence[Comparison], evidence: Evidence) -> Verdict:
     if any(each.is_contradicted for each in comparisons):
         return Verdict.CONTRADICTION
-    if best.success.samples == 0:
-        return Verdict.NOTHING_RUN
-    return Verdict.LEAKS if best.success.value > guess.success.value else Verdict.NO_GAIN
+    if best.success.value > guess.success.value:
+        return Verdict.LEAKS
+    attacks = [attack for attack in evidence.trials if attack not in evidence.baselines]
+    return Verdict.NO_GAIN if any(map(evidence.has_worked, attacks)) else Verdict.NOTHING_RUN
 
 
-def _standing(limit: Limit, best: Outcome, comparisons: Sequence[Comparison]) -> Standing:
-    proved = [each for each in comparisons if each.is_compared and each.guarantee.value <= limit.at_most]
+def _standing(limit: Limit, best: Outcome, guess: Outcome, comparisons: Sequence[Comparison]) -> Standing:
+    """How the risk stands to its limit: an adversary attacks or guesses, whichever succeeds more often.
+
+    Guarantee: proved only by a bound that no interval lies above. Without that a measured share above the limit is.
+    """
+    proved = any(each.is_compared and best.success.low <= each.guarantee.value <= limit.at_most for each in comparisons)
     if proved and not any(each.is_contradicted for each in comparisons):
         return Standing.PROVED  # a measured share above it is chance
-    if best.success.value > limit.at_most:
+    run = [each.success for each in (best, guess) if each.success.samples]
+    if any(success.value > limit.at_most for success in run):
         return Standing.ABOVE
-    return Standing.MEASURED if best.success.high <= limit.at_most else Standing.NOT_SHOWN
+    shown = bool(best.success.samples) and all(success.high <= limit.at_most for success in run)
+    return Standing.MEASURED if shown else Standing.NOT_SHOWN

@@ -155,6 +155,16 @@ class AuditLine:
     comparisons: tuple[Comparison, ...]
     limits: tuple[LimitCheck, ...] = ()
 
+    def unmet(self, *, strict: bool = False) -> tuple[LimitCheck, ...]:
+        """Limits that are not kept: exceeded, or not proved where no attack worked; with ``strict``, not shown."""
+        bad = (Standing.ABOVE, Standing.NOT_SHOWN) if strict else (Standing.ABOVE,)
+        nothing = self.verdict is Verdict.NOTHING_RUN
+        return tuple(
+            check
+            for check in self.limits
+            if check.standing in bad or (nothing and check.standing is not Standing.PROVED)
+        )
+
     @property
     def bound(self) -> Guarantee | None:
         """The smallest bound on success that is compared with the attacks, None if there is none."""
@@ -274,6 +284,14 @@ class AuditResult:
         """Limits that the measured risk is above."""
         return tuple((line, each) for line in self.lines for each in line.limits if each.standing is Standing.ABOVE)
 
+    def failures(self, *, strict: bool = False) -> tuple[str, ...]:
+        """Why the audit does not pass: contradicted bounds, limits that are exceeded or that nothing was run for.
+
+        With ``strict`` also limits that too few trials were run to show.
+        """
+        wrong = [contradiction_of(line, each) for line, each in self.contradictions]
+        return (*wrong, *(_exceeded(line, check) for line in self.lines for check in line.unmet(strict=strict)))
+
     def line(self, defense: str, goal: Goal) -> AuditLine:
         """The line of a goal under a defense."""
         return next(line for line in self.lines if line.defense == defense and line.goal == goal)
@@ -295,3 +313,19 @@ class AuditResult:
         from reconrisk.audit.notebook import notebook_html
 
         return notebook_html(self)
+
+
+def contradiction_of(line: AuditLine, each: Comparison) -> str:
+    """An attack that beats a bound that covers it, with both numbers."""
+    return (
+        f"CONTRADICTION: {each.highest_attack} reaches {line.goal} under {line.defense} with probability "
+        f"{each.highest}, but the bound that covers it is {each.guarantee}: the mechanism does not do what it says, "
+        "or the code is wrong."
+    )
+
+
+def _exceeded(line: AuditLine, check: LimitCheck) -> str:
+    reached = f"is reached with probability {line.success}"
+    if line.verdict is Verdict.NOTHING_RUN:
+        reached = "was attacked by nothing that worked"
+    return f"LIMIT: {line.goal} under {line.defense} {reached}, the limit is {check.limit}: {check.standing.value}."

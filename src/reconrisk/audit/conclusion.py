@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -19,13 +20,15 @@ from reconrisk.audit.audit_result import (
     Picture,
     Subject,
     TrainingAudit,
+    contradiction_of,
 )
 from reconrisk.audit.experiment import Experiment
-from reconrisk.audit.fingerprint import environment, is_bundled
+from reconrisk.audit.fingerprint import environment, in_words, is_bundled
 from reconrisk.audit.guarantees import Prover, StatedGuarantee
 from reconrisk.audit.run_info import RunInfo
 from reconrisk.audit.trial import Trial, TrialKey
 from reconrisk.bounds.corridor import risk_corridor
+from reconrisk.bounds.for_goal import Answer
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
 from reconrisk.core.reconstruction import Ending
@@ -42,12 +45,7 @@ class ContradictedBound(RuntimeError):
 
     def __init__(self, result: AuditResult) -> None:
         self.result = result
-        lines = [
-            f"{each.highest_attack} reaches {line.goal} under {line.defense} with probability {each.highest}, "
-            f"but {each.guarantee} covers it"
-            for line, each in result.contradictions
-        ]
-        super().__init__("; ".join(lines) + ". The mechanism does not do what it says, or the code is wrong.")
+        super().__init__(" ".join(contradiction_of(line, each) for line, each in result.contradictions))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +65,11 @@ class Conclusion:
         """The result of these trials."""
         plan, population = self.experiment.plan, self.experiment.population
         dataset, size = population.dataset, len(plan.updates[0])
-        prover = Prover(population, self.experiment.threat, size, self.stated, self.training)
-        evidence = self._evidence(trials)
+        evidence, answers = self._evidence(trials), self.prove()
         lines = tuple(
-            line_of(label, goal, evidence[label], prover.answers(goal, label, defense), self.limits)
+            line_of(label, goal, evidence[label], answers[goal, label], self.limits)
             for goal in self.goals
-            for label, defense in plan.defenses.items()
+            for label in plan.defenses
         )
         exposures = tuple(
             shown for label in plan.defenses for shown in exposures_of(label, self.goals, evidence[label])
@@ -107,16 +104,34 @@ class Conclusion:
             environment=environment(),
             signature=self.info.signature,
             assumptions=_assumptions(lines, len(population.rows)),
-            training=self._training(prover),
+            training=self._training(),
             pictures=self._pictures(exposures, estimates),
         )
+
+    def prove(self) -> Mapping[tuple[Goal, str], tuple[Answer, ...]]:
+        """Every guarantee for every goal under every defense; computed once."""
+        if not self._answers:
+            for goal in self.goals:
+                for label, defense in self.experiment.plan.defenses.items():
+                    self._answers[goal, label] = self._prover.answers(goal, label, defense)
+        return self._answers
+
+    @cached_property
+    def _answers(self) -> dict[tuple[Goal, str], tuple[Answer, ...]]:
+        return {}
+
+    @cached_property
+    def _prover(self) -> Prover:
+        experiment, size = self.experiment, len(self.experiment.plan.updates[0])
+        return Prover(experiment.population, experiment.threat, size, self.stated, self.training)
 
     def _evidence(self, trials: Sequence[Trial]) -> Mapping[str, Evidence]:
         """Trials by defense and attack, without attacks that applied to no update."""
         plan = self.experiment.plan
         baselines = frozenset(planned.label for planned in plan.attacks if planned.is_baseline)
         threats = {planned.label: self.experiment.threat_of(planned) for planned in plan.attacks}
-        level = FALSE_ALARMS / (len(plan.defenses) * len(self.goals) * len(plan.attacks) * (1 + len(self.stated)))
+        compared = sum(answer.is_about_targets for answers in self.prove().values() for answer in answers)
+        level = FALSE_ALARMS / (max(1, compared) * len(plan.attacks))
         found: dict[str, Evidence] = {}
         for label in plan.defenses:
             mine: dict[str, list[Trial]] = {}
@@ -124,7 +139,9 @@ class Conclusion:
                 if trial.key.defense == label:
                     mine.setdefault(trial.key.attack, []).append(trial)
             applied = {attack: each for attack, each in mine.items() if not all(map(_did_not_apply, each))}
-            found[label] = Evidence(applied, baselines, threats, self.experiment.threat, self.confidence, level)
+            found[label] = Evidence(
+                applied, baselines, threats, self.experiment.threat, self.confidence, level, len(plan.updates)
+            )
         return found
 
     def _attacks(self, trials: Sequence[Trial]) -> tuple[AttackSummary, ...]:
@@ -135,7 +152,7 @@ class Conclusion:
             found.append(
                 AttackSummary(
                     label=planned.label,
-                    settings=repr(planned.attack),
+                    settings=in_words(planned.attack),
                     is_baseline=planned.is_baseline,
                     planned=sum(self._wanted(label, mine) for label in plan.defenses),
                     done=len(mine),
@@ -158,7 +175,7 @@ class Conclusion:
             costs = [t.distortion for t in trials if t.key.defense == label and t.distortion is not None]
             mean = sum(costs) / len(costs) if costs else 0.0
             mechanism = None if defense is None else defense.mechanism
-            found.append(DefenseSummary(label, "none" if defense is None else repr(defense), mechanism, mean))
+            found.append(DefenseSummary(label, "none" if defense is None else in_words(defense), mechanism, mean))
         return tuple(found)
 
     def _pictures(self, exposures: Sequence[Exposure], estimates: Estimates) -> tuple[Picture, ...]:
@@ -176,9 +193,10 @@ class Conclusion:
                     found.append(Picture(shown, target, rebuilt[shown.place].detach().numpy()))
         return tuple(found)
 
-    def _training(self, prover: Prover) -> TrainingAudit | None:
+    def _training(self) -> TrainingAudit | None:
         if self.training is None:
             return None
+        prover = self._prover
         goal, data = self.goals[0], self.experiment.population.dataset
         prior, mse = prover.prior(goal), goal.mean_squared_error(data.data_range)
         corridor = None

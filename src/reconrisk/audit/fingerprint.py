@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -13,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.audit.audit_result import Environment
-from reconrisk.core.observation import Attack
 from reconrisk.core.version import VERSION
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.shipped import SHIPPED
 
 _PACKAGES = ("torch", "numpy", "scipy")
 _DIGITS = 12
+_TENSOR = re.compile(r"\b(tensor|array)\(")
 
 
 def hash_of_tensors(tensors: Iterable[tuple[str, Tensor]], *, extra: str = "") -> str:
@@ -41,15 +42,27 @@ def hash_of_model(model: nn.Module) -> str:
     return hash_of_tensors(model.state_dict().items(), extra=f"{model!r} {model.training}")
 
 
-def settings_in_full(attack: Attack) -> str:
-    """The settings of an attack in words, with a hash of its tensors, which the words give by their shapes alone.
+def in_words(configured: object, *, text: str | None = None) -> str:
+    """The settings of an attack or a defense as it writes them, without values of tensors, which may be records.
+
+    >>> in_words([torch.ones(1)]).split()[0]
+    'list'
+    """
+    written = repr(configured) if text is None else text
+    if _TENSOR.search(written) is None:
+        return written
+    return f"{type(configured).__name__} {hash_of_tensors(_tensors_of('', configured), extra=written)}"
+
+
+def settings_in_full(attack: object) -> str:
+    """The settings of an attack or a defense in words, with a hash of its tensors, of which the words give the shapes.
 
     >>> from reconrisk.attacks.baselines import prior_mean
     >>> settings_in_full(prior_mean(torch.zeros(2))) == settings_in_full(prior_mean(torch.ones(2)))
     False
     """
     tensors = list(_tensors_of("", attack))
-    return f"{attack!r} {hash_of_tensors(tensors)}" if tensors else repr(attack)
+    return f"{in_words(attack)} {hash_of_tensors(tensors)}" if tensors else in_words(attack)
 
 
 def _tensors_of(name: str, value: object) -> Iterator[tuple[str, Tensor]]:

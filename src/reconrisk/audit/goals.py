@@ -22,13 +22,17 @@ def metrics_for(dataset: Dataset) -> tuple[Metric, ...]:
     return (peak_ratio(data_range=dataset.data_range), mean_squared_error(), ncc(), *similarity)
 
 
-def checked_goals(goals: Sequence[Goal | str] | None, limits: Sequence[Limit], dataset: Dataset) -> tuple[Goal, ...]:
+def checked_goals(
+    goals: Sequence[Goal | str] | Goal | str | None, limits: Sequence[Limit], dataset: Dataset
+) -> tuple[Goal, ...]:
     """Goals as values, those of the limits included; by default 20 dB and a mean squared error of 0.05 of the range.
 
     Guarantee: a goal in a metric that does not fit the records is refused.
     """
     width = dataset.data_range[1] - dataset.data_range[0]
-    stated = (psnr(20), mse(0.05 * width * width)) if goals is None else goals
+    stated: Sequence[Goal | str] = (psnr(20), mse(0.05 * width * width))
+    if goals is not None:
+        stated = (goals,) if isinstance(goals, (Goal, str)) else tuple(goals)
     found = [goal if isinstance(goal, Goal) else goal_from_text(goal) for goal in stated]
     found += [limit.goal for limit in limits]
     check_not_empty("goals", found, "State one such as 'psnr>=20'.")

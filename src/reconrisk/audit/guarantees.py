@@ -22,7 +22,7 @@ StatedGuarantee: TypeAlias = Callable[[Goal, str], Guarantee | None]
 
 _STATED = "stated by the caller for these records"
 _SAMPLED = "over whether a record is sampled; the attacked update always holds it"
-_WHOLE_RUN = "of the whole run, over whether a record is sampled; the attacked update always holds it"
+_WHOLE_RUN = "of the whole run, of which the attacked update, which always holds the record, is one step"
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,8 @@ from reconrisk.data.dataset import Dataset
 LARGEST = 4096
 """Records of a population; of larger data, a sample is the population. Distances of all pairs are computed."""
 
+_MOST_VALUES = 2**26  # of a population, for which half a gigabyte is needed
+
 _TELLING = frozenset({Knows.RECORD_NORM, Knows.BATCH_STATISTICS})
 
 
@@ -84,9 +86,10 @@ def population_of(dataset: Dataset, records: Sequence[int] | None, rng: torch.Ge
         if not rows or len(set(rows)) < len(rows) or max(rows) >= len(dataset):
             raise refuse("records", rows[:8], f"to be different rows from 0 to {len(dataset) - 1} of {dataset.name}")
         return Population(dataset, rows)
-    if len(dataset) <= LARGEST:
+    largest = min(LARGEST, max(2, _MOST_VALUES // dataset.inputs[0].numel()))
+    if len(dataset) <= largest:
         return Population(dataset, tuple(range(len(dataset))))
-    chosen = torch.randperm(len(dataset), generator=rng)[:LARGEST].sort().values
+    chosen = torch.randperm(len(dataset), generator=rng)[:largest].sort().values
     return Population(dataset, tuple(chosen.tolist()))
 
 

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from reconrisk.audit.audit_result import AuditResult
 from reconrisk.audit.beliefs import Beliefs
 from reconrisk.audit.conclusion import Conclusion, ContradictedBound
 from reconrisk.audit.deadline import Deadline, seconds_from_budget
 from reconrisk.audit.experiment import Experiment
-from reconrisk.audit.fingerprint import environment, hash_of_data
+from reconrisk.audit.fingerprint import environment, hash_of_data, settings_in_full
 from reconrisk.audit.goals import checked_goals, checked_limits, metrics_for
 from reconrisk.audit.guarantees import StatedGuarantee
-from reconrisk.audit.plan import UNDEFENDED, AttackChoice, Plan, Sender, planned_attacks, seconds_of_an_evaluation
-from reconrisk.audit.population import Population, population_of
+from reconrisk.audit.inputs import (
+    Defenses,
+    Records,
+    checked_data,
+    checked_seed,
+    checked_subject,
+    checked_threat,
+    labelled_defenses,
+    public_records,
+)
+from reconrisk.audit.plan import AttackChoice, Plan, Sender, planned_attacks, seconds_of_an_evaluation
+from reconrisk.audit.population import population_of
 from reconrisk.audit.run_info import RunInfo, hash_of_text
 from reconrisk.audit.store import Store
 from reconrisk.audit.trial import Trial, TrialKey
@@ -31,8 +43,6 @@ from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.data.load import load_dataset
-from reconrisk.defenses.by_name import defense_of_one_step
 from reconrisk.releases.release import Release
 from reconrisk.releases.state import LossFunction
 
@@ -40,9 +50,6 @@ DEFAULT_THREAT = ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE}))
 """Whoever reads one update and knows how it was defended: secrecy of the defense protects nobody for long."""
 
 DEFAULT_TRIALS = {"quick": 16, "thorough": 64}
-
-Records = Dataset | str | Path | tuple[Tensor, Tensor]
-Defenses = Defense | Sequence[Defense | None] | Mapping[str, Defense | None] | None
 
 
 def audit(
@@ -52,7 +59,7 @@ def audit(
     threat: ThreatModel = DEFAULT_THREAT,
     defenses: Defenses = None,
     attacks: str | Sequence[AttackChoice] = "quick",
-    goals: Sequence[Goal | str] | None = None,
+    goals: Sequence[Goal | str] | Goal | str | None = None,
     max_risk: Sequence[Limit | str] | Limit | str = (),
     budget: float | str | None = "2min",
     trials: int | None = None,
@@ -82,7 +89,8 @@ def audit(
     does not allow is left out, balanced over attacks and defenses. With a ``store``, the same call goes on where an
     earlier one ended, and more trials add to those that are there. ``training`` is the mechanism of a finished run,
     ``account`` its Fisher account; without ``defenses``, the update is then that of one step of it. ``name`` is what
-    the report calls the subject. ``show_plan`` is called with the plan before anything starts.
+    the report calls the subject. ``show_plan`` is called with the plan before anything starts; without it the plan is
+    shown at a terminal.
 
     Assumes: the model is in the mode that clients train in. Defenses act on the whole update.
     Guarantee: the same trials for the same seed. Success has intervals that hold for all attacks together. A bound is
@@ -97,43 +105,65 @@ def audit(
     >>> line.best_attack, line.success.value, line.baseline.value
     ('analytic', 1.0, 0.0)
     """
-    limits, dataset = checked_limits(max_risk), _dataset(subject, data)
-    stated = checked_goals(goals, limits, dataset)
+    subject = checked_subject(subject)
+    limits, dataset = checked_limits(max_risk), checked_data(subject, data)
+    stated, threat = checked_goals(goals, limits, dataset), checked_threat(threat, subject)
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
-    deadline = Deadline(seconds_from_budget(budget))
-    rng = torch.Generator().manual_seed(check_whole("seed", seed, minimum=0))
+    deadline, seed = Deadline(seconds_from_budget(budget)), checked_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     population = population_of(dataset, records, rng)
     options = {"loss_fn": loss_fn, "steps": local_steps, "learning_rate": local_learning_rate}
     sender = Sender(subject, None) if isinstance(subject, Release) else Sender(None, subject, options)
-    defended = _labelled(defenses, training)
-    clips = [norm for norm in (getattr(each, "clip_norm", None) for each in defended.values()) if norm is not None]
+    training = _training(training, account)
+    defended = labelled_defenses(defenses, training)
     beliefs = Beliefs(
         dataset.shape,
         check_whole("batch_size", batch_size),
-        _public(population, public),
+        public_records(population, public, threat),
         dataset.subset(list(population.rows)),
         dataset.columns,
-        min(clips, default=None),
+        _least_clip(defended) if Knows.DEFENSE in threat.knows else None,
     )
     count = check_whole("trials", trials) if trials is not None else DEFAULT_TRIALS.get(str(attacks), 16)
     plan = Plan(planned_attacks(attacks, threat, beliefs), defended, population.updates(count, batch_size, rng), 0.0)
     experiment = Experiment(plan, sender, population, threat, metrics_for(dataset), seed)
     first = experiment.release_of(plan.attacks[0], plan.updates[0])
     experiment = replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds_of_an_evaluation(first)))
-    if show_plan is not None:
-        show_plan(str(experiment.plan))
     stated_too = {**options, "public": None if public is None else hash_of_data(public)}
     info = _info(experiment, name or type(subject).__name__, batch_size, stated_too, signature)
+    conclusion = Conclusion(experiment, info, stated, limits, confidence, tuple(guarantees), training, account)
     with Store.open(store) as opened:
         opened.begin(info)
+        _show(str(experiment.plan), show_plan)
+        conclusion.prove()  # before the trials: whatever is wrong with it must not cost them
         found, seconds = _run(experiment, opened, info.run, deadline)
-        conclusion = Conclusion(experiment, info, stated, limits, confidence, tuple(guarantees), training, account)
         result = conclusion.result(found, seconds, lambda key: opened.estimates(info.run, key))
         opened.finish(info.run, result)
     if result.contradictions:
         raise ContradictedBound(result)
     return result
+
+
+def _show(plan: str, show_plan: Callable[[str], None] | None) -> None:
+    """Hand the plan to whoever asked for it, else to whoever sits at the terminal."""
+    if show_plan is not None:
+        show_plan(plan)
+    elif sys.stderr.isatty():
+        sys.stderr.write(f"{plan}\n")
+
+
+def _training(training: Mechanism | None, account: Any) -> Mechanism | None:
+    """The mechanism of the run, as stated, or as its account knows it."""
+    if training is not None or account is None:
+        return training
+    found: Mechanism = account.mechanism()
+    return found
+
+
+def _least_clip(defenses: Mapping[str, Defense | None]) -> float | None:
+    norms = (getattr(defense, "clip_norm", None) for defense in defenses.values())
+    return min((norm for norm in norms if norm is not None), default=None)
 
 
 def _run(experiment: Experiment, store: Store, run: str, deadline: Deadline) -> tuple[tuple[Trial, ...], float]:
@@ -175,46 +205,6 @@ def _is_hopeless(key: TrialKey, done: Mapping[TrialKey, Trial]) -> bool:
     )
 
 
-def _dataset(subject: object, data: Records | None) -> Dataset:
-    if isinstance(data, Dataset):
-        return data
-    if isinstance(data, (str, Path)):
-        return load_dataset(data)
-    if data is None:
-        if not isinstance(subject, Release):
-            raise refuse("data", None, "to hold the records that are attacked", "Pass a Dataset, or a name.")
-        labels = subject.labels if subject.labels.dtype == torch.int64 else subject.labels.float()
-        return Dataset("records of the release", subject.inputs.detach().float(), labels)
-    inputs, labels = data
-    return Dataset("records", inputs.detach().float(), labels)
-
-
-def _labelled(defenses: Defenses, training: Mechanism | None) -> dict[str, Defense | None]:
-    """Defenses by label; where none was stated, that of one step of the training, else the update as it is."""
-    if defenses is None:
-        step = None if training is None else defense_of_one_step(training)
-        return {UNDEFENDED if step is None else str(step): step}
-    if isinstance(defenses, Mapping):
-        found = dict(defenses)
-    else:
-        several = defenses if isinstance(defenses, Sequence) else (defenses,)
-        found = {UNDEFENDED if defense is None else str(defense): defense for defense in several}
-        if len(found) < len(several):
-            raise refuse("defenses", [str(each) for each in several], "to differ")
-    if not found:
-        raise refuse("defenses", defenses, "to hold at least one", "Leave them out for the update as it is.")
-    return found
-
-
-def _public(population: Population, public: Dataset | None) -> Dataset | None:
-    """Records that no target is drawn from, else the population: what people are like is no secret."""
-    if public is not None:
-        return public
-    dataset = population.dataset
-    others = sorted(set(range(len(dataset))) - set(population.rows))
-    return dataset.subset(others) if others else dataset
-
-
 def _info(
     experiment: Experiment, subject: str, batch_size: int, options: Mapping[str, object], signature: str | None
 ) -> RunInfo:
@@ -223,12 +213,13 @@ def _info(
     model, data = experiment.sender.fingerprint, hash_of_data(dataset)
     parts = {
         "model": model,
+        "update": _size_of_an_update(experiment),
         "data": data,
         "rows": hash_of_text(repr(experiment.population.rows)),
         "batch_size": batch_size,
         "client": {name: _in_words(value) for name, value in options.items() if value is not None},
         "threat": repr(experiment.threat),
-        "defenses": {label: repr(defense) for label, defense in plan.defenses.items()},
+        "defenses": {label: settings_in_full(defense) for label, defense in plan.defenses.items()},
         "seed": experiment.seed,
         "versions": dict(environment().versions),
     }
@@ -237,6 +228,17 @@ def _info(
     written = ", ".join(f"{name}={value!r}" for name, value in settings.items() if name not in ("model", "data"))
     said = signature or f"rr.audit({subject} {model}, {dataset.name} {data}, {written})"
     return RunInfo.of(parts, subject=subject, data=data, signature=said)
+
+
+def _size_of_an_update(experiment: Experiment) -> str:
+    """The norm of the first update: layers and losses that look alike on paper may compute something else.
+
+    Four digits, since the last ones depend on the number of threads.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # of dropout
+        update = experiment.release_of(experiment.plan.attacks[-1], experiment.plan.updates[0]).value()
+    return f"{sum(float(value.double().square().sum()) for value in update.values()) ** 0.5:.4g}"
 
 
 def _in_words(value: object) -> str:

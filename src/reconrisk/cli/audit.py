@@ -90,32 +90,11 @@ def audit(
 
         written["junit"] = write_junit(result, junit, strict=strict)
     _print(result, written, as_json=as_json)
-    failed = failures(result, strict=strict)
+    failed = result.failures(strict=strict)
     for sentence in failed:
         typer.echo(sentence, err=True)
     if was_interrupted or failed:
         raise typer.Exit(INTERRUPTED if was_interrupted else FAILED)
-
-
-def failures(result: AuditResult, *, strict: bool) -> tuple[str, ...]:
-    """Why an audit does not pass: contradicted bounds, limits that are exceeded, or with ``strict`` not shown."""
-    from reconrisk.audit.audit_result import Standing
-
-    wrong = [
-        f"CONTRADICTION: {each.highest_attack} reaches {line.goal} under {line.defense} with probability "
-        f"{each.highest}, but the bound that covers it is {each.guarantee}: the mechanism does not do what it says, "
-        "or the code is wrong."
-        for line, each in result.contradictions
-    ]
-    bad = (Standing.ABOVE, Standing.NOT_SHOWN) if strict else (Standing.ABOVE,)
-    above = [
-        f"LIMIT: {line.goal} under {line.defense} is reached with probability {line.success}, the limit is "
-        f"{check.limit.at_most:g}: {check.standing.value}."
-        for line in result.lines
-        for check in line.limits
-        if check.standing in bad
-    ]
-    return (*wrong, *above)
 
 
 def _stated(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,125 @@
+"""What people pass to an audit, as what it works with; anything else is refused with what would do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reconrisk.audit.fingerprint import in_words
+from reconrisk.audit.plan import UNDEFENDED
+from reconrisk.audit.population import Population
+from reconrisk.core.defense import Defense
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.threat import Knows, Sees, ThreatModel
+from reconrisk.core.validation import check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.data.load import load_dataset
+from reconrisk.defenses.by_name import defense_of_one_step
+from reconrisk.releases.release import Release
+
+Records: TypeAlias = Dataset | str | Path | tuple[Any, Any]
+Defenses: TypeAlias = Defense | Sequence[Defense | None] | Mapping[str, Defense | None] | None
+
+_FEWEST = 30  # records of which a mean says what people are like, and little of any of them
+_SEEDS = 2**63
+_DATA = "Pass a Dataset, the name of one, a file, or a pair of tensors: records in [0, 1] and labels."
+_DEFENSE = "Pass configured ones such as rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), or None."
+
+
+def checked_subject(subject: Any) -> nn.Module | Release:
+    """A model or a release."""
+    if not isinstance(subject, (nn.Module, Release)):
+        what = f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__
+        raise refuse("subject", what, "to be a torch model or a release", "Pass the model itself, with its weights.")
+    return subject
+
+
+def checked_data(subject: nn.Module | Release, data: Any) -> Dataset:
+    """Records as a data set; those of a release where none are stated."""
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, (str, Path)):
+        return load_dataset(data)
+    if data is None and isinstance(subject, Release):
+        labels = subject.labels if subject.labels.dtype == torch.int64 else subject.labels.float()
+        return Dataset("records of the release", subject.inputs.detach().float(), labels)
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise refuse(
+            "data", None if data is None else type(data).__name__, "to hold the records that are attacked", _DATA
+        )
+    inputs, labels = (_tensor(name, each) for name, each in zip(("records", "labels"), data, strict=True))
+    return Dataset("records", inputs.float(), labels.float() if labels.is_floating_point() else labels.long())
+
+
+def checked_threat(threat: Any, subject: nn.Module | Release) -> ThreatModel:
+    """A threat that sees what is attacked: one update, or what a release that is passed itself stands for."""
+    if not isinstance(threat, ThreatModel):
+        remedy = "Pass rr.ThreatModel(sees='one-update', knows={'defense'}), for instance."
+        raise refuse("threat", threat, "to be a ThreatModel", remedy)
+    seen = (Sees.ONE_UPDATE,) if isinstance(subject, nn.Module) else (Sees.ONE_UPDATE, Sees.FINAL_MODEL)
+    if threat.sees not in seen:
+        remedy = "Trials attack one update: guarantees for more are those of rr.success_upper_bound for the whole run."
+        raise refuse("threat.sees", threat.sees.value, f"to be {' or '.join(each.value for each in seen)}", remedy)
+    return threat
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed that generators take."""
+    if check_whole("seed", seed, minimum=0) >= _SEEDS:
+        raise refuse("seed", seed, "< 2^63")
+    return int(seed)
+
+
+def labelled_defenses(defenses: Any, training: Mechanism | None) -> dict[str, Defense | None]:
+    """Defenses by label; where none was stated, that of one step of the training, else the update as it is."""
+    if defenses is None:
+        step = None if training is None else defense_of_one_step(training)
+        return {UNDEFENDED if step is None else str(step): step}
+    if isinstance(defenses, str):
+        raise refuse("defenses", defenses, "to be defenses", _DEFENSE)
+    several: Sequence[Any] = list(defenses) if isinstance(defenses, Sequence) else [defenses]
+    if isinstance(defenses, Mapping):
+        found = dict(defenses)
+    else:
+        found = {UNDEFENDED if each is None else in_words(each, text=str(each)): each for each in several}
+        if len(found) < len(several):
+            raise refuse("defenses", [str(each) for each in several], "to differ")
+    if not found:
+        raise refuse("defenses", defenses, "to hold at least one", "Leave them out for the update as it is.")
+    for label, defense in found.items():
+        if defense is not None and (inspect.isroutine(defense) or not hasattr(defense, "replay")):
+            raise refuse("defenses", label, "to be defenses", _DEFENSE)
+        if label == UNDEFENDED and defense is not None:
+            raise refuse("defenses", label, "to be the label of None only", "Rename the defense.")
+    return found
+
+
+def public_records(population: Population, public: Dataset | None, threat: ThreatModel) -> Dataset | None:
+    """Records that no target is drawn from; else the population, if there are so many that a mean tells of none.
+
+    A mean over few records, the target among them, is no guess but the target itself.
+    """
+    if public is not None:
+        return public
+    dataset = population.dataset
+    others = sorted(set(range(len(dataset))) - set(population.rows))
+    if others:
+        return dataset.subset(others)
+    groups = [len(dataset)]
+    if Knows.LABELS in threat.knows and dataset.labels is not None:
+        groups = dataset.labels.unique(return_counts=True, dim=0)[1].tolist()
+    return dataset if min(groups) >= _FEWEST else None
+
+
+def _tensor(name: str, values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    if isinstance(values, (np.ndarray, list)):
+        return torch.as_tensor(np.asarray(values))
+    raise refuse(name, type(values).__name__, "to be a tensor or an array", _DATA)
