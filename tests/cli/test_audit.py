@@ -18,7 +18,6 @@ import reconrisk as rr
 from reconrisk.audit.job import Job
 from reconrisk.audit.spec import KEYS
 from reconrisk.cli.app import app
-from reconrisk.cli.audit import failures
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import from_json
 
@@ -314,7 +313,7 @@ def test_failures_are_told_for_every_limit_of_a_result():
     job = rr.load_dataset("digits").subset(range(40))
     result = rr.audit(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)), job, attacks=["analytic"],
                       trials=2, max_risk=["psnr>=20: 1%", "mse<=0.01: 50%", "psnr>=20: 100%"])  # fmt: skip
-    assert [text.partition(" under")[0] for text in failures(result, strict=False)] == [
+    assert [text.partition(" under")[0] for text in result.failures()] == [
         "LIMIT: psnr>=20",
         "LIMIT: mse<=0.01",
     ]
