@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from reconrisk.integrations.fisher_checks import (
     loss_reduction,
 )
 from reconrisk.integrations.fisher_ledger import InformationLedger
-from reconrisk.integrations.fisher_state import merged_state, read_state, split_state, write_state
+from reconrisk.integrations.fisher_state import AccountSettings, merged_state, read_state, split_state, write_state
 from reconrisk.integrations.leakage_summary import LeakageSummary
 from reconrisk.releases.clipped_gradient import ClippedProbes, probe_clipped_gradients
 from reconrisk.releases.clipping import HardClip
@@ -106,6 +105,7 @@ class FisherAccountant:
         self._block = None if records_per_step is None else check_whole("records_per_step", records_per_step)
         self._subsampling, self._delta = checked_subsampling(subsampling, delta)
         self._clip = checked_clip(clip)
+        self._settings = AccountSettings(self._subsampling, self._delta, clip, self._block, self._records)
         device = next(self._live.parameters()).device
         self._rng = torch.Generator(device).manual_seed(0) if rng is None else directions_rng(rng)
         few, targets = few_records(inputs, labels, device)
@@ -197,20 +197,7 @@ class FisherAccountant:
 
     def account(self) -> FisherAccount:
         """Everything known so far, as a value of its own."""
-        if self._ledger is None:
-            raise refuse("steps", 0, ">= 1", "Train first: attach the accountant or call step().")
-        return FisherAccount(
-            traces=self._ledger.totals(),
-            standard_errors=self._ledger.standard_errors(),
-            least=self._ledger.finished.clone(),
-            degrees=self._ledger.degrees,
-            dimension=self._inputs[0].numel(),
-            records=self._records.clone(),
-            phases=tuple(self._phases),
-            overshoot=self._clip(1.0).largest_norm,
-            subsampling=self._subsampling,
-            resolution=float(torch.finfo(self._inputs.dtype).eps),
-        )
+        return self._settings.account(self._ledger, self._phases, self._inputs)
 
     def traces(self) -> Tensor:
         """Estimated trace of the information about each tracked record."""
@@ -257,7 +244,7 @@ class FisherAccountant:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything a resumed account needs, as tensors: fits Opacus's ``checkpoint_dict`` and safetensors."""
-        return merged_state(self._ledger, self._phases, self._probes, self._rng, self._fingerprint())
+        return merged_state(self._ledger, self._phases, self._probes, self._rng, self._fingerprint(), self._settings)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue an account; refuses that of other records or settings, and then stays as it is."""
@@ -347,15 +334,7 @@ class FisherAccountant:
             self._phases.append(phase)
 
     def _fingerprint(self) -> Tensor:
-        """Records and settings in a few numbers: enough to notice a mix-up."""
-        kinds = (self._subsampling, self._delta, self._clip.__name__, self._block)
-        settings = (*kinds, self._records.tolist(), self._inputs.shape, self._labels.dtype)
-        data = zlib.crc32(_bytes(self._labels), zlib.crc32(_bytes(self._inputs)))
-        return torch.tensor([zlib.crc32(repr(settings).encode()), data], dtype=torch.int64)
-
-
-def _bytes(values: Tensor) -> bytes:
-    return values.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()
+        return self._settings.fingerprint(self._inputs, self._labels)
 
 
 def _selected(inputs: Tensor, labels: Tensor, records: Tensor) -> tuple[Tensor, Tensor]:
