@@ -136,6 +136,24 @@ def test_options_take_the_place_of_keys_and_are_relative_to_the_user(work):
     assert sorted(path.name for path in inner.iterdir()) == ["report", "spec.toml"]
 
 
+def test_no_path_of_the_machine_enters_the_report(work):
+    inner = work / "inner"
+    inner.mkdir()
+    (inner / "spec.toml").write_text('model = "logistic"\ndata = "digits"\nattacks = "analytic"\ntrials = 1\n')
+    digits = rr.load_dataset("digits")
+    np.savez("mine.npz", images=digits.inputs[:40].numpy(), labels=digits.labels[:40].numpy())
+    options = ["--data", "mine.npz", "--data-range", "0,1", "--store", "s.db", "--junit", "j.xml"]
+    done = run(inner / "spec.toml", *options, "--out", "mine")
+    assert done.exit_code == 0, done.output
+    for path in ("mine/audit.html", "mine/audit.json", "s.db", "j.xml"):
+        assert str(work).encode() not in Path(path).read_bytes(), path
+    first = stored(work / "mine")
+    assert '"../mine.npz"' in first.signature
+    os.chdir(inner)
+    assert run(*shlex.split(first.signature)[2:], "--out", "again").exit_code == 0
+    assert stored(inner / "again").exposures == first.exposures
+
+
 def test_options_reach_the_audit(work):
     words = ["--knows", "labels", "--knows", "prior", "--controls", "model-parameters", "--batch-size", "2"]
     words += ["--local-steps", "2", "--local-learning-rate", "0.1", "--goal", "ncc>=0.9", "--split", "test"]
@@ -214,7 +232,7 @@ def test_a_fisher_account_of_the_training_is_read(work):
     data = rr.load_dataset("breast_cancer")
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(30, 2))
-    accountant = rr.FisherAccountant(model, data.inputs, data.labels, probes=2)
+    accountant = rr.FisherAccountant(model, data.inputs, data.labels, relative_error=0.5, records=range(40))
     for _ in range(9):
         accountant.step(noise_multiplier=1.5, clip_norm=0.5, sampling_probability=0.2)
     accountant.save("account.safetensors")
@@ -222,9 +240,9 @@ def test_a_fisher_account_of_the_training_is_read(work):
     done = run(*words)
     assert done.exit_code == 0, done.output
     result = stored(work / "audit-report")
-    assert (result.training.leakage.records, result.training.leakage.steps) == (569, 9)
+    assert (result.training.leakage.records, result.training.leakage.steps) == (40, 9)
     assert [item.label for item in result.defenses] == ["clip_and_noise(noise_multiplier=1.5, clip_norm=0.5)"]
-    assert "account   569 records" in done.stdout
+    assert "account   40 records" in done.stdout
     assert "training  " in done.stdout
     with pytest.raises(InvalidInput, match=r"^account: "):
         run("--model", "logistic", "--data", "digits", *QUICK, "--account", "account.safetensors")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import threading
 import time
@@ -111,8 +112,17 @@ def _spec(source: str | None, given: dict[str, Any]) -> AuditSpec:
     for key in ("weights", "data", "account", "out", "store"):  # options are relative to where the user is
         if key in given and Path(found.folder) != Path():
             here = Path(given[key]).expanduser()
-            given[key] = str(here.absolute()) if here.exists() or key in ("out", "store") else given[key]
+            if not here.is_absolute() and (here.exists() or key in ("out", "store")):
+                given[key] = _from_folder(here, found.folder)
     return dataclasses.replace(found, **values_from_mapping(given))
+
+
+def _from_folder(path: Path, folder: str) -> str:
+    """A path as seen from the folder of the spec: where this machine keeps both stays out of the signature."""
+    try:
+        return os.path.relpath(path, folder)
+    except ValueError:  # they are on different drives
+        return str(path.absolute())
 
 
 def _run(spec: AuditSpec, *, to_stderr: bool) -> tuple[AuditResult, bool]:
@@ -156,16 +166,14 @@ def _account(job: Job) -> Any:
     """The Fisher account of the training in a file, if one is stated."""
     if job.spec.account is None:
         return None
-    from reconrisk.integrations.fisher_accountant import FisherAccountant
+    from reconrisk.integrations.fisher_state import read_account
 
     if job.dataset.labels is None:
         raise InvalidInput("account: Expected data with labels.")
     try:
-        accountant = FisherAccountant(job.model, job.dataset.inputs, job.dataset.labels, probes=2)
-        accountant.load(job.spec.path(job.spec.account))
+        return read_account(job.spec.path(job.spec.account), job.dataset.inputs, job.dataset.labels)
     except (InvalidInput, InvalidFile) as error:
         raise InvalidInput(f"account: {error}") from error
-    return accountant.account()
 
 
 def _write(result: AuditResult, folder: Path, *, redact: bool | None) -> dict[str, Path]:
