@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from reconrisk.audit.goals import metrics_for
 from reconrisk.audit.plan import Plan, PlannedAttack, Sender
 from reconrisk.audit.population import population_of
 from reconrisk.audit.trial import TrialKey
-from reconrisk.core.errors import InvalidInput
+from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data.dataset import Dataset
@@ -83,3 +85,62 @@ def test_records_are_those_of_the_update_and_labels_too():
     release = experiment().release_of(experiment().attacks["newton"], (3, 1))
     assert torch.equal(release.inputs, INPUTS[[3, 1]])
     assert release.labels.tolist() == [1, 1]
+
+
+class Raising:
+    """An attack that raises something of no kind in particular, where told to."""
+
+    def __init__(self, *, error):
+        self.error, self.needs = error, rr.attacks.constant_guess().needs
+
+    def __call__(self, observation, *, rng):
+        raise self.error
+
+    def __repr__(self):
+        return "Raising()"
+
+
+def with_raising(error, *, chosen):
+    run = experiment()
+    attacks = (PlannedAttack("raising", Raising(error=error), False, chosen, 1), *run.plan.attacks)
+    return replace(run, plan=replace(run.plan, attacks=attacks))
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (RuntimeError("matrix is singular.\nmore"), "RuntimeError: matrix is singular"),
+        (ZeroDivisionError(), "ZeroDivisionError"),
+    ],
+)
+def test_an_attack_that_raises_has_failed_in_that_trial(chosen, error, cause):
+    trial, estimates = with_raising(error, chosen=chosen).trial(TrialKey("none", "raising", 0))
+    assert trial.account.status.ending is Ending.DIVERGED
+    assert trial.account.status.cause == cause
+    assert trial.account.status.is_failure
+    assert estimates.isnan().all()
+    assert trial.values("mse") == (float("inf"),)
+
+
+def test_ctrl_c_within_an_attack_is_no_failure_of_it():
+    with pytest.raises(KeyboardInterrupt):
+        with_raising(KeyboardInterrupt(), chosen=False).trial(TrialKey("none", "raising", 0))
+
+
+def test_a_missing_package_is_told_like_a_refusal():
+    error = MissingExtra("x", "y", "It")
+    key = TrialKey("none", "raising", 0)
+    assert with_raising(error, chosen=False).trial(key)[0].account.status.ending is Ending.NOT_APPLICABLE
+    with pytest.raises(MissingExtra):
+        with_raising(error, chosen=True).trial(key)
+
+
+def test_a_model_that_raises_is_refused_with_what_it_said():
+    def broken(inputs, labels):
+        raise RuntimeError("shapes cannot be multiplied")
+
+    run = replace(experiment(), sender=Sender(ForwardRelease(broken, INPUTS, DATA.labels)))
+    words = r"^Expected an update of the records \(0,\) under noise, got RuntimeError: shapes cannot be multiplied\."
+    with pytest.raises(InvalidInput, match=words):
+        run.trial(TrialKey("noise", "newton", 0))

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import reconrisk as rr
 from reconrisk.audit.job import Job
 from reconrisk.audit.spec import KEYS
+from reconrisk.cli import main
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import from_json
@@ -283,6 +284,18 @@ def test_wrong_use_ends_with_code_two_and_one_sentence(work):
     )
     assert done.returncode == 2
     assert done.stderr.strip() == "reconrisk: modl: Expected a known key. Did you mean model?"
+
+
+def test_the_unexpected_ends_with_a_code_of_its_own(monkeypatch, capsys):
+    def surprised(*_, **__):
+        raise RuntimeError("the disk is on fire")
+
+    monkeypatch.setattr("reconrisk.audit.job.job_from_spec", surprised)
+    monkeypatch.setattr(sys, "argv", ["reconrisk", "audit", "--model", "logistic", "--data", "digits"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 3
+    assert capsys.readouterr().err.endswith("reconrisk: unexpected RuntimeError: the disk is on fire\n")
 
 
 def test_ctrl_c_keeps_what_is_done_and_ends_with_130(work):

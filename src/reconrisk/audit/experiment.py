@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,7 +16,7 @@ from reconrisk.audit.client import Client
 from reconrisk.audit.plan import Plan, PlannedAttack, Sender
 from reconrisk.audit.population import Population
 from reconrisk.audit.trial import Trial, TrialKey, TrialScores
-from reconrisk.core.errors import InvalidInput
+from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
@@ -25,6 +27,7 @@ from reconrisk.releases.observe import observe
 from reconrisk.releases.release import Release
 
 _SEEDS = 2**63
+_REFUSALS = (InvalidInput, InvalidFile, MissingExtra)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +45,20 @@ class Experiment:
         """One attack on one update, and its estimates in the order of the records.
 
         Guarantee: the same for the same key, whatever was run before; attacks on one draw under one defense meet the
-        same noise. An attack of a portfolio that refuses the update is told from one that fails.
+        same noise. An attack of a portfolio that refuses the update is told from one that fails; one that raises has
+        failed in this trial. A model or defense that raises is refused with what it said.
         """
         planned, rows = self.attacks[key.attack], self.plan.updates[key.draw]
-        release = self.release_of(planned, rows)
-        defense = self.plan.defenses[key.defense]
         noise, search = (self._rng(kind, key) for kind in ("noise", "search"))
-        data_range = self.population.dataset.data_range
-        observation = observe(
-            release, defense=defense, threat=self.threat_of(planned), data_range=data_range, rng=noise
-        )
+        with _refused(f"an update of the records {rows} under {key.defense}"):
+            release = self.release_of(planned, rows)
+            observation = observe(
+                release,
+                defense=self.plan.defenses[key.defense],
+                threat=self.threat_of(planned),
+                data_range=self.population.dataset.data_range,
+                rng=noise,
+            )
         reconstruction = self._attacked(planned, observation, search)
         scores = score(reconstruction, release.inputs, self.metrics)
         order = scores.matched.clamp_min(0)
@@ -97,18 +104,21 @@ class Experiment:
         return self._clients[planned.label].release(batch.inputs, labels)
 
     def _attacked(self, planned: PlannedAttack, observation: Observation, rng: torch.Generator) -> Reconstruction:
+        begun = time.monotonic()
         try:
             found = planned.attack(observation, rng=rng)
             if len(found.estimates) > observation.batch_size:  # matching would choose the best of many guesses
                 remedy = f"{planned.label} must choose among its estimates itself."
                 raise refuse("estimates", len(found.estimates), f"<= {observation.batch_size}, the records", remedy)
             return found
-        except InvalidInput as error:
+        except _REFUSALS as error:
             if planned.was_chosen:
                 raise
-            cause = str(error).rstrip(".")
-        status = Status(Ending.NOT_APPLICABLE, cause, "Choose another attack")
-        account = Account(repr(planned.attack), status, (float("inf"),) * observation.batch_size, Cost(0.0, 0))
+            status = Status(Ending.NOT_APPLICABLE, str(error).rstrip("."), "Choose another attack")
+        except Exception as error:  # of whatever kind: one trial that fails must not lose the others
+            status = Status(Ending.DIVERGED, _said(error), "Change its settings or choose another attack")
+        cost = Cost(time.monotonic() - begun, 0)
+        account = Account(repr(planned.attack), status, (float("inf"),) * observation.batch_size, cost)
         shape = (observation.batch_size, *observation.input_shape)
         return Reconstruction(torch.full(shape, float("nan")), account)
 
@@ -123,6 +133,24 @@ class Experiment:
         parts = (self.seed, kind, key.draw, key.defense, key.attack if kind == "search" else "")
         digest = hashlib.sha256(repr(parts).encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") % _SEEDS)
+
+
+@contextmanager
+def _refused(what: str) -> Iterator[None]:
+    """Say to the user what code of theirs raised; words about their input and Ctrl-C pass."""
+    try:
+        yield
+    except _REFUSALS:
+        raise
+    except Exception as error:  # a model, loss or defense may raise anything
+        remedy = "The model, its loss or the defense raised this."
+        raise InvalidInput(f"Expected {what}, got {_said(error)}. {remedy}") from error
+
+
+def _said(error: Exception) -> str:
+    """The kind of an error and the first line of its message."""
+    first = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _distance(release: Release, observation: Observation) -> float:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 
 USAGE_ERROR = 2
+UNEXPECTED_ERROR = 3
 
 
 def main() -> None:
-    """Run ``reconrisk``: wrong input ends with a sentence and exit code 2, Ctrl-C with 130, both without traceback."""
+    """Run ``reconrisk``: wrong input ends with a sentence and exit code 2, Ctrl-C with 130, both without traceback.
+
+    Anything unexpected ends with its traceback and 3: a gate must not take it for a risk above its limit, which is 1.
+    """
     from reconrisk.cli.app import app  # typer is not needed to import the package
 
     try:
@@ -18,3 +23,7 @@ def main() -> None:
     except (InvalidInput, InvalidFile, MissingExtra, OSError) as error:
         sys.stderr.write(f"reconrisk: {error}\n")
         sys.exit(USAGE_ERROR)
+    except Exception as error:  # whatever nobody thought of
+        traceback.print_exc(file=sys.stderr)
+        sys.stderr.write(f"reconrisk: unexpected {type(error).__name__}: {error}\n")
+        sys.exit(UNEXPECTED_ERROR)
