@@ -358,8 +358,8 @@ def test_without_time_a_limit_is_not_kept():
         ({"data": ("a", "b")}, "records='str' to be a tensor or an array"),
         ({"goals": rr.psnr(20), "attacks": []}, "Expected an attack that"),
         ({"goals": "psnr>20"}, "Expected goal='psnr>20'"),
-        ({"defenses": "none"}, "defenses='none' to be defenses"),
-        ({"defenses": ["prune_smallest"]}, "defenses='prune_smallest' to be defenses"),
+        ({"defenses": "prune_smallest"}, "Expected share for prune_smallest"),
+        ({"defenses": ["prune_smalest(share=0.5)"]}, "Did you mean prune_smallest"),
         ({"defenses": [rr.defenses.prune_smallest]}, "to be defenses"),
         ({"defenses": {"none": NOISE}}, "to be the label of None only"),
         ({"seed": 2**63}, "< 2\\^63"),
@@ -394,3 +394,23 @@ def test_no_value_of_a_record_enters_the_result_by_the_words_of_an_attack():
     written = rr.to_json(result)
     assert f"{float(INPUTS[0, 0]):.4f}" in repr(Remembers(INPUTS))
     assert not any(f"{value:.4f}" in written for value in INPUTS.flatten().tolist())
+
+
+def test_defenses_and_attacks_can_be_written():
+    result = audit(nn.Linear(3, 2), DATA, attacks=["analytic(estimate=ratio)", "inverting_gradients(steps=2)"],
+                   defenses=["none", "prune_smallest(share=0.5)"], trials=1)  # fmt: skip
+    assert [defense.label for defense in result.defenses] == ["none", "prune_smallest(share=0.5)"]
+    assert [attack.label for attack in result.attacks][:2] == [
+        "analytic(estimate=ratio)",
+        "inverting_gradients(steps=2)",
+    ]
+
+
+def test_the_signature_repeats_the_trials():
+    model = nn.Linear(3, 2)
+    result = audit(model, DATA, attacks=["analytic"], defenses=["none", "gaussian_noise(std=0.5)"], trials=3, seed=5)
+    again = eval(  # noqa: S307  # its own words
+        result.signature.partition("  #")[0], {"rr": rr, "model": model, "data": DATA}
+    )
+    assert again.run == result.run
+    assert outcome(again) == outcome(result)

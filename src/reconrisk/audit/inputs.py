@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reconrisk.audit.choice import Choice
 from reconrisk.audit.fingerprint import in_words
 from reconrisk.audit.plan import UNDEFENDED
 from reconrisk.audit.population import Population
@@ -20,16 +21,18 @@ from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
-from reconrisk.defenses.by_name import defense_of_one_step
+from reconrisk.defenses.by_name import defense_by_name, defense_of_one_step
 from reconrisk.releases.release import Release
 
 Records: TypeAlias = Dataset | str | Path | tuple[Any, Any]
-Defenses: TypeAlias = Defense | Sequence[Defense | None] | Mapping[str, Defense | None] | None
+Defenses: TypeAlias = Defense | str | Sequence[Defense | str | None] | Mapping[str, Defense | None] | None
 
 _FEWEST = 30  # records of which a mean says what people are like, and little of any of them
 _SEEDS = 2**63
 _DATA = "Pass a Dataset, the name of one, a file, or a pair of tensors: records in [0, 1] and labels."
-_DEFENSE = "Pass configured ones such as rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), or None."
+_DEFENSE = (
+    "Pass configured ones such as rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), or None, or 'none'."
+)
 
 
 def checked_subject(subject: Any) -> nn.Module | Release:
@@ -81,9 +84,8 @@ def labelled_defenses(defenses: Any, training: Mechanism | None) -> dict[str, De
     if defenses is None:
         step = None if training is None else defense_of_one_step(training)
         return {UNDEFENDED if step is None else str(step): step}
-    if isinstance(defenses, str):
-        raise refuse("defenses", defenses, "to be defenses", _DEFENSE)
-    several: Sequence[Any] = list(defenses) if isinstance(defenses, Sequence) else [defenses]
+    listed = isinstance(defenses, Sequence) and not isinstance(defenses, str)
+    several = [_defense(each) for each in (defenses if listed else [defenses])]
     if isinstance(defenses, Mapping):
         found = dict(defenses)
     else:
@@ -98,6 +100,14 @@ def labelled_defenses(defenses: Any, training: Mechanism | None) -> dict[str, De
         if label == UNDEFENDED and defense is not None:
             raise refuse("defenses", label, "to be the label of None only", "Rename the defense.")
     return found
+
+
+def _defense(choice: Any) -> Any:
+    """A defense as it is, or the one that a text such as ``prune_smallest(share=0.9)`` states."""
+    if not isinstance(choice, str):
+        return choice
+    stated = Choice.read("defenses", choice)
+    return None if stated == Choice(UNDEFENDED) else defense_by_name(stated.name, **dict(stated.settings))
 
 
 def public_records(population: Population, public: Dataset | None, threat: ThreatModel) -> Dataset | None:

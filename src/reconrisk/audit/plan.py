@@ -10,8 +10,9 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from reconrisk.attacks.by_name import BASELINES, PORTFOLIOS, Listed, is_stated_attack
+from reconrisk.attacks.by_name import BASELINES, PORTFOLIOS, Listed, is_stated_attack, settings_from_text
 from reconrisk.audit.beliefs import Beliefs, attack_with_beliefs, name_of
+from reconrisk.audit.choice import Choice
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.fingerprint import hash_of_model, hash_of_tensors, settings_in_full
 from reconrisk.audit.population import Population
@@ -176,8 +177,11 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs) -> Plan
         attack, believed = attack_with_beliefs(name, dict(settings), beliefs)
         label = _label(name, settings)
     elif isinstance(choice, str):
-        attack, believed = attack_with_beliefs(choice, {}, beliefs)
-        label = choice
+        stated = Choice.read("attacks", choice)
+        words = [f"{key}={value}" for key, value in stated.settings if isinstance(value, str)]
+        read = {**dict(stated.settings), **settings_from_text(stated.name, words)}
+        attack, believed = attack_with_beliefs(stated.name, read, beliefs)
+        label = _label(stated.name, dict(stated.settings))
     else:
         attack, believed, label = choice, frozenset(), name_of(choice)
     needed = attack.needs.knowing(*believed)

@@ -131,7 +131,8 @@ def audit(
     first = experiment.release_of(plan.attacks[0], plan.updates[0])
     experiment = replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds_of_an_evaluation(first)))
     stated_too = {**options, "public": None if public is None else hash_of_data(public)}
-    info = _info(experiment, name or type(subject).__name__, batch_size, stated_too, signature)
+    portfolio = attacks if isinstance(attacks, str) else None
+    info = _info(experiment, name or type(subject).__name__, batch_size, stated_too, portfolio, signature)
     conclusion = Conclusion(experiment, info, stated, limits, confidence, tuple(guarantees), training, account)
     with Store.open(store) as opened:
         opened.begin(info)
@@ -206,7 +207,12 @@ def _is_hopeless(key: TrialKey, done: Mapping[TrialKey, Trial]) -> bool:
 
 
 def _info(
-    experiment: Experiment, subject: str, batch_size: int, options: Mapping[str, object], signature: str | None
+    experiment: Experiment,
+    subject: str,
+    batch_size: int,
+    options: Mapping[str, object],
+    portfolio: str | None,
+    signature: str | None,
 ) -> RunInfo:
     """What a run is told from others by: all that its trials depend on but attacks, which trials name themselves."""
     plan, dataset = experiment.plan, experiment.population.dataset
@@ -223,11 +229,30 @@ def _info(
         "seed": experiment.seed,
         "versions": dict(environment().versions),
     }
-    stated = {"attacks": [planned.label for planned in plan.attacks if not planned.is_baseline]}
-    settings: dict[str, object] = {**stated, "trials": len(plan.updates), **parts}
-    written = ", ".join(f"{name}={value!r}" for name, value in settings.items() if name not in ("model", "data"))
-    said = signature or f"rr.audit({subject} {model}, {dataset.name} {data}, {written})"
+    call = _call(experiment, batch_size, options, portfolio)
+    said = signature or f"{call}  # {subject} {model}, {dataset.name} {data}"
     return RunInfo.of(parts, subject=subject, data=data, signature=said)
+
+
+def _call(experiment: Experiment, batch_size: int, options: Mapping[str, object], portfolio: str | None) -> str:
+    """The call that makes the same trials of the same model and data; what was configured in Python is named only."""
+    plan, threat = experiment.plan, experiment.threat
+    powers = {"sees": threat.sees.value, "knows": _sorted(threat.knows), "controls": _sorted(threat.controls)}
+    stated: dict[str, object] = {
+        "defenses": list(plan.defenses),
+        "attacks": portfolio or [planned.label for planned in plan.attacks if not planned.is_baseline],
+        "trials": len(plan.updates),
+        "batch_size": batch_size,
+        "seed": experiment.seed,
+        **{name: _in_words(value) for name, value in options.items() if value is not None},
+    }
+    written = ", ".join(f"{name}={value!r}" for name, value in stated.items())
+    adversary = ", ".join(f"{name}={value!r}" for name, value in powers.items())
+    return f"rr.audit(model, data, threat=rr.ThreatModel({adversary}), {written})"
+
+
+def _sorted(powers: frozenset[Any]) -> list[str]:
+    return sorted(str(power.value) for power in powers)
 
 
 def _size_of_an_update(experiment: Experiment) -> str:

@@ -57,7 +57,7 @@ class NoisyRelease:
     def __str__(self) -> str:
         """The call that configures it."""
         if self.clip_norm is None:
-            return f"gaussian_noise({self.std:g})"
+            return f"gaussian_noise(std={self.std:g})"
         return f"clip_and_noise(noise_multiplier={self.std / self.clip_norm:g}, clip_norm={self.clip_norm:g})"
 
 

@@ -47,7 +47,7 @@ class Pruning:
 
     def __str__(self) -> str:
         """The call that configures it."""
-        return f"prune_smallest({self.share:g})"
+        return f"prune_smallest(share={self.share:g})"
 
 
 def prune_smallest(share: float) -> Pruning:
