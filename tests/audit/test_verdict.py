@@ -50,3 +50,19 @@ def test_the_bound_of_a_line_is_the_smallest_that_was_compared(result):
 
 def test_what_was_not_run_is_said():
     assert percent(Estimate(0.0, 0.0, 1.0, 0.95, 0, "nothing was run")) == "not run"
+
+
+def test_the_table_ends_with_every_guarantee_once_compared_or_why_not(result):
+    text = table_of(result)
+    comparisons = [each for line in result.lines for each in line.comparisons]
+    assert any(each.is_compared for each in comparisons)
+    assert any(not each.is_compared for each in comparisons)
+    for each in comparisons:
+        (said,) = [row for row in text.splitlines() if f": {each.guarantee}; " in row]
+        assert each.guarantee.scope.value in said
+        if each.is_compared:
+            assert f"compared, tightness {each.tightness:.2g}" in said
+        else:
+            assert f"not compared: {each.why}" in said
+    first = next(line for line in result.lines if line.comparisons)
+    assert f"\n{first.goal} under {first.defense}: " in text.replace(", mse<=0.1", "")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reconrisk.core.guarantee import Estimate
+from reconrisk.core.guarantee import Estimate, Guarantee
 from reconrisk.core.rounding import rounded_down, rounded_up
 
 if TYPE_CHECKING:
-    from reconrisk.audit.audit_result import AuditLine, AuditResult
+    from reconrisk.audit.audit_result import AuditLine, AuditResult, Comparison
 
 
 def sentence_of(result: AuditResult) -> str:
@@ -30,18 +30,43 @@ def sentence_of(result: AuditResult) -> str:
 
 
 def table_of(result: AuditResult) -> str:
-    """One line for each goal and defense, then the guarantees that were compared, then what was left out."""
+    """One line for each goal and defense, then one for each guarantee, compared or why not, then what was left out."""
     rows = [
         ("goal", "defense", "success", "best attack", "guess", "bound", "worst record", "verdict"),
         *(_row(line) for line in result.lines),
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += _guarantees(result)
     missing = result.planned - result.done
     if missing:
         lines.append(f"{missing} of {result.planned} trials were not run. Repeat with a store to go on.")
     lines += [f"{attack.label}: {attack.remark}" for attack in result.attacks if attack.remark]
     return "\n".join([*lines, "", result.sentence()])
+
+
+def _guarantees(result: AuditResult) -> list[str]:
+    """Each distinct guarantee once: for what it holds, and how it stands to the attacks."""
+    found: dict[Guarantee, list[tuple[AuditLine, Comparison]]] = {}
+    for line in result.lines:
+        for each in line.comparisons:
+            found.setdefault(each.guarantee, []).append((line, each))
+    return [f"{_where(where)}: {guarantee}; {_use(where)}" for guarantee, where in found.items()]
+
+
+def _where(where: list[tuple[AuditLine, Comparison]]) -> str:
+    goals, defenses = (
+        dict.fromkeys(map(str, each)) for each in zip(*((a.goal, a.defense) for a, _ in where), strict=True)
+    )
+    return f"{', '.join(goals)} {' and '.join(map(_under, defenses))}"
+
+
+def _use(where: list[tuple[AuditLine, Comparison]]) -> str:
+    compared = [each for _, each in where if each.is_compared]
+    if not compared:
+        return f"not compared: {where[0][1].why}"
+    known = [each.tightness for each in compared if each.tightness is not None]
+    return f"compared, tightness {max(known):.2g}" if known else "compared"
 
 
 def percent(estimate: Estimate) -> str:
