@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from reconrisk.audit.comparison import compare_results
 from tests.reports.audit_example import example_result
 from tests.reports.test_audit_report import HOSTILE, Outline
 
@@ -22,4 +25,30 @@ def test_one_row_for_each_goal_and_defense_with_a_mark():
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_becomes_no_markup(name: str):
     plain, hostile = (Outline(example_result(name=each)._repr_html_()) for each in ("x", name))
+    assert hostile.skeleton == plain.skeleton
+
+
+def compared(name: str = ""):
+    """What changed where nothing is rebuilt any more, and the seed differs."""
+    before = example_result(name=name)
+    nothing = replace(before.lines[0].success, value=0.0, low=0.0, high=0.1)
+    after = replace(before, seed=8, lines=tuple(replace(line, success=nothing) for line in before.lines[1:]))
+    return compare_results(before, after)
+
+
+def test_two_rows_for_each_line_of_a_comparison_with_what_changed():
+    comparison = compared()
+    page = Outline(comparison._repr_html_())
+    assert page.open == []
+    assert len(page.all("tr")) == 1 + 2 * len(comparison.lines)
+    assert len(page.all("svg")) == 2 * len(comparison.lines)
+    words = " ".join(page.words)
+    for each in ("90% [75, 98]", "0% [0, 10", "before", "after", "less is rebuilt (p = ", "seed: 7 -> 8", "≤ 30%"):
+        assert each in words, each
+    assert f"only before: {comparison.only_before[0]}" in words
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_in_a_comparison_becomes_no_markup(name: str):
+    plain, hostile = (Outline(compared(each)._repr_html_()) for each in ("x", name))
     assert hostile.skeleton == plain.skeleton

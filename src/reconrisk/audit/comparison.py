@@ -101,6 +101,12 @@ class AuditComparison:
         parts += [f"only after: {text}" for text in self.only_after]
         return "\n".join([*parts, "", self.sentence()])
 
+    def _repr_html_(self) -> str:
+        """The table with marks that notebooks show."""
+        from reconrisk.audit.notebook import comparison_html
+
+        return comparison_html(self)
+
 
 def compare_results(before: AuditResult, after: AuditResult) -> AuditComparison:
     r"""What changed from one audit to another.

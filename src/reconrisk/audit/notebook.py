@@ -1,7 +1,8 @@
-"""The result of an audit as a small table with marks, for notebooks."""
+"""The result of an audit as a small table with marks, and what changed between two, for notebooks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,11 @@ from reconrisk.core.rounding import rounded_up
 
 if TYPE_CHECKING:
     from reconrisk.audit.audit_result import AuditLine, AuditResult
+    from reconrisk.audit.comparison import AuditComparison, LineChange
 
 _WIDTH = 160
 _COLUMNS = ("goal", "defense", "rebuilt", "", "best attack", "guess", "bound", "verdict")
+_CHANGES = ("goal", "defense", "", "rebuilt", "", "best attack", "bound", "change")
 _KEY = "Dot and line: best attack with interval; diamond: guess without the update; bar: bound on any attack covered."
 
 
@@ -21,31 +24,52 @@ def notebook_html(result: AuditResult) -> str:
 
     Guarantee: no record is shown, and no name becomes markup.
     """
-    head = "".join(f'<th scope="col" style="text-align:left">{escape(name)}</th>' for name in _COLUMNS)
-    body = "".join(_row(line) for line in result.lines)
     missing = result.planned - result.done
     note = f" {missing} of {result.planned} trials were not run." if missing else ""
-    return (
-        f"<div><p>{escape(result.sentence())}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        f"<p><small>{escape(_KEY + note)}</small></p></div>"
-    )
+    rows = [_row(line) for line in result.lines]
+    return f"<div>{_table(result.sentence(), _COLUMNS, rows)}<p><small>{escape(_KEY + note)}</small></p></div>"
+
+
+def comparison_html(comparison: AuditComparison) -> str:
+    """The sentence, two rows for each goal and defense that both audits have, and the settings that differ.
+
+    Guarantee: no record is shown, and no name becomes markup.
+    """
+    rows = [row for line in comparison.lines for row in _change_rows(line)]
+    notes = [str(setting) for setting in comparison.settings] or ["no setting differs"]
+    notes += [f"only before: {text}" for text in comparison.only_before]
+    notes += [f"only after: {text}" for text in comparison.only_after]
+    listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<div>{_table(comparison.sentence(), _CHANGES, rows)}<ul>{listed}</ul></div>"
+
+
+def _table(sentence: str, columns: tuple[str, ...], rows: list[str]) -> str:
+    head = "".join(f'<th scope="col" style="text-align:left">{escape(name)}</th>' for name in columns)
+    return f"<p>{escape(sentence)}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _cells(*cells: str) -> str:
+    """A row of what is markup already."""
+    return "<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells) + "</tr>"
+
+
+def _change_rows(line: LineChange) -> Iterator[str]:
+    chance = "" if line.p_value is None else f" (p = {line.p_value:.2g})"
+    for when, each, said in (("before", line.before, ""), ("after", line.after, f"{line.change.value}{chance}")):
+        words = (str(each.goal), each.defense, when, percent(each.success))
+        rest = (each.best_attack or "none", _bound(each), said)
+        yield _cells(*map(escape, words), _mark(each), *map(escape, rest))
+
+
+def _bound(line: AuditLine) -> str:
+    return "none" if line.bound is None else f"≤ {rounded_up(100 * line.bound.value)}%"
 
 
 def _row(line: AuditLine) -> str:
-    bound = line.bound
     standing = "".join(f"; {check.standing.value}" for check in line.limits)
-    cells = [
-        str(line.goal),
-        line.defense,
-        percent(line.success),
-        None,
-        line.best_attack or "none",
-        percent(line.baseline),
-        "none" if bound is None else f"≤ {rounded_up(100 * bound.value)}%",
-        f"{line.verdict.value}{standing}",
-    ]
-    written = (_mark(line) if cell is None else escape(cell) for cell in cells)
-    return "<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in written) + "</tr>"
+    words = (str(line.goal), line.defense, percent(line.success))
+    rest = (line.best_attack or "none", percent(line.baseline), _bound(line), f"{line.verdict.value}{standing}")
+    return _cells(*map(escape, words), _mark(line), *map(escape, rest))
 
 
 def _mark(line: AuditLine) -> str:
