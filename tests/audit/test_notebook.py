@@ -32,8 +32,10 @@ def compared(name: str = ""):
     """What changed where nothing is rebuilt any more, and the seed differs."""
     before = example_result(name=name)
     nothing = replace(before.lines[0].success, value=0.0, low=0.0, high=0.1)
-    after = replace(before, seed=8, lines=tuple(replace(line, success=nothing) for line in before.lines[1:]))
-    return compare_results(before, after)
+    kept = (before.lines[0], *before.lines[2:])
+    lines = tuple(replace(line, success=nothing) for line in kept)
+    subject = replace(before.subject, model=f"Other{name}")
+    return compare_results(before, replace(before, seed=8, lines=lines, subject=subject))
 
 
 def test_two_rows_for_each_line_of_a_comparison_with_what_changed():

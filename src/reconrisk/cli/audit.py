@@ -68,6 +68,7 @@ def audit(
     """Attack the updates of a model under every defense; put what is rebuilt beside what could be, and judge limits.
 
     Exit code 0: within every limit. 1: a risk is above its limit, or an attack beats a bound that covers it. 2: usage.
+    3: an unexpected error.
     """
     given: dict[str, Any] = {"model": model, "weights": weights, "data": data, "split": split, "label": label}
     given |= {"data_range": data_range, "records": records, "batch_size": batch_size, "local_steps": local_steps}
