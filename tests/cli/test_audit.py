@@ -79,7 +79,7 @@ def test_a_risk_above_its_limit_ends_with_one_and_both_numbers(work):
     done = on_digits("--max-risk", "psnr>=20: 1%")
     assert done.exit_code == 1
     assert "LIMIT: psnr>=20 under none is reached with probability 1 [" in done.stderr
-    assert "the limit is 0.01: above the limit" in done.stderr
+    assert "the limit is psnr>=20: 1%: above the limit" in done.stderr
     assert "above the limit" in done.stdout
     assert on_digits("--max-risk", "psnr>=20: 100%").exit_code == 0
 
