@@ -1,6 +1,7 @@
 """The audit as a whole: the same trials whatever else is asked, kept in the store, within the budget."""
 
 import json
+import re
 import time
 from dataclasses import dataclass, replace
 
@@ -391,7 +392,8 @@ class Remembers:
 
 def test_no_value_of_a_record_enters_the_result_by_the_words_of_an_attack():
     result = run(Remembers(INPUTS))
-    written = rr.to_json(result)
+    written = " ".join(re.findall(r'"(?:[^"\\]|\\.)*"', rr.to_json(result)))  # seconds may be like a record by chance
+    assert "Remembers" in written
     assert f"{float(INPUTS[0, 0]):.4f}" in repr(Remembers(INPUTS))
     assert not any(f"{value:.4f}" in written for value in INPUTS.flatten().tolist())
 
