@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from reconrisk.audit.population import population_of
 from reconrisk.audit.trial import TrialKey
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.reconstruction import Ending
-from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import ForwardRelease
 
@@ -144,3 +144,35 @@ def test_a_model_that_raises_is_refused_with_what_it_said():
     words = r"^Expected an update of the records \(0,\) under noise, got RuntimeError: shapes cannot be multiplied\."
     with pytest.raises(InvalidInput, match=words):
         run.trial(TrialKey("noise", "newton", 0))
+
+
+@dataclass
+class Fragile:
+    """An attack that rebuilds, but raises at its second update; it prints the records it has."""
+
+    records: torch.Tensor
+    calls: int = 0
+    needs: ThreatModel = field(default_factory=lambda: rr.attacks.constant_guess().needs)
+
+    def __call__(self, observation, *, rng):
+        self.calls += 1
+        if self.calls == 2:
+            raise RuntimeError("matrix is singular")
+        return rr.attacks.constant_guess()(observation, rng=rng)
+
+
+def test_one_failing_trial_does_not_lose_the_audit():
+    result = rr.audit(RELEASE, DATA, attacks=[Fragile(INPUTS)], threat=THREAT, trials=4, budget=None)
+    (fragile,) = [each for each in result.attacks if not each.is_baseline]
+    assert result.is_complete
+    assert (fragile.done, fragile.failed) == (4, 1)
+    assert "diverged: RuntimeError: matrix is singular" in fragile.remark
+
+
+def test_no_record_enters_the_account_of_a_trial_that_failed():
+    attack, run = Fragile(INPUTS, calls=1), experiment()
+    attacks = (PlannedAttack("fragile", attack, False, True, 1), *run.plan.attacks)
+    trial, _ = replace(run, plan=replace(run.plan, attacks=attacks)).trial(TrialKey("none", "fragile", 0))
+    assert f"{float(INPUTS[0, 0]):.4f}" in repr(attack)
+    assert f"{float(INPUTS[0, 0]):.4f}" not in trial.account.attack
+    assert "Fragile" in trial.account.attack

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.audit.client import Client
+from reconrisk.audit.fingerprint import in_words
 from reconrisk.audit.plan import Plan, PlannedAttack, Sender
 from reconrisk.audit.population import Population
 from reconrisk.audit.trial import Trial, TrialKey, TrialScores
@@ -118,7 +119,7 @@ class Experiment:
         except Exception as error:  # of whatever kind: one trial that fails must not lose the others
             status = Status(Ending.DIVERGED, _said(error), "Change its settings or choose another attack")
         cost = Cost(time.monotonic() - begun, 0)
-        account = Account(repr(planned.attack), status, (float("inf"),) * observation.batch_size, cost)
+        account = Account(in_words(planned.attack), status, (float("inf"),) * observation.batch_size, cost)
         shape = (observation.batch_size, *observation.input_shape)
         return Reconstruction(torch.full(shape, float("nan")), account)
 
