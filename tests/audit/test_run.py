@@ -416,3 +416,11 @@ def test_the_signature_repeats_the_trials():
     )
     assert again.run == result.run
     assert outcome(again) == outcome(result)
+
+
+def test_a_release_that_raises_is_refused_before_anything_runs():
+    def broken(inputs, labels):
+        raise RuntimeError("no such layer")
+
+    with pytest.raises(InvalidInput, match="got RuntimeError: no such layer"):
+        audit(ForwardRelease(broken, INPUTS, DATA.labels), DATA, attacks=[Reader()], trials=1)

@@ -51,7 +51,7 @@ class Experiment:
         """
         planned, rows = self.attacks[key.attack], self.plan.updates[key.draw]
         noise, search = (self._rng(kind, key) for kind in ("noise", "search"))
-        with _refused(f"an update of the records {rows} under {key.defense}"):
+        with refused_if_raised(f"an update of the records {rows} under {key.defense}"):
             release = self.release_of(planned, rows)
             observation = observe(
                 release,
@@ -137,7 +137,7 @@ class Experiment:
 
 
 @contextmanager
-def _refused(what: str) -> Iterator[None]:
+def refused_if_raised(what: str) -> Iterator[None]:
     """Say to the user what code of theirs raised; words about their input and Ctrl-C pass."""
     try:
         yield

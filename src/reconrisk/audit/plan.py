@@ -199,8 +199,8 @@ def _label(name: str, settings: Mapping[str, object]) -> str:
 
 
 def _written(value: object) -> str:
-    """A setting in words: an attack by its label."""
-    return _label(*value) if is_stated_attack(value) else str(value)
+    """A setting in words: an attack by its name."""
+    return value[0] if is_stated_attack(value) else str(value)
 
 
 def _guess(name: str, beliefs: Beliefs) -> PlannedAttack | None:

@@ -16,7 +16,7 @@ from reconrisk.audit.audit_result import AuditResult
 from reconrisk.audit.beliefs import Beliefs
 from reconrisk.audit.conclusion import Conclusion, ContradictedBound
 from reconrisk.audit.deadline import Deadline, seconds_from_budget
-from reconrisk.audit.experiment import Experiment
+from reconrisk.audit.experiment import Experiment, refused_if_raised
 from reconrisk.audit.fingerprint import environment, hash_of_data, settings_in_full
 from reconrisk.audit.goals import checked_goals, checked_limits, metrics_for
 from reconrisk.audit.guarantees import StatedGuarantee
@@ -128,8 +128,9 @@ def audit(
     count = check_whole("trials", trials) if trials is not None else DEFAULT_TRIALS.get(str(attacks), 16)
     plan = Plan(planned_attacks(attacks, threat, beliefs), defended, population.updates(count, batch_size, rng), 0.0)
     experiment = Experiment(plan, sender, population, threat, metrics_for(dataset), seed)
-    first = experiment.release_of(plan.attacks[0], plan.updates[0])
-    experiment = replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds_of_an_evaluation(first)))
+    with refused_if_raised("a model or release that can be differentiated by the records"):
+        first = experiment.release_of(plan.attacks[0], plan.updates[0])
+        experiment = replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds_of_an_evaluation(first)))
     stated_too = {**options, "public": None if public is None else hash_of_data(public)}
     portfolio = attacks if isinstance(attacks, str) else None
     info = _info(experiment, name or type(subject).__name__, batch_size, stated_too, portfolio, signature)
