@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import reconrisk as rr
 from reconrisk.attacks.baselines import prior_mean
 from reconrisk.attacks.best_candidate import best_candidate
 from reconrisk.attacks.gauss_newton import gauss_newton
@@ -95,3 +96,13 @@ def test_the_environment_names_what_computes():
     assert versions["reconrisk"] == VERSION
     assert versions["torch"].startswith(torch.__version__.split("+")[0])
     assert environment().threads == torch.get_num_threads()
+
+
+def test_tensors_within_tables_and_chains_are_told_apart():
+    def masked(seed):
+        like = {"w": torch.zeros(5000)}
+        mask = rr.defenses.random_pruning(like, share=0.5, rng=torch.Generator().manual_seed(seed))
+        return rr.defenses.clip(1.0) >> mask
+
+    assert settings_in_full(masked(0)) == settings_in_full(masked(0))
+    assert settings_in_full(masked(0)) != settings_in_full(masked(1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import metadata
@@ -71,6 +71,12 @@ def _tensors_of(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
     elif is_dataclass(value):
         for each in fields(value):
             yield from _tensors_of(f"{name}.{each.name}", getattr(value, each.name))
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _tensors_of(f"{name}.{key}", each)
+    elif isinstance(value, (list, tuple)):
+        for place, each in enumerate(value):
+            yield from _tensors_of(f"{name}.{place}", each)
 
 
 def hash_of_data(dataset: Dataset) -> str:

@@ -10,11 +10,14 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
 from reconrisk.core.validation import refuse
-from reconrisk.defenses.noise import clip_and_noise, gaussian_noise
+from reconrisk.defenses.clipping import clip
+from reconrisk.defenses.noise import clip_and_noise, gaussian_noise, laplace_noise
 from reconrisk.defenses.pruning import prune_smallest
+from reconrisk.defenses.quantisation import quantise, sign
 
 DEFENSES: Mapping[str, Callable[..., Defense]] = {
-    build.__name__: build for build in (gaussian_noise, clip_and_noise, prune_smallest)
+    build.__name__: build
+    for build in (gaussian_noise, laplace_noise, clip, clip_and_noise, prune_smallest, quantise, sign)
 }
 """The functions that configure a defense, by name."""
 
@@ -28,8 +31,8 @@ def defense_by_name(name: str, **settings: object) -> Defense:
     Pruning(share=0.9)
     >>> defense_by_name("prune_smalest", share=0.9)
     Traceback (most recent call last):
-    reconrisk.core.errors.InvalidInput: Expected defense='prune_smalest' to be one of gaussian_noise, clip_and_noise, \
-prune_smallest. Did you mean prune_smallest?
+    reconrisk.core.errors.InvalidInput: Expected defense='prune_smalest' to be one of gaussian_noise, laplace_noise, \
+clip, clip_and_noise, prune_smallest, quantise, sign. Did you mean prune_smallest?
     """
     if name not in DEFENSES:
         raise refuse("defense", name, f"to be one of {', '.join(DEFENSES)}", _nearest(name, DEFENSES).strip())

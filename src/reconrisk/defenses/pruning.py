@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.validation import check_probability, refuse
+from reconrisk.defenses.followed import Followed
 
 
 @dataclass(frozen=True)
-class Pruning:
+class Pruning(Followed):
     """The configured defense that :func:`prune_smallest` returns."""
 
     share: float

@@ -1,0 +1,92 @@
+"""Defenses one after the other, written ``clip(1.0) >> gaussian_noise(0.5)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.defense import Defense
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.validation import refuse
+from reconrisk.defenses.clipping import Clip
+from reconrisk.defenses.followed import Followed
+from reconrisk.defenses.gaussian import GaussianNoise
+from reconrisk.defenses.noise import LaplaceNoise
+
+
+@dataclass(frozen=True, eq=False)
+class Chain(Followed):
+    """Defenses in the order in which they act, as :func:`chain` returns them."""
+
+    parts: tuple[Defense, ...]
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """That of noise on what a clip before it bounds; what comes after it is post-processing."""
+        for first, second in zip(self.parts, self.parts[1:], strict=False):
+            if isinstance(first, Clip) and isinstance(second, GaussianNoise):
+                return second.mechanism_after(first)
+        return next((part.mechanism for part in self.parts if part.mechanism is not None), None)
+
+    def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
+        """What the last defense sends of what the one before it does."""
+        sent = dict(released)
+        for part in self.parts:
+            sent = part(sent, rng=rng)
+        return sent
+
+    def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The parts without chance, one after the other."""
+        sent = dict(released)
+        for part in self.parts:
+            sent = part.replay(sent)
+        return sent
+
+    def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """That of the part that adds noise; two add up."""
+        found = [std for std in (part.noise_std(sent) for part in self.parts) if std is not None]
+        if not found:
+            return None
+        return {name: torch.stack([std[name] for std in found]).square().sum(0).sqrt() for name in sent}
+
+    def kept(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """Where every part sends a value."""
+        found = [mask for mask in (part.kept(sent) for part in self.parts) if mask is not None]
+        if not found:
+            return None
+        return {name: torch.stack([mask[name] for mask in found]).all(0) for name in sent}
+
+    def __str__(self) -> str:
+        """The parts as they are written."""
+        return " >> ".join(str(part) for part in self.parts)
+
+
+def chain(*defenses: Defense) -> Chain:
+    """Defenses that act one after the other.
+
+    Guarantee: noise right after clipping implements a Gaussian mechanism; before noise that differs between parameters
+    the clip is in the norm that matches it. What follows cannot weaken that.
+    Edge cases: clipping after noise is refused, since nobody could say how large the noise then is.
+
+    >>> from reconrisk.defenses.clipping import clip
+    >>> from reconrisk.defenses.noise import gaussian_noise
+    >>> chain(clip(0.5), gaussian_noise(1.0)).mechanism
+    Gaussian(noise_multiplier=2.0, clip_norm=0.5)
+    >>> print(clip(0.5) >> gaussian_noise(1.0))
+    clip(norm=0.5) >> gaussian_noise(std=1)
+    """
+    parts: list[Defense] = []
+    for defense in defenses:
+        parts += defense.parts if isinstance(defense, Chain) else (defense,)
+    noisy = False
+    for place, part in enumerate(parts):
+        if noisy and isinstance(part, Clip):
+            raise refuse("chain", str(part), "to come before the noise", "Write clip(...) >> noise.")
+        before = parts[place - 1] if place else None
+        if isinstance(part, GaussianNoise) and isinstance(before, Clip):
+            parts[place - 1] = part.matching(before)
+        noisy = noisy or isinstance(part, (GaussianNoise, LaplaceNoise))
+    return Chain(tuple(parts))

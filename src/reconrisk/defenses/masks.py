@@ -1,0 +1,150 @@
+"""Sending only some values of a release, chosen before any record is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.validation import check_probability, refuse
+from reconrisk.defenses.followed import Followed
+from reconrisk.releases.reference_moments import ReferenceMoments
+
+_SMALLEST_GRADIENT = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedRelease(Followed):
+    """A release of which only the values where ``mask`` is true are sent; ``borderline`` ones by a coin.
+
+    A borderline value is sent with probability ``borderline_kept``, so that a budget is met on average where no mask
+    meets it exactly.
+    """
+
+    mask: Mapping[str, Tensor]
+    name: str
+    borderline: tuple[str, int] | None = None
+    borderline_kept: float = 0.0
+
+    @property
+    def mechanism(self) -> None:
+        """None: leaving values out has no guarantee."""
+
+    def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
+        """The release with zeros where the mask is false."""
+        self._check_fits(released)
+        mask = {name: each.clone() for name, each in self.mask.items()}
+        if self.borderline is not None:
+            name, place = self.borderline
+            mask[name].view(-1)[place] = bool(torch.rand((), generator=rng) < self.borderline_kept)
+        return {name: tensor * mask[name].to(tensor) for name, tensor in released.items()}
+
+    def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Everything: which values are kept is known from the mask."""
+        return dict(released)
+
+    def noise_std(self, sent: Mapping[str, Tensor]) -> None:
+        """There is no noise."""
+        del sent
+
+    def kept(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The mask, and the borderline value if it is not zero."""
+        mask = {name: each.clone() for name, each in self.mask.items()}
+        if self.borderline is not None:
+            name, place = self.borderline
+            mask[name].view(-1)[place] = bool(sent[name].reshape(-1)[place] != 0)
+        return mask
+
+    def _check_fits(self, released: Mapping[str, Tensor]) -> None:
+        shapes = {name: tuple(tensor.shape) for name, tensor in released.items()}
+        expected = {name: tuple(each.shape) for name, each in self.mask.items()}
+        if shapes != expected:
+            raise refuse("released", shapes, f"to have the names and shapes of the mask, {expected}")
+
+    def __str__(self) -> str:
+        """How it was chosen."""
+        return self.name
+
+
+def optimal_pruning(
+    moments: ReferenceMoments, *, share: float | None = None, utility: float | None = None
+) -> MaskedRelease:
+    r"""The mask with the largest bound on reconstruction error for its utility.
+
+    .. math:: \text{drop the largest } \frac{E|\nabla_x g_i|^2}{E g_i^2}, \qquad U_1 = \sum_{i \text{ kept}} E g_i^2
+
+    State the budget by the ``share`` of values that are dropped, or by the share ``utility`` of the first-order
+    utility U1 that is left; a borderline value is then sent by a coin, so that it is met on average.
+
+    Assumes: ``moments`` of public or reference records: then the mask tells nothing of private ones.
+    Guarantee: of all masks of equal U1 it has the smallest trace of the Fisher information under equal noise on what is
+    kept. Without noise the information of what is kept is unbounded: it is a heuristic, its ``mechanism`` is None.
+    Reference: Theorem 3.6 and Remark 3.7, chen2025.
+
+    >>> def mean(*values): return {"w": torch.tensor(values)}
+    >>> moments = ReferenceMoments(mean(9.0, 1.0, 4.0), mean(0.0, 0.0, 0.0), mean(1.0, 1.0, 1.0), records=1, probes=1)
+    >>> optimal_pruning(moments, share=0.34).mask
+    {'w': tensor([False,  True,  True])}
+    """
+    names = list(moments.square)
+    square = torch.cat([moments.square[name].double().flatten() for name in names])
+    sensitivity = torch.cat([moments.sensitivity[name].double().flatten() for name in names])
+    order = (sensitivity / square.clamp_min(_SMALLEST_GRADIENT**2)).argsort(descending=True, stable=True)
+    given = (share, utility)
+    if (share is None) == (utility is None):
+        raise refuse("(share, utility)", given, "to hold exactly one value")
+    mask, border, kept = torch.ones(len(order), dtype=torch.bool), None, 0.0
+    if share is not None:
+        if check_probability("share", share) == 1:
+            raise refuse("share", share, "< 1", "Something must be sent.")
+        mask[order[: int(share * len(order) + 1e-6)]] = False
+    else:
+        border, kept = _drop_to(mask, order, square, check_probability("utility", utility))
+    written = f"share={share:g}" if share is not None else f"utility={utility:g}"
+    shaped, place = _shaped(mask, moments.square, border)
+    return MaskedRelease(shaped, f"optimal_pruning({written})", place, kept)
+
+
+def random_pruning(like: Mapping[str, Tensor], *, share: float, rng: torch.Generator) -> MaskedRelease:
+    """A mask that drops a random ``share`` of the values of releases shaped ``like`` this, the same for every record.
+
+    Assumes: nothing; it is a heuristic, its ``mechanism`` is None.
+
+    >>> mask = random_pruning({"w": torch.zeros(10)}, share=0.3, rng=torch.Generator().manual_seed(0)).mask
+    >>> int(mask["w"].sum())
+    7
+    """
+    if check_probability("share", share) == 1:
+        raise refuse("share", share, "< 1", "Something must be sent.")
+    count = sum(tensor.numel() for tensor in like.values())
+    mask = torch.ones(count, dtype=torch.bool)
+    mask[torch.randperm(count, generator=rng)[: int(share * count + 1e-6)]] = False
+    shaped, _ = _shaped(mask, like, None)
+    return MaskedRelease(shaped, f"random_pruning(share={share:g})")
+
+
+def _drop_to(mask: Tensor, order: Tensor, square: Tensor, utility: float) -> tuple[int | None, float]:
+    """Drop values until so much of the utility is left; the value at which it is met, and how often to keep it."""
+    spent = square[order].cumsum(0)
+    budget = (1 - utility) * float(spent[-1])
+    dropped = int((spent <= budget * (1 + 1e-12)).sum())
+    mask[order[:dropped]] = False
+    if dropped == len(order):
+        raise refuse("utility", utility, "> 0", "Something must be sent.")
+    left = budget - (float(spent[dropped - 1]) if dropped else 0.0)
+    border, worth = int(order[dropped]), float(square[order[dropped]])
+    return (border, 1 - left / worth) if left > 0 and worth > 0 else (None, 0.0)
+
+
+def _shaped(
+    mask: Tensor, like: Mapping[str, Tensor], border: int | None
+) -> tuple[dict[str, Tensor], tuple[str, int] | None]:
+    shaped, begin, place = dict[str, Tensor](), 0, None
+    for name, tensor in like.items():
+        shaped[name] = mask[begin : begin + tensor.numel()].view(tensor.shape)
+        if border is not None and begin <= border < begin + tensor.numel():
+            place = (name, border - begin)
+        begin += tensor.numel()
+    return shaped, place

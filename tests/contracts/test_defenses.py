@@ -1,0 +1,104 @@
+"""One row for each defense: what every one of them must do."""
+
+import pytest
+import torch
+
+from reconrisk import defenses
+from reconrisk.releases.reference_moments import ReferenceMoments
+
+SHAPES = {"weight": (6, 5), "bias": (6,)}
+
+
+def released(seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=rng) for name, shape in SHAPES.items()}
+
+
+def moments():
+    square = {name: value.square() + 0.1 for name, value in released(1).items()}
+    sensitivity = {name: value.square() + 0.1 for name, value in released(2).items()}
+    return ReferenceMoments(sensitivity, {name: 0 * value for name, value in square.items()}, square, 1, 10)
+
+
+MECHANISM = True
+ROWS = {
+    "gaussian_noise": (lambda: defenses.gaussian_noise(0.5), not MECHANISM),
+    "laplace_noise": (lambda: defenses.laplace_noise(0.5), not MECHANISM),
+    "clip_and_noise": (lambda: defenses.clip_and_noise(noise_multiplier=0.5, clip_norm=1.0), MECHANISM),
+    "dp_sgd_noise": (lambda: defenses.dp_sgd_noise(noise_multiplier=0.5, clip_norm=1.0), MECHANISM),
+    "clip": (lambda: defenses.clip(1.0), not MECHANISM),
+    "prune_smallest": (lambda: defenses.prune_smallest(0.5), not MECHANISM),
+    "random_pruning": (
+        lambda: defenses.random_pruning(released(), share=0.5, rng=torch.Generator().manual_seed(0)),
+        not MECHANISM,
+    ),
+    "quantise": (lambda: defenses.quantise(16), not MECHANISM),
+    "sign": (lambda: defenses.sign(), not MECHANISM),
+    "optimal_noise": (lambda: defenses.optimal_noise(moments(), like=0.5), not MECHANISM),
+    "optimal_pruning": (lambda: defenses.optimal_pruning(moments(), share=0.5), not MECHANISM),
+    "chain": (lambda: defenses.clip(1.0) >> defenses.optimal_noise(moments(), like=0.5), MECHANISM),
+}
+
+
+@pytest.fixture(params=ROWS)
+def row(request):
+    build, has_mechanism = ROWS[request.param]
+    return build(), has_mechanism
+
+
+def sent_by(defense, update=None, seed=0):
+    return defense(released() if update is None else update, rng=torch.Generator().manual_seed(seed))
+
+
+def test_every_public_defense_has_its_row():
+    assert set(ROWS) == set(defenses.__all__)
+
+
+def test_names_shapes_and_types_stay(row):
+    for dtype in (torch.float32, torch.float64):
+        update = {name: value.to(dtype) for name, value in released().items()}
+        sent = sent_by(row[0], update)
+        assert list(sent) == list(update)
+        assert all(sent[name].shape == value.shape and sent[name].dtype == dtype for name, value in update.items())
+        assert all(bool(value.isfinite().all()) for value in sent.values())
+
+
+def test_the_update_itself_is_left_alone(row):
+    update = released()
+    sent_by(row[0], update)
+    assert all(torch.equal(value, released()[name]) for name, value in update.items())
+
+
+def test_one_seed_sends_one_thing(row):
+    first, again = sent_by(row[0], seed=3), sent_by(row[0], seed=3)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_it_names_its_mechanism_or_says_that_it_is_heuristic(row):
+    assert (row[0].mechanism is not None) == row[1]
+
+
+def test_zero_gradients_pass(row):
+    sent = sent_by(row[0], {name: torch.zeros(shape) for name, shape in SHAPES.items()})
+    assert all(bool(value.isfinite().all()) for value in sent.values())
+
+
+def test_side_information_fits_what_was_sent(row):
+    sent = sent_by(row[0])
+    std, kept = row[0].noise_std(sent), row[0].kept(sent)
+    for name, value in sent.items():
+        assert std is None or (std[name].shape == value.shape and bool((std[name] > 0).all()))
+        assert kept is None or (kept[name].shape == value.shape and kept[name].dtype == torch.bool)
+        assert kept is None or not bool(value[~kept[name]].any())
+
+
+def test_the_replay_can_be_differentiated(row):
+    update = {name: value.requires_grad_() for name, value in released().items()}
+    total = torch.stack([value.square().sum() for value in row[0].replay(update).values()]).sum()
+    total.backward()
+    assert all(bool(value.grad.isfinite().all()) for value in update.values())
+
+
+def test_its_words_say_what_it_is(row, request):
+    name = request.node.callspec.params["row"]
+    assert str(row[0]).startswith({"chain": "clip(", "dp_sgd_noise": "clip_and_noise("}.get(name, f"{name}("))

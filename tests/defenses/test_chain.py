@@ -1,0 +1,66 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.mechanism import Gaussian
+from reconrisk.defenses import chain, clip, gaussian_noise, laplace_noise, optimal_noise, prune_smallest
+from reconrisk.releases.reference_moments import ReferenceMoments
+
+
+def update(seed, scale=1.0):
+    rng = torch.Generator().manual_seed(seed)
+    return {"w": scale * torch.randn(20, generator=rng), "b": scale * torch.randn(3, generator=rng)}
+
+
+def moments(seed=7):
+    rng = torch.Generator().manual_seed(seed)
+    wide = {name: torch.exp(4 * torch.randn(value.shape, generator=rng)) for name, value in update(0).items()}
+    ones = {name: torch.ones_like(value) for name, value in wide.items()}
+    return ReferenceMoments(wide, {name: 0 * value for name, value in ones.items()}, ones, 1, 10)
+
+
+@given(st.integers(0, 1000), st.floats(1e-3, 1e3), st.floats(1e-2, 1e2))
+def test_the_sensitivity_in_units_of_the_noise_is_what_the_mechanism_says(seed, scale, norm):
+    """Computed, not trusted: the largest length of what is sent, divided by its noise, is one over the multiplier."""
+    defense = clip(norm) >> optimal_noise(moments(), like=0.3)
+    mean = defense.replay(update(seed, scale))
+    std = defense.noise_std(mean)
+    length = float(torch.cat([mean[name] / std[name] for name in mean]).norm())
+    assert length <= (1 + 1e-5) / defense.mechanism.noise_multiplier
+    if scale > 1e2 * norm:  # every such update is clipped: the bound is attained
+        assert length == pytest.approx(1 / defense.mechanism.noise_multiplier, rel=1e-4)
+
+
+def test_a_clip_in_the_euclidean_norm_would_break_the_claim():
+    """The test above can fail: the same claim with the clip as it was written."""
+    noise = optimal_noise(moments(), like=0.3)
+    claimed = (clip(1.0) >> noise).mechanism
+    worst = 0.0
+    for seed in range(50):
+        mean = clip(1.0).replay(update(seed, 1e3))
+        worst = max(worst, float(torch.cat([mean[name] / noise.scales.stds[name] for name in mean]).norm()))
+    assert worst > 1.5 / claimed.noise_multiplier
+
+
+def test_equal_noise_is_the_plain_mechanism_and_what_follows_does_not_weaken_it():
+    assert (clip(0.5) >> gaussian_noise(1.0)).mechanism == Gaussian(2.0, 0.5)
+    assert (clip(0.5) >> gaussian_noise(1.0) >> prune_smallest(0.5)).mechanism == Gaussian(2.0, 0.5)
+    assert (prune_smallest(0.5) >> gaussian_noise(1.0)).mechanism is None
+    assert (clip(0.5) >> laplace_noise(1.0)).mechanism is None
+
+
+def test_parts_act_in_order():
+    sent = (prune_smallest(0.5) >> clip(1.0))({"w": torch.tensor([3.0, 4.0, 0.1, 0.2])}, rng=torch.Generator())
+    torch.testing.assert_close(sent["w"], torch.tensor([0.6, 0.8, 0.0, 0.0]))
+
+
+def test_noise_of_two_parts_adds_up_in_squares():
+    std = (gaussian_noise(3.0) >> gaussian_noise(4.0)).noise_std({"w": torch.zeros(2)})
+    torch.testing.assert_close(std["w"], torch.tensor([5.0, 5.0]))
+
+
+def test_clipping_after_noise_is_refused():
+    with pytest.raises(InvalidInput, match="to come before the noise"):
+        chain(gaussian_noise(1.0), clip(1.0))
