@@ -1,0 +1,95 @@
+import pytest
+import torch
+from torch import nn
+
+import reconrisk as rr
+from reconrisk.core.errors import InvalidInput
+
+INPUTS = torch.rand(8, 5, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(8) % 3
+
+
+def setting(**options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, **options)
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(INPUTS), LABELS).backward()
+    optimizer.step()
+
+
+def weights(model):
+    return torch.cat([value.detach().flatten() for value in model.parameters()]).clone()
+
+
+@pytest.mark.parametrize(
+    "defense", [rr.defenses.clip(0.01), rr.defenses.gaussian_noise(0.3), rr.defenses.sign()], ids=str
+)
+def test_a_step_uses_what_the_defense_sends_and_nothing_else(defense):
+    model, optimizer = setting()
+    nn.functional.cross_entropy(model(INPUTS), LABELS).backward()
+    bare = {name: value.grad.clone() for name, value in model.named_parameters()}
+    expected = defense(bare, rng=torch.Generator().manual_seed(3))
+    before = weights(model)
+    with rr.defend(optimizer, model, defense, rng=torch.Generator().manual_seed(3)) as defended:
+        optimizer.step()
+    moved = torch.cat([-0.1 * value.flatten() for value in expected.values()])
+    torch.testing.assert_close(weights(model) - before, moved)
+    assert defended.steps == 1
+    assert all(torch.equal(defended.sent[name], value) for name, value in expected.items())
+
+
+def test_noise_is_fresh_in_every_step_and_ends_with_the_context():
+    model, optimizer = setting()
+    with rr.defend(optimizer, model, rr.defenses.gaussian_noise(1.0), rng=torch.Generator().manual_seed(0)) as defended:
+        step(model, optimizer)
+        first = defended.sent["0.weight"]
+        step(model, optimizer)
+        assert not torch.equal(first, defended.sent["0.weight"])
+    sent, before = defended.sent, weights(model)
+    step(model, optimizer)
+    assert defended.steps == 2
+    assert defended.sent is sent
+    moved = torch.cat([-0.1 * value.grad.flatten() for value in model.parameters()])
+    torch.testing.assert_close(weights(model) - before, moved)
+
+
+def test_a_loop_without_noise_still_learns():
+    model, optimizer = setting()
+    first = float(nn.functional.cross_entropy(model(INPUTS), LABELS).detach())
+    with rr.defend(optimizer, model, rr.defenses.prune_smallest(0.5), rng=torch.Generator()):
+        for _ in range(50):
+            step(model, optimizer)
+    assert float(nn.functional.cross_entropy(model(INPUTS), LABELS).detach()) < first
+
+
+def test_frozen_parameters_are_left_out():
+    model, _ = setting()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    with rr.defend(optimizer, model, rr.defenses.gaussian_noise(1.0), rng=torch.Generator().manual_seed(0)) as defended:
+        step(model, optimizer)
+    assert sorted(defended.sent) == ["2.bias", "2.weight"]
+
+
+def test_what_cannot_be_defended_is_refused():
+    model, optimizer = setting()
+    other, _ = setting()
+    with pytest.raises(InvalidInput, match="to be of the model"):
+        rr.defend(optimizer, other, rr.defenses.clip(1.0), rng=torch.Generator())
+    with pytest.raises(InvalidInput, match="rng=None to be a torch"):
+        rr.defend(optimizer, model, rr.defenses.clip(1.0), rng=None)
+    with pytest.raises(InvalidInput, match="to be a torch optimizer"):
+        rr.defend(model, model, rr.defenses.clip(1.0), rng=torch.Generator())
+    with rr.defend(optimizer, model, rr.defenses.clip(1.0), rng=torch.Generator()):
+        with pytest.raises(InvalidInput, match="Expected gradients before a step"):
+            optimizer.step()
+        nn.functional.cross_entropy(model(INPUTS), LABELS).backward()
+        model[0].weight.grad[0, 0] = float("nan")
+        before = weights(model)
+        with pytest.raises(InvalidInput, match=r"gradient of 0\.weight to be finite"):
+            optimizer.step()
+        assert torch.equal(weights(model), before)
