@@ -1,0 +1,90 @@
+"""The privacy that defenses claim, tested by telling updates apart: no test may do better than the claim allows."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import norm
+
+from reconrisk.accounting.confidence import clopper_pearson
+from reconrisk.defenses import clip, clip_and_noise, gaussian_noise, optimal_noise, prune_smallest
+from reconrisk.releases.reference_moments import ReferenceMoments
+
+TRIALS = 1000
+SIZE = 12
+CONFIDENCE = 1 - 1e-6  # of each of the two rates: no sound claim fails by chance
+
+
+def moments():
+    rng = torch.Generator().manual_seed(1)
+    wide = {"w": torch.exp(3 * torch.randn(SIZE, generator=rng, dtype=torch.float64))}
+    ones = {"w": torch.ones(SIZE, dtype=torch.float64)}
+    return ReferenceMoments(wide, {"w": 0 * ones["w"]}, ones, 1, 10)
+
+
+NOISE = optimal_noise(moments(), like=0.5)
+
+
+def power(defense, update, seed=0):
+    """Lower limit on how far apart a test puts the update and none: Phi^-1 of both rates, as of two normal laws.
+
+    The test is the likelihood ratio of independent Gaussian noise, whose direction whoever knows the defense knows.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    nothing = {"w": torch.zeros(SIZE, dtype=torch.float64)}
+    mean = defense.replay(update)["w"]
+    weights = mean / defense.noise_std(update)["w"].square()
+    sent = [torch.stack([defense(each, rng=rng)["w"] for _ in range(TRIALS)]) @ weights for each in (update, nothing)]
+    level = float(mean @ weights) / 2
+    hits, alarms = (clopper_pearson(int((each > level).sum()), TRIALS, CONFIDENCE) for each in sent)
+    return float(norm.ppf(hits.low) - norm.ppf(alarms.high))
+
+
+def worst_updates():
+    """Large updates along each value and at random: what is clipped most."""
+    rng = torch.Generator().manual_seed(2)
+    axes = [{"w": 100 * row} for row in torch.eye(SIZE, dtype=torch.float64)]
+    return [*axes, {"w": 100 * torch.randn(SIZE, generator=rng, dtype=torch.float64)}]
+
+
+CLAIMS = {
+    "clip_and_noise": clip_and_noise(noise_multiplier=0.7, clip_norm=1.0),
+    "clip >> gaussian_noise": clip(2.0) >> gaussian_noise(1.5),
+    "clip >> optimal_noise": clip(1.0) >> NOISE,
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_no_update_is_told_from_none_better_than_is_claimed(name):
+    defense = CLAIMS[name]
+    claimed = 1 / defense.mechanism.noise_multiplier
+    found = [power(defense, update, seed) for seed, update in enumerate(worst_updates())]
+    assert max(found) <= claimed
+    # and the claim is no larger than it must be: a thousand trials leave about a third of a standard deviation
+    assert max(found) > claimed - 10 / math.sqrt(TRIALS) - 0.1
+
+
+def test_pruning_what_was_sent_cannot_tell_more():
+    claimed = 1 / (clip(1.0) >> NOISE).mechanism.noise_multiplier
+    after = clip(1.0) >> NOISE >> prune_smallest(0.5)
+    assert after.mechanism == (clip(1.0) >> NOISE).mechanism
+    assert power(after, worst_updates()[-1]) <= claimed
+
+
+class ClippedInTheWrongNorm:
+    """A deliberately broken copy: it clips in the Euclidean norm and claims what the matching one gives."""
+
+    mechanism = (clip(1.0) >> NOISE).mechanism
+    noise_std = staticmethod(NOISE.noise_std)
+
+    def __call__(self, released, *, rng):
+        return NOISE(self.replay(released), rng=rng)
+
+    def replay(self, released):
+        return clip(1.0).replay(released)
+
+
+def test_a_clip_in_the_wrong_norm_is_caught():
+    broken = ClippedInTheWrongNorm()
+    found = max(power(broken, update, seed) for seed, update in enumerate(worst_updates()))
+    assert found > 1 / broken.mechanism.noise_multiplier
