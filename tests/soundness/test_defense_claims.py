@@ -60,8 +60,15 @@ def test_no_update_is_told_from_none_better_than_is_claimed(name):
     claimed = 1 / defense.mechanism.noise_multiplier
     found = [power(defense, update, seed) for seed, update in enumerate(worst_updates())]
     assert max(found) <= claimed
-    # and the claim is no larger than it must be: a thousand trials leave about a third of a standard deviation
-    assert max(found) > claimed - 10 / math.sqrt(TRIALS) - 0.1
+    assert max(found) > claimed - _left_by_chance(claimed)
+
+
+def _left_by_chance(claimed):
+    """How far below a claim that is attained the lower limit lies: both ends of the intervals, four standard errors."""
+    rate = float(norm.cdf(claimed / 2))
+    low = clopper_pearson(round(rate * TRIALS), TRIALS, CONFIDENCE).low
+    error = math.sqrt(2 * rate * (1 - rate) / TRIALS) / float(norm.pdf(claimed / 2))
+    return 2 * (claimed / 2 - float(norm.ppf(low))) + 4 * error
 
 
 def test_pruning_what_was_sent_cannot_tell_more():
