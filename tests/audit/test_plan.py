@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reconrisk as rr
+from reconrisk.attacks.beliefs import Beliefs
 from reconrisk.attacks.by_name import BASELINES, PORTFOLIOS
-from reconrisk.audit.beliefs import Beliefs
 from reconrisk.audit.plan import Plan, PlannedAttack, Sender, planned_attacks, seconds_of_an_evaluation
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, MALICIOUS_SERVER, STRONGEST, Knows

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from reconrisk.audit.beliefs import Beliefs, configured_attack, name_of
+from reconrisk.attacks.beliefs import Beliefs, configured_attack, name_of
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.rebuild import Rebuilt
 from reconrisk.audit.rebuild_report import RebuildReport

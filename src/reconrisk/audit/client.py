@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from reconrisk.attacks.imprint import Imprint
-from reconrisk.attacks.optimal_analytic import OptimalAnalytic
-from reconrisk.attacks.trap_weights import TrapWeights
+from reconrisk.attacks.server import sent_alone, sent_with
 from reconrisk.audit.training_loss import first_outputs, training_loss
 from reconrisk.core.observation import Attack
 from reconrisk.core.validation import check_positive, check_whole, refuse
@@ -66,22 +64,16 @@ def client_for(
 ) -> Client:
     """A client that trains ``model`` on records of ``dataset``, with the layer in it that the attack plants, if any.
 
-    Edge cases: without a model only the layer of optimal_analytic() is trained. Records that the model cannot take and
-    labels without an output are refused.
+    Edge cases: without a model only a planted layer is trained, if the attack has one that can stand alone. Records
+    that the model cannot take and labels without an output are refused.
     """
     if model is None:
-        if not isinstance(attack, OptimalAnalytic):
-            raise refuse("model", None, "to be a network", "Only optimal_analytic() plants a whole model of its own.")
-        alone = attack.plant(dataset.shape)
-        return Client(alone.module, alone.loss_fn, steps, learning_rate)
+        alone = sent_alone(attack, dataset.shape)
+        return Client(alone.model, alone.loss_fn, steps, learning_rate)
     quiet = copy.deepcopy(model).eval()  # the loss does not depend on the mode, and a single record can be tried in it
     if loss_fn is None:
         loss_fn = training_loss(quiet, dataset)
     else:
         first_outputs(quiet, dataset)
-    if isinstance(attack, OptimalAnalytic):
-        beside = attack.plant(dataset.shape, model=model, loss_fn=loss_fn)
-        return Client(beside.module, beside.loss_fn, steps, learning_rate)
-    if isinstance(attack, (Imprint, TrapWeights)):
-        model = attack.plant(model, dataset.shape)
-    return Client(model, loss_fn, steps, learning_rate)
+    sent = sent_with(attack, model, loss_fn, dataset.shape)
+    return Client(sent.model, sent.loss_fn, steps, learning_rate)

@@ -10,8 +10,8 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from reconrisk.attacks.beliefs import Beliefs, attack_with_beliefs, name_of
 from reconrisk.attacks.by_name import BASELINES, PORTFOLIOS, Listed, is_stated_attack, settings_from_text
-from reconrisk.audit.beliefs import Beliefs, attack_with_beliefs, name_of
 from reconrisk.audit.choice import Choice
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.fingerprint import hash_of_model, hash_of_tensors, settings_in_full

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import constant_guess
-from reconrisk.audit.beliefs import Beliefs, configured_attack, name_of
+from reconrisk.attacks.beliefs import Beliefs, configured_attack, name_of
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.rebuild_report import MetricScores, RebuildReport, RebuiltColumn
 from reconrisk.core.defense import Defense

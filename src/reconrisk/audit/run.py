@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from reconrisk.attacks.beliefs import Beliefs
 from reconrisk.audit.audit_result import AuditResult
-from reconrisk.audit.beliefs import Beliefs
 from reconrisk.audit.conclusion import Conclusion, ContradictedBound
 from reconrisk.audit.deadline import Deadline, seconds_from_budget
 from reconrisk.audit.experiment import Experiment, refused_if_raised

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,11 +21,39 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
-from reconrisk.data.dataset import Dataset
 
 _LARGEST_LAYER = 2**26  # values of a planted layer: 256 MB of float32
 
 Settings = dict[str, object]
+
+
+class KnownRecords(Protocol):
+    """Records with labels, as a data set has them."""
+
+    @property
+    def inputs(self) -> Tensor:
+        """The records, first axis first."""
+        ...
+
+    @property
+    def labels(self) -> Tensor | None:
+        """Their labels, if there are any."""
+        ...
+
+    @property
+    def class_labels(self) -> Tensor:
+        """Their labels where these are classes; refused otherwise."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes, if there are any."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +67,12 @@ class Beliefs:
 
     shape: tuple[int, ...]
     batch_size: int = 1
-    public: Dataset | None = None
-    candidates: Dataset | None = None
+    public: KnownRecords | None = None
+    candidates: KnownRecords | None = None
     columns: tuple[Column, ...] | None = None
     clip_norm: float | None = None
 
-    def records(self, attack: str) -> Dataset:
+    def records(self, attack: str) -> KnownRecords:
         """The public records, or an error that says who needs them."""
         if self.public is None:
             raise InvalidInput(
@@ -70,6 +99,7 @@ def attack_with_beliefs(name: str, settings: Settings, beliefs: Beliefs) -> tupl
 
     Guarantee: settings that are given stay as they are.
 
+    >>> from reconrisk.data.dataset import Dataset
     >>> toy = Dataset("toy", torch.tensor([[0.0], [0.5], [1.0]]), torch.tensor([0, 1, 1]))
     >>> attack_with_beliefs("class_mean", {}, Beliefs(toy.shape, public=toy))[0].means
     tensor([[0.0000],

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from reconrisk.audit.beliefs import Beliefs, attack_with_beliefs
+from reconrisk.attacks.beliefs import Beliefs, attack_with_beliefs
 from reconrisk.core.columns import CategoricalColumn
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import Knows
