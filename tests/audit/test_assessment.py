@@ -45,7 +45,7 @@ def trial(attack, draw, *errors, first_record=None):
 def evidence_of(attacks, *, baselines=("guess",), threats=None, confidence=0.95, level=1e-4):
     trials = {name: [trial(name, draw, error) for draw, error in enumerate(errors)] for name, errors in attacks.items()}
     known = dict.fromkeys(attacks, THREAT) | (threats or {})
-    return Evidence(trials, frozenset(baselines) & trials.keys(), known, THREAT, confidence, level)
+    return Evidence(trials, frozenset(baselines) & trials.keys(), known, THREAT, confidence, level, planned=0)
 
 
 def line(evidence, answers=(), limits=()):
@@ -167,7 +167,7 @@ def test_limits_are_passed_proved_measured_or_not_shown(errors, at_most, answers
 
 def test_records_of_a_batch_share_the_interval_of_their_updates():
     trials = {"a": [trial("a", draw, 0.0, 0.0, 0.9) for draw in range(4)]}
-    evidence = Evidence(trials, frozenset(), {"a": THREAT}, THREAT, 0.95, 1e-4)
+    evidence = Evidence(trials, frozenset(), {"a": THREAT}, THREAT, 0.95, 1e-4, planned=0)
     assert line(evidence).success == success_interval(
         8, trials=4, per_trial=3, confidence=line(evidence).success.confidence
     )
@@ -183,7 +183,7 @@ def test_every_record_is_exposed_by_its_best_estimate_most_exposed_first():
         "b": [trial("b", 0, 0.2, first_record=3)],
         "guess": [trial("guess", 0, 0.0, first_record=9)],
     }
-    evidence = Evidence(trials, frozenset({"guess"}), dict.fromkeys(trials, THREAT), THREAT, 0.95, 1e-4)
+    evidence = Evidence(trials, frozenset({"guess"}), dict.fromkeys(trials, THREAT), THREAT, 0.95, 1e-4, planned=0)
     first, second = exposures_of("noise", (GOAL, mse(0.25)), evidence)
     assert (first.record, first.attack, first.draw, first.score, first.reached) == (7, "a", 1, 0.05, (True, True))
     assert (second.record, second.attack, second.score, second.reached) == (3, "b", 0.2, (False, True))

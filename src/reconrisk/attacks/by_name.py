@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
@@ -30,10 +29,9 @@ from reconrisk.attacks.inverting_gradients import inverting_gradients
 from reconrisk.attacks.optimal_analytic import optimal_analytic
 from reconrisk.attacks.span_inversion import span_inversion
 from reconrisk.attacks.trap_weights import trap_weights
-from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import check_settings, did_you_mean, refuse
 
 ATTACKS: Mapping[str, Callable[..., Attack]] = {
     build.__name__: build
@@ -85,7 +83,7 @@ PORTFOLIOS: Mapping[str, tuple[Listed, ...]] = {
         Listed("imprint", 2),
         Listed("best_candidate", 2, whole_update=False),
         Listed("inverting_gradients", 200, {"steps": 200}),
-        Listed("gauss_newton", 450, {"iterations": 20, "warm_start": ("inverting_gradients", {"steps": 100})}),
+        Listed("gauss_newton", 800, {"iterations": 20, "warm_start": ("inverting_gradients", {"steps": 100})}),
     ),
     "thorough": (
         Listed("analytic", 2, whole_update=False),
@@ -125,14 +123,7 @@ def attack_by_name(name: str, **settings: object) -> Attack:
     """
     known = settings_of(name)
     given = {_ALSO[key] if key not in known and _ALSO.get(key) in known else key: settings[key] for key in settings}
-    for key, value in given.items():
-        if key not in known:
-            raise refuse(
-                key, value, f"to be left out for {name}", f"It takes {', '.join(known)}.{_nearest(key, known)}"
-            )
-    missing = [key for key, parameter in known.items() if parameter.default is parameter.empty and key not in given]
-    if missing:
-        raise InvalidInput(f"Expected {' and '.join(missing)} for {name}. Pass what the adversary believes.")
+    check_settings(name, known, given, "Pass what the adversary believes.")
     nested = {key: attack_by_name(value[0], **value[1]) for key, value in given.items() if is_stated_attack(value)}
     return ATTACKS[name](**{**given, **nested})
 
@@ -153,7 +144,7 @@ def settings_of(name: str) -> dict[str, inspect.Parameter]:
     ['value']
     """
     if name not in ATTACKS:
-        raise refuse("attack", name, f"to be one of {', '.join(ATTACKS)}", _nearest(name, ATTACKS).strip())
+        raise refuse("attack", name, f"to be one of {', '.join(ATTACKS)}", did_you_mean(name, ATTACKS).strip())
     return dict(inspect.signature(ATTACKS[name]).parameters)
 
 
@@ -182,7 +173,7 @@ def settings_from_text(name: str, texts: Sequence[str]) -> dict[str, object]:
     for text in texts:
         key, equals, word = text.partition("=")
         if not equals or key not in known:
-            remedy = f"{name} takes {', '.join(known)}.{_nearest(key, known)}"
+            remedy = f"{name} takes {', '.join(known)}.{did_you_mean(key, known)}"
             raise refuse("setting", text, f"to be name=value with a setting of {name}", remedy)
         settings[key] = _read(text, word, hints[key])
     return settings
@@ -217,8 +208,3 @@ def _said(choice: Any, kind: Any) -> str:
         return " or ".join(str(value) for value in typing.get_args(choice))
     words = {bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "none"}
     return words.get(kind, f"one of {', '.join(_ESTIMATES)}")
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]}?" if close else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from reconrisk.accounting.confidence import success_interval
 from reconrisk.audit.audit_result import (
@@ -39,7 +40,7 @@ class Evidence:
     threat: ThreatModel
     confidence: float
     alarm_level: float
-    planned: int = 0
+    planned: int
 
     def success(self, attack: str, goal: Goal, error: float) -> Estimate:
         """How often an attack reached a goal, with an interval that errs with probability ``error``.
@@ -52,9 +53,9 @@ class Evidence:
         reached = sum(goal.reached(score) for trial in trials for score in trial.values(goal.metric))
         failed = [trial for trial in trials if trial.account.status.is_failure]
         missed = sum(not goal.reached(score) for trial in failed for score in trial.values(goal.metric))
-        counted = {"trials": len(trials) + cut, "per_trial": size, "confidence": 1 - max(error, 1e-12)}
-        least = success_interval(reached, **counted)  # type: ignore[arg-type]  # names of its arguments
-        most = success_interval(reached + missed + cut * size, **counted)  # type: ignore[arg-type]  # the same
+        level = 1 - max(error, 1e-12)
+        interval = partial(success_interval, trials=len(trials) + cut, per_trial=size, confidence=level)
+        least, most = interval(reached), interval(reached + missed + cut * size)
         return replace(least, value=reached / (size * len(trials)), high=most.high, samples=len(trials))
 
     def has_worked(self, attack: str) -> bool:

@@ -50,8 +50,11 @@ class Prover:
         """The best success of guesses, None for a goal that no mean squared error stands for."""
         if goal not in self._priors:
             mse = goal.mean_squared_error(self.population.dataset.data_range)
-            known = {"knows": self.threat.knows, "batch_size": self.batch_size}
-            self._priors[goal] = None if mse is None else self.population.prior_success(mse, **known)  # type: ignore[arg-type]  # names of its arguments
+            self._priors[goal] = (
+                None
+                if mse is None
+                else self.population.prior_success(mse, knows=self.threat.knows, batch_size=self.batch_size)
+            )
         return self._priors[goal]
 
     @cached_property

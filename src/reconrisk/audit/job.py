@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from reconrisk.attacks.by_name import PORTFOLIOS, settings_from_text, settings_of
+from reconrisk.attacks.by_name import PORTFOLIOS
 from reconrisk.audit.audit_result import AuditResult
 from reconrisk.audit.choice import Choice
 from reconrisk.audit.deadline import seconds_from_budget
 from reconrisk.audit.goals import checked_goals
-from reconrisk.audit.plan import UNDEFENDED, AttackChoice
+from reconrisk.audit.plan import UNDEFENDED, AttackChoice, attack_in_words
 from reconrisk.audit.run import DEFAULT_THREAT, audit
 from reconrisk.audit.spec import AuditSpec
 from reconrisk.audit.training_loss import training_loss
@@ -128,15 +128,7 @@ def _defense(choice: Choice) -> Defense | None:
 def _attacks(choices: Sequence[Choice]) -> str | tuple[AttackChoice, ...]:
     if len(choices) == 1 and choices[0].name in PORTFOLIOS and not choices[0].settings:
         return choices[0].name
-    return tuple(_attack(choice) for choice in choices)
-
-
-def _attack(choice: Choice) -> AttackChoice:
-    """An attack by name; settings that are words are read as what they stand for."""
-    settings_of(choice.name)
-    words = [f"{key}={value}" for key, value in choice.settings if isinstance(value, str)]
-    settings = {**dict(choice.settings), **settings_from_text(choice.name, words)}
-    return (choice.name, settings) if settings else choice.name
+    return tuple(attack_in_words(choice) for choice in choices)
 
 
 def _loaded(spec: AuditSpec, split: str | None) -> Dataset:

@@ -11,7 +11,14 @@ import torch
 from torch import nn
 
 from reconrisk.attacks.beliefs import Beliefs, attack_with_beliefs, name_of
-from reconrisk.attacks.by_name import BASELINES, PORTFOLIOS, Listed, is_stated_attack, settings_from_text
+from reconrisk.attacks.by_name import (
+    BASELINES,
+    PORTFOLIOS,
+    Listed,
+    is_stated_attack,
+    settings_from_text,
+    settings_of,
+)
 from reconrisk.audit.choice import Choice
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.fingerprint import hash_of_model, hash_of_tensors, settings_in_full
@@ -23,6 +30,7 @@ from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import refuse
 from reconrisk.releases.release import Release
+from reconrisk.releases.state import LossFunction
 
 _TYPICAL_EVALUATIONS = 300
 UNDEFENDED = "none"
@@ -53,7 +61,9 @@ class Sender:
 
     release: Release | None = None
     model: nn.Module | None = None
-    client_settings: Mapping[str, object] | None = None
+    loss_fn: LossFunction | None = None
+    steps: int | None = None
+    learning_rate: float | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -66,7 +76,14 @@ class Sender:
 
     def client(self, attack: Attack, population: Population) -> Client:
         """The client that trains the model."""
-        return client_for(attack, self.model, population.dataset, **dict(self.client_settings or {}))  # type: ignore[arg-type]  # settings of client_for
+        return client_for(
+            attack,
+            self.model,
+            population.dataset,
+            loss_fn=self.loss_fn,
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,16 +189,14 @@ def _listed(entry: Listed, threat: ThreatModel, beliefs: Beliefs) -> PlannedAtta
 
 
 def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs) -> PlannedAttack:
-    if isinstance(choice, tuple):
-        name, settings = choice
-        attack, believed = attack_with_beliefs(name, dict(settings), beliefs)
-        label = _label(name, settings)
-    elif isinstance(choice, str):
-        stated = Choice.read("attacks", choice)
-        words = [f"{key}={value}" for key, value in stated.settings if isinstance(value, str)]
-        read = {**dict(stated.settings), **settings_from_text(stated.name, words)}
-        attack, believed = attack_with_beliefs(stated.name, read, beliefs)
-        label = _label(stated.name, dict(stated.settings))
+    evaluations = None
+    if isinstance(choice, (str, tuple)):
+        stated = (
+            Choice.read("attacks", choice) if isinstance(choice, str) else Choice(choice[0], tuple(choice[1].items()))
+        )
+        name, settings = attack_in_words(stated)
+        attack, believed = attack_with_beliefs(name, settings, beliefs)
+        label, evaluations = _label(name, dict(stated.settings)), _as_listed(name, settings)
     else:
         attack, believed, label = choice, frozenset(), name_of(choice)
     needed = attack.needs.knowing(*believed)
@@ -189,8 +204,21 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs) -> Plan
     if not is_baseline and not threat.covers(needed):
         raise refuse("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
     steps = getattr(attack, "steps", None)
-    evaluations = steps if isinstance(steps, int) else _TYPICAL_EVALUATIONS
-    return PlannedAttack(label, attack, is_baseline, True, evaluations)
+    usual = steps if isinstance(steps, int) else _TYPICAL_EVALUATIONS
+    return PlannedAttack(label, attack, is_baseline, True, usual if evaluations is None else evaluations)
+
+
+def attack_in_words(choice: Choice) -> tuple[str, dict[str, object]]:
+    """Name and settings of an attack; settings that are words are read as what they stand for."""
+    settings_of(choice.name)
+    words = [f"{key}={value}" for key, value in choice.settings if isinstance(value, str)]
+    return choice.name, {**dict(choice.settings), **settings_from_text(choice.name, words)}
+
+
+def _as_listed(name: str, settings: Mapping[str, object]) -> int | None:
+    """The evaluations of an attack that a portfolio lists with these settings."""
+    listed = (entry for entries in PORTFOLIOS.values() for entry in entries)
+    return next((entry.evaluations for entry in listed if (entry.name, entry.settings) == (name, settings)), None)
 
 
 def _label(name: str, settings: Mapping[str, object]) -> str:

@@ -111,26 +111,24 @@ def audit(
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     deadline, seed = Deadline(seconds_from_budget(budget)), checked_seed(seed)
-    rng = torch.Generator().manual_seed(seed)
-    population = population_of(dataset, records, rng)
     options = {"loss_fn": loss_fn, "steps": local_steps, "learning_rate": local_learning_rate}
-    sender = Sender(subject, None) if isinstance(subject, Release) else Sender(None, subject, options)
+    if isinstance(subject, Release):
+        sender = Sender(release=subject)
+    else:
+        sender = Sender(None, subject, loss_fn, local_steps, local_learning_rate)
     training = _training(training, account)
-    defended = labelled_defenses(defenses, training)
-    beliefs = Beliefs(
-        dataset.shape,
-        check_whole("batch_size", batch_size),
-        public_records(population, public, threat),
-        dataset.subset(list(population.rows)),
-        dataset.columns,
-        _least_clip(defended) if Knows.DEFENSE in threat.knows else None,
+    experiment = _experiment(
+        sender,
+        dataset,
+        threat,
+        labelled_defenses(defenses, training),
+        attacks=attacks,
+        trials=trials,
+        records=records,
+        batch_size=check_whole("batch_size", batch_size),
+        public=public,
+        seed=seed,
     )
-    count = check_whole("trials", trials) if trials is not None else DEFAULT_TRIALS.get(str(attacks), 16)
-    plan = Plan(planned_attacks(attacks, threat, beliefs), defended, population.updates(count, batch_size, rng), 0.0)
-    experiment = Experiment(plan, sender, population, threat, metrics_for(dataset), seed)
-    with refused_if_raised("a model or release that can be differentiated by the records"):
-        first = experiment.release_of(plan.attacks[0], plan.updates[0])
-        experiment = replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds_of_an_evaluation(first)))
     stated_too = {**options, "public": None if public is None else hash_of_data(public)}
     portfolio = attacks if isinstance(attacks, str) else None
     info = _info(experiment, name or type(subject).__name__, batch_size, stated_too, portfolio, signature)
@@ -145,6 +143,39 @@ def audit(
     if result.contradictions:
         raise ContradictedBound(result)
     return result
+
+
+def _experiment(
+    sender: Sender,
+    dataset: Dataset,
+    threat: ThreatModel,
+    defenses: Mapping[str, Defense | None],
+    *,
+    attacks: str | Sequence[AttackChoice],
+    trials: int | None,
+    records: Sequence[int] | None,
+    batch_size: int,
+    public: Dataset | None,
+    seed: int,
+) -> Experiment:
+    """Who is drawn, which attacks fit, and what an evaluation costs."""
+    rng = torch.Generator().manual_seed(seed)
+    population = population_of(dataset, records, rng)
+    beliefs = Beliefs(
+        dataset.shape,
+        batch_size,
+        public_records(population, public, threat),
+        dataset.subset(list(population.rows)),
+        dataset.columns,
+        _least_clip(defenses) if Knows.DEFENSE in threat.knows else None,
+    )
+    usual = DEFAULT_TRIALS[attacks if isinstance(attacks, str) and attacks in DEFAULT_TRIALS else "quick"]
+    count = usual if trials is None else check_whole("trials", trials)
+    plan = Plan(planned_attacks(attacks, threat, beliefs), defenses, population.updates(count, batch_size, rng), 0.0)
+    experiment = Experiment(plan, sender, population, threat, metrics_for(dataset), seed)
+    with refused_if_raised("a model or release that can be differentiated by the records"):
+        first = experiment.release_of(plan.attacks[0], plan.updates[0])
+        return replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds_of_an_evaluation(first)))
 
 
 def _show(plan: str, show_plan: Callable[[str], None] | None) -> None:

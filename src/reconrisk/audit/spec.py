@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,7 @@ from reconrisk.core.goal import Goal, Limit, goal_from_text, limit_from_text
 from reconrisk.core.mechanism import NoiseMechanism, dp_sgd
 from reconrisk.core.serialization import serializable
 from reconrisk.core.threat import Knows, Sees, ThreatModel
-from reconrisk.core.validation import check_positive, check_probability, check_real, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_probability, check_real, check_whole, did_you_mean, refuse
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -298,5 +297,4 @@ def _shortest(number: float) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"Did you mean {close[0]}?" if close else f"Known are {', '.join(known)}."
+    return did_you_mean(name, known).strip() or f"Known are {', '.join(known)}."

@@ -8,7 +8,6 @@ could not build.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import json
 import math
@@ -19,6 +18,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.validation import did_you_mean
 
 T = TypeVar("T")
 
@@ -113,12 +113,14 @@ def from_plain(plain: Any) -> Any:
     if kind not in _KINDS:
         _load_homes()
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise InvalidInput(f"Expected kind={kind!r} to be one of {', '.join(sorted(_KINDS))}.{_nearest(kind, _KINDS)}")
+        raise InvalidInput(
+            f"Expected kind={kind!r} to be one of {', '.join(sorted(_KINDS))}.{did_you_mean(kind, _KINDS)}"
+        )
     hints = _hints(_KINDS[kind])
     given = {name: item for name, item in plain.items() if name != "kind"}
     for name in given:
         if name not in hints:
-            raise InvalidInput(f"Expected {kind}.{name} to be one of {', '.join(hints)}.{_nearest(name, hints)}")
+            raise InvalidInput(f"Expected {kind}.{name} to be one of {', '.join(hints)}.{did_you_mean(name, hints)}")
     try:
         return _KINDS[kind](**{name: _restored(from_plain(item), hints[name]) for name, item in given.items()})
     except InvalidInput:
@@ -154,8 +156,3 @@ def _restored(item: Any, hint: Any) -> Any:
     if typing.get_origin(hint) in (frozenset, tuple):
         return typing.get_origin(hint)(_restored(each, typing.get_args(hint)[0]) for each in item)
     return item
-
-
-def _nearest(name: object, known: typing.Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name), list(known), n=1)
-    return f" Did you mean {close[0]}?" if close else ""

@@ -5,8 +5,10 @@ Each check returns the value it accepted, so that it can stand inside an express
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,29 @@ def refuse(name: str, value: object, condition: str, remedy: str = "") -> Invali
     reconrisk.core.errors.InvalidInput: Expected clip_norm=-1.0 > 0. Pass the norm used in training.
     """
     return InvalidInput(f"Expected {name}={value!r} {condition}. {remedy}".rstrip())
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """A question with the known name that is nearest, after a space; empty where none is near.
+
+    >>> did_you_mean("trails", ["trials", "seed"]), did_you_mean("x", ["trials"])
+    (' Did you mean trials?', '')
+    """
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def check_settings(
+    name: str, known: Mapping[str, inspect.Parameter], given: Mapping[str, object], remedy: str = ""
+) -> None:
+    """Settings that what is called ``name`` takes, none missing that it needs."""
+    for key, value in given.items():
+        if key not in known:
+            takes = f"It takes {', '.join(known)}." if known else "It takes none."
+            raise refuse(key, value, f"to be left out for {name}", f"{takes}{did_you_mean(key, known)}")
+    missing = [key for key, parameter in known.items() if parameter.default is parameter.empty and key not in given]
+    if missing:
+        raise InvalidInput(f"Expected {' and '.join(missing)} for {name}. {remedy}".rstrip())
 
 
 def check_real(name: str, value: Any, remedy: str = "") -> float:

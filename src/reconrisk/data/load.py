@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import did_you_mean, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.folders import FULL_SETS, full_set_path
 from reconrisk.data.formats import format_of
@@ -61,17 +60,14 @@ def _called(
     known = [p.name for p in inspect.signature(read).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for option, value in given.items():
         if option not in known:
-            remedy = f"It understands {', '.join(known)}.{_nearest(option, known)}" if known else "It has no options."
+            remedy = (
+                f"It understands {', '.join(known)}.{did_you_mean(option, known)}" if known else "It has no options."
+            )
             raise refuse(option, value, f"to be left out for {kind}", remedy)
     return read(*subject, **given)
 
 
 def _unknown(name: str | Path) -> Exception:
     names = [*SHIPPED, *FULL_SETS]
-    remedy = f"Check the path or the name.{_nearest(str(name), names)}"
+    remedy = f"Check the path or the name.{did_you_mean(str(name), names)}"
     return refuse("name_or_path", str(name), f"to be a file, a folder or one of {', '.join(names)}", remedy)
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {close[0]}?" if close else ""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from reconrisk.core.defense import Defense
-from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import check_settings, did_you_mean, refuse
 from reconrisk.defenses.clipping import clip
 from reconrisk.defenses.noise import clip_and_noise, gaussian_noise, laplace_noise
 from reconrisk.defenses.pruning import prune_smallest
@@ -35,16 +33,8 @@ def defense_by_name(name: str, **settings: object) -> Defense:
 clip, clip_and_noise, prune_smallest, quantise, sign. Did you mean prune_smallest?
     """
     if name not in DEFENSES:
-        raise refuse("defense", name, f"to be one of {', '.join(DEFENSES)}", _nearest(name, DEFENSES).strip())
-    known = inspect.signature(DEFENSES[name]).parameters
-    for key, value in settings.items():
-        if key not in known:
-            raise refuse(
-                key, value, f"to be left out for {name}", f"It takes {', '.join(known)}.{_nearest(key, known)}"
-            )
-    missing = [key for key, parameter in known.items() if parameter.default is parameter.empty and key not in settings]
-    if missing:
-        raise InvalidInput(f"Expected {' and '.join(missing)} for {name}.")
+        raise refuse("defense", name, f"to be one of {', '.join(DEFENSES)}", did_you_mean(name, DEFENSES).strip())
+    check_settings(name, inspect.signature(DEFENSES[name]).parameters, settings)
     return DEFENSES[name](**settings)
 
 
@@ -69,8 +59,3 @@ def _gaussian(mechanism: Mechanism) -> Gaussian | None:
     while isinstance(mechanism, (Repeated, PoissonSampled)):
         mechanism = mechanism.mechanism
     return mechanism if isinstance(mechanism, Gaussian) else None
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]}?" if close else ""

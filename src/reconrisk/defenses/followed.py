@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from reconrisk.core.defense import Defense
@@ -16,4 +16,4 @@ class Followed:
         """One defense first, then ``other`` on what it sends."""
         from reconrisk.defenses.chain import chain  # it knows the defenses that extend this class
 
-        return chain(self, other)  # type: ignore[arg-type]  # every class that extends this one is a defense
+        return chain(cast("Defense", self), other)  # every class that extends this one is a defense
