@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Sequence
 
 import torch
+from scipy.stats import t
 from torch import Tensor, nn
 
 from reconrisk.core.defense import Defense
@@ -14,7 +15,7 @@ from reconrisk.core.guarantee import Estimate
 from reconrisk.core.observation import Attack
 from reconrisk.core.progress import track
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
-from reconrisk.metrics import psnr, score
+from reconrisk.metrics import mse, psnr, score
 from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import observe
 
@@ -39,6 +40,42 @@ def attacked(
         observation = observe(release, defense=defense, threat=threat, rng=rng)
         scores.append(score(attack(observation, rng=rng), inputs[rows], psnr(data_range=1.0))["psnr"])
     return torch.cat(scores)
+
+
+def inverted(
+    attack: Attack,
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    batch: int,
+    defense: Defense,
+    aware: bool,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """MSE and PSNR of every record under ``defense``, attacked in groups of ``batch``, labels known, matched within it.
+
+    Starts of the attack and draws of the noise depend on ``seed`` and the group alone: two defenses, or two attackers,
+    are compared at the same ones.
+    """
+    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, *([Knows.DEFENSE] if aware else []))
+    metrics = [mse(), psnr(data_range=1.0)]
+    found: list[dict[str, Tensor]] = []
+    for first in range(0, len(inputs) - batch + 1, batch):
+        rows = slice(first, first + batch)
+        drawn, begun = (torch.Generator().manual_seed(zlib.crc32(f"{w} {seed} {first}".encode())) for w in ("d", "a"))
+        release = GradientRelease(model, nn.functional.cross_entropy, inputs[rows], labels[rows])
+        observation = observe(release, defense=defense, threat=threat, rng=drawn)
+        scores = score(attack(observation, rng=begun), inputs[rows], metrics)
+        found.append({metric.name: scores[metric.name] for metric in metrics})
+    return {metric.name: torch.cat([each[metric.name] for each in found]) for metric in metrics}
+
+
+def mean_over(values: Tensor, what: str) -> Estimate:
+    """The mean with a 95 % t interval, over groups of records, seeds or paired differences: say ``what`` they are."""
+    count, value = len(values), float(values.mean())
+    half = float(t.ppf(0.975, count - 1) * values.std()) / math.sqrt(count) if count > 1 else math.inf
+    return Estimate(value, value - half, value + half, 0.95, count, f"t interval over {what}")
 
 
 def mean_decibels(scores: Tensor, groups: int) -> Estimate:
