@@ -63,6 +63,7 @@ from .integrations.fisher_account import FisherAccount as FisherAccount
 from .integrations.fisher_account import average_accounts as average_accounts
 from .integrations.fisher_accountant import FisherAccountant as FisherAccountant
 from .integrations.leakage_summary import LeakageSummary as LeakageSummary
+from .integrations.opacus_noise import with_optimal_noise as with_optimal_noise
 from .integrations.plain_loop import defend as defend
 from .integrations.scikit_learn import information_from_estimator as information_from_estimator
 from .integrations.torch_linear import information_from_linear as information_from_linear

@@ -15,6 +15,7 @@ from reconrisk.core.validation import check_positive, refuse
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MARK = "autograd_grad_sample_hooks"
+NEEDS_EQUAL_NOISE = "needs_equal_noise"
 _FLAT = "Train with PrivacyEngine.make_private(clipping='flat', grad_sample_mode='hooks') on one device."
 
 
@@ -70,7 +71,7 @@ def plain_copy(model: nn.Module) -> nn.Module:
 
 def loader_sampling(data_loader: Any) -> LoaderSampling:
     """How a data loader draws records, also under Opacus's ``BatchMemoryManager``."""
-    _check_installed()
+    _check_installed("FisherAccountant.attach")
     from opacus.utils.batch_memory_manager import BatchSplittingSampler
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
     from torch.utils.data import BatchSampler, RandomSampler
@@ -90,16 +91,21 @@ def loader_sampling(data_loader: Any) -> LoaderSampling:
     )
 
 
-def check_optimizer(optimizer: Any, model: nn.Module) -> None:
-    """Refuse optimizers whose step is not one flat clipping of all parameters of ``model`` plus Gaussian noise."""
-    _check_installed()
+def check_optimizer(optimizer: Any, model: nn.Module, purpose: str = "FisherAccountant.attach") -> None:
+    """Refuse optimizers whose step is not one flat clipping of all parameters of ``model`` plus equal noise."""
+    _check_installed(purpose)
     from opacus.optimizers import DPOptimizer
+
+    from reconrisk.integrations.opacus_noise_optimizer import ParameterNoiseOptimizer
 
     name = type(optimizer).__name__
     if not isinstance(optimizer, DPOptimizer):
         raise refuse(
             "optimizer", name, "to be a DPOptimizer", "Pass the optimizer that PrivacyEngine.make_private returned."
         )
+    if isinstance(optimizer, ParameterNoiseOptimizer):
+        remedy = f"{purpose} takes the optimizer that make_private returned."
+        raise refuse("optimizer", name, "to add equal noise to all parameters", remedy)
     if type(optimizer) is not DPOptimizer:
         raise refuse("optimizer", name, "to be DPOptimizer, which clips all parameters together", _FLAT)
     check_positive("optimizer.noise_multiplier", optimizer.noise_multiplier, "Without noise everything leaks.")
@@ -110,7 +116,7 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
                 label,
                 "trained" if parameter.requires_grad else "frozen",
                 "to be in the optimizer exactly if it requires gradients",
-                "Pass the accountant the model that is trained; call requires_grad_(False) on what is not.",
+                f"Pass {purpose.split('.')[0]} the model that is trained; call requires_grad_(False) on what is not.",
             )
 
 
@@ -141,6 +147,7 @@ def chain_step_hook(optimizer: Any, hook: Callable[[Any], None]) -> Callable[[],
             earlier(stepping)
         hook(stepping)
 
+    setattr(both, NEEDS_EQUAL_NOISE, True)
     optimizer.attach_step_hook(both)
 
     def undo() -> None:
@@ -169,8 +176,8 @@ def read_step(optimizer: Any, sampling: LoaderSampling) -> OpacusStep:
     return OpacusStep(float(optimizer.noise_multiplier), float(optimizer.max_grad_norm), rate, sampling.poisson)
 
 
-def _check_installed() -> None:
+def _check_installed(purpose: str) -> None:
     try:
         import opacus  # noqa: F401 - only whether it is there
     except ImportError as error:
-        raise MissingExtra("opacus", "dp", "FisherAccountant.attach") from error
+        raise MissingExtra("opacus", "dp", purpose) from error
