@@ -24,7 +24,7 @@ from reconrisk.audit.store import Store
 from reconrisk.audit.trial import Trial
 from reconrisk.core.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
-from reconrisk.defenses import prune_smallest
+from reconrisk.defenses import prune
 
 RUNS, TRIALS, POPULATION = 20, 5000, 4096
 
@@ -36,7 +36,7 @@ def _audited(path: Path) -> tuple[AuditResult, tuple[Trial, ...]]:
     data = Dataset("toy", torch.rand(40, 1, 3, 3, generator=rng), torch.arange(40) % 2)
     model = nn.Sequential(nn.Flatten(), nn.Linear(9, 4), nn.Sigmoid(), nn.Linear(4, 2))
     attacks = ["analytic", ("inverting_gradients", {"steps": 2})]
-    defenses = [None, prune_smallest(0.5)]
+    defenses = [None, prune(0.5)]
     result = audit(model, data, trials=4, attacks=attacks, defenses=defenses, store=path, budget=None)
     with Store.read(path) as store:
         return result, store.trials(result.run)

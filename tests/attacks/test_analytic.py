@@ -114,7 +114,7 @@ def test_several_local_steps_on_the_one_record_are_inverted():
 def test_values_that_were_not_sent_are_left_out():
     model, target, label = network(40, 30, 1)
     release = rr.GradientRelease(model, cross_entropy, target, label)
-    defense = rr.defenses.prune_smallest(0.95)
+    defense = rr.defenses.prune(0.95)
     unaware, aware = (
         rr.observe(release, defense=defense, threat=threat, rng=torch.Generator())
         for threat in (HONEST_BUT_CURIOUS, HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE))

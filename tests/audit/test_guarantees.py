@@ -33,7 +33,7 @@ def test_a_mechanism_is_asked_with_the_prior_of_the_population():
     assert not any(each.is_about_targets for each in others)
 
 
-@pytest.mark.parametrize("defense", [None, rr.defenses.gaussian_noise(0.1), rr.defenses.prune_smallest(0.5)])
+@pytest.mark.parametrize("defense", [None, rr.defenses.gaussian_noise(0.1), rr.defenses.prune(0.5)])
 def test_heuristics_prove_nothing(defense):
     assert prover().answers(GOAL, "heuristic", defense) == ()
 

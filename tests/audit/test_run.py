@@ -359,9 +359,9 @@ def test_without_time_a_limit_is_not_kept():
         ({"data": ("a", "b")}, "records='str' to be a tensor or an array"),
         ({"goals": rr.psnr(20), "attacks": []}, "Expected an attack that"),
         ({"goals": "psnr>20"}, "Expected goal='psnr>20'"),
-        ({"defenses": "prune_smallest"}, "Expected share for prune_smallest"),
-        ({"defenses": ["prune_smalest(share=0.5)"]}, "Did you mean prune_smallest"),
-        ({"defenses": [rr.defenses.prune_smallest]}, "to be defenses"),
+        ({"defenses": "prune"}, "Expected share for prune"),
+        ({"defenses": ["prune_smalest(share=0.5)"]}, "Did you mean prune"),
+        ({"defenses": [rr.defenses.prune]}, "to be defenses"),
         ({"defenses": {"none": NOISE}}, "to be the label of None only"),
         ({"seed": 2**63}, "< 2\\^63"),
         ({"subject": nn.Linear}, "subject='the class Linear' to be a torch model or a release"),
@@ -400,8 +400,8 @@ def test_no_value_of_a_record_enters_the_result_by_the_words_of_an_attack():
 
 def test_defenses_and_attacks_can_be_written():
     result = audit(nn.Linear(3, 2), DATA, attacks=["analytic(estimate=ratio)", "inverting_gradients(steps=2)"],
-                   defenses=["none", "prune_smallest(share=0.5)"], trials=1)  # fmt: skip
-    assert [defense.label for defense in result.defenses] == ["none", "prune_smallest(share=0.5)"]
+                   defenses=["none", "prune(share=0.5)"], trials=1)  # fmt: skip
+    assert [defense.label for defense in result.defenses] == ["none", "prune(share=0.5)"]
     assert [attack.label for attack in result.attacks][:2] == [
         "analytic(estimate=ratio)",
         "inverting_gradients(steps=2)",

@@ -127,7 +127,7 @@ def refused(**stated):
         ({"training": {"noise_multiplier": -1}}, "training: Expected noise_multiplier=-1"),
         ({"training": {"noise_multiplier": 1, "step": 3}}, "Did you mean steps?"),
         ({"defenses": [{"clip_norm": 1}]}, "A table needs the key name."),
-        ({"defenses": ["prune_smallest(0.9)"]}, "'0.9' is no setting by name."),
+        ({"defenses": ["prune(0.9)"]}, "'0.9' is no setting by name."),
         ({"attacks": [{"name": "imprint", "bins": [1]}]}, "attacks: Expected attacks.bins=[1] to be a number, a word"),
     ],
 )
@@ -203,7 +203,7 @@ def test_an_error_in_a_file_names_the_file_and_the_key(tmp_path):
         ({"weights": "absent.safetensors"}, "weights: "),
         ({"model": "torch.nn:Identity"}, "model, data: "),
         ({"defenses": ["prune_smalest"]}, "defenses: Expected defense='prune_smalest' to be one of"),
-        ({"defenses": ["prune_smallest"]}, "defenses: Expected share for prune_smallest."),
+        ({"defenses": ["prune"]}, "defenses: Expected share for prune."),
         ({"attacks": ["analytical"]}, "attacks: Expected attack='analytical' to be one of"),
         ({"attacks": ["analytic(estimate=best)"]}, "attacks: Expected setting='estimate=best' to be one of"),
         ({"goals": ["ssim>=0.5"], "data": "breast_cancer"}, "goals: Expected goals='ssim>=0.5' to use one of"),
@@ -284,7 +284,7 @@ def test_the_example_in_the_documentation_states_every_key_and_runs(tmp_path):
     optional_keys = {key for key in KEYS if re.search(rf"^#? ?\[?{key}\b", text, re.MULTILINE)}
     assert set(KEYS) - optional_keys == {"folder"}
     result = job_from_spec(spec).run()
-    assert {line.defense.partition("(")[0] for line in result.lines} == {"none", "clip_and_noise", "prune_smallest"}
+    assert {line.defense.partition("(")[0] for line in result.lines} == {"none", "clip_and_noise", "prune"}
     assert all(line.limits for line in result.lines if line.goal == spec.max_risk[0].goal)
     assert result.training is not None
     assert (tmp_path / "trials.db").is_file()

@@ -79,7 +79,7 @@ def test_demo_audits_digits_and_writes_only_where_it_is_told(tmp_path):
     assert all(str(path) in done.stdout for path in out.iterdir())
     result = from_json((out / "audit.json").read_text())
     assert result.sentence() in done.stdout
-    defenses = ("none", "clip_and_noise(noise_multiplier=1, clip_norm=1)", "prune_smallest(share=0.9)")
+    defenses = ("none", "clip_and_noise(noise_multiplier=1, clip_norm=1)", "prune(share=0.9)")
     assert tuple(item.label for item in result.defenses) == defenses
     rebuilt = {shown.defense: shown.score for shown in result.exposures}
     # the difference between a picture and noise; the exact scores depend on the machine

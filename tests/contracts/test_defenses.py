@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from torch import nn
 
 from reconrisk import defenses
+from reconrisk.core.errors import InvalidInput
 from reconrisk.releases.reference_moments import ReferenceMoments
+from reconrisk.releases.release import ForwardRelease
 
 SHAPES = {"weight": (6, 5), "bias": (6,)}
 
@@ -20,6 +23,29 @@ def moments():
     return ReferenceMoments(sensitivity, {name: 0 * value for name, value in square.items()}, square, 1, 10)
 
 
+def private():
+    """A release of these shapes that depends on its records."""
+    rows = {name: torch.randn(*shape, 4, generator=torch.Generator().manual_seed(5)) for name, shape in SHAPES.items()}
+    return ForwardRelease(
+        lambda inputs, labels: {name: each @ inputs.sum(0).tanh() for name, each in rows.items()},
+        torch.rand(2, 4, generator=torch.Generator().manual_seed(6)),
+        torch.zeros(2),
+    )
+
+
+def refreshed():
+    model, inputs = nn.Linear(5, 6), torch.rand(4, 5, generator=torch.Generator().manual_seed(7))
+    defense = defenses.refreshed(
+        lambda found: defenses.clip(1.0) >> defenses.optimal_noise(found, like=0.5),
+        nn.functional.cross_entropy,
+        inputs,
+        torch.arange(4),
+        probes=2,
+    )
+    defense.for_model(model)
+    return defense
+
+
 MECHANISM = True
 ROWS = {
     "gaussian_noise": (lambda: defenses.gaussian_noise(0.5), not MECHANISM),
@@ -27,7 +53,7 @@ ROWS = {
     "clip_and_noise": (lambda: defenses.clip_and_noise(noise_multiplier=0.5, clip_norm=1.0), MECHANISM),
     "dp_sgd_noise": (lambda: defenses.dp_sgd_noise(noise_multiplier=0.5, clip_norm=1.0), MECHANISM),
     "clip": (lambda: defenses.clip(1.0), not MECHANISM),
-    "prune_smallest": (lambda: defenses.prune_smallest(0.5), not MECHANISM),
+    "prune": (lambda: defenses.prune(0.5), not MECHANISM),
     "random_pruning": (
         lambda: defenses.random_pruning(released(), share=0.5, rng=torch.Generator().manual_seed(0)),
         not MECHANISM,
@@ -36,6 +62,14 @@ ROWS = {
     "sign": (lambda: defenses.sign(), not MECHANISM),
     "optimal_noise": (lambda: defenses.optimal_noise(moments(), like=0.5), not MECHANISM),
     "optimal_pruning": (lambda: defenses.optimal_pruning(moments(), share=0.5), not MECHANISM),
+    "optimal_pruning_and_noise": (
+        lambda: defenses.optimal_pruning_and_noise(moments(), share=0.5, like=0.5),
+        not MECHANISM,
+    ),
+    "equal_noise": (lambda: defenses.equal_noise(moments(), noise_norm=0.5), not MECHANISM),
+    "local_optimal_noise": (lambda: defenses.local_optimal_noise(like=0.5).for_release(private()), not MECHANISM),
+    "local_optimal_pruning": (lambda: defenses.local_optimal_pruning(share=0.5).for_release(private()), not MECHANISM),
+    "refreshed": (refreshed, MECHANISM),
     "chain": (lambda: defenses.clip(1.0) >> defenses.optimal_noise(moments(), like=0.5), MECHANISM),
 }
 
@@ -51,7 +85,7 @@ def sent_by(defense, update=None, seed=0):
 
 
 def test_every_public_defense_has_its_row():
-    assert set(ROWS) == set(defenses.__all__)
+    assert set(ROWS) == set(defenses.__all__) - {"TargetBound"}  # which is a budget
 
 
 def test_names_shapes_and_types_stay(row):
@@ -83,6 +117,21 @@ def test_zero_gradients_pass(row):
     assert all(bool(value.isfinite().all()) for value in sent.values())
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_refused(row, wrong):
+    update = released()
+    update["bias"][2] = wrong
+    with pytest.raises(InvalidInput, match=r"released\['bias'\].* to be finite"):
+        sent_by(row[0], update)
+
+
+def test_no_update_and_no_generator_are_refused(row):
+    with pytest.raises(InvalidInput, match="released with at least one"):
+        sent_by(row[0], {})
+    with pytest.raises(InvalidInput, match=r"rng=7 to be a torch\.Generator"):
+        row[0](released(), rng=7)
+
+
 def test_side_information_fits_what_was_sent(row):
     sent = sent_by(row[0])
     std, kept = row[0].noise_std(sent), row[0].kept(sent)
@@ -99,6 +148,14 @@ def test_the_replay_can_be_differentiated(row):
     assert all(bool(value.grad.isfinite().all()) for value in update.values())
 
 
+WORDS = {
+    "chain": "clip(",
+    "dp_sgd_noise": "clip_and_noise(",
+    "equal_noise": "gaussian_noise(",
+    "optimal_pruning_and_noise": "optimal_pruning(",
+}
+
+
 def test_its_words_say_what_it_is(row, request):
     name = request.node.callspec.params["row"]
-    assert str(row[0]).startswith({"chain": "clip(", "dp_sgd_noise": "clip_and_noise("}.get(name, f"{name}("))
+    assert str(row[0]).startswith(WORDS.get(name, f"{name}("))

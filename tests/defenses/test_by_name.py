@@ -4,7 +4,9 @@ import torch
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Composed, Gaussian, GaussianDP, PoissonSampled, Repeated, dp_sgd
-from reconrisk.defenses.by_name import DEFENSES, defense_by_name, defense_of_one_step
+from reconrisk.defenses.by_name import DEFENSES, FROM_MOMENTS, defense_by_name, defense_of_one_step
+from reconrisk.releases.observe import chosen_for
+from reconrisk.releases.release import ForwardRelease
 
 SETTINGS = {
     "gaussian_noise": {"std": 0.5},
@@ -13,16 +15,18 @@ SETTINGS = {
     "quantise": {"levels": 16},
     "sign": {},
     "clip_and_noise": {"noise_multiplier": 2.0, "clip_norm": 0.5},
-    "prune_smallest": {"share": 0.9},
+    "prune": {"share": 0.9},
+    "local_optimal_noise": {"noise_norm": 0.1},
+    "local_optimal_pruning": {"share": 0.9},
 }
 
 
-NOT_BY_WORDS = {"chain", "dp_sgd_noise", "optimal_noise", "optimal_pruning", "random_pruning"}
+NOT_BY_WORDS = {"TargetBound", "chain", "dp_sgd_noise", "random_pruning", "refreshed"}
 """Those that take more than numbers, and a second name."""
 
 
 def test_every_public_defense_has_its_name():
-    assert set(rr.defenses.__all__) - NOT_BY_WORDS == set(DEFENSES)
+    assert set(rr.defenses.__all__) - NOT_BY_WORDS == set(DEFENSES) | set(FROM_MOMENTS)
     assert set(DEFENSES) == set(SETTINGS)
 
 
@@ -30,7 +34,8 @@ def test_every_public_defense_has_its_name():
 def test_each_is_configured_by_its_own_function_and_acts(name):
     defense = defense_by_name(name, **SETTINGS[name])
     assert repr(defense) == repr(DEFENSES[name](**SETTINGS[name]))
-    sent = defense({"w": torch.ones(4)}, rng=torch.Generator().manual_seed(0))
+    release = ForwardRelease(lambda inputs, labels: {"w": inputs[0] ** 2}, torch.ones(1, 4), torch.zeros(1))
+    sent = chosen_for(defense, release)({"w": torch.ones(4)}, rng=torch.Generator().manual_seed(0))
     assert sent["w"].shape == (4,)
 
 
@@ -45,8 +50,8 @@ def test_the_words_of_a_defense_are_the_call_that_configures_it(name):
     ("name", "settings", "message"),
     [
         ("clip_noise", {}, "Expected defense='clip_noise' to be one of .* Did you mean clip_and_noise?"),
-        ("secrecy", {}, "Expected defense='secrecy' to be one of gaussian_noise, .*sign.$"),
-        ("prune_smallest", {"shar": 0.9}, "Expected shar=0.9 to be left out .* Did you mean share?"),
+        ("secrecy", {}, "Expected defense='secrecy' to be one of gaussian_noise, .*"),
+        ("prune", {"shar": 0.9}, "Expected shar=0.9 to be left out .* Did you mean share?"),
         ("clip_and_noise", {"clip_norm": 1.0}, "Expected noise_multiplier for clip_and_noise."),
         ("clip_and_noise", {}, "Expected noise_multiplier and clip_norm for clip_and_noise."),
         ("gaussian_noise", {"std": -1.0}, "std"),

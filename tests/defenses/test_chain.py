@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.defenses import chain, clip, gaussian_noise, laplace_noise, optimal_noise, prune_smallest
+from reconrisk.defenses import chain, clip, gaussian_noise, laplace_noise, optimal_noise, prune
 from reconrisk.releases.reference_moments import ReferenceMoments
 
 
@@ -46,13 +46,13 @@ def test_a_clip_in_the_euclidean_norm_would_break_the_claim():
 
 def test_equal_noise_is_the_plain_mechanism_and_what_follows_does_not_weaken_it():
     assert (clip(0.5) >> gaussian_noise(1.0)).mechanism == Gaussian(2.0, 0.5)
-    assert (clip(0.5) >> gaussian_noise(1.0) >> prune_smallest(0.5)).mechanism == Gaussian(2.0, 0.5)
-    assert (prune_smallest(0.5) >> gaussian_noise(1.0)).mechanism is None
+    assert (clip(0.5) >> gaussian_noise(1.0) >> prune(0.5)).mechanism == Gaussian(2.0, 0.5)
+    assert (prune(0.5) >> gaussian_noise(1.0)).mechanism is None
     assert (clip(0.5) >> laplace_noise(1.0)).mechanism is None
 
 
 def test_parts_act_in_order():
-    sent = (prune_smallest(0.5) >> clip(1.0))({"w": torch.tensor([3.0, 4.0, 0.1, 0.2])}, rng=torch.Generator())
+    sent = (prune(0.5) >> clip(1.0))({"w": torch.tensor([3.0, 4.0, 0.1, 0.2])}, rng=torch.Generator())
     torch.testing.assert_close(sent["w"], torch.tensor([0.6, 0.8, 0.0, 0.0]))
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
-from reconrisk.defenses import clip_and_noise, gaussian_noise, prune_smallest
+from reconrisk.defenses import clip_and_noise, gaussian_noise, prune
 from reconrisk.releases.observe import model_of
 
 LOSS = nn.functional.cross_entropy
@@ -77,7 +77,7 @@ def test_a_known_defense_is_replayed_on_candidates_and_an_unknown_one_is_not():
 
 def test_a_known_pruning_shows_what_was_kept():
     threat = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE)
-    seen = rr.observe(release(), defense=prune_smallest(0.5), threat=threat, rng=torch.Generator())
+    seen = rr.observe(release(), defense=prune(0.5), threat=threat, rng=torch.Generator())
     total = sum(value.numel() for value in seen.kept.values())
     assert sum(int(value.sum()) for value in seen.kept.values()) == total - total // 2
 
@@ -85,7 +85,7 @@ def test_a_known_pruning_shows_what_was_kept():
 @pytest.mark.parametrize("rng", [None, 0])
 def test_a_defense_needs_a_generator(rng):
     with pytest.raises(rr.InvalidInput, match=f"rng={rng} to be a generator"):
-        rr.observe(release(), defense=prune_smallest(0.5), rng=rng)
+        rr.observe(release(), defense=prune(0.5), rng=rng)
 
 
 def test_without_a_defense_the_release_itself_is_received():
@@ -177,7 +177,7 @@ def test_labels_received_are_a_copy():
 
 def test_the_network_of_a_map_is_found_behind_a_defense():
     seen = rr.observe(
-        release(), defense=prune_smallest(0.1), threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE), rng=torch.Generator()
+        release(), defense=prune(0.1), threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE), rng=torch.Generator()
     )
     assert isinstance(model_of(seen.forward), nn.Sequential)
     assert model_of(lambda inputs, labels: {}) is None

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import norm
 
 from reconrisk.accounting.confidence import clopper_pearson
-from reconrisk.defenses import clip, clip_and_noise, gaussian_noise, optimal_noise, prune_smallest
+from reconrisk.defenses import clip, clip_and_noise, gaussian_noise, optimal_noise, prune
 from reconrisk.releases.reference_moments import ReferenceMoments
 
 TRIALS = 1000
@@ -73,7 +73,7 @@ def _left_by_chance(claimed):
 
 def test_pruning_what_was_sent_cannot_tell_more():
     claimed = 1 / (clip(1.0) >> NOISE).mechanism.noise_multiplier
-    after = clip(1.0) >> NOISE >> prune_smallest(0.5)
+    after = clip(1.0) >> NOISE >> prune(0.5)
     assert after.mechanism == (clip(1.0) >> NOISE).mechanism
     assert power(after, worst_updates()[-1]) <= claimed
 

@@ -19,8 +19,8 @@ _WORDS: Mapping[str, object] = {"true": True, "false": False, "none": None}
 class Choice:
     """A name and the settings stated for it, in their order.
 
-    >>> Choice.read("defenses", "prune_smallest(share=0.9)").plain()
-    {'name': 'prune_smallest', 'share': 0.9}
+    >>> Choice.read("defenses", "prune(share=0.9)").plain()
+    {'name': 'prune', 'share': 0.9}
     """
 
     name: str

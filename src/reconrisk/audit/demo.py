@@ -15,7 +15,7 @@ from reconrisk.core.goal import psnr, ssim
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.data import load_dataset
-from reconrisk.defenses import clip_and_noise, prune_smallest
+from reconrisk.defenses import clip_and_noise, prune
 from reconrisk.models import lenet
 
 TRIALS = 5
@@ -49,7 +49,7 @@ def run_demo(*, seed: int = 0, trials: int = TRIALS, show_plan: Callable[[str], 
             model,
             test,
             public=train,
-            defenses=(None, clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), prune_smallest(0.9)),
+            defenses=(None, clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), prune(0.9)),
             attacks=_ATTACKS,
             goals=(psnr(20), ssim(0.5)),
             trials=trials,

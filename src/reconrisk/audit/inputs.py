@@ -103,7 +103,7 @@ def labelled_defenses(defenses: Any, training: Mechanism | None) -> dict[str, De
 
 
 def _defense(choice: Any) -> Any:
-    """A defense as it is, or the one that a text such as ``prune_smallest(share=0.9)`` states."""
+    """A defense as it is, or the one that a text such as ``prune(share=0.9)`` states."""
     if not isinstance(choice, str):
         return choice
     stated = Choice.read("defenses", choice)

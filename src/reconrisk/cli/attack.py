@@ -222,13 +222,13 @@ def _described(model: str | None, weights: Path | None) -> str:
     return f"{model} with {'random weights' if weights is None else weights}"
 
 
-def _defense(noise_multiplier: float | None, clip_norm: float | None, prune: float | None) -> Defense | None:
-    from reconrisk.defenses import clip_and_noise, prune_smallest
+def _defense(noise_multiplier: float | None, clip_norm: float | None, pruned: float | None) -> Defense | None:
+    from reconrisk.defenses import clip_and_noise, prune
 
-    if prune is not None:
+    if pruned is not None:
         if (noise_multiplier, clip_norm) != (None, None):
             raise InvalidInput("Expected --prune without --noise-multiplier and --clip-norm. Choose one defense.")
-        return prune_smallest(prune)
+        return prune(pruned)
     if noise_multiplier is None and clip_norm is None:
         return None
     if noise_multiplier is None or clip_norm is None:

@@ -9,33 +9,68 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
 from reconrisk.core.validation import check_settings, did_you_mean, refuse
 from reconrisk.defenses.clipping import clip
+from reconrisk.defenses.local import local_optimal_noise, local_optimal_pruning
+from reconrisk.defenses.masks import optimal_pruning
 from reconrisk.defenses.noise import clip_and_noise, gaussian_noise, laplace_noise
-from reconrisk.defenses.pruning import prune_smallest
+from reconrisk.defenses.optimal_noise import equal_noise, optimal_noise
+from reconrisk.defenses.pruned_noise import optimal_pruning_and_noise
+from reconrisk.defenses.pruning import prune
 from reconrisk.defenses.quantisation import quantise, sign
+from reconrisk.defenses.unchosen import FromMoments
 
 DEFENSES: Mapping[str, Callable[..., Defense]] = {
     build.__name__: build
-    for build in (gaussian_noise, laplace_noise, clip, clip_and_noise, prune_smallest, quantise, sign)
+    for build in (
+        gaussian_noise,
+        laplace_noise,
+        clip,
+        clip_and_noise,
+        prune,
+        quantise,
+        sign,
+        local_optimal_noise,
+        local_optimal_pruning,
+    )
 }
-"""The functions that configure a defense, by name."""
+"""The functions that configure a defense with numbers alone, by name."""
+
+FROM_MOMENTS: Mapping[str, Callable[..., Defense]] = {
+    build.__name__: build for build in (optimal_noise, optimal_pruning, optimal_pruning_and_noise, equal_noise)
+}
+"""Those that need moments of public records too."""
 
 
 def defense_by_name(name: str, **settings: object) -> Defense:
     """The defense that ``name`` stands for, with these settings.
 
+    Those that public records choose, such as ``optimal_noise``, are settled by ``with_public``; noise takes a
+    ``noise_multiplier`` with a ``clip_norm`` too, for a clip before it.
+
     Guarantee: an unknown name, a setting that it does not take and one that is missing are refused.
 
-    >>> defense_by_name("prune_smallest", share=0.9)
+    >>> defense_by_name("prune", share=0.9)
     Pruning(share=0.9)
-    >>> defense_by_name("prune_smalest", share=0.9)
+    >>> print(defense_by_name("optimal_noise", noise_multiplier=0.1, clip_norm=1.0))
+    optimal_noise(noise_multiplier=0.1, clip_norm=1.0)
+    >>> defense_by_name("quantize", levels=3)
     Traceback (most recent call last):
-    reconrisk.core.errors.InvalidInput: Expected defense='prune_smalest' to be one of gaussian_noise, laplace_noise, \
-clip, clip_and_noise, prune_smallest, quantise, sign. Did you mean prune_smallest?
+    reconrisk.core.errors.InvalidInput: Expected defense='quantize' to be one of gaussian_noise, laplace_noise, clip, \
+clip_and_noise, prune, quantise, sign, local_optimal_noise, local_optimal_pruning, optimal_noise, optimal_pruning, \
+optimal_pruning_and_noise, equal_noise. Did you mean quantise?
     """
-    if name not in DEFENSES:
-        raise refuse("defense", name, f"to be one of {', '.join(DEFENSES)}", did_you_mean(name, DEFENSES).strip())
-    check_settings(name, inspect.signature(DEFENSES[name]).parameters, settings)
-    return DEFENSES[name](**settings)
+    known = {**DEFENSES, **FROM_MOMENTS}
+    if name not in known:
+        raise refuse("defense", name, f"to be one of {', '.join(known)}", did_you_mean(name, known).strip())
+    parameters = dict(inspect.signature(known[name]).parameters)
+    if name in DEFENSES:
+        check_settings(name, parameters, settings)
+        return DEFENSES[name](**settings)
+    del parameters["moments"]
+    if "root_mean_square" in parameters:
+        for extra in ("noise_multiplier", "clip_norm"):
+            parameters[extra] = inspect.Parameter(extra, inspect.Parameter.KEYWORD_ONLY, default=None)
+    check_settings(name, parameters, settings)
+    return FromMoments(FROM_MOMENTS[name], settings)
 
 
 def defense_of_one_step(mechanism: Mechanism) -> Defense | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,13 +12,15 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.validation import refuse
 from reconrisk.defenses.clipping import Clip
-from reconrisk.defenses.followed import Followed
 from reconrisk.defenses.gaussian import GaussianNoise
 from reconrisk.defenses.noise import LaplaceNoise
+from reconrisk.defenses.sending import SendingDefense
+from reconrisk.releases.observe import chosen_for
+from reconrisk.releases.release import Release
 
 
 @dataclass(frozen=True, eq=False)
-class Chain(Followed):
+class Chain(SendingDefense):
     """Defenses in the order in which they act, as :func:`chain` returns them."""
 
     parts: tuple[Defense, ...]
@@ -26,12 +28,18 @@ class Chain(Followed):
     @property
     def mechanism(self) -> Mechanism | None:
         """That of noise on what a clip before it bounds; what comes after it is post-processing."""
-        for first, second in zip(self.parts, self.parts[1:], strict=False):
-            if isinstance(first, Clip) and isinstance(second, GaussianNoise):
-                return second.mechanism_after(first)
-        return next((part.mechanism for part in self.parts if part.mechanism is not None), None)
+        for place, part in enumerate(self.parts):
+            clip = _clip_before(self.parts, place)
+            found = part.mechanism_after(clip[1]) if isinstance(part, GaussianNoise) and clip else part.mechanism
+            if found is not None:
+                return found
+        return None
 
-    def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
+    def for_release(self, release: Release) -> Chain:
+        """The chain whose parts are those that the records of ``release`` choose."""
+        return chain(*(chosen_for(part, release) for part in self.parts))
+
+    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """What the last defense sends of what the one before it does."""
         sent = dict(released)
         for part in self.parts:
@@ -67,8 +75,8 @@ class Chain(Followed):
 def chain(*defenses: Defense) -> Chain:
     """Defenses that act one after the other.
 
-    Guarantee: noise right after clipping implements a Gaussian mechanism; before noise that differs between parameters
-    the clip is in the norm that matches it. What follows cannot weaken that.
+    Guarantee: noise after clipping, with nothing but pruning in between, implements a Gaussian mechanism; before noise
+    that differs between parameters the clip is in the norm that matches it. What follows cannot weaken that.
     Edge cases: clipping after noise is refused, since nobody could say how large the noise then is.
 
     >>> from reconrisk.defenses.clipping import clip
@@ -85,8 +93,18 @@ def chain(*defenses: Defense) -> Chain:
     for place, part in enumerate(parts):
         if noisy and isinstance(part, Clip):
             raise refuse("chain", str(part), "to come before the noise", "Write clip(...) >> noise.")
-        before = parts[place - 1] if place else None
-        if isinstance(part, GaussianNoise) and isinstance(before, Clip):
-            parts[place - 1] = part.matching(before)
+        if isinstance(part, GaussianNoise) and (before := _clip_before(parts, place)) is not None:
+            parts[before[0]] = part.matching(before[1])
         noisy = noisy or isinstance(part, (GaussianNoise, LaplaceNoise))
     return Chain(tuple(parts))
+
+
+def _clip_before(parts: Sequence[Defense], place: int) -> tuple[int, Clip] | None:
+    """The clip whose bound still holds at ``place``, and its place: nothing but dropped values in between."""
+    for earlier in range(place - 1, -1, -1):
+        part = parts[earlier]
+        if isinstance(part, Clip):
+            return earlier, part
+        if not getattr(part, "only_drops", False):
+            return None
+    return None

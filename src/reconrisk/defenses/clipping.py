@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.validation import check_positive
-from reconrisk.defenses.followed import Followed
 from reconrisk.defenses.scales import NoiseScales, total_square
+from reconrisk.defenses.sending import SendingDefense
 
 
 @dataclass(frozen=True)
-class Clip(Followed):
+class Clip(SendingDefense):
     """The configured defense that :func:`clip` returns.
 
     With ``scales``, the standard deviations of noise that follows, the norm is that of the release in units of them,
@@ -31,7 +31,7 @@ class Clip(Followed):
     def mechanism(self) -> None:
         """None: clipping alone bounds what a record adds and hides nothing."""
 
-    def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
+    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """The release scaled down to the norm if it is longer; ``rng`` is not used."""
         del rng
         return self.replay(released)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.defenses.clipping import Clip
-from reconrisk.defenses.followed import Followed
+from reconrisk.defenses.sending import SendingDefense
 
 
-class GaussianNoise(Followed, ABC):
+class GaussianNoise(SendingDefense):
     """A defense that adds independent Gaussian noise."""
 
     @abstractmethod
-    def mechanism_after(self, clip: Clip) -> Gaussian:
-        """The mechanism that this noise is on what ``clip``, in the norm that matches, bounds."""
+    def mechanism_after(self, clip: Clip) -> Gaussian | None:
+        """The mechanism that this noise is on what ``clip``, in the norm that matches, bounds; None if it is none."""
 
     @abstractmethod
     def matching(self, clip: Clip) -> Clip:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from reconrisk.core.validation import check_probability, refuse
-from reconrisk.defenses.followed import Followed
+from reconrisk.defenses.optimal_noise import SMALLEST_GRADIENT
+from reconrisk.defenses.pruning import check_share, dropped_of
+from reconrisk.defenses.sending import SendingDefense
 from reconrisk.releases.reference_moments import ReferenceMoments
-
-_SMALLEST_GRADIENT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class MaskedRelease(Followed):
+class MaskedRelease(SendingDefense):
     """A release of which only the values where ``mask`` is true are sent; ``borderline`` ones by a coin.
 
     A borderline value is sent with probability ``borderline_kept``, so that a budget is met on average where no mask
@@ -27,12 +28,13 @@ class MaskedRelease(Followed):
     name: str
     borderline: tuple[str, int] | None = None
     borderline_kept: float = 0.0
+    only_drops: ClassVar[bool] = True
 
     @property
     def mechanism(self) -> None:
         """None: leaving values out has no guarantee."""
 
-    def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
+    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """The release with zeros where the mask is false."""
         self._check_fits(released)
         mask = {name: each.clone() for name, each in self.mask.items()}
@@ -55,6 +57,14 @@ class MaskedRelease(Followed):
         if self.borderline is not None:
             name, place = self.borderline
             mask[name].view(-1)[place] = bool(sent[name].reshape(-1)[place] != 0)
+        return mask
+
+    def sometimes_sent(self) -> dict[str, Tensor]:
+        """Where a value is sent always or by a coin."""
+        mask = {name: each.clone() for name, each in self.mask.items()}
+        if self.borderline is not None:
+            name, place = self.borderline
+            mask[name].view(-1)[place] = True
         return mask
 
     def _check_fits(self, released: Mapping[str, Tensor]) -> None:
@@ -88,23 +98,31 @@ def optimal_pruning(
     >>> optimal_pruning(moments, share=0.34).mask
     {'w': tensor([False,  True,  True])}
     """
+    return mask_of(moments, f"optimal_pruning({written_share(share, utility)})", share=share, utility=utility)
+
+
+def mask_of(moments: ReferenceMoments, name: str, *, share: float | None, utility: float | None) -> MaskedRelease:
+    """The mask that drops what tells most for its utility."""
     names = list(moments.square)
     square = torch.cat([moments.square[name].double().flatten() for name in names])
     sensitivity = torch.cat([moments.sensitivity[name].double().flatten() for name in names])
-    order = (sensitivity / square.clamp_min(_SMALLEST_GRADIENT**2)).argsort(descending=True, stable=True)
-    given = (share, utility)
-    if (share is None) == (utility is None):
-        raise refuse("(share, utility)", given, "to hold exactly one value")
+    order = (sensitivity / square.clamp_min(SMALLEST_GRADIENT**2)).argsort(descending=True, stable=True)
     mask, border, kept = torch.ones(len(order), dtype=torch.bool), None, 0.0
     if share is not None:
-        if check_probability("share", share) == 1:
-            raise refuse("share", share, "< 1", "Something must be sent.")
-        mask[order[: int(share * len(order) + 1e-6)]] = False
-    else:
-        border, kept = _drop_to(mask, order, square, check_probability("utility", utility))
-    written = f"share={share:g}" if share is not None else f"utility={utility:g}"
+        mask[order[: dropped_of(len(order), share)]] = False
+    elif utility is not None:
+        border, kept = _drop_to(mask, order, square, utility)
     shaped, place = _shaped(mask, moments.square, border)
-    return MaskedRelease(shaped, f"optimal_pruning({written})", place, kept)
+    return MaskedRelease(shaped, name, place, kept)
+
+
+def written_share(share: float | None, utility: float | None) -> str:
+    """The budget of a pruning as it is written; refused unless it is exactly one that can be met."""
+    if (share is None) == (utility is None):
+        raise refuse("(share, utility)", (share, utility), "to hold exactly one value")
+    if share is not None:
+        return f"share={check_share(share):g}"
+    return f"utility={check_probability('utility', utility):g}"
 
 
 def random_pruning(like: Mapping[str, Tensor], *, share: float, rng: torch.Generator) -> MaskedRelease:
@@ -116,11 +134,10 @@ def random_pruning(like: Mapping[str, Tensor], *, share: float, rng: torch.Gener
     >>> int(mask["w"].sum())
     7
     """
-    if check_probability("share", share) == 1:
-        raise refuse("share", share, "< 1", "Something must be sent.")
+    check_share(share)
     count = sum(tensor.numel() for tensor in like.values())
     mask = torch.ones(count, dtype=torch.bool)
-    mask[torch.randperm(count, generator=rng)[: int(share * count + 1e-6)]] = False
+    mask[torch.randperm(count, generator=rng)[: dropped_of(count, share)]] = False
     shaped, _ = _shaped(mask, like, None)
     return MaskedRelease(shaped, f"random_pruning(share={share:g})")
 
@@ -132,7 +149,8 @@ def _drop_to(mask: Tensor, order: Tensor, square: Tensor, utility: float) -> tup
     dropped = int((spent <= budget * (1 + 1e-12)).sum())
     mask[order[:dropped]] = False
     if dropped == len(order):
-        raise refuse("utility", utility, "> 0", "Something must be sent.")
+        least = float(square[order[-1]]) / float(spent[-1])
+        raise refuse("utility", utility, "> 0", f"Something must be sent: the nearest possible value is {least:.3g}.")
     left = budget - (float(spent[dropped - 1]) if dropped else 0.0)
     border, worth = int(order[dropped]), float(square[order[dropped]])
     return (border, 1 - left / worth) if left > 0 and worth > 0 else (None, 0.0)

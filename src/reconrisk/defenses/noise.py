@@ -11,8 +11,8 @@ from torch import Tensor
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.validation import check_positive
 from reconrisk.defenses.clipping import Clip
-from reconrisk.defenses.followed import Followed
 from reconrisk.defenses.gaussian import GaussianNoise
+from reconrisk.defenses.sending import SendingDefense
 from reconrisk.releases.noise import standard_normal
 
 
@@ -42,7 +42,7 @@ class NoisyRelease(GaussianNoise):
         """The same: equal noise goes with the Euclidean norm."""
         return clip
 
-    def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
+    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """The clipped release plus noise."""
         return {
             name: tensor + self.std * standard_normal(tensor, rng) for name, tensor in self.replay(released).items()
@@ -114,7 +114,7 @@ def dp_sgd_noise(*, noise_multiplier: float, clip_norm: float) -> NoisyRelease:
 
 
 @dataclass(frozen=True)
-class LaplaceNoise(Followed):
+class LaplaceNoise(SendingDefense):
     """The configured defense that :func:`laplace_noise` returns."""
 
     std: float
@@ -126,7 +126,7 @@ class LaplaceNoise(Followed):
     def mechanism(self) -> None:
         """None: no bound on what a record adds."""
 
-    def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
+    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """The release plus noise."""
         return {name: tensor + self.std * _standard_laplace(tensor, rng) for name, tensor in released.items()}
 

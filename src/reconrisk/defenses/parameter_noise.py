@@ -30,15 +30,20 @@ class ParameterNoise(GaussianNoise):
     def mechanism(self) -> None:
         """None: without clipping nothing bounds the sensitivity. Write ``clip(C) >> noise`` for a guarantee."""
 
-    def mechanism_after(self, clip: Clip) -> Gaussian:
-        """The Gaussian mechanism: in units of the noise a record adds at most the norm over the root mean square."""
+    def mechanism_after(self, clip: Clip) -> Gaussian | None:
+        """The Gaussian mechanism: in units of the noise a record adds at most the norm over the root mean square.
+
+        None for noise that the records chose, which the Gaussian mechanism does not cover.
+        """
+        if self.is_local:
+            return None
         return Gaussian(self.scales.root_mean_square / clip.clip_norm, clip.clip_norm)
 
     def matching(self, clip: Clip) -> Clip:
-        """The clip of the release in units of the noise."""
-        return replace(clip, scales=self.scales)
+        """The clip of the release in units of the noise; as it is before noise that the records chose."""
+        return clip if self.is_local else replace(clip, scales=self.scales)
 
-    def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
+    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """The release plus noise."""
         self.scales.check_fits(released)
         return {

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_probability, refuse
-from reconrisk.defenses.followed import Followed
+from reconrisk.core.validation import check_real, refuse
+from reconrisk.defenses.sending import SendingDefense
 
 
 @dataclass(frozen=True)
-class Pruning(Followed):
-    """The configured defense that :func:`prune_smallest` returns."""
+class Pruning(SendingDefense):
+    """The configured defense that :func:`prune` returns."""
 
     share: float
+    only_drops: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if check_probability("share", self.share) == 1:
-            raise refuse("share", self.share, "< 1", "Something must be sent.")
+        check_share(self.share)
 
     @property
     def mechanism(self) -> None:
         """None: leaving values out has no guarantee."""
 
-    def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
+    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """The release with its smallest values set to zero; ``rng`` is not used."""
         del rng
         sizes = torch.cat([tensor.detach().abs().flatten() for tensor in released.values()])
-        dropped = int(self.share * len(sizes) + 1e-6)  # 0.29 of 100 is 29, though a product of floats is below it
+        dropped = dropped_of(len(sizes), self.share)
         least = sizes.sort().values[dropped] if dropped else sizes.new_zeros(())
         return {name: tensor * (tensor.abs() >= least) for name, tensor in released.items()}
 
@@ -48,17 +49,30 @@ class Pruning(Followed):
 
     def __str__(self) -> str:
         """The call that configures it."""
-        return f"prune_smallest(share={self.share:g})"
+        return f"prune(share={self.share:g})"
 
 
-def prune_smallest(share: float) -> Pruning:
+def check_share(share: float) -> float:
+    """A share of values to drop that leaves something."""
+    remedy = "Something must be sent: the nearest possible value is 0.9999 of ten thousand values or more."
+    if not 0 <= check_real("share", share) < 1:
+        raise refuse("share", share, "in [0, 1)", remedy if share >= 1 else "The nearest possible value is 0.")
+    return share
+
+
+def dropped_of(count: int, share: float) -> int:
+    """How many of ``count`` values are dropped; at least one is sent."""
+    return min(int(share * count + 1e-6), count - 1)  # 0.29 of 100 is 29, though a product of floats is below it
+
+
+def prune(share: float) -> Pruning:
     """The release with the ``share`` of values that are smallest in size set to zero.
 
     Assumes: nothing; it is a heuristic, its ``mechanism`` is None.
     Edge cases: share 0 sends everything; values equal to the smallest kept one are kept too.
     Reference: Section 5, `Zhu et al. (2019) <https://arxiv.org/abs/1906.08935>`_.
 
-    >>> prune_smallest(0.5)({"w": torch.tensor([1.0, -2.0, 3.0, 0.5])}, rng=torch.Generator())
+    >>> prune(0.5)({"w": torch.tensor([1.0, -2.0, 3.0, 0.5])}, rng=torch.Generator())
     {'w': tensor([ 0., -2.,  3.,  0.])}
     """
     return Pruning(share)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.validation import check_whole
-from reconrisk.defenses.followed import Followed
+from reconrisk.defenses.sending import SendingDefense
 
 
 @dataclass(frozen=True)
-class Quantised(Followed):
+class Quantised(SendingDefense):
     """The configured defense that :func:`quantise` and :func:`sign` return."""
 
     levels: int
@@ -25,7 +25,7 @@ class Quantised(Followed):
     def mechanism(self) -> None:
         """None: rounding has no guarantee."""
 
-    def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
+    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Each tensor rounded to its levels; ``rng`` is not used."""
         del rng
         return {name: self._rounded(tensor) for name, tensor in released.items()}

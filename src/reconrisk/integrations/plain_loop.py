@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_all_finite, refuse
+from reconrisk.defenses.local import LocalDefense
+from reconrisk.defenses.refreshed import Refreshed
 
 
 class DefendedLoop:
@@ -25,7 +27,7 @@ class DefendedLoop:
     ) -> None:
         self.defense, self.steps = defense, 0
         self.sent: dict[str, Tensor] = {}
-        self._rng = rng
+        self._rng, self._model = rng, model
         self._parameters = _shared(optimizer, model)
         self._handle = optimizer.register_step_pre_hook(self._before_step)
 
@@ -39,7 +41,8 @@ class DefendedLoop:
             raise InvalidInput("Expected gradients before a step. Call loss.backward() first.")
         for name, gradient in gradients.items():
             check_all_finite(f"gradient of {name}", gradient, "Lower the learning rate, or check the loss.")
-        sent = self.defense({name: value.detach() for name, value in gradients.items()}, rng=self._rng)
+        present: Defense = self.defense.for_model(self._model) if isinstance(self.defense, Refreshed) else self.defense
+        sent = present({name: value.detach() for name, value in gradients.items()}, rng=self._rng)
         for name, gradient in gradients.items():
             gradient.copy_(sent[name])
         self.sent, self.steps = {name: value.detach().clone() for name, value in sent.items()}, self.steps + 1
@@ -78,6 +81,9 @@ def defend(
         raise refuse("optimizer", type(optimizer).__name__, "to be a torch optimizer")
     if not isinstance(rng, torch.Generator):
         raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
+    if isinstance(defense, LocalDefense):
+        remedy = "Take the global form: rr.defenses.refreshed(...) recomputes it from public records."
+        raise refuse("defense", str(defense), "to need no records, which a loop does not show it", remedy)
     return DefendedLoop(optimizer, model, defense, rng)
 
 

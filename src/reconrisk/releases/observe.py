@@ -13,7 +13,7 @@ from reconrisk.core.observation import ForwardMap, Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_all_within, refuse
 from reconrisk.releases.release import Release
-from reconrisk.releases.state import called
+from reconrisk.releases.state import LossFunction, called
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,7 @@ def observe(
     if defense is not None:
         if not isinstance(rng, torch.Generator):
             raise refuse("rng", rng, "to be a generator for the defense", "Pass torch.Generator().manual_seed(0).")
+        defense = chosen_for(defense, release)
         sent = defense(sent, rng=rng)
         if Knows.DEFENSE in knows:
             forward = DefendedMap(forward, defense)
@@ -80,6 +81,12 @@ def observe(
     )
 
 
+def chosen_for(defense: Defense, release: Release) -> Defense:
+    """The defense itself, or the one that it chooses for this release if it has ``for_release``."""
+    choose: Callable[[Release], Defense] | None = getattr(defense, "for_release", None)
+    return defense if choose is None else choose(release)
+
+
 def model_of(forward: ForwardMap) -> nn.Module | None:
     """The network whose update a forward map computes, or None for a map without one.
 
@@ -90,6 +97,13 @@ def model_of(forward: ForwardMap) -> nn.Module | None:
     inner = forward.undefended if isinstance(forward, DefendedMap) else forward
     found = getattr(inner, "model", None) or getattr(getattr(inner, "training", None), "model", None)
     return found if isinstance(found, nn.Module) else None
+
+
+def loss_of(forward: ForwardMap) -> LossFunction | None:
+    """The loss that the update of a forward map lowers, or None for a map without one."""
+    inner = forward.undefended if isinstance(forward, DefendedMap) else forward
+    found: LossFunction | None = getattr(getattr(inner, "training", inner), "loss_fn", None)
+    return found
 
 
 def seen_by_batch_norm(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:

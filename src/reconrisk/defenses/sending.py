@@ -1,0 +1,62 @@
+"""What all defenses have in common: they refuse what is no release, and can be followed by another."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+
+if TYPE_CHECKING:
+    from reconrisk.core.defense import Defense
+    from reconrisk.defenses.chain import Chain
+
+
+class SendingDefense(ABC):
+    """A defense that checks what it is to send and can be written before another: ``clip(1.0) >> noise``.
+
+    ``only_drops`` says that it sends each value or zero, which makes no release longer in any norm of sizes.
+    """
+
+    only_drops: ClassVar[bool] = False
+
+    def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
+        """What is sent instead of ``released``, which must be finite."""
+        check_not_empty("released", list(released))
+        for name, tensor in released.items():
+            check_all_finite(f"released[{name!r}]", tensor, "Check the loss and the learning rate.")
+        if not isinstance(rng, torch.Generator):
+            raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
+        return self._sent(released, rng)
+
+    @property
+    @abstractmethod
+    def mechanism(self) -> Mechanism | None:
+        """The mechanism it implements for one record, or None for a heuristic without guarantee."""
+
+    @abstractmethod
+    def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The part without chance, such as clipping, differentiable: the mean of what would be sent."""
+
+    @abstractmethod
+    def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """The standard deviation of the noise on each value; None without noise."""
+
+    @abstractmethod
+    def kept(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """True where a value was sent, as seen from what was sent; None where all are."""
+
+    @abstractmethod
+    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+        """What is sent of a release that was checked."""
+
+    def __rshift__(self, other: Defense) -> Chain:
+        """One defense first, then ``other`` on what it sends."""
+        from reconrisk.defenses.chain import chain  # it knows the defenses that extend this class
+
+        return chain(self, other)
