@@ -13,6 +13,8 @@ from .audit.leakage_report import LeakageReport as LeakageReport
 from .audit.rebuild import Rebuilt as Rebuilt
 from .audit.rebuild import rebuild as rebuild
 from .audit.run import audit as audit
+from .audit.tradeoff import tradeoff as tradeoff
+from .audit.tradeoff_result import TradeoffResult as TradeoffResult
 from .bounds import prior_success as prior_success
 from .bounds import risks as risks
 from .bounds.analytic_inversion import analytic_inversion_law as analytic_inversion_law
@@ -62,6 +64,7 @@ from .data.load import load_dataset as load_dataset
 from .integrations.fisher_account import FisherAccount as FisherAccount
 from .integrations.fisher_account import average_accounts as average_accounts
 from .integrations.fisher_accountant import FisherAccountant as FisherAccountant
+from .integrations.flower import flower_mod as flower_mod
 from .integrations.leakage_summary import LeakageSummary as LeakageSummary
 from .integrations.opacus_noise import with_optimal_noise as with_optimal_noise
 from .integrations.plain_loop import defend as defend
@@ -96,5 +99,6 @@ from .reports.corridor import write_surface as write_surface
 from .reports.junit import write_junit as write_junit
 from .reports.model_card import model_card as model_card
 from .reports.rebuild import write_rebuilt as write_rebuilt
+from .reports.tradeoff import write_tradeoff as write_tradeoff
 
 __version__: str

@@ -48,6 +48,8 @@ _HOMES = (
     "audit.run_info",
     "audit.spec",
     "audit.store",
+    "audit.tradeoff_cell",
+    "audit.tradeoff_result",
     "audit.trial",
     "integrations.leakage_summary",
 )
