@@ -41,8 +41,7 @@ def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> Parame
     has no guarantee, are refused; so is an attached ``FisherAccountant``, which computes with equal noise.
     Reference: Theorem 3.5, chen2025, for the noise; the change of units is post-processing.
 
-    >>> import pytest, torch
-    >>> _ = pytest.importorskip("opacus")
+    >>> import torch
     >>> from opacus.optimizers import DPOptimizer
     >>> model = nn.Linear(2, 1, bias=False)
     >>> plain = torch.optim.SGD(model.parameters(), lr=0.1)
