@@ -61,7 +61,7 @@ def cifar10(scale: Scale, *, learning_rate: float) -> Setting:
         seeds=4 if small else 16,
         references=16 if small else 256,
         said="CIFAR-10, ConvNet"
-        + (" of width 8 (46k parameters)" if small else ", 2.9M parameters")
+        + (" of width 8 (49k parameters)" if small else ", 2.9M parameters")
         + ", batch norm in evaluation mode",
     )
 
