@@ -20,7 +20,10 @@ from reconrisk.defenses.clipping import Clip
 from reconrisk.defenses.gaussian import GaussianNoise
 from reconrisk.defenses.masks import MaskedRelease
 from reconrisk.defenses.noise import LaplaceNoise
+from reconrisk.defenses.refreshed import Refreshed
+from reconrisk.defenses.unchosen import FromMoments
 from reconrisk.releases.fisher import fisher_trace
+from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.release import ForwardRelease, Release
 
 _DRAWS = 64
@@ -56,6 +59,9 @@ class _BeforeNoise:
         sent: Mapping[str, Tensor] = self.undefended(inputs, labels)
         for part in self.parts:
             sent = part.replay(sent)
+            if isinstance(part, MaskedRelease):  # whose replay leaves the mask to whoever knows it
+                mask = part.sometimes_sent()
+                sent = {name: value * mask[name] for name, value in sent.items()}
         return dict(sent)
 
 
@@ -117,9 +123,6 @@ def trace_of_information(release: Release, defense: Any, *, rng: torch.Generator
         return torch.full((len(release.inputs),), math.inf)
     information = math.sqrt(2) if isinstance(noise, LaplaceNoise) else 1.0
     scaled = {name: std / information for name, std in stds.items()}
-    for part in before:
-        if isinstance(part, MaskedRelease):
-            scaled = {name: torch.where(_ever_sent(part)[name], std, math.inf) for name, std in scaled.items()}
     return fisher_trace(mean, noise_std=scaled, relative_error=_RELATIVE_ERROR, rng=rng).values
 
 
@@ -178,11 +181,10 @@ def _adds_noise(part: Any) -> bool:
 
 def _noise_stage(defense: Any, release: Release) -> tuple[tuple[Any, ...], Any] | None:
     """The parts before the first noise and the noise; None where there is none, or the parts before it may jump."""
-    if hasattr(defense, "for_model"):
-        defense = defense.for_model(release.forward.model)  # type: ignore[attr-defined]  # gradients have one
-    elif hasattr(defense, "for_release"):
+    by_private = [part for part in _parts(defense) if hasattr(part, "for_release")]
+    if not all(isinstance(part, (Refreshed, FromMoments)) for part in by_private):
         return None
-    parts = _parts(defense)
+    parts = _parts(chosen_for(defense, release))
     for place, part in enumerate(parts):
         if _adds_noise(part):
             return None if getattr(part, "is_local", False) else (tuple(parts[:place]), part)
@@ -211,15 +213,6 @@ def _moments(gradient: Mapping[str, Tensor], defense: Defense) -> tuple[dict[str
         else:
             return None
     return mean, variance
-
-
-def _ever_sent(masked: MaskedRelease) -> dict[str, Tensor]:
-    """Where a value is sent, whatever the coin says."""
-    mask = {name: each.clone() for name, each in masked.mask.items()}
-    if masked.borderline is not None:
-        name, place = masked.borderline
-        mask[name].view(-1)[place] = True
-    return mask
 
 
 def _inner(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,9 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_positive, check_whole, refuse
 from reconrisk.data.dataset import Dataset
+from reconrisk.defenses.chain import Chain
 from reconrisk.releases.gradient import GradientRelease
+from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.state import LossFunction, check_mode
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
@@ -97,8 +98,7 @@ def train_defended(
     stepped = _steps(steps, epochs, len(training), clients, batch_size)
     begun, working = time.monotonic(), copy.deepcopy(model)
     loss_fn = loss_fn or training_loss(copy.deepcopy(model).eval(), training)
-    fresh: Any = defense
-    fresh = fresh.fresh() if hasattr(fresh, "fresh") else fresh
+    fresh = fresh_defense(defense)
     server = _server(working, optimizer, learning_rate)
     # drawn apart, so that the noise of a defense does not change who is drawn after it
     order, noise = (torch.Generator().manual_seed(_seed(rng)) for _ in range(2))
@@ -123,9 +123,21 @@ def train_defended(
         test_accuracy=accuracy,
         seconds=time.monotonic() - begun,
         client_gradients=len(losses) * clients,
-        defense_gradients=0.0 if fresh is None else getattr(fresh, "gradients_spent", None),
+        defense_gradients=_gradients_spent(fresh),
         diverged=len(losses) < stepped,
     )
+
+
+def fresh_defense(defense: Defense | None) -> Defense | None:
+    """The defense in the state in which training begins: itself where it has none.
+
+    >>> fresh_defense(None) is None
+    True
+    """
+    if isinstance(defense, Chain):
+        return Chain(tuple(fresh for fresh in map(fresh_defense, defense.parts) if fresh is not None))
+    begin: Callable[[], Defense] | None = getattr(defense, "fresh", None)
+    return defense if begin is None else begin()
 
 
 def evaluated(model: nn.Module, dataset: Dataset, loss_fn: LossFunction) -> tuple[float, float | None]:
@@ -158,7 +170,7 @@ def _round(
     model: nn.Module,
     loss_fn: LossFunction,
     batches: tuple[tuple[Tensor, Tensor], ...],
-    defense: Any,
+    defense: Defense | None,
     rng: torch.Generator,
 ) -> tuple[dict[str, Tensor], float]:
     """The mean of what the clients send, and of their losses."""
@@ -185,12 +197,20 @@ def _gradient(
     return dict(zip(named, found, strict=True)), float(loss.detach())
 
 
-def _chosen(defense: Any, model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> Defense:
+def _chosen(defense: Defense, model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> Defense:
     """The defense itself, or the one it chooses for this client's gradient."""
     if not hasattr(defense, "for_release"):
-        return defense  # type: ignore[no-any-return]  # a Defense, which the caller's type says
-    chosen: Defense = defense.for_release(GradientRelease(model, loss_fn, inputs, labels))
-    return chosen
+        return defense
+    return chosen_for(defense, GradientRelease(model, loss_fn, inputs, labels))
+
+
+def _gradients_spent(defense: Defense | None) -> float | None:
+    """What a defense says that it cost, its parts together; None where none says so."""
+    if defense is None:
+        return 0.0
+    parts = defense.parts if isinstance(defense, Chain) else (defense,)
+    told = [spent for spent in (getattr(part, "gradients_spent", None) for part in parts) if spent is not None]
+    return float(sum(told)) if told else None
 
 
 def _batches(

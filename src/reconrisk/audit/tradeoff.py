@@ -26,6 +26,9 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.core.validation import check_finite, check_probability, check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.defenses.unchosen import FromMoments
+from reconrisk.releases.reference_moments import reference_moments
 from reconrisk.releases.state import LossFunction
 
 Families = Mapping[str, Mapping[float, Defense]]
@@ -42,6 +45,7 @@ def tradeoff(
     *,
     test: Records | None = None,
     test_share: float = 0.2,
+    public: Records | None = None,
     threat: ThreatModel = HONEST_BUT_CURIOUS,
     steps: int | None = None,
     epochs: int | None = None,
@@ -64,14 +68,16 @@ def tradeoff(
     """Train under every defense and strength, attack what is sent, and put leakage beside utility.
 
     ``defenses`` are families by name, each a mapping from a strength to a configured defense; the undefended run is
-    always there. For each of ``repeat`` seeds the records are split anew into attacked, test and training ones. A copy
-    of ``model`` is trained by :func:`reconrisk.audit.defended_training.train_defended` (``steps``, 100 if nothing is
-    stated, or ``epochs``; ``clients``, ``batch_size``, ``optimizer``, ``learning_rate``). ``trials`` gradients of
-    ``attacked_batch_size`` attacked records each, at the model as it was passed or, with ``attack_trained``, as
-    trained, are defended and attacked by whoever does not know the defense and by whoever does, ``threat`` apart. What
-    counts for an attacker is the attack or guess with the smallest mean error. ``utility`` (``test_accuracy``,
-    ``training_loss``, ``test_loss``, ``utility_1``, ``utility_2``) and ``leakage`` (``mse``, ``psnr``,
-    ``fisher_trace``, ``mse_bound``) say what the Pareto front is of; both can be changed afterwards.
+    always there. Those that public records choose (``defense_by_name("optimal_noise", like=0.1)``) are settled by
+    ``public`` ones, which are not among ``data``. For each of ``repeat`` seeds the records are split anew into
+    attacked, test and training ones. A copy of ``model`` is trained by
+    :func:`reconrisk.audit.defended_training.train_defended` (``steps``, 100 if nothing is stated, or ``epochs``;
+    ``clients``, ``batch_size``, ``optimizer``, ``learning_rate``). ``trials`` gradients of ``attacked_batch_size``
+    attacked records each, at the model as it was passed or, with ``attack_trained``, as trained, are defended and
+    attacked by whoever does not know the defense and by whoever does, ``threat`` apart. What counts for an attacker is
+    the attack or guess with the smallest mean error. ``utility`` (``test_accuracy``, ``training_loss``, ``test_loss``,
+    ``utility_1``, ``utility_2``) and ``leakage`` (``mse``, ``psnr``, ``fisher_trace``, ``mse_bound``) say what the
+    Pareto front is of; both can be changed afterwards.
 
     With a ``store``, a folder, each finished run is kept: the same call computes what is missing.
 
@@ -93,7 +99,9 @@ def tradeoff(
     """
     dataset = _labelled(model, data, "data")
     tested = None if test is None else _labelled(model, test, "test")
-    variants = _variants(defenses)
+    loss_fn = loss_fn or training_loss(copy.deepcopy(model).eval(), dataset)
+    known = None if public is None else _labelled(model, public, "public")
+    variants = _settled(_variants(defenses), model, loss_fn, known)
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     study = Study(
@@ -111,7 +119,7 @@ def tradeoff(
             "optimizer": optimizer,
             "learning_rate": learning_rate,
         },
-        loss_fn=loss_fn or training_loss(copy.deepcopy(model).eval(), dataset),
+        loss_fn=loss_fn,
         trials=check_whole("trials", trials),
         attacked_batch_size=check_whole("attacked_batch_size", attacked_batch_size),
         attack_trained=attack_trained,
@@ -175,7 +183,26 @@ def _variants(defenses: Any) -> tuple[Variant, ...]:
     return tuple(found)
 
 
-def _labelled(model: nn.Module, data: Any, name: str) -> Any:
+def _settled(
+    variants: tuple[Variant, ...], model: nn.Module, loss_fn: LossFunction, public: Dataset | None
+) -> tuple[Variant, ...]:
+    """Defenses that public records choose, chosen by them at the model as it is."""
+    waiting = [variant.label for variant in variants if isinstance(variant.defense, FromMoments)]
+    if not waiting:
+        return variants
+    if public is None or public.labels is None:
+        raise refuse("defenses", waiting[0], "to have public records that choose it", "Pass public=.")
+    quiet = copy.deepcopy(model).eval()  # layers that mix the records of a batch in training have no moments
+    moments = reference_moments(quiet, loss_fn, public.inputs, public.labels)
+    return tuple(
+        replace(variant, defense=variant.defense.with_moments(moments))
+        if isinstance(variant.defense, FromMoments)
+        else variant
+        for variant in variants
+    )
+
+
+def _labelled(model: nn.Module, data: Any, name: str) -> Dataset:
     """Records with labels."""
     if not isinstance(model, nn.Module):
         raise refuse("model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights.")

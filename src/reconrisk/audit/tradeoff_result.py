@@ -82,8 +82,8 @@ class TradeoffRow:
 class Dominance:
     """For how many strengths of ``other`` some strength of ``family`` is at least as good in both measures.
 
-    ``dominated`` counts them by the means, ``clearly`` where the interval of the differences over seeds leaves no doubt,
-    and ``never`` where it rules it out.
+    ``dominated`` counts them by the means, ``clearly`` where intervals of the differences over seeds leave no doubt,
+    and ``never`` where they rule it out.
     """
 
     family: str

@@ -22,7 +22,7 @@ from reconrisk.audit.defended_release import (
     one_step_utilities,
     trace_of_information,
 )
-from reconrisk.audit.defended_training import OPTIMIZERS, train_defended
+from reconrisk.audit.defended_training import OPTIMIZERS, fresh_defense, train_defended
 from reconrisk.audit.experiment import Experiment
 from reconrisk.audit.fingerprint import environment, hash_of_data, hash_of_model
 from reconrisk.audit.plan import AttackChoice, Plan, PlannedAttack, Sender, planned_attacks
@@ -38,6 +38,7 @@ from reconrisk.core.validation import check_positive, check_probability, check_w
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr
 from reconrisk.releases.gradient import GradientRelease
+from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.state import LossFunction
 
 _SEEDS = 2**63
@@ -65,10 +66,9 @@ class Variant:
         """Family and strength."""
         return self.family if self.strength is None else f"{self.family} {self.strength!r}"
 
-    def fresh(self) -> Any:
+    def fresh(self) -> Defense | None:
         """The defense in the state in which training begins."""
-        defense: Any = self.defense
-        return defense.fresh() if hasattr(defense, "fresh") else defense
+        return fresh_defense(self.defense)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,11 +206,11 @@ class Study:
 
     def _utilities(self, model: nn.Module, variant: Variant, split: Split, seed: int) -> tuple[float, float]:
         """Means of the one-step utilities over the attacked gradients."""
-        rng, found = _rng(seed, "utility"), list[tuple[float, float]]()
+        defense, rng, found = variant.fresh(), _rng(seed, "utility"), list[tuple[float, float]]()
         for rows in self._updates(split.attacked):
             release = self._release(model, split.attacked, rows)
-            gradient = release.value()
-            found.append(one_step_utilities(gradient, _chosen(variant.fresh(), release), rng=rng))
+            chosen = None if defense is None else chosen_for(defense, release)
+            found.append(one_step_utilities(release.value(), chosen, rng=rng))
         return statistics.fmean(u1 for u1, _ in found), statistics.fmean(u2 for _, u2 in found)
 
     def _information(self, model: nn.Module, variant: Variant, split: Split, seed: int) -> tuple[float, float]:
@@ -308,10 +308,6 @@ def _score(attacker: str, planned: PlannedAttack, trials: Sequence[Trial], guess
             values += [other if is_lost else own for own, other, is_lost in pairs]
     means = {name: statistics.fmean(values) for name, values in scores.items()}
     return AttackScore(attacker, planned.label, planned.is_baseline, means["mse"], means["psnr"], failures)
-
-
-def _chosen(defense: Any, release: GradientRelease) -> Any:
-    return defense.for_release(release) if hasattr(defense, "for_release") else defense
 
 
 def _rng(seed: int, purpose: str) -> torch.Generator:

@@ -17,6 +17,7 @@ from reconrisk.cli.leakage import leakage
 from reconrisk.cli.risk import risk
 from reconrisk.cli.runs import runs
 from reconrisk.cli.show import show
+from reconrisk.cli.tradeoff import tradeoff
 from reconrisk.core.version import VERSION
 
 app = typer.Typer(
@@ -43,5 +44,5 @@ def options(
     """How much of a private training record can be rebuilt from what you release, at most and in practice."""
 
 
-for command in (demo, audit, attack, risk, calibrate, leakage, runs, show, compare, export, doctor):
+for command in (demo, audit, attack, risk, calibrate, leakage, tradeoff, runs, show, compare, export, doctor):
     app.command()(command)

@@ -20,6 +20,11 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 _SPAN_FOR_LOG = 50.0
+_LARGEST_SPAN = 1e5
+_EXACT_PSNR = 50.0
+_BESIDE = ((7, 6, "left"), (-7, 6, "right"), (7, -13, "left"), (-7, -13, "right"))
+"""Where the strength is written, family by family, so that those of neighbours do not cover each other."""
+
 _PANELS = (
     ("unaware", "attacker who does not know the defense"),
     ("aware", "attacker who knows mask, clipping and noise"),
@@ -58,7 +63,8 @@ def write_tradeoff(result: TradeoffResult, path: str | Path) -> Path:
     for a page with the table and who dominates whom.
 
     Guarantee: the file appears whole or not at all. No name of a family becomes markup.
-    Edge cases: zero on a logarithmic axis and infinite values stand at its end, with their value beside them.
+    Edge cases: exact copies (an error of zero or tiny, more than 50 dB) and infinite values stand at the end of the
+    axis, with their value in brackets.
     """
     path = Path(path)
     figure = _figure(result)
@@ -97,27 +103,26 @@ def _figure(result: TradeoffResult) -> Any:
     for scale, axis in zip(scales, ("x", "y"), strict=True):
         scale.apply(axes[0], axis)
     axes[0].set_ylabel(f"{_NAMES[result.leakage]}{_better(result.leakage, 'protects')}")
-    figure.supxlabel(f"{_NAMES[result.utility]}{_better(result.utility, 'is more useful')}", fontsize=10)
+    for axis in axes:
+        axis.set_xlabel(f"{_NAMES[result.utility]}{_better(result.utility, 'is more useful')}")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=9, frameon=False)
     return figure
 
 
 def _panel(axis: Any, result: TradeoffResult, attacker: str, scales: Sequence[_Scale]) -> None:
-    front = result.front(attacker)
+    front, measures = result.front(attacker), (result.utility, result.leakage)
     for place, family in enumerate(result.families):
         rows = sorted(result.of(attacker, family), key=lambda row: row.strength or 0.0)
         look = {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)]}
-        _line(axis, result, rows, scales, label=family, **look)
+        _line(axis, result, rows, scales, beside=_BESIDE[place % len(_BESIDE)], label=family, **look)
     reference = [row for row in result.of(attacker) if row.family not in result.families]
-    _line(axis, result, reference, scales, label="no defense", color="black", marker="*", markersize=14)
-    ends = [
-        (scales[0].at(row.measured(result.utility).value), scales[1].at(row.measured(result.leakage).value))
-        for row in front
-    ]
+    _line(
+        axis, result, reference, scales, beside=_BESIDE[0], label="no defense", color="black", marker="*", markersize=14
+    )
+    ends = [[scale.at(row.measured(name).value) for row in front] for scale, name in zip(scales, measures, strict=True)]
     axis.plot(
-        [end[0] for end in ends],
-        [end[1] for end in ends],
+        *ends,
         linestyle="none",
         marker="o",
         markersize=17,
@@ -134,7 +139,13 @@ def _panel(axis: Any, result: TradeoffResult, attacker: str, scales: Sequence[_S
 
 
 def _line(
-    axis: Any, result: TradeoffResult, rows: Sequence[TradeoffRow], scales: Sequence[_Scale], **look: Any
+    axis: Any,
+    result: TradeoffResult,
+    rows: Sequence[TradeoffRow],
+    scales: Sequence[_Scale],
+    *,
+    beside: tuple[int, int, str],
+    **look: Any,
 ) -> None:
     """A family with its intervals, the strength beside each point."""
     measures = (result.utility, result.leakage)
@@ -152,15 +163,18 @@ def _line(
         **{"markersize": 7, **look},
     )
     for place, row in enumerate(rows):
-        words = "" if row.strength is None else f"{row.strength:g}"
-        notes = [
-            f"{each[place].value:.3g}"
-            for each, scale in zip(points, scales, strict=True)
-            if scale.is_off(each[place].value)
-        ]
-        written = " ".join([words, *(f"({note})" for note in notes)]).strip()
-        at = (places[0][place], places[1][place])
-        axis.annotate(written, at, xytext=(7, 6), textcoords="offset points", fontsize=8, color=look["color"])
+        values = [each[place].value for each in points]
+        off = [value for value, scale in zip(values, scales, strict=True) if scale.is_off(value)]
+        words = ["" if row.strength is None else f"{row.strength:g}", *(f"({value:.3g})" for value in off)]
+        axis.annotate(
+            " ".join(words).strip(),
+            (places[0][place], places[1][place]),
+            xytext=beside[:2],
+            textcoords="offset points",
+            horizontalalignment=beside[2],
+            fontsize=8,
+            color=look["color"],
+        )
 
 
 class _Scale:
@@ -168,18 +182,17 @@ class _Scale:
 
     def __init__(self, name: str, values: Sequence[float]) -> None:
         self._name = name
-        shown = sorted(value for value in values if math.isfinite(value))
+        shown = [value for value in values if math.isfinite(value)] or [0.0]
         positive = [value for value in shown if value > 0]
-        self._log = (
-            name not in ("test_accuracy", "psnr", "utility_1")
-            and len(positive) > 0
-            and all(value >= 0 for value in shown)
-            and (positive[-1] / positive[0] > _SPAN_FOR_LOG)
-        )
-        kept = positive if self._log else shown or [0.0]
-        low, high = kept[0], kept[-1]
+        spread = bool(positive) and min(shown) >= 0 and max(positive) > _SPAN_FOR_LOG * min(positive)
+        self._log = spread and name not in ("test_accuracy", "psnr", "utility_1")
+        # an error far below the largest is an exact copy, and must not take the room of all others
+        self._least = max(positive) / _LARGEST_SPAN if self._log and name == "mse" else 0.0
+        self._most = _EXACT_PSNR if name == "psnr" else math.inf
+        kept = [value for value in shown if not self.is_off(value)] or [1.0]
+        low, high = min(kept), max(kept)
         span = high - low or abs(high) or 1.0
-        self._below, self._above = (low / 10, high * 10) if self._log else (low - span / 8, high + span / 8)
+        self._below, self._above = (low / 3, high * 3) if self._log else (low - span / 8, high + span / 8)
 
     @classmethod
     def of(cls, name: str, estimates: Sequence[Estimate]) -> _Scale:
@@ -188,13 +201,13 @@ class _Scale:
 
     def is_off(self, value: float) -> bool:
         """Whether the axis cannot show a value."""
-        return not math.isfinite(value) or (self._log and value <= 0)
+        return not math.isfinite(value) or value > self._most or (self._log and value <= self._least)
 
     def at(self, value: float) -> float:
         """The place of a value."""
         if not self.is_off(value):
             return value
-        return self._above if value > 0 else self._below
+        return self._above if value > self._least else self._below
 
     def reach(self, estimate: Estimate) -> tuple[float, float]:
         """How far the interval reaches down and up from the place of the value; not at all where it has no end."""

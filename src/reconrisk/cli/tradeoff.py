@@ -1,0 +1,221 @@
+"""``reconrisk tradeoff``: what defenses cost in utility and leave to be rebuilt, trained and attacked for real."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
+from reconrisk.core.serialization import to_json
+from reconrisk.core.validation import did_you_mean, refuse
+
+if TYPE_CHECKING:
+    from reconrisk.audit.tradeoff_result import TradeoffResult
+    from reconrisk.core.defense import Defense
+    from reconrisk.data.dataset import Dataset
+
+_WHAT = "What is trained"
+_TRAINING = "How it is trained"
+_ATTACKED = "How it is attacked"
+_OUT = "What is written and printed"
+_FORM = "to be name:strengths such as optimal_noise:0.01,0.1 or 'clip_and_noise(clip_norm=1):0.1,1'"
+_STRENGTHS: Mapping[str, str] = {
+    "gaussian_noise": "std",
+    "laplace_noise": "std",
+    "clip": "norm",
+    "clip_and_noise": "noise_multiplier",
+    "prune": "share",
+    "quantise": "levels",
+    "optimal_noise": "like",
+    "equal_noise": "like",
+    "optimal_pruning": "share",
+    "optimal_pruning_and_noise": "like",
+    "local_optimal_noise": "like",
+    "local_optimal_pruning": "share",
+}
+"""The setting that a bare number of a family stands for."""
+
+
+def _option(panel: str, words: str, *names: str) -> Any:
+    return typer.Option(*names, help=words, rich_help_panel=panel)
+
+
+def tradeoff(
+    model: Annotated[str, _option(_WHAT, "A name such as lenet, or package.module:function of yours.")],
+    data: Annotated[str, _option(_WHAT, "A file or folder of records, or a name such as digits.")],
+    defense: Annotated[
+        list[str],
+        _option(
+            _WHAT,
+            "A family and its strengths: 'optimal_noise:0.01,0.1', 'clip_and_noise(clip_norm=1):0.1,1', or with the "
+            "setting named, 'optimal_noise:noise_norm=0.1,1'; repeat for several.",
+        ),
+    ],
+    weights: Annotated[Path | None, _option(_WHAT, "Its weights; else drawn from the seed.")] = None,
+    split: Annotated[str | None, _option(_WHAT, "train or test, where the data have both.")] = None,
+    label: Annotated[str | None, _option(_WHAT, "Column of the label, for csv files.")] = None,
+    records: Annotated[int | None, _option(_WHAT, "Draw so many records at random instead of taking all.")] = None,
+    public: Annotated[int, _option(_WHAT, "Records set apart as public: optimal defenses are chosen by them.")] = 64,
+    steps: Annotated[int | None, _option(_TRAINING, "Steps of training; else 100.")] = None,
+    epochs: Annotated[int | None, _option(_TRAINING, "Times through the records, instead of steps.")] = None,
+    clients: Annotated[int, _option(_TRAINING, "Clients whose defended gradients are averaged.")] = 1,
+    batch_size: Annotated[int, _option(_TRAINING, "Records of a client's gradient in training.")] = 16,
+    optimizer: Annotated[str, _option(_TRAINING, "sgd or adam.")] = "sgd",
+    learning_rate: Annotated[float, _option(_TRAINING, "Learning rate.")] = 0.1,
+    attacks: Annotated[
+        list[str] | None, _option(_ATTACKED, "quick, thorough, or an attack such as gauss_newton; repeat for several.")
+    ] = None,
+    trials: Annotated[int, _option(_ATTACKED, "Attacked gradients for each seed.")] = 4,
+    attacked_batch_size: Annotated[int, _option(_ATTACKED, "Records of an attacked gradient.")] = 1,
+    attack_trained: Annotated[
+        bool, _option(_ATTACKED, "Attack at the trained model, not the initial one.", "--attack-trained")
+    ] = False,
+    knows: Annotated[
+        list[str] | None, _option(_ATTACKED, "What both attackers know, such as labels; repeat for several.")
+    ] = None,
+    repeat: Annotated[int, _option(_ATTACKED, "Seeds: splits, trainings and attacks, for the intervals.")] = 3,
+    seed: Annotated[int, _option(_ATTACKED, "The first seed.")] = 0,
+    utility: Annotated[str, _option(_OUT, "test_accuracy, training_loss, test_loss, utility_1, utility_2.")] = (
+        "test_accuracy"
+    ),
+    leakage: Annotated[str, _option(_OUT, "mse, psnr, fisher_trace or mse_bound.")] = "mse",
+    out: Annotated[Path, _option(_OUT, "Folder for the table, the picture and the finished runs.")] = Path("tradeoff"),
+    as_json: Annotated[bool, _option(_OUT, "Print the result as JSON instead of text.", "--json")] = False,
+) -> None:
+    """Train under each defense and strength, attack what is sent, and show leakage against utility."""
+    check_folder(out)
+    check_seed(seed)
+    from reconrisk.audit.tradeoff import tradeoff as measure
+
+    dataset, known = _data(data, split=split, label=label, records=records, public=public, seed=seed)
+    result = measure(
+        _built(model, dataset, weights, seed),
+        dataset,
+        families(defense),
+        _attacks(attacks),
+        public=known,
+        threat=_threat(knows),
+        steps=steps,
+        epochs=epochs,
+        clients=clients,
+        batch_size=batch_size,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        trials=trials,
+        attacked_batch_size=attacked_batch_size,
+        attack_trained=attack_trained,
+        repeat=repeat,
+        utility=utility,
+        leakage=leakage,
+        seed=seed,
+        store=out / "runs",
+        show_plan=lambda text: typer.echo(text, err=True),
+    )
+    _print(result, out, as_json=as_json)
+    if not result.is_complete:
+        raise typer.Exit(INTERRUPTED)
+
+
+def families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
+    """Families of defenses from texts such as ``optimal_noise:0.01,0.1``.
+
+    >>> families(["gaussian_noise:0.1,1"])["gaussian_noise"][1.0]
+    NoisyRelease(std=1.0, clip_norm=None)
+    """
+    from reconrisk.audit.choice import Choice
+    from reconrisk.defenses.by_name import defense_by_name
+
+    found: dict[str, dict[float, Defense]] = {}
+    for text in stated:
+        parts = re.fullmatch(r"\s*(?P<family>\w+(?:\(.*\))?)\s*:\s*(?:(?P<setting>\w+)=)?(?P<numbers>[^=:]+)", text)
+        if parts is None:
+            raise refuse("defense", text, _FORM)
+        choice, family = Choice.read("defense", parts["family"]), parts["family"].strip()
+        setting = parts["setting"] or _STRENGTHS.get(choice.name)
+        if setting is None:
+            known = ", ".join(_STRENGTHS)
+            raise refuse("defense", choice.name, f"to be one of {known}", did_you_mean(choice.name, _STRENGTHS).strip())
+        if family in found:
+            raise refuse("defense", family, "to be stated once", "State all its strengths together.")
+        found[family] = {
+            number: defense_by_name(
+                choice.name, **{**dict(choice.settings), setting: int(number) if setting == "levels" else number}
+            )
+            for number in _numbers(text, parts["numbers"])
+        }
+    return found
+
+
+def _numbers(text: str, numbers: str) -> list[float]:
+    try:
+        return [float(each) for each in numbers.split(",")]
+    except ValueError as error:
+        raise refuse("defense", text, _FORM, "Strengths are numbers.") from error
+
+
+def _data(
+    name: str, *, split: str | None, label: str | None, records: int | None, public: int, seed: int
+) -> tuple[Dataset, Dataset | None]:
+    """The records, and those set apart as public."""
+    import torch  # takes seconds to import
+
+    from reconrisk.core.validation import check_whole
+    from reconrisk.data import load_dataset
+
+    dataset = load_dataset(name, split=split, **({} if label is None else {"label": label}))
+    rows = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))
+    apart = check_whole("public", public, minimum=0)
+    if apart >= len(dataset):
+        raise refuse("public", public, f"< {len(dataset)}, the records of {dataset.name}")
+    left = rows[apart:] if records is None else rows[apart : apart + check_whole("records", records)]
+    return dataset.subset(left), dataset.subset(rows[:apart]) if apart else None
+
+
+def _built(model: str, dataset: Dataset, weights: Path | None, seed: int) -> Any:
+    import torch
+
+    from reconrisk.models.weights import load_weights
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        built = network(model, shape=dataset.shape, classes=dataset.class_count).eval()
+    return built if weights is None else load_weights(built, weights).eval()
+
+
+def _attacks(stated: Sequence[str] | None) -> str | list[str]:
+    from reconrisk.attacks.by_name import PORTFOLIOS
+
+    if not stated:
+        return "quick"
+    return stated[0] if len(stated) == 1 and stated[0] in PORTFOLIOS else list(stated)
+
+
+def _threat(knows: Sequence[str] | None) -> Any:
+    from reconrisk.core.threat import Sees, ThreatModel
+
+    return ThreatModel(Sees.ONE_UPDATE, knows=frozenset(knows or ()))  # type: ignore[arg-type]  # names are read
+
+
+def _print(result: TradeoffResult, out: Path, *, as_json: bool) -> None:
+    from reconrisk.reports.leakage import write_text
+    from reconrisk.reports.tradeoff import write_tradeoff
+
+    written = {
+        "json": write_text(out / "tradeoff.json", to_json(result, indent=1) + "\n"),
+        "picture": write_tradeoff(result, out / "tradeoff.png"),
+        "page": write_tradeoff(result, out / "tradeoff.html"),
+    }
+    if as_json:
+        typer.echo(to_json(result))
+        return
+    typer.echo(f"{result}\n")
+    pairs = [(one, other) for one in result.families for other in result.families if one != other]
+    for attacker in ("unaware", "aware") if pairs else ():
+        for one, other in pairs:
+            typer.echo(str(result.dominates(one, other, attacker=attacker)))
+    for what, path in written.items():
+        typer.echo(f"{what:<9} {path.resolve()}")
