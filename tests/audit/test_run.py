@@ -17,6 +17,7 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
+from reconrisk.defenses import unchosen
 from reconrisk.releases.release import ForwardRelease
 
 INPUTS = torch.rand(12, 3, generator=torch.Generator().manual_seed(0))
@@ -424,3 +425,28 @@ def test_a_release_that_raises_is_refused_before_anything_runs():
 
     with pytest.raises(InvalidInput, match="got RuntimeError: no such layer"):
         audit(ForwardRelease(broken, INPUTS, DATA.labels), DATA, attacks=[Reader()], trials=1)
+
+
+def test_optimal_noise_by_words_is_chosen_by_records_that_are_not_attacked(monkeypatch):
+    seen = []
+    taken = unchosen.reference_moments
+
+    def spy(model, loss_fn, inputs, labels):
+        seen.append(inputs)
+        return taken(model, loss_fn, inputs, labels)
+
+    monkeypatch.setattr(unchosen, "reference_moments", spy)
+    model, words = nn.Linear(3, 2), ["optimal_noise(noise_multiplier=1, clip_norm=1)", "optimal_pruning(share=0.5)"]
+    options = {"attacks": ["analytic"], "goals": ["mse<=0.003"], "trials": 3, "budget": None, "defenses": words}
+    result = audit(model, DATA, records=[0, 1, 2, 3], **options)
+    assert [each.label for each in result.defenses] == words
+    assert all(torch.equal(inputs, INPUTS[4:]) for inputs in seen)
+    assert seen
+    assert result.line(words[0], result.goals[0]).bound is not None
+    assert result.line(words[1], result.goals[0]).bound is None
+    public = Dataset("public", 1 - INPUTS, DATA.labels)
+    seen.clear()
+    audit(model, DATA, public=public, **options)
+    assert all(torch.equal(inputs, 1 - INPUTS) for inputs in seen)
+    with pytest.raises(InvalidInput, match="to have public records with labels. Pass public=, or attack fewer"):
+        audit(model, DATA, **options)

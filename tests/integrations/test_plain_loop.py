@@ -93,3 +93,21 @@ def test_what_cannot_be_defended_is_refused():
         with pytest.raises(InvalidInput, match=r"gradient of 0\.weight to be finite"):
             optimizer.step()
         assert torch.equal(weights(model), before)
+
+
+def test_a_refreshed_defense_follows_the_model_and_a_local_one_is_refused():
+    model, optimizer = setting()
+    defense = rr.defenses.refreshed(
+        lambda moments: rr.defenses.clip(1.0) >> rr.defenses.optimal_noise(moments, root_mean_square=0.1),
+        nn.functional.cross_entropy,
+        INPUTS,
+        LABELS,
+        every=2,
+        probes=2,
+    )
+    with rr.defend(optimizer, model, defense, rng=torch.Generator().manual_seed(0)):
+        for _ in range(4):
+            step(model, optimizer)
+    assert (defense.sends, defense.refreshes) == (4, 2)
+    with pytest.raises(InvalidInput, match="to need no records"):
+        rr.defend(optimizer, model, rr.defenses.local_optimal_noise(like=0.1), rng=torch.Generator())

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import norm
 
 from reconrisk.accounting.confidence import clopper_pearson
-from reconrisk.defenses import clip, clip_and_noise, gaussian_noise, optimal_noise, prune
+from reconrisk.defenses import clip, clip_and_noise, gaussian_noise, optimal_noise, optimal_pruning_and_noise, prune
 from reconrisk.releases.reference_moments import ReferenceMoments
 
 TRIALS = 1000
@@ -33,6 +33,8 @@ def power(defense, update, seed=0):
     rng = torch.Generator().manual_seed(seed)
     nothing = {"w": torch.zeros(SIZE, dtype=torch.float64)}
     mean = defense.replay(update)["w"]
+    kept = getattr(defense, "kept", lambda _: None)(update)
+    mean = mean if kept is None else mean * kept["w"]
     weights = mean / defense.noise_std(update)["w"].square()
     sent = [torch.stack([defense(each, rng=rng)["w"] for _ in range(TRIALS)]) @ weights for each in (update, nothing)]
     level = float(mean @ weights) / 2
@@ -51,6 +53,8 @@ CLAIMS = {
     "clip_and_noise": clip_and_noise(noise_multiplier=0.7, clip_norm=1.0),
     "clip >> gaussian_noise": clip(2.0) >> gaussian_noise(1.5),
     "clip >> optimal_noise": clip(1.0) >> NOISE,
+    "clip >> optimal_pruning_and_noise": clip(1.0)
+    >> optimal_pruning_and_noise(moments(), share=0.5, root_mean_square=0.7),
 }
 
 

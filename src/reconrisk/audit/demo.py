@@ -16,6 +16,7 @@ from reconrisk.core.progress import track
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.data import load_dataset
 from reconrisk.defenses import clip_and_noise, prune
+from reconrisk.defenses.by_name import defense_by_name
 from reconrisk.models import lenet
 
 TRIALS = 5
@@ -23,6 +24,7 @@ _SEEDS = 2**63
 # where a search by first order has come near, one by second order ends at the digit itself
 _ATTACKS = (("gauss_newton", {"iterations": 20, "warm_start": ("inverting_gradients", {"steps": 100})}),)
 _BUDGET = "90s"
+_PRIVATE = {"noise_multiplier": 1.0, "clip_norm": 1.0}
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,9 @@ class DemoResult:
 def run_demo(*, seed: int = 0, trials: int = TRIALS, show_plan: Callable[[str], None] | None = None) -> DemoResult:
     """Train a small network on the bundled digits, release gradients of test digits, and audit them.
 
-    Each gradient is sent as it is, clipped with noise, and pruned. The adversary sees it, the network and the defense;
-    labels are inferred. Digits that the network was trained on are public.
+    Each gradient is sent as it is, clipped with equal noise, with optimal noise of the same guarantee, and pruned. The
+    adversary sees it, the network and the defense; labels are inferred. Digits that the network was trained on are
+    public.
     """
     check_demo(seed=seed, trials=trials)
     rng = torch.Generator().manual_seed(seed)
@@ -49,7 +52,7 @@ def run_demo(*, seed: int = 0, trials: int = TRIALS, show_plan: Callable[[str], 
             model,
             test,
             public=train,
-            defenses=(None, clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), prune(0.9)),
+            defenses=(None, clip_and_noise(**_PRIVATE), defense_by_name("optimal_noise", **_PRIVATE), prune(0.9)),
             attacks=_ATTACKS,
             goals=(psnr(20), ssim(0.5)),
             trials=trials,

@@ -22,12 +22,14 @@ from reconrisk.core.validation import check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.defenses.by_name import defense_by_name, defense_of_one_step
+from reconrisk.defenses.unchosen import FromMoments
 from reconrisk.releases.release import Release
 
 Records: TypeAlias = Dataset | str | Path | tuple[Any, Any]
 Defenses: TypeAlias = Defense | str | Sequence[Defense | str | None] | Mapping[str, Defense | None] | None
 
 _FEWEST = 30  # records of which a mean says what people are like, and little of any of them
+_MOST_PUBLIC = 256  # records that choose a defense: more would cost more than trials do
 _SEEDS = 2**63
 _DATA = "Pass a Dataset, the name of one, a file, or a pair of tensors: records in [0, 1] and labels."
 _DEFENSE = (
@@ -108,6 +110,28 @@ def _defense(choice: Any) -> Any:
         return choice
     stated = Choice.read("defenses", choice)
     return None if stated == Choice(UNDEFENDED) else defense_by_name(stated.name, **dict(stated.settings))
+
+
+def settled_by_public(
+    defenses: Mapping[str, Defense | None], population: Population, public: Dataset | None
+) -> dict[str, Defense | None]:
+    """The defenses, those that public records choose with such records: never with one that may be attacked."""
+    waiting = [label for label, defense in defenses.items() if isinstance(defense, FromMoments)]
+    if not waiting:
+        return dict(defenses)
+    if public is None:
+        others = sorted(set(range(len(population.dataset))) - set(population.rows))
+        public = population.dataset.subset(others) if others else None
+    if public is None or public.labels is None:
+        raise refuse("defenses", waiting[0], "to have public records with labels", "Pass public=, or attack fewer.")
+    every = slice(None, None, -(-len(public) // _MOST_PUBLIC))
+    inputs, labels = public.inputs[every], public.labels[every]
+    return {
+        label: defense.with_public(inputs, labels)
+        if isinstance(defense, FromMoments) and defense.public is None
+        else defense
+        for label, defense in defenses.items()
+    }
 
 
 def public_records(population: Population, public: Dataset | None, threat: ThreatModel) -> Dataset | None:

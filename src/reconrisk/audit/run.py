@@ -29,6 +29,7 @@ from reconrisk.audit.inputs import (
     checked_threat,
     labelled_defenses,
     public_records,
+    settled_by_public,
 )
 from reconrisk.audit.plan import AttackChoice, Plan, Sender, planned_attacks, seconds_of_an_evaluation
 from reconrisk.audit.population import population_of
@@ -161,6 +162,7 @@ def _experiment(
     """Who is drawn, which attacks fit, and what an evaluation costs."""
     rng = torch.Generator().manual_seed(seed)
     population = population_of(dataset, records, rng)
+    defenses = settled_by_public(defenses, population, public)
     beliefs = Beliefs(
         dataset.shape,
         batch_size,

@@ -51,7 +51,7 @@ def defense_by_name(name: str, **settings: object) -> Defense:
     >>> defense_by_name("prune", share=0.9)
     Pruning(share=0.9)
     >>> print(defense_by_name("optimal_noise", noise_multiplier=0.1, clip_norm=1.0))
-    optimal_noise(noise_multiplier=0.1, clip_norm=1.0)
+    optimal_noise(noise_multiplier=0.1, clip_norm=1)
     >>> defense_by_name("quantize", levels=3)
     Traceback (most recent call last):
     reconrisk.core.errors.InvalidInput: Expected defense='quantize' to be one of gaussian_noise, laplace_noise, clip, \

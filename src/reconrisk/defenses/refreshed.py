@@ -85,6 +85,10 @@ class Refreshed(SendingDefense):
             raise InvalidInput("Expected for_model(model) before the first send, which takes the moments.")
         return self._current
 
+    def __repr__(self) -> str:
+        """The same words."""
+        return str(self)
+
     def __str__(self) -> str:
         """The present defense and how often it is chosen anew."""
         inner = "defense" if self._current is None else str(self._current)
@@ -120,7 +124,7 @@ def refreshed(
     >>> defense.refreshes, defense.gradients_spent
     (2, 40)
     """
-    if not callable(build):
+    if not callable(build) or hasattr(build, "replay"):  # a defense is callable too
         raise refuse("build", build, "to be a function from moments to a defense")
     check_records(inputs, labels)
     every, probes = check_whole("every", every), check_whole("probes", probes)

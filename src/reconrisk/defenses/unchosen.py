@@ -113,6 +113,15 @@ class FromMoments(UnchosenDefense):
             return None
         return Gaussian(float(multiplier), float(norm))
 
+    def __repr__(self) -> str:
+        """The words, and how many records choose."""
+        return f"{self}" if self.public is None else f"{self} by {len(self.public[0])} public records"
+
     def __str__(self) -> str:
         """The name with its settings."""
-        return f"{self.build.__name__}({', '.join(f'{key}={value}' for key, value in self.settings.items())})"
+        written = (f"{key}={_word(value)}" for key, value in self.settings.items())
+        return f"{self.build.__name__}({', '.join(written)})"
+
+
+def _word(value: object) -> str:
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
