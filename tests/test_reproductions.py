@@ -14,7 +14,14 @@ from reconrisk.releases.clipping import HardClip, SmoothClip
 from reproductions.frame import Drawing, Finding, need_data, reproduce
 from reproductions.private_training import Setting, accuracy, clipped_sum, private_steps
 
-FRAME = ("reproductions.frame", "reproductions.gradient_inversion", "reproductions.private_training")
+FRAME = (
+    "reproductions.chen2025.settings",
+    "reproductions.frame",
+    "reproductions.gradient_inversion",
+    "reproductions.optimal_defenses",
+    "reproductions.private_training",
+    "reproductions.training_curves",
+)
 
 SCRIPTS = [
     info.name

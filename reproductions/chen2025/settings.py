@@ -40,7 +40,7 @@ def mnist(scale: Scale, *, learning_rate: float = 1e-3) -> Setting:
         client_batch=16,
         attack_steps=150 if small else 2000,
         learning_rate=learning_rate,
-        seeds=5 if small else 16,
+        seeds=4 if small else 16,
         references=64 if small else 512,
         said="MNIST, SimpleConvNet",
     )
