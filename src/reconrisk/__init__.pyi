@@ -12,6 +12,8 @@ from .audit.leakage import leakage as leakage
 from .audit.leakage_report import LeakageReport as LeakageReport
 from .audit.rebuild import Rebuilt as Rebuilt
 from .audit.rebuild import rebuild as rebuild
+from .audit.recommendation import recommend_defense as recommend_defense
+from .audit.recommendation_result import Recommendation as Recommendation
 from .audit.run import audit as audit
 from .audit.tradeoff import tradeoff as tradeoff
 from .audit.tradeoff_result import TradeoffResult as TradeoffResult

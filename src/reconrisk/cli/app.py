@@ -10,6 +10,7 @@ from reconrisk.cli.attack import attack
 from reconrisk.cli.audit import audit
 from reconrisk.cli.calibrate import calibrate
 from reconrisk.cli.compare import compare
+from reconrisk.cli.defend import defend
 from reconrisk.cli.demo import demo
 from reconrisk.cli.doctor import doctor
 from reconrisk.cli.export import export
@@ -44,5 +45,5 @@ def options(
     """How much of a private training record can be rebuilt from what you release, at most and in practice."""
 
 
-for command in (demo, audit, attack, risk, calibrate, leakage, tradeoff, runs, show, compare, export, doctor):
+for command in (demo, audit, attack, defend, risk, calibrate, leakage, tradeoff, runs, show, compare, export, doctor):
     app.command()(command)

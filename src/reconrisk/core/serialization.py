@@ -45,6 +45,7 @@ _HOMES = (
     "audit.comparison",
     "audit.leakage_report",
     "audit.rebuild_report",
+    "audit.recommendation_result",
     "audit.run_info",
     "audit.spec",
     "audit.store",

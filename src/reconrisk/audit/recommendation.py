@@ -1,0 +1,274 @@
+"""Which defense to use: the cheapest that keeps the risk of a model's updates below what is accepted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import nn
+
+from reconrisk.accounting.confidence import success_interval
+from reconrisk.audit.attacked_share import Attackers, most_allowed, trials_beyond_guesses, trials_that_show
+from reconrisk.audit.deadline import Deadline, seconds_from_budget
+from reconrisk.audit.goals import checked_goals, checked_limits
+from reconrisk.audit.guarantees import Prover
+from reconrisk.audit.inputs import Records, checked_data, checked_seed, checked_threat
+from reconrisk.audit.plan import AttackChoice, Sender
+from reconrisk.audit.population import LARGEST, Population
+from reconrisk.audit.public_part import public_part, split_off
+from reconrisk.audit.recommendation_result import Recommendation
+from reconrisk.audit.recommendation_search import ATTEMPTS, Case, Choosing, Trained
+from reconrisk.audit.run import DEFAULT_THREAT
+from reconrisk.bounds.mean_squared_error_bayesian import box_prior_information
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.goal import Limit
+from reconrisk.core.threat import ThreatModel
+from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.defenses.families import FAMILIES, family_by_name
+from reconrisk.releases.state import LossFunction
+
+_GUESSED = 64  # public records, of which guesses are scored
+_MARGIN = 0.99  # of the bound without any release: what noise can come near to
+
+
+def recommend_defense(
+    model: nn.Module,
+    data: Records,
+    *,
+    accept: Sequence[Limit | str] | Limit | str = (),
+    mse_bound: float | None = None,
+    evidence: Literal["measured", "proved"] = "measured",
+    families: Sequence[str] | None = None,
+    threat: ThreatModel = DEFAULT_THREAT,
+    attacks: str | Sequence[AttackChoice] = "quick",
+    budget: float | str | None = "20min",
+    search_trials: int = 8,
+    confirm_trials: int | None = None,
+    finalists: int = 3,
+    resolution: float = 1.5,
+    training_steps: int = 100,
+    learning_rate: float = 0.1,
+    training_seeds: int = 3,
+    batch_size: int = 1,
+    local_steps: int | None = None,
+    local_learning_rate: float | None = None,
+    loss_fn: LossFunction | None = None,
+    public: Dataset | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+    name: str | None = None,
+) -> Recommendation:
+    r"""The cheapest defense of a model's updates that meets a target, what it costs, and the second best.
+
+    The target is how often records may be rebuilt, ``accept`` such as ``"psnr>=20: 5%"``, or the Bayesian
+    ``mse_bound`` on every estimate, or both. A limit counts as met by ``evidence``. *Measured*: the ``attacks`` of an
+    adversary who knows the defense do not rebuild more records, by the upper end of an interval. *Proved*: the
+    mechanism of the defense bounds the success of everybody. The Bayesian bound is a proof always.
+
+    For each family (:data:`reconrisk.defenses.families.FAMILIES`) the smallest strength is searched, up to a factor
+    ``resolution``, that meets the target on ``search_trials`` updates. In the order of what they leave of a step, the
+    defenses found are attacked on ``confirm_trials`` fresh updates, until ``finalists`` of them pass; one that does
+    not is tried again stronger, three times at most. With those that pass the model is trained for
+    ``training_steps`` (none if 0) over ``training_seeds``: the most accurate is recommended. Half of the ``budget`` is
+    for the search.
+
+    Assumes: ``public`` records are public: noise and masks are chosen by them. Without any, a quarter of ``data``, at
+    most 256, is split off to take their place; neither attacked nor trained on, they also test the accuracy.
+    Guarantee: no private record changes a defense. Records of the search never confirm. Intervals hold together for all
+    finalists and attempts with probability ``confidence``. A record is rebuilt if any attack or guess rebuilds it.
+    Edge cases: Ctrl-C and the end of the budget return what is found. A target that guessing exceeds, or that no family
+    meets, gives a result without a recommendation, which says the nearest.
+    Reference: utilities and bound, chen2025; success as in balle2022, Section VII.
+
+    >>> data = Dataset("toy", torch.rand(160, 4, generator=torch.Generator().manual_seed(0)), torch.arange(160) % 2)
+    >>> found = recommend_defense(
+    ...     nn.Linear(4, 2), data, accept="mse<=0.001: 10%", families=["gaussian_noise"], attacks=["analytic"],
+    ...     training_steps=0,
+    ... )
+    >>> found.best, found.option("none").met.value
+    ('gaussian_noise', 'no')
+    """
+    begun, total = time.monotonic(), Deadline(seconds_from_budget(budget))
+    dataset = _checked_data(model, data)
+    limits = checked_limits(accept)
+    checked_goals(None, limits, dataset)
+    _check_target(limits, mse_bound, evidence, dataset.data_range)
+    chosen = _families(families)
+    level = 1 - (1 - _checked_confidence(confidence)) / (check_whole("finalists", finalists) * ATTEMPTS)
+    rng = torch.Generator().manual_seed(checked_seed(seed))
+    reference, rows = split_off(dataset, public, rng)
+    known = public_part(
+        model,
+        reference,
+        batch_size=check_whole("batch_size", batch_size),
+        loss_fn=loss_fn,
+        local_steps=local_steps,
+        local_learning_rate=local_learning_rate,
+        seed=seed,
+    )
+    if mse_bound is not None and not known.is_smooth:
+        remedy = "The gradient jumps as the record moves, which the bound does not allow. State accept= instead."
+        raise refuse("mse_bound", mse_bound, "to be left out for a model with ReLU or max-pooling", remedy)
+    measured = limits if evidence == "measured" else ()
+    population = Population(dataset, rows[:LARGEST])
+    threat = checked_threat(threat, model)
+    sender = Sender(None, model, loss_fn, local_steps, local_learning_rate)
+    attackers = Attackers(sender, population, reference, threat, attacks, (rows[:batch_size],), limits, seed)
+    guess = _guessed(attackers, rng) if measured else ()
+    search, confirm = _trials(measured, guess, rows, batch_size, search_trials, confirm_trials, level)
+    attackers = replace(attackers, updates=_updates(dataset, rows, batch_size, search, confirm, rng))
+    case = Case(
+        public=known,
+        attackers=attackers,
+        prover=Prover(population, threat, batch_size),
+        limits=limits,
+        mse_bound=mse_bound,
+        evidence=evidence,
+        guess=guess,
+        search=range(search),
+        confirm=range(search, search + confirm),
+        allowed=tuple(
+            most_allowed(limit.at_most, trials=confirm, per_trial=batch_size, confidence=level) or 0
+            for limit in measured
+        ),
+        level=level,
+        resolution=resolution,
+        finalists=finalists,
+        training=Trained(
+            model,
+            dataset.subset(list(rows)),
+            reference,
+            check_whole("training_steps", training_steps, minimum=0),
+            check_whole("training_seeds", training_seeds),
+            check_positive("learning_rate", learning_rate),
+            batch_size,
+            loss_fn,
+            seed,
+        ),
+    )
+    found = Choosing(case, chosen, total)
+    found.run()
+    return Recommendation(
+        subject=name or type(model).__name__,
+        data=dataset.name,
+        accept=limits,
+        mse_bound=mse_bound,
+        evidence=evidence,
+        threat=threat,
+        attacks=attackers.labels if measured else (),
+        options=found.options(),
+        best=found.ranked[0] if found.ranked else None,
+        runner_up=found.ranked[1] if len(found.ranked) > 1 else None,
+        undefended=found.undefended,
+        guess=guess,
+        bound_is_proved=known.is_smooth,
+        prior_information=float(box_prior_information(dataset.data_range[1] - dataset.data_range[0])),
+        reference_records=len(reference),
+        search_trials=search,
+        confirm_trials=confirm,
+        confidence=confidence,
+        seed=seed,
+        seconds=time.monotonic() - begun,
+        ended=found.ended,
+        defenses=found.defenses,
+    )
+
+
+def _checked_data(model: nn.Module, data: Records) -> Dataset:
+    if not isinstance(model, nn.Module):
+        raise refuse("model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights.")
+    return checked_data(model, data)
+
+
+def _checked_confidence(confidence: float) -> float:
+    if not 0 < check_probability("confidence", confidence) < 1:
+        raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+    return confidence
+
+
+def _families(names: Sequence[str] | None) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise refuse("families", names, "to be a list of names", f"Write [{names!r}].")
+    chosen = tuple(FAMILIES if names is None else names)
+    if not chosen:
+        raise refuse("families", names, "to hold at least one", "Leave them out for all.")
+    return tuple(dict.fromkeys(family_by_name(name).name for name in chosen))
+
+
+def _check_target(
+    limits: tuple[Limit, ...], mse_bound: float | None, evidence: str, data_range: tuple[float, float]
+) -> None:
+    if evidence not in ("measured", "proved"):
+        raise refuse("evidence", evidence, "to be measured or proved")
+    if not limits and mse_bound is None:
+        raise InvalidInput("Expected a target. Pass accept='psnr>=20: 5%', or mse_bound=.")
+    if mse_bound is not None:
+        most = _MARGIN / float(box_prior_information(data_range[1] - data_range[0]))
+        if check_positive("mse_bound", mse_bound) > most:
+            remedy = "Without any release the bound is little larger, for the smoothest prior on the range of the data."
+            raise refuse("mse_bound", mse_bound, f"<= {most:.4g}", remedy)
+    if evidence == "measured" and any(limit.at_most <= 0 for limit in limits):
+        raise refuse("accept", str(limits[0]), "above 0%", "No number of trials shows that something never happens.")
+
+
+def _guessed(attackers: Attackers, rng: torch.Generator) -> tuple[float, ...]:
+    """The share of public records that guesses rebuild."""
+    public, size = attackers.public, attackers.records_per_update
+    rows = Population(public, tuple(range(len(public))))
+    updates = rows.updates(min(_GUESSED, max(1, len(public) // size)), size, rng)
+    found = replace(attackers, population=rows, updates=updates).guessed(range(len(updates)))
+    return tuple(count / (found.updates * size) for count in found.reached)
+
+
+def _trials(
+    limits: tuple[Limit, ...],
+    guess: tuple[float, ...],
+    rows: tuple[int, ...],
+    batch_size: int,
+    search: int,
+    confirm: int | None,
+    level: float,
+) -> tuple[int, int]:
+    """Updates of the search, and those that confirm: enough that some successes are forgiven, if there are records.
+
+    Guarantee: refused where no outcome could show the limits, with the nearest that could be.
+    """
+    count = check_whole("search_trials", search)
+    if not limits:
+        return count, 0
+    fresh = max(0, len(rows) // batch_size - count)
+    stated = fresh if confirm is None else min(fresh, check_whole("confirm_trials", confirm))
+    needed = 0
+    for limit, guessed in zip(limits, guess, strict=True):
+        if guessed > limit.at_most:
+            continue  # nothing will be attacked
+        trials = trials_beyond_guesses(limit.at_most, guessed, per_trial=batch_size, confidence=level, available=stated)
+        if trials is None:
+            raise _too_few(limit, stated, batch_size, level, count)
+        needed = max(needed, trials)
+    return count, needed if confirm is None else stated
+
+
+def _too_few(limit: Limit, trials: int, batch_size: int, level: float, search: int) -> InvalidInput:
+    least = trials_that_show(limit.at_most, per_trial=batch_size, confidence=level)
+    nearest = 1.0
+    if trials:
+        nearest = success_interval(0, trials=trials, per_trial=batch_size, confidence=level).high
+    return InvalidInput(
+        f"Expected at least {least} fresh updates to show {limit}, there are {trials}: they show no less than "
+        f"{100 * nearest:.3g}%. Pass {(least + search) * batch_size} private records and confirm_trials >= {least}, "
+        f"or accept more."
+    )
+
+
+def _updates(
+    dataset: Dataset, rows: tuple[int, ...], batch_size: int, search: int, confirm: int, rng: torch.Generator
+) -> tuple[tuple[int, ...], ...]:
+    """Updates of the search first, of rows that no later update has."""
+    border = min(search * batch_size, len(rows) - batch_size * (1 if confirm else 0))
+    first = Population(dataset, rows[:border]).updates(search, batch_size, rng)
+    return (*first, *(Population(dataset, rows[border:]).updates(confirm, batch_size, rng) if confirm else ()))

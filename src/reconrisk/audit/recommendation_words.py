@@ -1,0 +1,118 @@
+"""A recommendation in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reconrisk.audit.recommendation_result import DefenseOption, Met, Recommendation
+from reconrisk.core.guarantee import Estimate
+from reconrisk.core.rounding import rounded_down, rounded_up
+
+_HEADER = ("", "family", "meets", "rebuilt", "proved", "MSE bound", "U1 kept", "U2 dev.", "training", "defense")
+
+
+def sentence_of(found: Recommendation) -> str:
+    """What to do, on what evidence, at which cost, and what is second best."""
+    if found.best is None:
+        return f"No defense was shown to meet {found.target}: {_nearest(found)}{_end(found)}"
+    best = found.option(found.best)
+    words = [f"Use {best.code}: {_evidence(found, best)}, {_cost(found, best)}."]
+    if found.runner_up is not None:
+        second = found.option(found.runner_up)
+        words.append(f"Second best is {second.code}: {_cost(found, second)}.")
+    else:
+        words.append("There is no second that was shown to meet the target.")
+    return " ".join(words) + _end(found)
+
+
+def table_of(found: Recommendation) -> str:
+    """Every family in a line, the recommended marked with an arrow."""
+    header = tuple(f"{head}?" if head == "MSE bound" and not found.bound_is_proved else head for head in _HEADER)
+    rows = [header, *(_row(found, option) for option in found.options)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADER))]
+    lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if found.undefended is not None:
+        lines.append(f"training without a defense: {found.undefended}")
+    return "\n".join(lines)
+
+
+def _row(found: Recommendation, option: DefenseOption) -> tuple[str, ...]:
+    mark = {found.best: "->", found.runner_up: "2."}.get(option.family, "")
+    return (
+        mark,
+        option.family,
+        option.met.value,
+        ", ".join(_share(risk) for risk in option.risks) or "-",
+        ", ".join("-" if value >= 1 else f"<= {rounded_up(value)}" for value in option.proved) or "-",
+        "-" if not option.mse_bound else f">= {rounded_down(option.mse_bound)}",
+        "-" if option.utility_kept is None else f"{option.utility_kept:.3g}",
+        "-" if option.utility_deviation is None else f"{option.utility_deviation:.3g}",
+        "-" if option.training is None else str(option.training),
+        option.code + (f"  ({option.remark})" if option.remark else ""),
+    )
+
+
+def _evidence(found: Recommendation, option: DefenseOption) -> str:
+    words: list[str] = []
+    if option.met is Met.PROVED and found.accept:
+        pairs = zip(found.accept, option.proved, strict=True)
+        words += [f"{limit.goal} succeeds with at most {rounded_up(value)}, proved" for limit, value in pairs]
+    elif found.accept:
+        words += [
+            f"{risk.value:.3g} of {risk.samples} fresh records reached {limit.goal} by any of "
+            f"{len(found.attacks)} attacks that know the defense, at most {rounded_up(risk.high)} with "
+            f"{100 * found.confidence:.4g}% confidence"
+            for limit, risk in zip(found.accept, option.risks, strict=True)
+        ]
+    if found.mse_bound is not None and option.mse_bound is not None:
+        prior = f"for a prior of information {found.prior_information:.4g}"
+        words.append(f"no estimate has a mean squared error below {rounded_down(option.mse_bound)} {prior}, proved")
+    return "; ".join(words)
+
+
+def _cost(found: Recommendation, option: DefenseOption) -> str:
+    if option.training is not None:
+        against = "" if found.undefended is None else f" against {found.undefended} without a defense"
+        return f"{option.training}{against}"
+    if option.utility_kept is None:
+        return "cost not measured"
+    return f"a step keeps {option.utility_kept:.3g} +- {option.utility_deviation:.2g} of its decrease"
+
+
+def _nearest(found: Recommendation) -> str:
+    beyond = [
+        f"guesses alone reach {limit.goal} for {100 * guess:.3g}% of records, so accept more than that"
+        for limit, guess in zip(found.accept, found.guess, strict=False)
+        if guess > limit.at_most
+    ]
+    if beyond:
+        return "; ".join(beyond) + "."
+    tried = [option for option in found.options if option.strength is not None]
+    if not tried:
+        return "nothing was tried."
+    nearest = min(tried, key=lambda option: _distance(found, option))
+    words = [
+        f"{limit.goal} for {_share(risk)} of records" for limit, risk in zip(found.accept, nearest.risks, strict=False)
+    ]
+    if found.evidence == "proved" and found.accept:
+        words = [
+            f"{limit.goal} with at most {rounded_up(value)}"
+            for limit, value in zip(found.accept, nearest.proved, strict=False)
+        ]
+    if found.mse_bound is not None and nearest.mse_bound is not None:
+        words.append(f"a Bayesian bound of {rounded_down(nearest.mse_bound)}")
+    return f"the nearest is {nearest.code} with {' and '.join(words) or 'nothing measured'} ({nearest.met.value})."
+
+
+def _distance(found: Recommendation, option: DefenseOption) -> tuple[float, float]:
+    shares: Sequence[float] = option.proved if found.evidence == "proved" else [risk.high for risk in option.risks]
+    bound = 0.0 if found.mse_bound is None or option.mse_bound is None else -option.mse_bound
+    return max(shares, default=0.0), bound
+
+
+def _share(risk: Estimate) -> str:
+    return f"{100 * risk.value:.3g}% [{100 * risk.low:.3g}, {100 * risk.high:.3g}]"
+
+
+def _end(found: Recommendation) -> str:
+    return "" if found.ended == "complete" else f" The search ended before it was complete: {found.ended}."

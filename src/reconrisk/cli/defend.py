@@ -1,0 +1,130 @@
+"""``reconrisk defend``: the cheapest defense that keeps the risk below what is accepted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from reconrisk.cli import defend_options as options
+from reconrisk.cli.inputs import INTERRUPTED
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.files import write_whole
+from reconrisk.core.serialization import to_json
+
+if TYPE_CHECKING:
+    from reconrisk.audit.recommendation_result import Recommendation
+
+FAILED = 1
+"""The exit code where no defense was shown to meet the target."""
+
+_BUDGET = "20min"
+
+
+def defend(
+    model: options.Model = None,
+    data: options.Data = None,
+    accept: options.Accept = None,
+    mse_bound: options.MseBound = None,
+    evidence: options.Evidence = "measured",
+    confidence: options.Confidence = 0.95,
+    weights: options.Weights = None,
+    split: options.Split = None,
+    label: options.Label = None,
+    data_range: options.DataRange = None,
+    batch_size: options.BatchSize = None,
+    local_steps: options.LocalSteps = None,
+    local_learning_rate: options.LocalLearningRate = None,
+    train_mode: options.TrainMode = None,
+    family: options.Families = None,
+    attacks: options.Attacks = None,
+    search_trials: options.SearchTrials = 8,
+    confirm_trials: options.ConfirmTrials = None,
+    finalists: options.Finalists = 3,
+    budget: options.Budget = None,
+    seed: options.Seed = None,
+    sees: options.Sees = None,
+    knows: options.Knows = None,
+    controls: options.Controls = None,
+    training_steps: options.TrainingSteps = 100,
+    learning_rate: options.LearningRate = 0.1,
+    training_seeds: options.TrainingSeeds = 3,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
+    show_list: options.ShowList = False,
+) -> None:
+    """Choose a defense for the updates of a model: the cheapest that meets a target, its cost, and the second best.
+
+    Exit code 0: a defense was shown to meet the target. 1: none was. 2: usage. 3: an unexpected error.
+    """
+    if show_list:
+        _print_list()
+        return
+    _check_file(out)
+    threat = _stated({"sees": sees, "knows": knows, "controls": controls})
+    given: dict[str, Any] = {"model": model, "weights": weights, "data": data, "split": split, "label": label}
+    given |= {"data_range": data_range, "batch_size": batch_size, "local_steps": local_steps}
+    given |= {"local_learning_rate": local_learning_rate, "train_mode": train_mode, "attacks": attacks}
+    given |= {"seed": seed, "threat": threat or None, "max_risk": accept, "confidence": confidence}
+    asked: dict[str, Any] = {"mse_bound": mse_bound, "evidence": evidence, "families": family or None}
+    asked |= {"search_trials": search_trials, "confirm_trials": confirm_trials, "finalists": finalists}
+    asked |= {"training_steps": training_steps, "learning_rate": learning_rate, "training_seeds": training_seeds}
+    found = _found(_stated(given | {"budget": budget or _BUDGET}), asked)
+    if out is not None:
+        text = to_json(found, indent=2)
+        write_whole(out, lambda path: path.write_text(f"{text}\n", encoding="utf-8"))
+    typer.echo(to_json(found, indent=2) if as_json else f"{found}")
+    if found.ended == "interrupted" or not found.meets:
+        if not as_json and out is None:
+            sys.stdout.flush()
+        raise typer.Exit(INTERRUPTED if found.ended == "interrupted" else FAILED)
+
+
+def _stated(given: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if value is not None and value != []}
+
+
+def _found(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
+    """The recommendation for what is named as an audit names it."""
+    from reconrisk.audit.spec import spec_from_mapping
+
+    missing = [f"--{key}" for key in ("model", "data") if key not in given]
+    if missing:
+        raise InvalidInput(f"Expected {' and '.join(missing)}: whose updates are defended.")
+    spec = spec_from_mapping(given)
+    from reconrisk.audit.job import job_from_spec  # loads torch, which takes seconds
+    from reconrisk.audit.recommendation import recommend_defense
+    from reconrisk.audit.run import DEFAULT_THREAT
+
+    job = job_from_spec(spec)
+    return recommend_defense(
+        job.model,
+        job.dataset,
+        accept=spec.max_risk,
+        threat=spec.threat or DEFAULT_THREAT,
+        attacks=job.attacks,
+        budget=spec.budget,
+        batch_size=spec.batch_size,
+        local_steps=spec.local_steps,
+        local_learning_rate=spec.local_learning_rate,
+        public=job.public,
+        confidence=spec.confidence,
+        seed=spec.seed,
+        name=spec.model,
+        **asked,
+    )
+
+
+def _check_file(out: Path | None) -> None:
+    """Refuse before the work what would fail after it."""
+    if out is not None and (out.is_dir() or (out.parent.exists() and not out.parent.is_dir())):
+        raise typer.BadParameter(f"{out} cannot be written as a file.", param_hint="--out")
+
+
+def _print_list() -> None:
+    from reconrisk.defenses.families import FAMILIES
+
+    for name, family in FAMILIES.items():
+        typer.echo(f"{name:<26} {family.sentence}")
