@@ -1,6 +1,7 @@
 """Theorems 3.5 and 3.6 of chen2025, against a numerical optimiser, random rivals and an exhaustive search."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -8,10 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from torch import nn
 
 from reconrisk.core.errors import InvalidInput
+from reconrisk.data.load import load_dataset
 from reconrisk.defenses import optimal_noise, optimal_pruning, random_pruning
-from reconrisk.releases.reference_moments import ReferenceMoments
+from reconrisk.releases.gradient import GradientMap
+from reconrisk.releases.reference_moments import ReferenceMoments, reference_moments
 
 positive = st.lists(st.floats(0.01, 100.0), min_size=2, max_size=6)
 
@@ -116,3 +120,25 @@ def test_shares_outside_are_refused(share):
         optimal_pruning(moments([1.0], [1.0]), share=share)
     with pytest.raises(InvalidInput, match="share="):
         random_pruning({"w": torch.zeros(3)}, share=share, rng=torch.Generator())
+
+
+def test_budgets_hold_for_records_that_were_not_seen():
+    """Half of the bundled digits choose, the other half pays: the deviation is that of two samples."""
+    digits = load_dataset("digits")
+    rows = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
+    loss = nn.functional.cross_entropy
+    reference, held_out = ((digits.inputs[part], digits.class_labels[part]) for part in (rows[:890], rows[890:]))
+    chosen = reference_moments(model, loss, *reference, probes=1, chunk=64)
+    noise, mask = optimal_noise(chosen, utility_loss=1.0), optimal_pruning(chosen, utility=0.5)
+    gradients = torch.func.vmap(lambda x, y: GradientMap(model, loss)(x[None], y[None]))(*held_out)
+    squares = {name: value.square() for name, value in gradients.items()}
+    cost = sum((squares[name] * std.square()).flatten(1).sum(1) for name, std in noise.scales.stds.items())
+    kept = sum((squares[name] * each).flatten(1).sum(1) for name, each in mask.mask.items())
+    total = sum(value.flatten(1).sum(1) for value in squares.values())
+    error = float(cost.std()) * math.sqrt(2 / len(cost))  # two samples of this size
+    assert error < 0.02
+    assert float(cost.mean()) == pytest.approx(1.0, abs=4 * error)
+    assert float(kept.mean() / total.mean()) == pytest.approx(0.5, rel=0.01)
