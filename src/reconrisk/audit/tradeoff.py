@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from reconrisk.audit.experiment import refused_if_raised
 from reconrisk.audit.inputs import Records, checked_data, checked_seed, checked_threat
 from reconrisk.audit.plan import AttackChoice
 from reconrisk.audit.tradeoff_cell import TradeoffCell
@@ -143,7 +144,8 @@ def _run(study: Study, variants: Sequence[Variant], seeds: range, store: CellSto
                 fingerprint = study.fingerprint(variant, each)
                 cell = store.find(fingerprint)
                 if cell is None:
-                    cell = study.cell(variant, each)
+                    with refused_if_raised(f"a run under {variant.label}"):
+                        cell = study.cell(variant, each)
                     store.add(fingerprint, cell)
                 cells.append(cell)
                 bar.advance()

@@ -48,6 +48,7 @@ class TradeoffRow:
     strength: float | None
     attacker: str
     attack: str
+    is_guess: bool
     mse: Estimate
     psnr: Estimate
     test_accuracy: Estimate | None
@@ -83,7 +84,7 @@ class Dominance:
     """For how many strengths of ``other`` some strength of ``family`` is at least as good in both measures.
 
     ``dominated`` counts them by the means, ``clearly`` where intervals of the differences over seeds leave no doubt,
-    and ``never`` where they rule it out.
+    and ``never`` where they rule it out. At ``guessed`` of them no attack beat a guess, so that nothing protects more.
     """
 
     family: str
@@ -95,6 +96,7 @@ class Dominance:
     dominated: int
     clearly: int
     never: int
+    guessed: int
     seeds: int
 
     @property
@@ -105,10 +107,12 @@ class Dominance:
     def __str__(self) -> str:
         """The statement in a sentence."""
         measures = f"{_words(self.utility)} and {_words(self.leakage)}"
+        unclear = self.strengths - self.clearly - self.never
+        guesses = f" At {self.guessed} of them no attack beat a guess." if self.guessed else ""
         return (
             f"Against the {self.attacker} attacker, {self.family} is at least as good as {self.other} in {measures} at "
             f"{self.dominated} of its {self.strengths} strengths; by intervals over {self.seeds} seeds this is sure at "
-            f"{self.clearly}, ruled out at {self.never} and open at {self.strengths - self.clearly - self.never}."
+            f"{self.clearly}, ruled out at {self.never} and open at {unclear}.{guesses}"
         )
 
 
@@ -172,7 +176,8 @@ class TradeoffResult:
             counts["dominated"] += any(all(gain.value >= 0 for gain in each) for each in gains)
             counts["clearly"] += any(all(gain.low >= 0 for gain in each) for each in gains)
             counts["never"] += not any(all(gain.high >= 0 for gain in each) for each in gains)
-        seeds = min(row.seeds for row in (*rows, *rivals))
+        counts["guessed"] = sum(row.is_guess for row in rows) if self.leakage in ("mse", "psnr") else 0
+        seeds = len(self._shared_seeds)
         return Dominance(family, other, attacker, self.utility, self.leakage, len(rows), seeds=seeds, **counts)
 
     def table(self) -> str:
@@ -276,6 +281,7 @@ def _row(cells: Sequence[TradeoffCell], attacker: str, confidence: float) -> Tra
         strength=cells[0].strength,
         attacker=attacker,
         attack=attack,
+        is_guess=scores[0][attack].is_guess,
         mse=estimate_over_seeds([each[attack].mse for each in scores], confidence),
         psnr=estimate_over_seeds([each[attack].psnr for each in scores], confidence),
         test_accuracy=estimate_over_seeds(rights, confidence) if len(rights) == len(cells) else None,

@@ -22,6 +22,7 @@ _WHAT = "What is trained"
 _TRAINING = "How it is trained"
 _ATTACKED = "How it is attacked"
 _OUT = "What is written and printed"
+_MOST_PAIRS = 2
 _FORM = "to be name:strengths such as optimal_noise:0.01,0.1 or 'clip_and_noise(clip_norm=1):0.1,1'"
 _STRENGTHS: Mapping[str, str] = {
     "gaussian_noise": "std",
@@ -142,9 +143,7 @@ def families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
         if family in found:
             raise refuse("defense", family, "to be stated once", "State all its strengths together.")
         found[family] = {
-            number: defense_by_name(
-                choice.name, **{**dict(choice.settings), setting: int(number) if setting == "levels" else number}
-            )
+            number: defense_by_name(choice.name, **{**dict(choice.settings), setting: number})
             for number in _numbers(text, parts["numbers"])
         }
     return found
@@ -201,6 +200,7 @@ def _threat(knows: Sequence[str] | None) -> Any:
 
 
 def _print(result: TradeoffResult, out: Path, *, as_json: bool) -> None:
+    from reconrisk.audit.tradeoff_result import ATTACKERS
     from reconrisk.reports.leakage import write_text
     from reconrisk.reports.tradeoff import write_tradeoff
 
@@ -214,7 +214,7 @@ def _print(result: TradeoffResult, out: Path, *, as_json: bool) -> None:
         return
     typer.echo(f"{result}\n")
     pairs = [(one, other) for one in result.families for other in result.families if one != other]
-    for attacker in ("unaware", "aware") if pairs else ():
+    for attacker in ATTACKERS if len(pairs) <= _MOST_PAIRS else ():  # the page has them all
         for one, other in pairs:
             typer.echo(str(result.dominates(one, other, attacker=attacker)))
     for what, path in written.items():
