@@ -143,6 +143,21 @@ def test_long_gradients_attain_it_in_every_direction():
         assert float(added.norm()) == pytest.approx(1 / SIGMA, rel=1e-7)
 
 
+def test_all_parameters_of_a_record_are_clipped_together():
+    training = Training(noise=wide)
+    rng = torch.Generator().manual_seed(4)
+    for value in training.plain.parameters():
+        value.grad_sample = 1e4 * torch.randn(1, *value.shape, generator=rng)
+    training.optimizer.clip_and_accumulate()
+    stds = training.optimizer.noise_std
+    added = [
+        value.summed_grad * training.optimizer._units[id(value)] / stds[name]
+        for name, value in training.plain.named_parameters()
+    ]
+    # single precision; Opacus adds 1e-6 to a norm of more than 1e4
+    assert float(torch.cat([each.flatten() for each in added]).norm()) == pytest.approx(1 / SIGMA, rel=1e-5)
+
+
 def test_short_gradients_are_left_alone():
     optimizer, weight = bare(torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64))
     row = torch.tensor([[0.01, 0.02, -0.03]], dtype=torch.float64)
@@ -172,7 +187,9 @@ def test_units_keep_the_norm_of_a_gradient_on_average_over_directions():
     assert float(optimizer._units[id(weight)].square().reciprocal().mean()) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("private", [{}, {"poisson_sampling": False}, {"loss_reduction": "sum"}])
+@pytest.mark.parametrize(
+    "private", [{}, {"poisson_sampling": False}, {"loss_reduction": "sum"}, {"grad_sample_mode": "functorch"}]
+)
 def test_equal_scales_are_opacus_itself_bit_by_bit(private):
     ours, theirs = Training(noise=equal, **private).run(), Training(**private).run()
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))

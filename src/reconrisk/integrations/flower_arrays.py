@@ -20,8 +20,8 @@ def one_record(content: Any, where: str) -> Any:
 
 
 def tensors_by_name(record: Any, model: nn.Module) -> dict[str, Tensor]:
-    """Copies of the arrays by the names of the model's state; arrays named 0, 1, ... go by its order."""
-    named = {key: torch.from_numpy(array.numpy().copy()) for key, array in record.items()}
+    """The arrays, read anew from their bytes, by the names of the model's state; those named 0, 1, ... by its order."""
+    named = {key: torch.from_numpy(array.numpy()) for key, array in record.items()}
     state = model.state_dict()
     if all(key.isdigit() for key in named) and len(named) == len(state):
         named = dict(zip(state, named.values(), strict=True))
