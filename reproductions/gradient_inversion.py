@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.guarantee import Estimate
-from reconrisk.core.observation import Attack
+from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import track
+from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.metrics import mse, psnr, score
 from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import observe
+from reconrisk.releases.release import Release
 
 
 def attacked(
@@ -43,32 +45,38 @@ def attacked(
 
 
 def inverted(
-    attack: Attack,
-    model: nn.Module,
-    inputs: Tensor,
-    labels: Tensor,
-    *,
-    batch: int,
-    defense: Defense,
-    aware: bool,
-    seed: int = 0,
+    attack: Attack, model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int, defense: Defense, seed: int = 0
 ) -> dict[str, Tensor]:
-    """MSE and PSNR of every record under ``defense``, attacked in groups of ``batch``, labels known, matched within it.
+    """MSE and PSNR of every record under ``defense``, by an attacker who knows the labels and not the defense.
 
-    Starts of the attack and draws of the noise depend on ``seed`` and the group alone: two defenses, or two attackers,
-    are compared at the same ones.
+    Records are attacked in groups of ``batch`` and matched within them. Starts of the attack and draws of the noise
+    depend on ``seed`` and the group alone: two defenses, or two attacks, are compared at the same ones.
     """
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, *([Knows.DEFENSE] if aware else []))
-    metrics = [mse(), psnr(data_range=1.0)]
     found: list[dict[str, Tensor]] = []
     for first in range(0, len(inputs) - batch + 1, batch):
         rows = slice(first, first + batch)
-        drawn, begun = (torch.Generator().manual_seed(zlib.crc32(f"{w} {seed} {first}".encode())) for w in ("d", "a"))
         release = GradientRelease(model, nn.functional.cross_entropy, inputs[rows], labels[rows])
-        observation = observe(release, defense=defense, threat=threat, rng=drawn)
-        scores = score(attack(observation, rng=begun), inputs[rows], metrics)
-        found.append({metric.name: scores[metric.name] for metric in metrics})
-    return {metric.name: torch.cat([each[metric.name] for each in found]) for metric in metrics}
+        observation = observed(release, defense, aware=False, seed=seed + first)
+        found.append(scored(attack(observation, rng=generator("start", seed + first)), inputs[rows]))
+    return {name: torch.cat([each[name] for each in found]) for name in found[0]}
+
+
+def observed(release: Release, defense: Defense, *, aware: bool, seed: int) -> Observation:
+    """What is sent under ``defense``, the same draws for either attacker; labels are known."""
+    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, *([Knows.DEFENSE] if aware else []))
+    return observe(release, defense=defense, threat=threat, rng=generator("draws", seed))
+
+
+def generator(what: str, seed: int) -> torch.Generator:
+    """A generator of its own for ``what`` is drawn."""
+    return torch.Generator().manual_seed(zlib.crc32(f"{what} {seed}".encode()))
+
+
+def scored(found: Reconstruction, inputs: Tensor) -> dict[str, Tensor]:
+    """MSE and PSNR of every record."""
+    metrics = [mse(), psnr(data_range=1.0)]
+    scores = score(found, inputs, metrics)
+    return {metric.name: scores[metric.name] for metric in metrics}
 
 
 def mean_over(values: Tensor, what: str) -> Estimate:

@@ -157,9 +157,7 @@ def test_defenses_are_compared_at_the_same_starts(setting):
     own = trial.private
 
     def mse(defense, seed):
-        return inverted(
-            attack, trial.model, own.inputs, own.class_labels, batch=2, defense=defense, aware=False, seed=seed
-        )["mse"]
+        return inverted(attack, trial.model, own.inputs, own.class_labels, batch=2, defense=defense, seed=seed)["mse"]
 
     assert torch.equal(mse(prune(0.0), 0), mse(clip(1e6), 0))
     assert not torch.equal(mse(prune(0.0), 0), mse(prune(0.0), 1))

@@ -12,7 +12,7 @@ from reproductions.chen2025.settings import mnist, pruning
 from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce
 from reproductions.optimal_defenses import Setting, findings, measured, scatter_plot
 
-SHARES = (0.5, 0.7, 0.8, 0.9)
+SHARES = (0.5, 0.8, 0.9)
 CLAIMS = (
     "optimal has the higher MSE at high ratios (curves only)",
     "curves only",

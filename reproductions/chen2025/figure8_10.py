@@ -13,7 +13,7 @@ from reproductions.chen2025.settings import mnist, noise
 from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce
 from reproductions.optimal_defenses import Setting, findings, measured, scatter_plot
 
-SCALES = (0.001, 0.01, 0.1, 1.0)
+SCALES = (0.01, 0.1, 1.0)
 CLAIMS = (
     "comparable at the same noise scale (curves only)",
     "curves only",

@@ -87,7 +87,7 @@ def _matching(distance: Distance, steps: int) -> GradientMatching:
 
 
 def _decibels(attack: Attack, model: nn.Module, images: Tensor, labels: Tensor, defense: Defense) -> Tensor:
-    return inverted(attack, model, images, labels, batch=1, defense=defense, aware=False)["psnr"]
+    return inverted(attack, model, images, labels, batch=1, defense=defense)["psnr"]
 
 
 if __name__ == "__main__":
