@@ -32,7 +32,7 @@ _STRENGTHS: Mapping[str, str] = {
     "prune": "share",
     "quantise": "levels",
     "optimal_noise": "like",
-    "equal_noise": "like",
+    "equal_noise": "noise_norm",
     "optimal_pruning": "share",
     "optimal_pruning_and_noise": "like",
     "local_optimal_noise": "like",

@@ -115,7 +115,7 @@ def _panel(axis: Any, result: TradeoffResult, attacker: str, scales: Sequence[_S
     for place, family in enumerate(result.families):
         rows = sorted(result.of(attacker, family), key=lambda row: row.strength or 0.0)
         look = {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)]}
-        _line(axis, result, rows, scales, beside=_BESIDE[place % len(_BESIDE)], label=family, **look)
+        _line(axis, result, rows, scales, beside=_BESIDE[place % len(_BESIDE)], label=_plain(family), **look)
     reference = [row for row in result.of(attacker) if row.family not in result.families]
     _line(
         axis, result, reference, scales, beside=_BESIDE[0], label="no defense", color="black", marker="*", markersize=14
@@ -222,6 +222,11 @@ class _Scale:
             getattr(axis, f"set_{which}scale")("log")
         if self._name in _LESS_IS_BETTER:
             getattr(axis, f"invert_{which}axis")()
+
+
+def _plain(name: str) -> str:
+    """A name that matplotlib draws as it is: no formula, and not left out of the legend for a leading underscore."""
+    return f" {name}".replace("$", r"\$") if name.startswith("_") else name.replace("$", r"\$")
 
 
 def _better(name: str, verb: str) -> str:
