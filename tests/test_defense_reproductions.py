@@ -21,9 +21,11 @@ from reproductions.optimal_defenses import (
     BETTER,
     UNAWARE,
     Curves,
+    Given,
     Setting,
     findings,
     gain_at_equal_loss,
+    leaked,
     measured,
     trials,
     verdict,
@@ -161,6 +163,17 @@ def test_defenses_are_compared_at_the_same_starts(setting):
 
     assert torch.equal(mse(prune(0.0), 0), mse(clip(1e6), 0))
     assert not torch.equal(mse(prune(0.0), 0), mse(prune(0.0), 1))
+
+
+def test_who_knows_the_noise_also_begins_where_the_other_ended(setting, monkeypatch):
+    trial, began = trials(setting)[0], []
+    begin = Given.__call__
+    monkeypatch.setattr(Given, "__call__", lambda self, *rest: began.append(self.inputs) or begin(self, *rest))
+    found = leaked(trial, noise()["equal noise"](trial, 0.01), 2)
+    assert {attacker: scores["mse"].shape for attacker, scores in found.items()} == {UNAWARE: (2,), AWARE: (2,)}
+    assert [inputs.shape for inputs in began] == [(2, 1, 8, 8)]
+    leaked(trial, prune(0.5), 2)
+    assert len(began) == 1
 
 
 def test_likelihood_of_laplacian_noise_is_the_sum_of_absolute_differences():
