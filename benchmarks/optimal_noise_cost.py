@@ -31,7 +31,7 @@ def by_moments() -> Callable[[], float]:
     model, inputs, labels = problem()
     return lambda: optimal_noise(
         reference_moments(model, LOSS, inputs, labels, probes=10), like=0.1
-    ).scales.root_mean_square
+    ).scales.unit
 
 
 def by_layer() -> Callable[[], float]:
@@ -39,14 +39,14 @@ def by_layer() -> Callable[[], float]:
     model, inputs, labels = problem()
     return lambda: optimal_noise(
         reference_moments(model, LOSS, inputs, labels, probes=1).by_layer(), like=0.1
-    ).scales.root_mean_square
+    ).scales.unit
 
 
 def local() -> Callable[[], float]:
     """The form of the paper, chosen by the batch that is sent."""
     model, inputs, labels = problem()
     release = GradientRelease(model, LOSS, inputs, labels)
-    return lambda: local_optimal_noise(like=0.1).for_release(release).scales.root_mean_square
+    return lambda: local_optimal_noise(like=0.1).for_release(release).scales.unit
 
 
 def ordinary() -> Callable[[], None]:

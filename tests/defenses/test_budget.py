@@ -62,7 +62,7 @@ def test_costs_norms_and_means_are_met():
     found = moments()
     assert float(variance_of(equal_noise(found, utility_loss=2.0)) @ found.square["w"]) == pytest.approx(2.0)
     assert float(variance_of(equal_noise(found, noise_norm=0.5)).norm()) == pytest.approx(0.5)
-    assert float(variance_of(optimal_noise(found, root_mean_square=0.3)).mean()) == pytest.approx(0.09)
+    assert float((1 / variance_of(optimal_noise(found, unit=0.3))).mean()) == pytest.approx(1 / 0.09)
 
 
 def test_pruned_noise_counts_what_is_kept_and_sends_the_rest_as_zero():
@@ -84,7 +84,7 @@ def test_pruned_noise_counts_what_is_kept_and_sends_the_rest_as_zero():
 def test_pruned_noise_after_a_clip_hides_what_it_says(seed, scale):
     """The sensitivity in units of the noise, computed on what is sent."""
     found = moments()
-    defense = clip(0.5) >> optimal_pruning_and_noise(found, share=0.4, root_mean_square=1.0)
+    defense = clip(0.5) >> optimal_pruning_and_noise(found, share=0.4, unit=1.0)
     update = {"w": scale * torch.randn(20, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)}
     mean = defense.replay(update)["w"] * defense.kept(update)["w"]
     length = float((mean / variance_of(defense).sqrt()).norm())

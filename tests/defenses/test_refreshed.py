@@ -20,7 +20,7 @@ def network(seed=0):
 
 
 def build(moments):
-    return clip(1.0) >> optimal_noise(moments, root_mean_square=0.5)
+    return clip(1.0) >> optimal_noise(moments, unit=0.5)
 
 
 def stds(defense):

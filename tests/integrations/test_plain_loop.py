@@ -98,7 +98,7 @@ def test_what_cannot_be_defended_is_refused():
 def test_a_refreshed_defense_follows_the_model_and_a_local_one_is_refused():
     model, optimizer = setting()
     defense = rr.defenses.refreshed(
-        lambda moments: rr.defenses.clip(1.0) >> rr.defenses.optimal_noise(moments, root_mean_square=0.1),
+        lambda moments: rr.defenses.clip(1.0) >> rr.defenses.optimal_noise(moments, unit=0.1),
         nn.functional.cross_entropy,
         INPUTS,
         LABELS,

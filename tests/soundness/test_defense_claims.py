@@ -54,7 +54,7 @@ CLAIMS = {
     "clip >> gaussian_noise": clip(2.0) >> gaussian_noise(1.5),
     "clip >> optimal_noise": clip(1.0) >> NOISE,
     "clip >> optimal_pruning_and_noise": clip(1.0)
-    >> optimal_pruning_and_noise(moments(), share=0.5, root_mean_square=0.7),
+    >> optimal_pruning_and_noise(moments(), share=0.5, unit=0.7),
 }
 
 

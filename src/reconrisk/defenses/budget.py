@@ -55,12 +55,12 @@ class TargetBound:
 
 @dataclass(frozen=True)
 class NoiseBudget:
-    """What noise is scaled to: exactly one of its second-order cost, its norm, equal noise, its mean, or a bound."""
+    """What noise is scaled to: exactly one of its second-order cost, its norm, equal noise, its unit, or a bound."""
 
     utility_loss: float | None = None
     noise_norm: float | None = None
     like: float | None = None
-    root_mean_square: float | None = None
+    unit: float | None = None
     target: TargetBound | None = None
 
     def __post_init__(self) -> None:
@@ -82,9 +82,9 @@ class NoiseBudget:
             return self.like**2 * sum(float(value.sum()) for value in square.values()) / cost
         if self.noise_norm is not None:
             return self.noise_norm / math.sqrt(sum(float(value.square().sum()) for value in shape.values()))
-        if self.root_mean_square is not None:
+        if self.unit is not None:
             count = sum(value.numel() for value in shape.values())
-            return self.root_mean_square**2 * count / sum(float(value.sum()) for value in shape.values())
+            return self.unit**2 * sum(float((1 / value).sum()) for value in shape.values()) / count
         trace = sum(float((sensitivity[name] / shape[name]).sum()) for name in shape)
         return trace / self.target.trace if self.target is not None else math.nan
 

@@ -66,7 +66,7 @@ optimal_pruning_and_noise, equal_noise. Did you mean quantise?
         check_settings(name, parameters, settings)
         return DEFENSES[name](**settings)
     del parameters["moments"]
-    if "root_mean_square" in parameters:
+    if "unit" in parameters:
         for extra in ("noise_multiplier", "clip_norm"):
             parameters[extra] = inspect.Parameter(extra, inspect.Parameter.KEYWORD_ONLY, default=None)
     check_settings(name, parameters, settings)

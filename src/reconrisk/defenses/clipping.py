@@ -18,7 +18,7 @@ class Clip(SendingDefense):
     """The configured defense that :func:`clip` returns.
 
     With ``scales``, the standard deviations of noise that follows, the norm is that of the release in units of them,
-    times their root mean square: for equal ones the Euclidean norm.
+    times :attr:`NoiseScales.unit`: for equal ones the Euclidean norm.
     """
 
     clip_norm: float

@@ -28,7 +28,7 @@ def optimal_noise(
     utility_loss: float | None = None,
     noise_norm: float | None = None,
     like: float | None = None,
-    root_mean_square: float | None = None,
+    unit: float | None = None,
     target: TargetBound | None = None,
     smallest_gradient: float = SMALLEST_GRADIENT,
 ) -> ParameterNoise:
@@ -39,8 +39,8 @@ def optimal_noise(
 
     State one of ``utility_loss`` (minus the second-order utility U2), ``noise_norm`` (the Frobenius norm of the
     covariance, the paper's noise scale), ``like`` (the U2 of equal noise of this standard deviation),
-    ``root_mean_square`` (of the standard deviations: after ``clip(C)`` the noise multiplier times C) or ``target`` (the
-    Bayesian bound to reach).
+    ``unit`` (the root of the harmonic mean of the variances: after ``clip(C)`` the noise multiplier times C) or
+    ``target`` (the Bayesian bound to reach).
 
     Assumes: ``moments`` of public or reference records: then the scales tell nothing of private ones.
     Guarantee: of all independent noises of equal U2 it has the smallest expected trace of the Fisher information, which
@@ -54,7 +54,7 @@ def optimal_noise(
     >>> optimal_noise(moments, utility_loss=3.0).scales.stds["w"].square().round(decimals=4)
     tensor([2., 1.])
     """
-    budget = NoiseBudget(utility_loss, noise_norm, like, root_mean_square, target)
+    budget = NoiseBudget(utility_loss, noise_norm, like, unit, target)
     stds = optimal_stds(moments, budget, smallest_gradient)
     return ParameterNoise(NoiseScales(stds), f"optimal_noise({budget})")
 

@@ -31,13 +31,13 @@ class ParameterNoise(GaussianNoise):
         """None: without clipping nothing bounds the sensitivity. Write ``clip(C) >> noise`` for a guarantee."""
 
     def mechanism_after(self, clip: Clip) -> Gaussian | None:
-        """The Gaussian mechanism: in units of the noise a record adds at most the norm over the root mean square.
+        """The Gaussian mechanism: in units of the noise a record adds at most the norm over their unit.
 
         None for noise that the records chose, which the Gaussian mechanism does not cover.
         """
         if self.is_local:
             return None
-        return Gaussian(self.scales.root_mean_square / clip.clip_norm, clip.clip_norm)
+        return Gaussian(self.scales.unit / clip.clip_norm, clip.clip_norm)
 
     def matching(self, clip: Clip) -> Clip:
         """The clip of the release in units of the noise; as it is before noise that the records chose."""

@@ -23,7 +23,7 @@ def optimal_pruning_and_noise(
     utility_loss: float | None = None,
     noise_norm: float | None = None,
     like: float | None = None,
-    root_mean_square: float | None = None,
+    unit: float | None = None,
     target: TargetBound | None = None,
 ) -> Chain:
     r"""Optimal pruning, then optimal noise on what is kept: what is dropped is sent as zero, without noise.
@@ -43,12 +43,12 @@ def optimal_pruning_and_noise(
     """
     pruning = optimal_pruning(moments, share=share, utility=utility)
     sent = pruning.sometimes_sent()
-    budget = NoiseBudget(utility_loss, noise_norm, like, root_mean_square, target)
+    budget = NoiseBudget(utility_loss, noise_norm, like, unit, target)
     sensitivity = {name: value[sent[name]] for name, value in moments.sensitivity.items()}
     square = {name: value[sent[name]] for name, value in moments.square.items()}
     chosen = optimal_stds(replace(moments, sensitivity=sensitivity, square=square), budget)
-    # what is dropped anyway gets the usual noise, which leaves the root mean square that a clip is measured by
-    usual = NoiseScales(chosen).root_mean_square
+    # what is dropped anyway gets the usual noise, which leaves the unit that a clip is measured in
+    usual = NoiseScales(chosen).unit
     stds = {name: torch.full_like(value, usual) for name, value in moments.square.items()}
     for name, std in stds.items():
         std[sent[name]] = chosen[name]

@@ -27,17 +27,19 @@ class NoiseScales:
                 raise refuse(f"stds[{name!r}]", float(std.min()), "> 0", "Prune what must not be sent.")
 
     @cached_property
-    def root_mean_square(self) -> float:
-        """The standard deviation that equal noise of the same total variance has."""
+    def unit(self) -> float:
+        """The root of the harmonic mean of the variances: the standard deviation where all are equal.
+
+        A release of random direction has the same length in units of its noise, times this one, as it has by itself.
+        The root mean square would not do: what few values with large noise make of it, all others are clipped by.
+        """
         count = sum(std.numel() for std in self.stds.values())
-        return math.sqrt(float(total_square(self.stds)) / count)
+        return math.sqrt(count / sum(float(std.double().pow(-2).sum()) for std in self.stds.values()))
 
     def in_units(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The release in units of its noise, times their root mean square: unchanged where all are equal."""
+        """The release in units of its noise, times :attr:`unit`: unchanged where all are equal."""
         self.check_fits(released)
-        return {
-            name: tensor * (self.root_mean_square / self.stds[name]).to(tensor) for name, tensor in released.items()
-        }
+        return {name: tensor * (self.unit / self.stds[name]).to(tensor) for name, tensor in released.items()}
 
     def check_fits(self, released: Mapping[str, Tensor]) -> None:
         """Refuse a release of other names or shapes."""
@@ -51,7 +53,7 @@ class NoiseScales:
     def __repr__(self) -> str:
         """Sizes instead of tensors."""
         count = sum(std.numel() for std in self.stds.values())
-        return f"NoiseScales({count} values, root mean square {self.root_mean_square:.4g})"
+        return f"NoiseScales({count} values, unit {self.unit:.4g})"
 
 
 def total_square(tensors: Mapping[str, Tensor]) -> Tensor:

@@ -56,8 +56,8 @@ class UnchosenDefense(SendingDefense):
 class FromMoments(UnchosenDefense):
     """A defense by its name and settings that moments of public records choose, at the model that is sent.
 
-    A ``noise_multiplier`` with a ``clip_norm`` among the settings stand for a clip before it, and for noise whose root
-    mean square is their product: the Gaussian mechanism, whatever the moments are.
+    A ``noise_multiplier`` with a ``clip_norm`` among the settings stand for a clip before it, and for noise whose unit
+    is their product: the Gaussian mechanism, whatever the moments are.
     """
 
     build: Callable[..., Defense]
@@ -84,7 +84,7 @@ class FromMoments(UnchosenDefense):
             return self.build(moments, **self.settings)
         rest = {key: value for key, value in self.settings.items() if key not in ("noise_multiplier", "clip_norm")}
         norm = self.mechanism.clip_norm
-        noise = self.build(moments, **rest, root_mean_square=self.mechanism.noise_multiplier * norm)
+        noise = self.build(moments, **rest, unit=self.mechanism.noise_multiplier * norm)
         return chain(clip(norm), noise)
 
     def for_release(self, release: Release) -> Defense:

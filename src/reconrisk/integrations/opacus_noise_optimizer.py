@@ -72,11 +72,6 @@ class ParameterNoiseOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has 
 
     def _use(self, scales: NoiseScales) -> None:
         scales.check_fits(self._named)
-        size = _typical(scales)
-        self._units = {id(value): (scales.stds[name].double() / size).to(value) for name, value in self._named.items()}
-
-
-def _typical(scales: NoiseScales) -> float:
-    """The root of the harmonic mean of the variances: in these units a gradient of random direction keeps its norm."""
-    inverse = [std.double().square().reciprocal().flatten() for std in scales.stds.values()]
-    return float(torch.cat(inverse).mean().rsqrt())
+        self._units = {
+            id(value): (scales.stds[name].double() / scales.unit).to(value) for name, value in self._named.items()
+        }
