@@ -142,7 +142,7 @@ class Attackers:
     def _guesses(self, draw: int) -> list[list[bool]]:
         """For each limit which records of an update guesses rebuild: the same under every defense."""
         if draw not in self._guessed:
-            experiment = self._experiment(None)
+            experiment = self._undefended
             reached = [[False] * self.records_per_update for _ in self.limits]
             for planned in (each for each in experiment.plan.attacks if each.is_baseline):
                 self._add(reached, self._trial(experiment, planned, draw))
@@ -179,6 +179,10 @@ class Attackers:
             )
             self._plans[clip_norm] = planned_attacks(self.choice, self.threat, beliefs)
         return self._plans[clip_norm]
+
+    @cached_property
+    def _undefended(self) -> Experiment:
+        return self._experiment(None)
 
     @cached_property
     def _guessed(self) -> dict[int, list[list[bool]]]:

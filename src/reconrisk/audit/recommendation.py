@@ -26,12 +26,12 @@ from reconrisk.bounds.mean_squared_error_bayesian import box_prior_information
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.goal import Limit
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_finite, check_positive, check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import FAMILIES, family_by_name
 from reconrisk.releases.state import LossFunction
 
-_GUESSED = 64  # public records, of which guesses are scored
+_GUESSED = 32  # public records, of which guesses are scored
 _MARGIN = 0.99  # of the bound without any release: what noise can come near to
 
 
@@ -98,6 +98,8 @@ def recommend_defense(
     checked_goals(None, limits, dataset)
     _check_target(limits, mse_bound, evidence, dataset.data_range)
     chosen = _families(families)
+    if not check_finite("resolution", resolution) > 1:
+        raise refuse("resolution", resolution, "> 1", "It is the factor between what is found and what is needed.")
     level = 1 - (1 - _checked_confidence(confidence)) / (check_whole("finalists", finalists) * ATTEMPTS)
     rng = torch.Generator().manual_seed(checked_seed(seed))
     reference, rows = split_off(dataset, public, rng)
@@ -131,10 +133,7 @@ def recommend_defense(
         guess=guess,
         search=range(search),
         confirm=range(search, search + confirm),
-        allowed=tuple(
-            most_allowed(limit.at_most, trials=confirm, per_trial=batch_size, confidence=level) or 0
-            for limit in measured
-        ),
+        allowed=_allowed(measured, confirm, batch_size, level),
         level=level,
         resolution=resolution,
         finalists=finalists,
@@ -251,6 +250,14 @@ def _trials(
             raise _too_few(limit, stated, batch_size, level, count)
         needed = max(needed, trials)
     return count, needed if confirm is None else stated
+
+
+def _allowed(limits: tuple[Limit, ...], trials: int, batch_size: int, level: float) -> tuple[int, ...]:
+    """How many records of so many fresh updates may be rebuilt; none, where nothing will be attacked."""
+    if not trials:
+        return (0,) * len(limits)
+    found = (most_allowed(limit.at_most, trials=trials, per_trial=batch_size, confidence=level) for limit in limits)
+    return tuple(0 if most is None else most for most in found)
 
 
 def _too_few(limit: Limit, trials: int, batch_size: int, level: float, search: int) -> InvalidInput:

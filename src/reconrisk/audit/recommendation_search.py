@@ -239,10 +239,6 @@ class Choosing:
         except KeyboardInterrupt:
             self._keep(name, tried)
             raise
-        except InvalidInput as error:
-            if name == UNDEFENDED or tried:
-                raise
-            self.reasons[name] = str(error)
         return _best_of(tried, self.reasons.get(name, ""))
 
     def _keep(self, name: str, tried: Sequence[Candidate]) -> None:
@@ -253,6 +249,11 @@ class Choosing:
     def _search_family(self, family: Family, start: float | None, deadline: Deadline, tried: list[Candidate]) -> None:
         reference = self.case.public.reference
         low, high = family.levels(reference)
+        try:
+            family.defense(reference, high)
+        except InvalidInput as error:  # such as moments of a model whose layers mix records
+            self.reasons[family.name] = str(error)
+            return
 
         def is_met(level: float) -> bool:
             tried.append(self._tried(family.name, level, deadline))

@@ -20,6 +20,8 @@ def sentence_of(found: Recommendation) -> str:
     if found.runner_up is not None:
         second = found.option(found.runner_up)
         words.append(f"Second best is {second.code}: {_cost(found, second)}.")
+        if _overlap(best, second):
+            words.append("The two differ by no more than seeds do.")
     else:
         words.append("There is no second that was shown to meet the target.")
     return " ".join(words) + _end(found)
@@ -59,8 +61,8 @@ def _evidence(found: Recommendation, option: DefenseOption) -> str:
         words += [f"{limit.goal} succeeds with at most {rounded_up(value)}, proved" for limit, value in pairs]
     elif found.accept:
         words += [
-            f"{risk.value:.3g} of {risk.samples} fresh records reached {limit.goal} by any of "
-            f"{len(found.attacks)} attacks that know the defense, at most {rounded_up(risk.high)} with "
+            f"{100 * risk.value:.3g}% of the records of {risk.samples} fresh updates reached {limit.goal} by any "
+            f"attack ({', '.join(found.attacks)}), at most {rounded_up(100 * risk.high)}% with "
             f"{100 * found.confidence:.4g}% confidence"
             for limit, risk in zip(found.accept, option.risks, strict=True)
         ]
@@ -77,6 +79,14 @@ def _cost(found: Recommendation, option: DefenseOption) -> str:
     if option.utility_kept is None:
         return "cost not measured"
     return f"a step keeps {option.utility_kept:.3g} +- {option.utility_deviation:.2g} of its decrease"
+
+
+def _overlap(first: DefenseOption, second: DefenseOption) -> bool:
+    """Whether training tells two defenses apart."""
+    if first.training is None or second.training is None:
+        return False
+    one, two = first.training.accuracy or first.training.loss, second.training.accuracy or second.training.loss
+    return one is not None and two is not None and one.low <= two.high and two.low <= one.high
 
 
 def _nearest(found: Recommendation) -> str:
