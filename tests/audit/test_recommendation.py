@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -240,6 +240,14 @@ def test_a_recommendation_survives_json_but_for_defenses(usual):
     assert read == found
     assert read.defense is None
     assert found.table.splitlines()[2].startswith("->")
+
+
+def test_the_sentence_warns_where_the_bound_does_not_exclude_better_attacks(usual):
+    option = usual.option("gaussian_noise")
+    high = replace(usual, options=(usual.options[0], replace(option, mse_bound=0.002)))
+    low = replace(usual, options=(usual.options[0], replace(option, mse_bound=0.0005)))
+    assert "better attacks are not excluded" not in high.sentence
+    assert "0.0005, is below the 0.001 of mse<=0.001, so that better attacks are not excluded" in low.sentence
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,7 @@ def recommend_defense(
         guess=guess,
         bound_is_proved=known.is_smooth,
         prior_information=float(box_prior_information(dataset.data_range[1] - dataset.data_range[0])),
+        data_range=dataset.data_range,
         reference_records=len(reference),
         search_trials=search,
         confirm_trials=confirm,

@@ -124,6 +124,7 @@ class Recommendation:
     guess: tuple[float, ...]
     bound_is_proved: bool
     prior_information: float
+    data_range: tuple[float, float]
     reference_records: int
     search_trials: int
     confirm_trials: int

@@ -16,7 +16,7 @@ def sentence_of(found: Recommendation) -> str:
     if found.best is None:
         return f"No defense was shown to meet {found.target}: {_nearest(found)}{_end(found)}"
     best = found.option(found.best)
-    words = [f"Use {best.code}: {_evidence(found, best)}, {_cost(found, best)}."]
+    words = [f"Use {best.code}: {_evidence(found, best)}, {_cost(found, best)}.", *_caution(found, best)]
     if found.runner_up is not None:
         second = found.option(found.runner_up)
         words.append(f"Second best is {second.code}: {_cost(found, second)}.")
@@ -72,6 +72,21 @@ def _evidence(found: Recommendation, option: DefenseOption) -> str:
     return "; ".join(words)
 
 
+def _caution(found: Recommendation, option: DefenseOption) -> list[str]:
+    """Where attacks that were not tried may do better, as far as the bound says."""
+    if option.met is Met.PROVED or option.mse_bound is None:
+        return []
+    goals = (limit.goal for limit in found.accept)
+    below = [goal for goal in goals if option.mse_bound < (goal.mean_squared_error(found.data_range) or 0.0)]
+    if not below:
+        return []
+    error = below[0].mean_squared_error(found.data_range)
+    return [
+        f"That is about the attacks tried: the bound on the error of any estimate, {rounded_down(option.mse_bound)}, "
+        f"is below the {error:.3g} of {below[0]}, so that better attacks are not excluded."
+    ]
+
+
 def _cost(found: Recommendation, option: DefenseOption) -> str:
     if option.training is not None:
         against = "" if found.undefended is None else f" against {found.undefended} without a defense"
@@ -125,4 +140,7 @@ def _share(risk: Estimate) -> str:
 
 
 def _end(found: Recommendation) -> str:
-    return "" if found.ended == "complete" else f" The search ended before it was complete: {found.ended}."
+    if found.ended == "complete":
+        return ""
+    remedy = " Raise the budget." if found.ended == "out of time" else ""
+    return f" The search ended before it was complete: {found.ended}.{remedy}"
