@@ -4,8 +4,8 @@ A seed has its own untrained network, its own private batch and its own draws of
 of a seed share them. Leakage is the MSE of Inverting Gradients: by the paper's attacker, who matches what was sent as
 if nothing had been done to it, and by one who knows the defense: values that were not sent leave the objective, the
 clipping is replayed, and known noise makes the distance its likelihood. Under noise the latter begins twice, anew and
-where the former ended, and takes what is more likely. Utility is the training loss after five steps
-of Adam by four clients.
+where the former ended, and takes what is more likely. Utility is the training loss after five steps of Adam by four
+clients.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ def leaked(trial: Trial, defense: Defense, steps: int) -> dict[str, dict[str, Te
 def gain_at_equal_loss(curves: Curves, attacker: str, better: str, than: str) -> Tensor:
     """For each seed, how much larger the MSE of one family is than that of another at the other's training losses.
 
-    Between strengths the MSE goes linearly with the loss. Where one family's losses are all lower, its strongest member
-    counts: less loss at that MSE. Losses that it does not get down to are left out; NaN if none is left.
+    Between strengths the MSE goes linearly with the loss. Losses of the other outside of the family's own, where it was
+    not measured, are left out; NaN if none is left.
     """
     gains = []
     for seed in range(curves.loss[better].shape[1]):
@@ -201,8 +201,8 @@ def gain_at_equal_loss(curves: Curves, attacker: str, better: str, than: str) ->
         loss = curves.loss[better][order, seed].numpy()
         mse = curves.mse[attacker][better][order, seed].numpy()
         at, there = curves.loss[than][:, seed].numpy(), curves.mse[attacker][than][:, seed].numpy()
-        reached = at >= loss[0]
-        gains.append(float((np.interp(at, loss, mse) - there)[reached].mean()) if reached.any() else float("nan"))
+        within = (at >= loss[0]) & (at <= loss[-1])
+        gains.append(float((np.interp(at, loss, mse) - there)[within].mean()) if within.any() else float("nan"))
     return torch.tensor(gains)
 
 

@@ -66,14 +66,11 @@ def test_gain_is_read_between_strengths_at_the_losses_of_the_other():
     assert gain_at_equal_loss(found, UNAWARE, "new", "old").item() == pytest.approx(0.075)
 
 
-def test_a_family_that_never_loses_as_much_counts_with_its_strongest_member():
-    found = curves({"new": [1.0, 1.1], "old": [5.0, 6.0]}, {"new": [0.1, 0.3], "old": [0.2, 0.2]})
-    assert gain_at_equal_loss(found, UNAWARE, "new", "old").item() == pytest.approx(0.1)
-
-
-def test_losses_a_family_does_not_get_down_to_are_left_out():
+def test_losses_at_which_a_family_was_not_measured_are_left_out():
     found = curves({"new": [2.0, 3.0], "old": [1.0, 2.0]}, {"new": [0.4, 0.5], "old": [0.0, 0.1]})
     assert gain_at_equal_loss(found, UNAWARE, "new", "old").item() == pytest.approx(0.3)
+    beyond = curves({"new": [1.0, 2.0], "old": [2.0, 9.0]}, {"new": [0.0, 0.4], "old": [0.1, 9.0]})
+    assert gain_at_equal_loss(beyond, UNAWARE, "new", "old").item() == pytest.approx(0.3)
     none = curves({"new": [8.0, 9.0], "old": [1.0, 2.0]}, {"new": [0.4, 0.5], "old": [0.0, 0.1]})
     assert gain_at_equal_loss(none, UNAWARE, "new", "old").isnan().all()
 
