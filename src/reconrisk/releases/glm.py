@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -13,13 +13,8 @@ from torch.nn import functional
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import ForwardMap
 from reconrisk.core.validation import check_nonnegative, check_whole, refuse
+from reconrisk.releases.glm_objective import Family, GlmObjective, factorise, minimiser
 from reconrisk.releases.release import Release, check_records
-
-Family = Literal["squared", "logistic", "multinomial", "poisson"]
-
-_MAX_STEPS = 200
-_CONVERGED = 1e-12
-_STALLED = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +61,11 @@ class GlmMap:
         design = torch.cat([self._design(self.known_inputs).to(inputs.device), self._design(inputs)])
         targets = self._targets(torch.cat([self.known_labels.to(labels.device), labels])).to(design.device)
         with torch.no_grad():
-            fixed = design.detach()
-            theta = self._solve(fixed, targets, self._start.to(design.device))
-            factor = _factor(self._hessian(fixed, theta))
+            fixed = self._objective(design.detach(), targets)
+            theta = minimiser(fixed, self._start.to(design.device))
+            factor = factorise(fixed.hessian(theta))
         # At the minimiser one Newton step with a constant Hessian has the derivative of the implicit function theorem.
-        step = torch.cholesky_solve(self._gradient(design, targets, theta).reshape(-1, 1), factor)
+        step = torch.cholesky_solve(self._objective(design, targets).gradient(theta).reshape(-1, 1), factor)
         solution = (theta - step.reshape(theta.shape)).to(inputs.dtype)
         if not self.intercept:
             return {"weight": solution}
@@ -83,7 +78,7 @@ class GlmMap:
             design, targets = self._design(self.known_inputs), self._targets(self.known_labels)
             zeros = torch.zeros(targets.shape[1], design.shape[1], dtype=torch.float64, device=design.device)
             try:
-                return self._solve(design, targets, zeros)
+                return minimiser(self._objective(design, targets), zeros)
             except InvalidInput:
                 return zeros
 
@@ -104,79 +99,11 @@ class GlmMap:
             raise refuse("labels", sorted(set(labels.tolist()))[:5], f"to be class indices below {classes}")
         return functional.one_hot(labels, classes).double()
 
-    def _penalties(self, design: Tensor) -> Tensor:
+    def _objective(self, design: Tensor, targets: Tensor) -> GlmObjective:
         penalties = torch.full((design.shape[1],), self.penalty, dtype=torch.float64, device=design.device)
         if self.intercept:
             penalties[-1] = self.intercept_penalty
-        return penalties
-
-    def _value(self, design: Tensor, targets: Tensor, theta: Tensor) -> float:
-        predictor = design @ theta.T
-        if self.family == "squared":
-            loss = 0.5 * (predictor - targets).square().sum()
-        elif self.family == "logistic":
-            loss = (functional.softplus(predictor) - targets * predictor).sum()
-        elif self.family == "multinomial":
-            loss = predictor.logsumexp(1).sum() - (targets * predictor).sum()
-        else:
-            loss = (predictor.exp() - targets * predictor).sum()
-        return float(loss + 0.5 * (self._penalties(design) * theta.square()).sum())
-
-    def _means(self, predictor: Tensor) -> Tensor:
-        if self.family == "squared":
-            return predictor
-        if self.family == "logistic":
-            return predictor.sigmoid()
-        return predictor.softmax(1) if self.family == "multinomial" else predictor.exp()
-
-    def _gradient(self, design: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
-        residuals = self._means(design @ theta.T) - targets
-        return residuals.T @ design + self._penalties(design) * theta
-
-    def _hessian(self, design: Tensor, theta: Tensor) -> Tensor:
-        """One row per coefficient; filled up along shifts of all predictors of a multinomial model."""
-        means = self._means(design @ theta.T)
-        k, m = theta.shape
-        blocks = torch.zeros(k, m, k, m, dtype=torch.float64, device=design.device)
-        penalties = self._penalties(design)
-        for a in range(k):
-            blocks[a, :, a, :] = (design.T * self._slopes(means[:, a])) @ design + penalties.diag()
-            for b in range(a) if self.family == "multinomial" else ():
-                blocks[a, :, b, :] = -(design.T * (means[:, a] * means[:, b])) @ design
-                blocks[b, :, a, :] = blocks[a, :, b, :].T
-        matrix = blocks.reshape(k * m, k * m)
-        if self.family == "multinomial":
-            common = (penalties == 0).double().diag() * (matrix.trace() / (k * k * m))
-            matrix = matrix + common.repeat(k, k)
-        return matrix
-
-    def _slopes(self, means: Tensor) -> Tensor:
-        if self.family == "squared":
-            return torch.ones_like(means)
-        return means if self.family == "poisson" else means * (1 - means)
-
-    def _solve(self, design: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
-        """Damped Newton steps until they are at the rounding of floats."""
-        previous = float("inf")
-        for _ in range(_MAX_STEPS):
-            gradient = self._gradient(design, targets, theta)
-            step = torch.cholesky_solve(gradient.reshape(-1, 1), _factor(self._hessian(design, theta)))
-            step = step.reshape(theta.shape)
-            length = float(step.norm() / (1 + theta.norm()))
-            if length <= _CONVERGED or (length <= _STALLED and length >= previous / 2):
-                return theta - step
-            theta, previous = self._shortened(design, targets, theta, step, float((gradient * step).sum())), length
-        raise refuse("penalty", self.penalty, "to leave a minimum", "Raise it: the coefficients grow for ever.")
-
-    def _shortened(self, design: Tensor, targets: Tensor, theta: Tensor, step: Tensor, decrease: float) -> Tensor:
-        """The point along a Newton step that lowers the objective enough (Armijo), up to its rounding."""
-        before = self._value(design, targets, theta)
-        slack = 1e-12 * (1 + abs(before))
-        for halvings in range(60):
-            part = 0.5**halvings
-            if self._value(design, targets, theta - part * step) <= before - 1e-4 * part * decrease + slack:
-                return theta - part * step
-        return theta
+        return GlmObjective(design, targets, penalties, self.family)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,11 +147,3 @@ class GlmRelease(Release):
     def forward(self) -> ForwardMap:
         """The map from private records to the solution; it holds the known records only."""
         return self._map
-
-
-def _factor(hessian: Tensor) -> Tensor:
-    factor: Tensor
-    factor, failed = torch.linalg.cholesky_ex(hessian)
-    if int(failed):
-        raise refuse("hessian", "singular", "to be positive definite", "Raise the penalty, or drop collinear features.")
-    return factor
