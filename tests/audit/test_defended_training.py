@@ -143,6 +143,17 @@ def test_evaluation_by_hand() -> None:
     assert right == accuracy
 
 
+def test_outputs_that_are_no_numbers_are_wrong() -> None:
+    """The largest of values that are not numbers is the first: class 0 must not count as found."""
+
+    class Broken(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return torch.full((len(inputs), 2), math.nan)
+
+    data = Dataset("toy", torch.zeros(4, 2), torch.zeros(4).long())
+    assert evaluated(Broken(), data, nn.functional.cross_entropy) == (math.inf, 0.0)
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from reconrisk.attacks.by_name import attack_by_name
 from reconrisk.audit import tradeoff_study
 from reconrisk.audit.defended_training import train_defended
 from reconrisk.audit.tradeoff import tradeoff
@@ -230,6 +231,30 @@ def test_a_loss_without_second_derivative_is_told() -> None:
     """Attacks and information need it; torch's own words alone would not say where."""
     with pytest.raises(InvalidInput, match=r"a run under noise 0.1.*multi_margin_loss_backward"):
         _frontier(loss_fn=nn.functional.multi_margin_loss, attacks=["constant_guess"], repeat=1)
+
+
+class _Fails:
+    """An attack that raises every other time and finds the record otherwise."""
+
+    needs = ThreatModel(Sees.ONE_UPDATE)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, observation: Any, *, rng: torch.Generator) -> Any:
+        self.calls += 1
+        if self.calls % 2:
+            raise RuntimeError("no luck")
+        return attack_by_name("analytic")(observation, rng=rng)
+
+
+def test_where_an_attack_fails_its_adversary_still_has_a_guess() -> None:
+    """Half of the trials exact and half lost: the mean is finite, that of the guess on those that were lost."""
+    result = _frontier(attacks=[_Fails()], repeat=1, trials=2)
+    score = next(score for score in result.cells[0].scores if not score.is_guess)
+    assert score.failures == 1
+    assert 0 < score.mse < 0.5
+    assert result.of("aware", "none")[0].mse.value <= score.mse
 
 
 def test_real_labels_have_no_accuracy() -> None:

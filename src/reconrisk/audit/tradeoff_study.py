@@ -243,8 +243,8 @@ class Study:
         where = "trained" if self.attack_trained else "initial"
         size = self.attacked_batch_size
         attacked = (
-            f"Attacked: {self.trials} gradients of {size} record{'s' if size > 1 else ''} at the {where} model for "
-            "each seed; the attacks on one gradient know the other records' distribution from the training records."
+            f"Attacked: {_counted(self.trials, 'gradient')} of {_counted(size, 'record')} at the {where} model for "
+            "each seed. What records are like, guesses take from the training records."
         )
         return (attacked, _PRIOR, *((_KINKED,) if has_kinks(self.model) else ()))
 
@@ -286,6 +286,10 @@ class Study:
             "columns": repr(self.dataset.columns),
             "versions": repr(environment().versions),
         }
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count > 1 else ''}"
 
 
 def _finished(experiment: Experiment, key: TrialKey) -> Trial:
