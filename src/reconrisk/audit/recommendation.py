@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -18,7 +18,7 @@ from reconrisk.audit.guarantees import Prover
 from reconrisk.audit.inputs import Records, checked_data, checked_seed, checked_threat
 from reconrisk.audit.plan import AttackChoice, Sender
 from reconrisk.audit.population import LARGEST, Population
-from reconrisk.audit.public_part import public_part, split_off
+from reconrisk.audit.public_part import PublicPart, public_part, split_off
 from reconrisk.audit.recommendation_result import Recommendation
 from reconrisk.audit.recommendation_search import ATTEMPTS, Case, Choosing, Trained
 from reconrisk.audit.run import DEFAULT_THREAT
@@ -92,87 +92,144 @@ def recommend_defense(
     >>> found.best, found.option("none").met.value
     ('gaussian_noise', 'no')
     """
-    begun, total = time.monotonic(), Deadline(seconds_from_budget(budget))
-    dataset = _checked_data(model, data)
-    limits = checked_limits(accept)
+    total, dataset, limits = Deadline(seconds_from_budget(budget)), _checked_data(model, data), checked_limits(accept)
     checked_goals(None, limits, dataset)
     _check_target(limits, mse_bound, evidence, dataset.data_range)
     chosen = _families(families)
-    if not check_finite("resolution", resolution) > 1:
-        raise refuse("resolution", resolution, "> 1", "It is the factor between what is found and what is needed.")
-    level = 1 - (1 - _checked_confidence(confidence)) / (check_whole("finalists", finalists) * ATTEMPTS)
     rng = torch.Generator().manual_seed(checked_seed(seed))
     reference, rows = split_off(dataset, public, rng)
-    known = public_part(
+    asked = _Asked(
         model,
+        dataset,
+        limits,
+        mse_bound,
+        evidence,
         reference,
-        batch_size=check_whole("batch_size", batch_size),
-        loss_fn=loss_fn,
-        local_steps=local_steps,
-        local_learning_rate=local_learning_rate,
-        seed=seed,
+        rows,
+        checked_threat(threat, model),
+        attacks,
+        check_whole("batch_size", batch_size),
+        loss_fn,
+        local_steps,
+        local_learning_rate,
+        1 - (1 - _checked_confidence(confidence)) / (check_whole("finalists", finalists) * ATTEMPTS),
+        _checked_resolution(resolution),
+        finalists,
+        seed,
     )
-    if mse_bound is not None and not known.is_smooth:
-        remedy = "The gradient jumps as the record moves, which the bound does not allow. State accept= instead."
-        raise refuse("mse_bound", mse_bound, "to be left out for a model with ReLU or max-pooling", remedy)
-    measured = limits if evidence == "measured" else ()
-    population = Population(dataset, rows[:LARGEST])
-    threat = checked_threat(threat, model)
-    sender = Sender(None, model, loss_fn, local_steps, local_learning_rate)
-    attackers = Attackers(sender, population, reference, threat, attacks, (rows[:batch_size],), limits, seed)
-    guess = _guessed(attackers, rng) if measured else ()
-    search, confirm = _trials(measured, guess, rows, batch_size, search_trials, confirm_trials, level)
-    attackers = replace(attackers, updates=_updates(dataset, rows, batch_size, search, confirm, rng))
-    case = Case(
-        public=known,
-        attackers=attackers,
-        prover=Prover(population, threat, batch_size),
-        limits=limits,
-        mse_bound=mse_bound,
-        evidence=evidence,
-        guess=guess,
-        search=range(search),
-        confirm=range(search, search + confirm),
-        allowed=_allowed(measured, confirm, batch_size, level),
-        level=level,
-        resolution=resolution,
-        finalists=finalists,
-        training=Trained(
-            model,
-            dataset.subset(list(rows)),
-            reference,
-            check_whole("training_steps", training_steps, minimum=0),
-            check_whole("training_seeds", training_seeds),
-            check_positive("learning_rate", learning_rate),
-            batch_size,
-            loss_fn,
-            seed,
-        ),
+    steps, seeds = (
+        check_whole("training_steps", training_steps, minimum=0),
+        check_whole("training_seeds", training_seeds),
     )
+    training = asked.training(steps, seeds, check_positive("learning_rate", learning_rate))
+    case = asked.case(training, search_trials, confirm_trials, rng)
     found = Choosing(case, chosen, total)
     found.run()
+    return _result(asked, found, subject=name or type(model).__name__, confidence=confidence)
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What was asked, checked; ``level`` is the confidence of each interval that confirms."""
+
+    model: nn.Module
+    dataset: Dataset
+    limits: tuple[Limit, ...]
+    mse_bound: float | None
+    evidence: str
+    reference: Dataset
+    rows: tuple[int, ...]
+    threat: ThreatModel
+    attacks: str | Sequence[AttackChoice]
+    batch_size: int
+    loss_fn: LossFunction | None
+    local_steps: int | None
+    local_learning_rate: float | None
+    level: float
+    resolution: float
+    finalists: int
+    seed: int
+
+    @property
+    def measured(self) -> tuple[Limit, ...]:
+        """Limits that attacks judge."""
+        return self.limits if self.evidence == "measured" else ()
+
+    def training(self, steps: int, seeds: int, learning_rate: float) -> Trained:
+        """How models are trained with what is found."""
+        private = self.dataset.subset(list(self.rows))
+        rest = (self.batch_size, self.loss_fn, self.seed)
+        return Trained(self.model, private, self.reference, steps, seeds, learning_rate, *rest)
+
+    def case(self, training: Trained, search: int, confirm: int | None, rng: torch.Generator) -> Case:
+        """Everything that answers are found with."""
+        known, population = self._public_part(), Population(self.dataset, self.rows[:LARGEST])
+        first = self._attackers(population)
+        guess = _guessed(first, rng) if self.measured else ()
+        tried, fresh = _trials(self.measured, guess, self.rows, self.batch_size, search, confirm, self.level)
+        return Case(
+            public=known,
+            attackers=replace(first, updates=_updates(self.dataset, self.rows, self.batch_size, tried, fresh, rng)),
+            prover=Prover(population, self.threat, self.batch_size),
+            limits=self.limits,
+            mse_bound=self.mse_bound,
+            evidence=self.evidence,
+            guess=guess,
+            search=range(tried),
+            confirm=range(tried, tried + fresh),
+            allowed=_allowed(self.measured, fresh, self.batch_size, self.level),
+            level=self.level,
+            resolution=self.resolution,
+            finalists=self.finalists,
+            training=training,
+        )
+
+    def _attackers(self, population: Population) -> Attackers:
+        sender = Sender(None, self.model, self.loss_fn, self.local_steps, self.local_learning_rate)
+        updates = (self.rows[: self.batch_size],)
+        return Attackers(sender, population, self.reference, self.threat, self.attacks, updates, self.limits, self.seed)
+
+    def _public_part(self) -> PublicPart:
+        known = public_part(
+            self.model,
+            self.reference,
+            batch_size=self.batch_size,
+            loss_fn=self.loss_fn,
+            local_steps=self.local_steps,
+            local_learning_rate=self.local_learning_rate,
+            seed=self.seed,
+        )
+        if self.mse_bound is not None and not known.is_smooth:
+            remedy = "The gradient jumps as the record moves, which the bound does not allow. State accept= instead."
+            raise refuse("mse_bound", self.mse_bound, "to be left out for a model with ReLU or max-pooling", remedy)
+        return known
+
+
+def _result(asked: _Asked, found: Choosing, *, subject: str, confidence: float) -> Recommendation:
+    case, low, high = found.case, *asked.dataset.data_range
+    ranked = (*found.ranked, None, None)
     return Recommendation(
-        subject=name or type(model).__name__,
-        data=dataset.name,
-        accept=limits,
-        mse_bound=mse_bound,
-        evidence=evidence,
-        threat=threat,
-        attacks=attackers.labels if measured else (),
+        subject=subject,
+        data=asked.dataset.name,
+        accept=asked.limits,
+        mse_bound=asked.mse_bound,
+        evidence=asked.evidence,
+        threat=asked.threat,
+        attacks=case.attackers.labels if asked.measured else (),
         options=found.options(),
-        best=found.ranked[0] if found.ranked else None,
-        runner_up=found.ranked[1] if len(found.ranked) > 1 else None,
+        best=ranked[0],
+        runner_up=ranked[1],
         undefended=found.undefended,
-        guess=guess,
-        bound_is_proved=known.is_smooth,
-        prior_information=float(box_prior_information(dataset.data_range[1] - dataset.data_range[0])),
-        data_range=dataset.data_range,
-        reference_records=len(reference),
-        search_trials=search,
-        confirm_trials=confirm,
+        guess=case.guess,
+        bound_is_proved=case.public.is_smooth,
+        prior_information=float(box_prior_information(high - low)),
+        data_range=(low, high),
+        reference_records=len(asked.reference),
+        search_trials=len(case.search),
+        confirm_trials=len(case.confirm),
         confidence=confidence,
-        seed=seed,
-        seconds=time.monotonic() - begun,
+        seed=asked.seed,
+        seconds=time.monotonic() - found.total.begun,
         ended=found.ended,
         defenses=found.defenses,
     )
@@ -188,6 +245,12 @@ def _checked_confidence(confidence: float) -> float:
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     return confidence
+
+
+def _checked_resolution(resolution: float) -> float:
+    if not check_finite("resolution", resolution) > 1:
+        raise refuse("resolution", resolution, "> 1", "It is the factor between what is found and what is needed.")
+    return resolution
 
 
 def _families(names: Sequence[str] | None) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,8 +76,6 @@ def defend(
         write_whole(out, lambda path: path.write_text(f"{text}\n", encoding="utf-8"))
     typer.echo(to_json(found, indent=2) if as_json else f"{found}")
     if found.ended == "interrupted" or not found.meets:
-        if not as_json and out is None:
-            sys.stdout.flush()
         raise typer.Exit(INTERRUPTED if found.ended == "interrupted" else FAILED)
 
 
