@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.defenses import chain, clip, gaussian_noise, laplace_noise, optimal_noise, prune
+from reconrisk.defenses import chain, clip, gaussian_noise, laplace_noise, optimal_noise, prune, random_pruning
 from reconrisk.releases.reference_moments import ReferenceMoments
 
 
@@ -64,3 +64,12 @@ def test_noise_of_two_parts_adds_up_in_squares():
 def test_clipping_after_noise_is_refused():
     with pytest.raises(InvalidInput, match="to come before the noise"):
         chain(gaussian_noise(1.0), clip(1.0))
+
+
+def test_a_clip_after_a_mask_is_replayed_on_what_the_mask_keeps():
+    mask = random_pruning(update(0), share=0.8, rng=torch.Generator().manual_seed(0))
+    defense = mask >> clip(0.5)
+    sent = defense(update(1), rng=torch.Generator())
+    replayed = defense.replay(update(1))
+    assert all(torch.equal(sent[name], replayed[name]) for name in sent)
+    assert float(torch.cat([value.flatten() for value in replayed.values()]).norm()) == pytest.approx(0.5)

@@ -43,6 +43,15 @@ def test_public_records_choose_at_the_model_that_is_sent():
         assert defense.for_release(release) is defense.for_release(release)  # taken once
 
 
+def test_a_model_that_was_trained_on_chooses_anew():
+    defense, model = defense_by_name("optimal_noise", like=0.1).with_public(INPUTS, LABELS), network()
+    release = GradientRelease(model, CROSS_ENTROPY, torch.rand(1, 4), torch.tensor([1]))
+    before = defense.for_release(release).scales.stds["0.weight"]
+    with torch.no_grad():
+        model[0].weight.mul_(3)
+    assert not torch.allclose(defense.for_release(release).scales.stds["0.weight"], before)
+
+
 def test_updates_of_several_steps_have_their_noise_too():
     release = LocalUpdateRelease(network(), CROSS_ENTROPY, INPUTS[:2], LABELS[:2], learning_rate=0.1, steps=3)
     chosen = defense_by_name("optimal_noise", noise_multiplier=1.0, clip_norm=1.0).with_public(INPUTS, LABELS)

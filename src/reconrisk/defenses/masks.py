@@ -44,8 +44,10 @@ class MaskedRelease(SendingDefense):
         return {name: tensor * mask[name].to(tensor) for name, tensor in released.items()}
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Everything: which values are kept is known from the mask."""
-        return dict(released)
+        """What is sent always or by a coin; whether the coin let it pass shows in what was sent."""
+        self._check_fits(released)
+        mask = self.sometimes_sent()
+        return {name: tensor * mask[name].to(tensor) for name, tensor in released.items()}
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> None:
         """There is no noise."""

@@ -94,14 +94,16 @@ class FromMoments(UnchosenDefense):
         model, loss_fn = model_of(release.forward), loss_of(release.forward)
         if model is None or loss_fn is None:
             raise refuse("release", type(release).__name__, "to be an update of a model", "Use with_moments(moments).")
-        if id(model) not in self._chosen:
+        # weights that a step of training changed have a new version
+        key = (id(model), sum(value._version for value in model.parameters()))
+        if key not in self._chosen:
             copied = copy.deepcopy(model).eval()  # layers that mix the records of a batch in training have no moments
             self._chosen.clear()
-            self._chosen[id(model)] = model, self.with_moments(reference_moments(copied, loss_fn, *self.public))
-        return self._chosen[id(model)][1]
+            self._chosen[key] = model, self.with_moments(reference_moments(copied, loss_fn, *self.public))
+        return self._chosen[key][1]
 
     @cached_property
-    def _chosen(self) -> dict[int, tuple[nn.Module, Defense]]:
+    def _chosen(self) -> dict[tuple[int, int], tuple[nn.Module, Defense]]:
         """What the last model chose; with the model, so that nothing else gets its number meanwhile."""
         return {}
 
