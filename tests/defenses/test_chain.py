@@ -73,3 +73,9 @@ def test_a_clip_after_a_mask_is_replayed_on_what_the_mask_keeps():
     replayed = defense.replay(update(1))
     assert all(torch.equal(sent[name], replayed[name]) for name in sent)
     assert float(torch.cat([value.flatten() for value in replayed.values()]).norm()) == pytest.approx(0.5)
+
+
+def test_the_norm_that_is_clipped_to_is_known_where_it_is_the_euclidean_one():
+    assert (clip(0.5) >> gaussian_noise(1.0)).clip_norm == 0.5
+    assert (prune(0.5) >> gaussian_noise(1.0)).clip_norm is None
+    assert (clip(0.5) >> optimal_noise(moments(), like=0.3)).clip_norm is None

@@ -13,7 +13,7 @@ from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.validation import refuse
 from reconrisk.defenses.clipping import Clip
 from reconrisk.defenses.gaussian import GaussianNoise
-from reconrisk.defenses.noise import LaplaceNoise
+from reconrisk.defenses.noise import LaplaceNoise, NoisyRelease
 from reconrisk.defenses.sending import SendingDefense
 from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.release import Release
@@ -34,6 +34,16 @@ class Chain(SendingDefense):
             if found is not None:
                 return found
         return None
+
+    @property
+    def clip_norm(self) -> float | None:
+        """The smallest Euclidean norm that a part clips to; None where none does."""
+        norms = [
+            part.clip_norm
+            for part in self.parts
+            if (isinstance(part, Clip) and part.scales is None) or isinstance(part, NoisyRelease)
+        ]
+        return min((norm for norm in norms if norm is not None), default=None)
 
     def for_release(self, release: Release) -> Chain:
         """The chain whose parts are those that the records of ``release`` choose."""
