@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +56,7 @@ def dense_layers(model: nn.Module) -> tuple[DenseLayer, ...] | None:
         else:
             return None
     whole = all(parameter.requires_grad for parameter in model.parameters())
-    fits = all(one.fan_out == other.fan_in for one, other in zip(found, found[1:], strict=False))
+    fits = all(one.fan_out == other.fan_in for one, other in pairwise(found))
     parameters = dict(model.named_parameters())
     named = {name for layer in found for name in (layer.weight, layer.bias) if name is not None}
     return tuple(found) if found and whole and fits and named == set(parameters) else None  # shared weights differ

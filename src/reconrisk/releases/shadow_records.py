@@ -24,55 +24,100 @@ class Targets:
 
 @dataclass(frozen=True, eq=False)
 class SharedRecords:
-    r"""A batch that all models share but for their target, one record in a column.
+    """A batch that all models share but for their target, one record in a column.
 
-    ``inputs`` (columns, features) is zero in the target's column and in those that only fill up; ``weights`` are what
-    each record counts in the mean loss, zero for the latter; ``answers`` (outputs, columns) are what the loss compares
-    with.
+    ``inputs`` (columns, used) are the features in use: the first ones, the others are zero in all shared records.
+    They are zero also in the target's column and in those that only fill up. ``answers`` (outputs, columns) is what
+    the loss compares with, ``weights`` what each record counts in the mean loss, ``count`` the size of the batch.
     """
 
     inputs: Tensor
     answers: Tensor
     weights: Tensor
-    squares: Tensor
     target: int
     count: int
 
-    def forward(self, weight: Tensor, targets: Tensor, out: Tensor) -> None:
+    def forward(self, weight: Tensor, targets: Targets, out: Tensor) -> None:
         """The first linear map of all records under all models: one product, and the targets apart."""
-        torch.mm(weight.flatten(0, 1), self.inputs.T, out=out.view(-1, out.shape[2]))
-        out[:, :, self.target : self.target + 1] = torch.bmm(weight, targets.mT)
+        used = weight.flatten(0, 1)[:, : self.inputs.shape[1]]
+        torch.mm(used, self.inputs.T, out=out.view(-1, out.shape[2]))
+        out[:, :, self.target : self.target + 1] = torch.bmm(weight, targets.inputs.mT)
 
-    def backward(self, delta: Tensor, targets: Tensor, out: Tensor) -> None:
+    def backward(self, delta: Tensor, targets: Targets, out: Tensor) -> None:
         """The gradient of the first weights from that of the first units."""
-        torch.mm(delta.view(-1, delta.shape[2]), self.inputs, out=out.view(-1, out.shape[2]))
-        out.baddbmm_(delta[:, :, self.target : self.target + 1], targets)
+        used = self.inputs.shape[1]
+        torch.mm(delta.view(-1, delta.shape[2]), self.inputs, out=out.view(-1, out.shape[2])[:, :used])
+        out[:, :, used:].zero_()
+        out.baddbmm_(delta[:, :, self.target : self.target + 1], targets.inputs)
 
-    def compare(self, outputs: Tensor, targets: Tensor) -> None:
+    def compare(self, outputs: Tensor, targets: Targets) -> None:
         """Subtract from ``outputs`` what they should be."""
         outputs.sub_(self.answers)
-        outputs[:, :, self.target].sub_(targets)
+        outputs[:, :, self.target].sub_(targets.answers)
 
-    def input_squares(self, targets: Tensor) -> Tensor:
+    def input_squares(self, targets: Targets) -> Tensor:
         """Squared norms of the inputs, (n, columns)."""
-        squares = self.squares.repeat(len(targets), 1)
-        squares[:, self.target] = targets.square().sum(2)[:, 0]
+        squares = self.inputs.square().sum(1).repeat(len(targets.inputs), 1)
+        squares[:, self.target] = targets.inputs.square().sum(2)[:, 0]
         return squares
 
 
-def shared_records(inputs: Tensor, answers: Tensor, rows: Tensor | None = None) -> SharedRecords:
-    """The fixed records ``inputs`` and their ``answers``, or of them and the target (numbered last) the ``rows``."""
+@dataclass(frozen=True, eq=False)
+class OwnRecords:
+    """A batch of each model's own: ``inputs`` (n, columns, features) and ``answers`` (n, outputs, columns)."""
+
+    inputs: Tensor
+    answers: Tensor
+    weights: Tensor
+    count: int
+
+    def forward(self, weight: Tensor, targets: Targets, out: Tensor) -> None:
+        """The first linear map of each model's records."""
+        del targets  # they are among the inputs
+        torch.bmm(weight, self.inputs.mT, out=out)
+
+    def backward(self, delta: Tensor, targets: Targets, out: Tensor) -> None:
+        """The gradient of the first weights from that of the first units."""
+        del targets
+        torch.bmm(delta, self.inputs, out=out)
+
+    def compare(self, outputs: Tensor, targets: Targets) -> None:
+        """Subtract from ``outputs`` what they should be."""
+        del targets
+        outputs.sub_(self.answers)
+
+    def input_squares(self, targets: Targets) -> Tensor:
+        """Squared norms of the inputs, (n, columns)."""
+        del targets
+        return self.inputs.square().sum(2)
+
+
+Records = SharedRecords | OwnRecords
+
+
+def shared_records(inputs: Tensor, answers: Tensor, used: int, rows: Tensor | None = None) -> SharedRecords:
+    """The fixed ``inputs`` and ``answers``, or of them and the target (numbered last) the ``rows``."""
     times, count = 1, len(inputs) + 1
     if rows is not None:
         fixed = rows[rows < len(inputs)]
         times, count = len(rows) - len(fixed), len(rows)
         inputs, answers = inputs[fixed], answers[fixed]
-    used = len(inputs)
-    columns = -(-(used + 1) // _ALIGNED) * _ALIGNED
-    padded = torch.zeros(columns, inputs.shape[1], dtype=inputs.dtype)
-    padded[:used] = inputs
-    wanted = torch.zeros(answers.shape[1], columns, dtype=inputs.dtype)
-    wanted[:, :used] = answers.T
-    weights = torch.zeros(columns, dtype=inputs.dtype)
-    weights[:used], weights[used] = 1 / count, times / count
-    return SharedRecords(padded, wanted, weights, padded.square().sum(1), used, count)
+    target = len(inputs)
+    columns = -(-(target + 1) // _ALIGNED) * _ALIGNED
+    padded = inputs.new_zeros(columns, used)
+    padded[:target] = inputs[:, :used]
+    wanted = inputs.new_zeros(answers.shape[1], columns)
+    wanted[:, :target] = answers.T
+    weights = inputs.new_zeros(columns)
+    weights[:target], weights[target] = 1 / count, times / count
+    return SharedRecords(padded, wanted, weights, target, count)
+
+
+def own_records(inputs: Tensor, answers: Tensor, targets: Targets, rows: Tensor) -> OwnRecords:
+    """For each model its ``rows`` (n, count) of the fixed records and its target, numbered last."""
+    is_target = rows == len(inputs)
+    fixed = rows.where(~is_target, 0)
+    chosen = torch.where(is_target[:, :, None], targets.inputs, inputs[fixed])
+    wanted = torch.where(is_target[:, :, None], targets.answers[:, None], answers[fixed])
+    count = rows.shape[1]
+    return OwnRecords(chosen, wanted.mT.contiguous(), inputs.new_full((count,), 1 / count), count)

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
-from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+from reconrisk.core.mechanism import Gaussian
 from reconrisk.releases.optimizers import UpdateRule, sgd
-from reconrisk.releases.shadow_dense import DenseEngine
+from reconrisk.releases.shadow_batches import RandomBatches
+from reconrisk.releases.shadow_checks import (
+    check_can_push,
+    check_labels,
+    check_model_reads,
+    check_private,
+    check_starts,
+    check_streams,
+    check_targets,
+)
+from reconrisk.releases.shadow_dense import DenseEngine, Layout
 from reconrisk.releases.shadow_layers import dense_layers
-from reconrisk.releases.shadow_records import SharedRecords, Targets, shared_records
+from reconrisk.releases.shadow_push import DensePush
+from reconrisk.releases.shadow_records import OwnRecords, SharedRecords, Targets, own_records, shared_records
+from reconrisk.releases.shadow_single import Recipe, can_stack, train_one, train_stacked
 from reconrisk.releases.shadow_updates import is_elementwise
 from reconrisk.releases.state import LossFunction
 from reconrisk.releases.training import Rows, TrainingMap
 
-_TILE_BYTES = 16 * 2**20  # what all models of a tile work on stays in the processor's cache
+Start: TypeAlias = Callable[[torch.Generator], nn.Module]
+
+_TILE_BYTES = 8 * 2**20  # what all models of a tile work on stays in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +44,20 @@ class ShadowTraining:
     .. math:: \theta^{(i)}_t = \theta^{(i)}_{t-1} - U\Big(\nabla\,\frac{1}{m + 1} \Big[\sum_{j=1}^m
         \ell(\theta^{(i)}_{t-1}; x_j, y_j) + \ell(\theta^{(i)}_{t-1}; x^{(i)}, y^{(i)})\Big]\Big)
 
-    All models start at the parameters of ``model`` unless they are given ``starts`` of their own. ``batches`` are rows
-    of the fixed records followed by the target, which is row m; without them each of the ``steps`` takes all. Defaults
-    are the training of balle2022.
+    What the adversary knows is data. Initialisation: that of ``model``, or ``starts`` of its own for each model, or
+    unknown, ``draw_start`` then makes a new model from a generator. Order: each of the ``steps`` takes all records, or
+    the rows ``batches`` of the fixed records followed by the target, row m, or each model an order of its own
+    (:class:`RandomBatches`). With ``private`` the gradients of records are clipped, and noise is added to their sum
+    before it is divided by their number.
 
-    Assumes: as :class:`reconrisk.releases.training.TrainingMap`, which trains one such model.
-    Guarantee: dense networks with cross-entropy or squared loss are trained as products of large matrices, with the
-    result of a loop over models up to rounding. Precision is that of the targets.
-    Edge cases: labels of floating point are probabilities under cross-entropy.
-    Reference: section V, balle2022.
+    Assumes: as :class:`reconrisk.releases.training.TrainingMap`, which trains one such model. With ``private``,
+    ``loss_fn`` is the mean over records.
+    Guarantee: the result is that of a loop over models up to rounding, and what is drawn for a model depends on its
+    place alone. Dense networks with cross-entropy or squared loss are trained as products of large matrices; others
+    vectorised if their steps are small and that is verified, else one by one. Precision is that of the targets.
+    Edge cases: labels of floating point are probabilities under cross-entropy. Of batch norm the rows hold weights and
+    biases alone.
+    Reference: section V, balle2022; its setting is the optimizer's default with ``steps=100``.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = model.weight.data.zero_()
@@ -56,17 +74,31 @@ class ShadowTraining:
     optimizer: UpdateRule = field(default_factory=lambda: sgd(0.2, 0.9))
     steps: int | None = None
     loss_fn: LossFunction = cross_entropy
-    batches: Sequence[Rows] | None = field(default=None, repr=False)
+    batches: Sequence[Rows] | RandomBatches | None = field(default=None, repr=False)
+    private: Gaussian | None = None
+    draw_start: Start | None = None
     _map: TrainingMap = field(init=False, repr=False)
-    _engine: DenseEngine | None = field(init=False, repr=False)
+    _recipe: Recipe = field(init=False, repr=False)
+    _dense: DenseEngine | None = field(init=False, repr=False)
+    _stacked: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        settings = (self.model, self.loss_fn, self.optimizer, self.steps, self.fixed_inputs, self.fixed_labels)
-        plain = TrainingMap(*settings, self.batches)
-        object.__setattr__(self, "_map", plain)
+        check_model_reads(self.model, self.fixed_inputs)
+        fixed = (self.fixed_inputs, self.fixed_labels)
+        known = None if isinstance(self.batches, RandomBatches) else self.batches
+        plain = TrainingMap(self.model, self.loss_fn, self.optimizer, self.steps, *fixed, known)
+        check_private(self.private, plain.model, self.optimizer)
+        drawn = self.batches if isinstance(self.batches, RandomBatches) else None
+        rows = drawn if known is None else tuple(torch.as_tensor(one) for one in known)
+        steps = int(self.steps or 0) if known is None else len(known)
+        recipe = Recipe(plain.model, self.loss_fn, self.optimizer, steps, *fixed, rows, self.private)
         object.__setattr__(self, "model", plain.model)
-        _check_outputs(self.model, self.fixed_inputs)
-        object.__setattr__(self, "_engine", self._dense())
+        object.__setattr__(self, "_map", plain)
+        object.__setattr__(self, "_recipe", recipe)
+        object.__setattr__(self, "_dense", self._engine())
+        check_labels("fixed_labels", self.fixed_labels, self._classes)
+        start = self.unflatten(self.start(self.fixed_inputs.dtype))
+        object.__setattr__(self, "_stacked", self._dense is None and can_stack(self._recipe, start))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,19 +115,39 @@ class ShadowTraining:
         """Number of trained parameters: the length of a row."""
         return sum(torch.Size(shape).numel() for shape in self.shapes)
 
+    @property
+    def is_random(self) -> bool:
+        """Whether models differ by more than their target, so that training needs a generator."""
+        drawn = isinstance(self.batches, RandomBatches), self.private is not None, self.draw_start is not None
+        return any(drawn)
+
+    @property
+    def _classes(self) -> int | None:
+        """The number of classes, where labels are known to be such."""
+        if self._dense is None or self._dense.squared:
+            return None
+        return self._dense.layout.layers[-1].fan_out
+
     def start(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Where all models start unless told otherwise, as one row."""
         return self.flatten(dict(self.model.named_parameters())).to(dtype)
 
     def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
-        """Parameters by name as one row."""
-        return torch.cat([named[name].detach().flatten() for name in self.names])
+        """Parameters by name as one row; stacked ones as rows."""
+        parts = zip(self.names, self.shapes, strict=True)
+        return torch.cat(
+            [
+                named[name].detach().flatten(named[name].ndim - len(s)) if s else named[name].detach()[..., None]
+                for name, s in parts
+            ],
+            -1,
+        )
 
     def unflatten(self, row: Tensor) -> dict[str, Tensor]:
         """One row, or (n, p) rows, as parameters by name."""
         ends = pairwise([0, *accumulate(torch.Size(shape).numel() for shape in self.shapes)])
         parts = zip(self.names, self.shapes, ends, strict=True)
-        return {name: row[..., begin:end].unflatten(-1, shape) for name, shape, (begin, end) in parts}
+        return {name: row[..., begin:end].reshape(*row.shape[:-1], *shape) for name, shape, (begin, end) in parts}
 
     @torch.no_grad()
     def train(
@@ -103,78 +155,153 @@ class ShadowTraining:
     ) -> Tensor:
         """The trained models as rows (n, p), one per target; ``starts`` are one row for all, or one for each.
 
-        ``rng`` is for what is drawn for each model by itself.
+        ``rng`` is for what is drawn for each model by itself: its start, the order of its records, noise.
         """
-        self._check(inputs, labels, starts)
-        first = self.start(inputs.dtype) if starts is None else starts.to(inputs.dtype)
-        first = first.expand(len(inputs), -1)
-        if self._engine is None:
-            return torch.stack([self._alone(*one) for one in zip(inputs, labels, first, strict=True)])
-        return self._together(self._engine, inputs, labels, first)
+        return self.train_seeded(inputs, labels, seeds=self.seeds(len(inputs), rng), starts=starts)
 
-    def _together(self, engine: DenseEngine, inputs: Tensor, labels: Tensor, starts: Tensor) -> Tensor:
+    def seeds(self, models: int, rng: torch.Generator | None) -> Tensor | None:
+        """A seed for each model, from which all that is drawn for it follows; None where nothing is drawn."""
+        if not self.is_random:
+            return None
+        check_streams(rng)
+        return torch.randint(2**63 - 1, (models,), generator=rng)
+
+    @torch.no_grad()
+    def train_seeded(
+        self, inputs: Tensor, labels: Tensor, *, seeds: Tensor | None, starts: Tensor | None = None
+    ) -> Tensor:
+        """As :meth:`train`, with the ``seeds`` of these models: so a part of the models can be trained again."""
+        check_targets(self._map, inputs, labels, self._classes)
+        check_starts(starts, len(inputs), self.size, drawn=self.draw_start is not None)
+        streams = [torch.Generator().manual_seed(int(seed)) for seed in (seeds if seeds is not None else ())]
+        streams = streams or [torch.Generator()] * len(inputs)
+        if self.draw_start is not None:
+            made = [dict(self.draw_start(stream).named_parameters()) for stream in streams]
+            starts = torch.stack([self.flatten(model) for model in made])
+        first = self.start(inputs.dtype) if starts is None else starts.to(inputs.dtype)
+        return self._trained(inputs, labels, first.expand(len(inputs), -1), streams)
+
+    @torch.no_grad()
+    def push(self, inputs: Tensor, labels: Tensor, tangents: Tensor) -> Tensor:
+        r"""How the model trained on one target changes along directions of it: rows (k, p) for ``tangents`` (k, ...).
+
+        .. math:: \partial\theta_T/\partial x \; v
+
+        ``inputs`` and ``labels`` are of one target. Exact, and k directions cost about k trainings.
+        Edge cases: clipped gradients and orders of batches that are drawn have no such derivative here.
+
+        >>> training = ShadowTraining(nn.Linear(2, 2), torch.eye(2), torch.tensor([0, 1]), sgd(0.1), steps=3)
+        >>> training.push(torch.ones(1, 2), torch.tensor([1]), torch.eye(2)).shape
+        torch.Size([2, 6])
+        """
+        check_targets(self._map, inputs, labels, self._classes)
+        check_can_push(self.private, self.batches, inputs, tangents)
+        if self._dense is None:
+            push = self._map.linearized(inputs, labels).push
+            moved = [push(tangent[None].to(inputs.dtype)) for tangent in tangents]
+            return torch.stack([self.flatten(one) for one in moved])
+        pushed = torch.empty(len(tangents), self.size, dtype=inputs.dtype)
+        engine = DensePush(self._dense.layout, self._dense.squared)
+        fixed, answers, used = self._fixed(inputs.dtype)
+        targets = self._targets(inputs, labels)
+        directions = self._features(tangents.to(inputs.dtype), constant=0.0)[:, None]
+        for part in tiles(len(tangents), 2 * self._bytes(inputs.element_size())):
+            values = self._dense.layout.packed(self.start(inputs.dtype)[None])
+            batches = self._shared(fixed, answers, used)
+            moved_values = engine.train(values, targets, directions[part], self.optimizer, batches)
+            self._dense.layout.flattened(moved_values, out=pushed[part])
+        return pushed
+
+    def _trained(self, inputs: Tensor, labels: Tensor, starts: Tensor, streams: Sequence[torch.Generator]) -> Tensor:
+        if self._dense is not None:
+            return self._together(self._dense, inputs, labels, starts, streams)
+        if self._stacked:
+            return self.flatten(train_stacked(self._recipe, self.unflatten(starts), inputs, labels, streams))
+        each = zip(starts, inputs, labels, streams, strict=True)
+        return torch.stack([self.flatten(train_one(self._recipe, self.unflatten(s), *one)) for s, *one in each])
+
+    def _together(
+        self,
+        engine: DenseEngine,
+        inputs: Tensor,
+        labels: Tensor,
+        starts: Tensor,
+        streams: Sequence[torch.Generator],
+    ) -> Tensor:
         trained = torch.empty(len(inputs), self.size, dtype=inputs.dtype)
-        targets = Targets(self._features(inputs)[:, None], self._answers(labels, inputs.dtype))
-        fixed = self._features(self.fixed_inputs.to(inputs.dtype))
-        answers = self._answers(self.fixed_labels, inputs.dtype)
-        whole = shared_records(fixed, answers)
-        for models in tiles(len(inputs), self._bytes(whole)):
-            values = engine.packed(starts[models])
-            engine.train(values, targets.chosen(models), self.optimizer, self._steps(whole, fixed, answers))
-            engine.flattened(values, out=trained[models])
+        targets, fixed = self._targets(inputs, labels), self._fixed(inputs.dtype)
+        for models in tiles(len(inputs), self._bytes(inputs.element_size())):
+            values, own = engine.layout.packed(starts[models]), targets.chosen(models)
+            if isinstance(self.batches, RandomBatches):
+                batches: Iterator[SharedRecords | OwnRecords] = self._own(*fixed[:2], own, streams[models])
+            else:
+                batches = self._shared(*fixed)
+            engine.train(values, own, self.optimizer, batches, streams[models])
+            engine.layout.flattened(values, out=trained[models])
         return trained
 
-    def _steps(self, whole: SharedRecords, fixed: Tensor, answers: Tensor) -> Iterator[SharedRecords]:
-        for number in range(self._map._count):
-            rows = None if self._map._batches is None else self._map._batches[number]
-            yield whole if rows is None else shared_records(fixed, answers, rows)
+    def _shared(self, fixed: Tensor, answers: Tensor, used: int) -> Iterator[SharedRecords]:
+        whole = shared_records(fixed, answers, used) if self.batches is None else None
+        for rows in self._recipe.orders(()):
+            yield shared_records(fixed, answers, used, rows) if whole is None else whole
 
-    def _bytes(self, records: SharedRecords) -> int:
+    def _own(
+        self, fixed: Tensor, answers: Tensor, targets: Targets, streams: Sequence[torch.Generator]
+    ) -> Iterator[OwnRecords]:
+        for rows in self._recipe.orders(streams):
+            if rows is not None:
+                yield own_records(fixed, answers, targets, rows)
+
+    def _bytes(self, item: int) -> int:
         """What one model keeps at hand while it trains: units and their derivatives; weights, gradients, averages."""
-        widths = sum(layer.fan_out for layer in self._engine.layers) if self._engine is not None else 0
-        return (2 * widths * len(records.inputs) + 3 * self.size) * records.inputs.element_size()
+        if self._dense is None:
+            return 1
+        columns, own = len(self.fixed_inputs) + 1, 0
+        if isinstance(self.batches, RandomBatches):
+            columns = min(columns, self.batches.size)
+            own = columns * self._dense.layout.layers[0].fan_in
+        elif self.batches is not None:
+            columns = max(len(rows) for rows in self.batches)
+        widths = sum(layer.fan_out for layer in self._dense.layout.layers)
+        return (2 * widths * columns + 3 * self.size + own) * item
 
-    def _dense(self) -> DenseEngine | None:
+    def _engine(self) -> DenseEngine | None:
         """The engine for all models at once, where the network is dense, the loss known and the rule elementwise."""
         layers, loss = dense_layers(self.model), _known_loss(self.loss_fn)
         if layers is None or loss is None or not is_elementwise(self.optimizer):
             return None
-        if self.fixed_inputs.ndim != 2 and not any(isinstance(part, nn.Flatten) for part in self.model.modules()):
+        flattens = any(isinstance(part, nn.Flatten) for part in self.model.modules())
+        labelled = self.fixed_labels.is_floating_point() or (loss == "cross_entropy" and self.fixed_labels.ndim == 1)
+        if not labelled or (self.fixed_inputs.ndim != 2 and not flattens):
             return None
-        if loss == "cross_entropy" and self.fixed_labels.ndim > 1 and not self.fixed_labels.is_floating_point():
-            return None
-        return DenseEngine(layers, loss == "mse_loss", self.names, self.shapes)
+        features = self.fixed_inputs.flatten(1).any(0) if len(self.fixed_inputs) else torch.zeros(layers[0].fan_in)
+        used = torch.cat(
+            [features.bool(), torch.tensor([True] if layers[0].bias is not None else [], dtype=torch.bool)]
+        )
+        order = torch.cat([used.nonzero()[:, 0], (~used).nonzero()[:, 0]])
+        return DenseEngine(
+            Layout(layers, self.names, self.shapes, order, int(used.sum())), loss == "mse_loss", self.private
+        )
 
-    def _features(self, inputs: Tensor) -> Tensor:
-        bias = self._engine is not None and self._engine.layers[0].bias is not None
+    def _fixed(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, int]:
+        used = 0 if self._dense is None else self._dense.layout.used
+        return self._features(self.fixed_inputs.to(dtype)), self._answers(self.fixed_labels, dtype), used
+
+    def _targets(self, inputs: Tensor, labels: Tensor) -> Targets:
+        return Targets(self._features(inputs)[:, None], self._answers(labels, inputs.dtype))
+
+    def _features(self, inputs: Tensor, constant: float = 1.0) -> Tensor:
+        if self._dense is None:
+            return inputs
         flat = inputs.flatten(1)
-        return torch.cat([flat, flat.new_ones(len(flat), 1)], 1) if bias else flat
+        bias = self._dense.layout.layers[0].bias is not None
+        whole = torch.cat([flat, flat.new_full((len(flat), 1), constant)], 1) if bias else flat
+        return whole[:, self._dense.layout.order]
 
     def _answers(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        if labels.is_floating_point():
+        if labels.is_floating_point() or self._dense is None:
             return labels.to(dtype).reshape(len(labels), -1)
-        classes = self._engine.layers[-1].fan_out if self._engine is not None else 0
-        return one_hot(labels, classes).to(dtype)
-
-    def _alone(self, record: Tensor, label: Tensor, start: Tensor) -> Tensor:
-        model = copy.deepcopy(self.model)
-        model.load_state_dict(self.unflatten(start), strict=False)
-        settings = (self.loss_fn, self.optimizer, self.steps, self.fixed_inputs, self.fixed_labels, self.batches)
-        return self.flatten(TrainingMap(model, *settings)(record[None], label[None]))
-
-    def _check(self, inputs: Tensor, labels: Tensor, starts: Tensor | None) -> None:
-        check_not_empty("inputs", inputs, "Pass at least one target.")
-        check_all_finite("inputs", inputs, "Remove or impute what is missing.")
-        if not inputs.is_floating_point():
-            raise refuse("inputs.dtype", inputs.dtype, "to be floating point", "Convert with inputs.float().")
-        if labels.is_floating_point():
-            check_all_finite("labels", labels)
-        if len(inputs) != len(labels):
-            raise InvalidInput(f"Expected one label per target, {len(inputs)} targets came with {len(labels)} labels.")
-        self._map._fixed(inputs[:1], labels[:1])
-        if starts is not None and starts.shape not in ((self.size,), (1, self.size), (len(inputs), self.size)):
-            expected = f"to be ({self.size},) for all or ({len(inputs)}, {self.size}), one row per target"
-            raise refuse("starts.shape", tuple(starts.shape), expected, "Rows are as names and shapes say.")
+        return one_hot(labels, self._dense.layout.layers[-1].fan_out).to(dtype)
 
 
 def tiles(models: int, bytes_each: int) -> Iterator[slice]:
@@ -186,22 +313,10 @@ def tiles(models: int, bytes_each: int) -> Iterator[slice]:
 
 def _known_loss(loss_fn: LossFunction) -> str | None:
     """The name of a mean loss that the engine computes by itself."""
-    if loss_fn in (cross_entropy, mse_loss):
+    if loss_fn is cross_entropy or loss_fn is mse_loss:
         return "cross_entropy" if loss_fn is cross_entropy else "mse_loss"
-    if type(loss_fn) is nn.MSELoss and loss_fn.reduction == "mean":
+    if isinstance(loss_fn, nn.MSELoss) and loss_fn.reduction == "mean":
         return "mse_loss"
-    plain = type(loss_fn) is nn.CrossEntropyLoss and loss_fn.weight is None and not loss_fn.label_smoothing
-    if plain and loss_fn.reduction == "mean" and loss_fn.ignore_index < 0:
-        return "cross_entropy"
+    if isinstance(loss_fn, nn.CrossEntropyLoss) and loss_fn.reduction == "mean" and loss_fn.weight is None:
+        return "cross_entropy" if loss_fn.ignore_index < 0 and not loss_fn.label_smoothing else None
     return None
-
-
-def _check_outputs(model: nn.Module, inputs: Tensor) -> None:
-    """Refuse fixed records that the model cannot read."""
-    some = inputs[:1] if len(inputs) else inputs.new_zeros(1, *inputs.shape[1:])
-    try:
-        copy.deepcopy(model).to(inputs.dtype)(some)
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise refuse(
-            "fixed_inputs.shape", tuple(inputs.shape), "to be records that the model reads", str(error).splitlines()[0]
-        ) from error

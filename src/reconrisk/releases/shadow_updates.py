@@ -10,6 +10,7 @@ from torch import Tensor
 from reconrisk.releases.optimizers import Adam, StochasticGradientDescent, UpdateRule
 
 Update = Callable[[Sequence[Tensor]], None]
+TangentUpdate = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
 
 
 def is_elementwise(rule: UpdateRule) -> bool:
@@ -65,5 +66,45 @@ def _adam(rule: Adam, values: Sequence[Tensor]) -> Update:
             mean.mul_(keep).add_(gradient, alpha=1 - keep)
             square.mul_(keep_squares).addcmul_(gradient, gradient, value=1 - keep_squares)
             value.addcdiv_(mean, torch.sqrt(square, out=gradient).div_(scale).add_(rule.eps), value=-rate)
+
+    return update
+
+
+def tangent_updater(rule: UpdateRule, values: Sequence[Tensor], tangents: Sequence[Tensor]) -> TangentUpdate:
+    """A function of gradients and their tangents that moves ``values`` and ``tangents`` one step."""
+    if isinstance(rule, Adam):
+        return _adam_tangents(rule, values, tangents)
+    update, update_tangents = updater(rule, values), updater(rule, tangents)  # descent is linear
+
+    def both(gradients: Sequence[Tensor], changes: Sequence[Tensor]) -> None:
+        update(gradients)
+        update_tangents(changes)
+
+    return both
+
+
+def _adam_tangents(rule: Adam, values: Sequence[Tensor], tangents: Sequence[Tensor]) -> TangentUpdate:
+    first, second = ([torch.zeros_like(value) for value in values] for _ in range(2))
+    moved_first, moved_second = ([torch.zeros_like(value) for value in tangents] for _ in range(2))
+    keep, keep_squares = rule.betas
+    steps = 0
+
+    def update(gradients: Sequence[Tensor], changes: Sequence[Tensor]) -> None:
+        nonlocal steps
+        steps += 1
+        rate, scale = rule.learning_rate / (1 - keep**steps), (1 - keep_squares**steps) ** 0.5
+        for place, (gradient, change) in enumerate(zip(gradients, changes, strict=True)):
+            gradient.add_(values[place], alpha=rule.weight_decay)
+            change.add_(tangents[place], alpha=rule.weight_decay)
+            mean, square = first[place], second[place]
+            moved_mean, moved_square = moved_first[place], moved_second[place]
+            moved_mean.mul_(keep).add_(change, alpha=1 - keep)
+            moved_square.mul_(keep_squares).addcmul_(gradient, change, value=2 * (1 - keep_squares))
+            mean.mul_(keep).add_(gradient, alpha=1 - keep)
+            square.mul_(keep_squares).addcmul_(gradient, gradient, value=1 - keep_squares)
+            root, below = square.sqrt(), square.sqrt() / scale + rule.eps
+            slope = torch.where(root > 0, mean / (2 * scale * root * below.square()), 0.0)  # m is 0 where v is
+            tangents[place].sub_(moved_mean / below - moved_square * slope, alpha=rate)
+            values[place].addcdiv_(mean, below, value=-rate)
 
     return update

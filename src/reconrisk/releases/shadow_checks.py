@@ -1,0 +1,102 @@
+"""What shadow training refuses, and what it says then."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.mechanism import Gaussian
+from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+from reconrisk.releases.optimizers import UpdateRule
+from reconrisk.releases.shadow_batches import RandomBatches
+from reconrisk.releases.shadow_updates import is_elementwise
+from reconrisk.releases.state import check_mode
+from reconrisk.releases.training import TrainingMap, check_tensor
+
+_SUM_SLACK = 1e-4  # float32 probabilities of thousands of classes add up to one within it
+
+
+def check_model_reads(model: nn.Module, inputs: Tensor) -> None:
+    """Refuse fixed records that the model cannot read."""
+    check_tensor("fixed_inputs", inputs)
+    if not inputs.is_floating_point() or not inputs.ndim:
+        raise refuse("fixed_inputs.dtype", inputs.dtype, "to be floating point", "Convert with fixed_inputs.float().")
+    some = inputs[:2] if len(inputs) > 1 else inputs.new_zeros(2, *inputs.shape[1:])
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            copy.deepcopy(model).to(inputs.dtype)(some)
+    except (RuntimeError, ValueError, IndexError) as error:
+        cause = f"It says: {str(error).splitlines()[0]}"
+        raise refuse("fixed_inputs.shape", tuple(inputs.shape), "to be records that the model reads", cause) from error
+
+
+def check_private(private: object, model: nn.Module, optimizer: UpdateRule) -> None:
+    """Refuse noise that is no mechanism on clipped gradients, and models whose records cannot be told apart."""
+    if private is None:
+        return
+    if not isinstance(private, Gaussian):
+        remedy = "Write rr.Gaussian(noise_multiplier=..., clip_norm=1.0); batches say how records are sampled."
+        raise refuse("private", private, "to be a Gaussian mechanism or None", remedy)
+    check_mode(model)
+    if not is_elementwise(optimizer):
+        raise refuse("optimizer", optimizer, "to be rr.sgd(...) or rr.adam(...) with private")
+
+
+def check_targets(training: TrainingMap, inputs: Tensor, labels: Tensor, classes: int | None) -> None:
+    """Refuse targets that are empty, not finite, of another shape than the fixed records, or of no class."""
+    check_not_empty("inputs", inputs, "Pass at least one target.")
+    if not inputs.is_floating_point():
+        raise refuse("inputs.dtype", inputs.dtype, "to be floating point", "Convert with inputs.float().")
+    check_all_finite("inputs", inputs, "Remove or impute what is missing.")
+    if len(inputs) != len(labels):
+        raise InvalidInput(f"Expected one label per target, {len(inputs)} targets came with {len(labels)} labels.")
+    check_labels("labels", labels, classes)
+    training.check(inputs[:1], labels[:1])
+
+
+def check_labels(name: str, labels: Tensor, classes: int | None) -> None:
+    """Refuse numbers beyond the ``classes`` and what are no probabilities of them; None where labels are no classes."""
+    if labels.is_floating_point():
+        check_all_finite(name, labels)
+        if classes is not None and (labels.ndim != 2 or bool(((labels.sum(1) - 1).abs() > _SUM_SLACK).any())):
+            raise InvalidInput(f"Expected {name} of floating point to be probabilities of classes that sum to 1.")
+    elif classes is not None and len(labels):
+        worst = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
+        if not 0 <= worst < classes:
+            raise refuse(name, worst, f"to be classes from 0 to {classes - 1}", "The model has no other.")
+
+
+def check_starts(starts: Tensor | None, models: int, size: int, *, drawn: bool) -> None:
+    """Refuse starts that are no rows of parameters."""
+    if starts is None:
+        return
+    if drawn:
+        raise refuse("starts", tuple(starts.shape), "to be None with draw_start", "Leave one of them out.")
+    if tuple(starts.shape) not in ((size,), (1, size), (models, size)):
+        expected = f"to be ({size},) for all or ({models}, {size}), one row per target"
+        raise refuse("starts.shape", tuple(starts.shape), expected, "Make rows with training.flatten(parameters).")
+    check_all_finite("starts", starts)
+
+
+def check_streams(rng: object) -> None:
+    """Refuse to draw without a generator."""
+    if not isinstance(rng, torch.Generator):
+        remedy = "Starts, orders or noise are drawn: pass torch.Generator().manual_seed(0)."
+        raise refuse("rng", rng, "to be a torch.Generator", remedy)
+
+
+def check_can_push(private: Gaussian | None, batches: object, inputs: Tensor, tangents: Tensor) -> None:
+    """Refuse derivatives of what is drawn or clipped, of several targets, and tangents of another shape."""
+    if private is not None or isinstance(batches, RandomBatches):
+        given = private if private is not None else batches
+        raise refuse(
+            "training", given, "without clipping, noise and drawn batches for push", "Push the plain training."
+        )
+    if len(inputs) != 1:
+        raise refuse("len(inputs)", len(inputs), "to be 1", "Push the directions of one target at a time.")
+    check_not_empty("tangents", tangents)
+    if tangents.shape[1:] != inputs.shape[1:]:
+        raise refuse("tangents.shape", tuple(tangents.shape), f"to be (k, *{tuple(inputs.shape[1:])}), as the target")
