@@ -52,7 +52,7 @@ def mnist_course(scale: Scale, *, learning_rate: float) -> Course:
         training=digits.subset(range(4096)),
         public=digits.subset(range(4096, 4096 + (64 if small else 512))),
         test=load_dataset("mnist-full", split="test"),
-        epochs=2 if small else 10,
+        epochs=1 if small else 10,
         seeds=3 if small else 10,
         learning_rate=learning_rate,
     )
