@@ -15,6 +15,7 @@ from reconrisk.attacks.baselines import class_mean, constant_guess, prior_mean
 from reconrisk.attacks.best_candidate import best_candidate
 from reconrisk.attacks.deep_leakage import dlg, idlg
 from reconrisk.attacks.gauss_newton import gauss_newton
+from reconrisk.attacks.glm import GlmReconstruction, glm
 from reconrisk.attacks.grad_inversion import grad_inversion
 from reconrisk.attacks.imprint import imprint
 from reconrisk.attacks.inverting_gradients import inverting_gradients
@@ -24,6 +25,7 @@ from reconrisk.attacks.tabular import tabular
 from reconrisk.attacks.trap_weights import trap_weights
 
 __all__ = [
+    "GlmReconstruction",
     "analytic",
     "average_observations",
     "best_candidate",
@@ -31,6 +33,7 @@ __all__ = [
     "constant_guess",
     "dlg",
     "gauss_newton",
+    "glm",
     "grad_inversion",
     "idlg",
     "imprint",

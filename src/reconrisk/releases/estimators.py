@@ -16,6 +16,7 @@ from reconrisk.releases.glm_objective import Family
 Floats = NDArray[np.float64]
 
 _DIRECT = ("svd", "cholesky")
+_FLAT = 1e-6  # lbfgs also stops where a step gains 64 units of rounding: a gradient of about 2e-7 per unit of feature
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ class Optimisation:
     """How a solver ended: the largest entry that its rule leaves in the gradient, summed over records, and in words.
 
     ``gradient_limit`` is None where the rule says nothing of the gradient, 0 for solvers that are as exact as floats.
+    ``objective_limit`` is the same for features of unit scale by a second rule, on the objective, that may come first.
     """
 
     gradient_limit: float | None
     words: str
     stopped_early: bool = False
+    objective_limit: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +213,9 @@ def _optimisation(estimator: Any, limit: float | None) -> Optimisation:
     done = 0 if steps is None else int(np.max(np.asarray(steps)))
     if most is not None and done >= most:
         return Optimisation(None, f"{name} stopped at max_iter={most} before it converged", stopped_early=True)
-    return Optimisation(limit, f"{name} with solver={estimator.solver!r} converged to tol={estimator.tol:g}")
+    second = 0.0 if limit is None or estimator.solver != "lbfgs" else _FLAT * limit / max(estimator.tol, 1e-300)
+    words = f"{name} with solver={estimator.solver!r} converged to tol={estimator.tol:g}"
+    return Optimisation(limit, words, objective_limit=second)
 
 
 def _remedy(estimator: object) -> str:

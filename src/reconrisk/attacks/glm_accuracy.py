@@ -1,0 +1,107 @@
+"""How near an exact formula comes on a model that a solver left near its minimum, not at it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from reconrisk.attacks.glm_equations import TargetEquations
+
+_CONFIDENCE = 0.95
+_DOUBLE = float(np.finfo(float).eps)
+_CAUTION = 2.0
+_TYPICAL = 3.0  # a gradient whose largest entry meets a limit has a root mean square of about a third of it
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The root mean square error to expect per feature, a range for it, and the part of rho that may be rounding.
+
+    ``expected`` is NaN where nothing tells, ``high`` infinite where the leftover gradient may hide the target.
+    """
+
+    expected: float
+    low: float
+    high: float
+    rounding: float
+
+
+def accuracy(equations: TargetEquations, record: Tensor, pulls: Tensor, target: Tensor | None) -> Accuracy:
+    r"""The error that the gradient g which a solver left over causes: ``x_hat - x = (g_x - g_b x) / rho``.
+
+    g is taken as random with entries of standard deviation tau times the scale of their feature. Tau is the larger of
+    what rounding leaves and of what is seen: rows of Z that are not parallel, and a pull that differs from what the
+    record found and its label cause; where neither can be seen, of what the solver's rule allows.
+
+    Notation: ``target`` is the label as a row of targets, None if it was read from the equations themselves.
+    """
+    squares = equations.scales[: equations.features].square()
+    size = float((squares.mean() + record.square().mean()).sqrt() / pulls.norm()) / _steepness(equations, record, pulls)
+    rounding = _from_rounding(equations)
+    solver = equations.model.optimisation
+    limit = None if solver.gradient_limit is None else solver.gradient_limit / float(equations.scales.max())
+    ceiling = math.inf if limit is None else max(limit, solver.objective_limit, rounding)
+    seen = _seen(equations, record, pulls, target) if equations.has_intercept else None
+    if seen is None:
+        expected = math.nan if limit is None else max(limit / _TYPICAL, rounding)
+        low, high = rounding, ceiling
+    else:
+        tau, freedom = seen
+        expected = min(max(tau, rounding), ceiling)
+        low = max(tau * math.sqrt(freedom / chi2.ppf(0.5 + _CONFIDENCE / 2, freedom)), rounding)
+        high = min(max(tau * math.sqrt(freedom / chi2.ppf(0.5 - _CONFIDENCE / 2, freedom)), rounding), ceiling)
+    worst = math.inf if high >= float(pulls.norm()) else high * size
+    return Accuracy(expected * size, min(low * size, worst), worst, rounding)
+
+
+def _steepness(equations: TargetEquations, record: Tensor, pulls: Tensor) -> float:
+    """At most one: how steeply the equation for a record's length crosses zero, where no column is known."""
+    if equations.has_intercept:
+        return 1.0
+    bent = equations.curvature(record) @ equations.predictors(record)
+    steep = 1 - equations.target_weight * float(pulls @ bent / pulls.square().sum())
+    return max(min(abs(steep), 1.0), float(np.finfo(float).eps))
+
+
+def _from_rounding(equations: TargetEquations) -> float:
+    """Tau of the gradient that remains because coefficients and sums over records are floats."""
+    theta, objective, precision = equations.theta, equations.objective, equations.model.precision
+    signs = 1.0 - 2.0 * (torch.arange(theta.numel()) % 3 == 1).reshape(theta.shape)  # a pattern that no feature has
+    moved = objective.gradient(theta * (1 + precision * signs)) - equations.moments
+    terms = objective.residuals(theta).square()
+    if objective.family in ("squared", "poisson"):  # residuals are differences of numbers of this size
+        terms = terms + objective.targets.square()
+    weights = 1.0 if objective.weights is None else objective.weights.square()[:, None]
+    summed = _DOUBLE * float((weights * terms).sum().sqrt())
+    return _CAUTION * (float((moved / equations.scales).square().mean().sqrt()) + summed)
+
+
+def _seen(
+    equations: TargetEquations, record: Tensor, pulls: Tensor, target: Tensor | None
+) -> tuple[float, float] | None:
+    """Tau from what should vanish and does not, and how many independent numbers it rests on."""
+    total, expected, freedom = 0.0, 0.0, 0.0
+    outputs, weight = len(pulls), equations.target_weight
+    squares = equations.scales[: equations.features].square()
+    spare = outputs - (2 if equations.model.family == "multinomial" else 1)
+    if spare > 0:
+        rest = equations.moments[:, : equations.features] - pulls[:, None] * record
+        spread = squares + record.square()
+        total += float(rest.square().sum())
+        expected += spare * float(spread.sum())
+        freedom += spare * float(spread.sum() ** 2 / spread.square().sum())
+    if target is not None:
+        gap = pulls - weight * (target - equations.means(record))
+        bent = weight * equations.curvature(record) @ equations.theta[:, : equations.features]
+        own = torch.eye(outputs).double() - (bent @ record)[:, None] * pulls / pulls.square().sum()
+        total += float(gap.square().sum())
+        expected += float(own.square().sum() + (bent.square() @ squares).sum() / pulls.square().sum())
+        freedom += max(1, outputs - 1)
+    if freedom == 0 or not np.isfinite(total + expected):
+        return None
+    return math.sqrt(total / expected), freedom

@@ -1,0 +1,221 @@
+"""Records that explain a linear model, the most plausible first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from reconrisk.attacks.glm_accuracy import Accuracy, accuracy
+from reconrisk.attacks.glm_arguments import Given
+from reconrisk.attacks.glm_equations import TargetEquations, target_row
+from reconrisk.attacks.glm_likelihood import MostLikely, most_likely
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.validation import refuse
+from reconrisk.releases.estimators import LinearModel
+
+_CLASSIFIERS = ("logistic", "multinomial")
+_NO_TRACE = Accuracy(math.inf, math.inf, math.inf, math.inf)
+_AS_GOOD = 10.0  # times the smallest misfit, up to which a root explains the model as well
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A record with its label, how it fits, and how near it may be."""
+
+    equations: TargetEquations
+    record: Tensor
+    target: Tensor
+    label: Any
+    accuracy: Accuracy
+    influence: float
+    misfit: float
+    origin: str
+    covariance: Tensor | None = None
+    cramer_rao_mse: float | None = None
+    converged: bool = True
+
+
+def outcomes(given: Given, known: Tensor, label: object | None) -> list[Outcome]:
+    """Every record that explains the model, best first; never empty: one without a trace is the known records' mean."""
+    if label is None and given.depends_on_label:
+        each = [one for value in _classes(given) for one in _of(given.equations(value), known, value)]
+        return sorted(each, key=lambda one: one.misfit)[:1]
+    return _of(given.equations(label), known, label)
+
+
+def _classes(given: Given) -> list[Any]:
+    return list(np.unique(given.model.classes_)) if hasattr(given.model, "classes_") else []
+
+
+def _of(equations: TargetEquations, known: Tensor, label: object | None) -> list[Outcome]:
+    model = equations.model
+    target = None if label is None else target_row(model, index_of(model, label))
+    pulls = equations.pulls(known)
+    if pulls is None:
+        return _from_roots(equations, known, target)
+    if not bool(pulls.any()):
+        return [_no_trace(equations, known, target)]
+    record = equations.record(pulls, known)
+    read = read_label(equations, record, pulls) if target is None else target
+    certain = target is not None or model.family in _CLASSIFIERS or counts(model)
+    reached = accuracy(equations, record, pulls, read if certain else None)
+    misfit = float((pulls - equations.target_weight * (read - equations.means(record))).norm())
+    if float(pulls.norm()) <= reached.rounding:
+        return [_no_trace(equations, known, target)]
+    return [_outcome(equations, record, read, reached, float(pulls.norm()), misfit)]
+
+
+def _outcome(
+    equations: TargetEquations, record: Tensor, target: Tensor, reached: Accuracy, influence: float, misfit: float
+) -> Outcome:
+    model = equations.model
+    return Outcome(
+        equations,
+        record,
+        target,
+        label_of(model, target),
+        reached,
+        influence,
+        misfit,
+        model.optimisation.words,
+    )
+
+
+def _from_roots(equations: TargetEquations, known: Tensor, target: Tensor | None) -> list[Outcome]:
+    """One outcome per root of each possible label, nearest to a known record first."""
+    model = equations.model
+    if target is None and model.family not in _CLASSIFIERS:
+        raise refuse(
+            "label",
+            None,
+            "to be given for a model without intercept",
+            "Coefficients then do not tell length and label apart: pass label= or a known feature in known_values=.",
+        )
+    rows = possible_targets(model) if target is None else [target]
+    found = []
+    for row in rows:
+        for record in equations.roots(row):
+            pulls = equations.moments @ record / record.square().sum()
+            misfit = float((pulls - equations.target_weight * (row - equations.means(record))).norm() / pulls.norm())
+            reached = accuracy(equations, record, pulls, None)
+            found.append(_outcome(equations, record, row, reached, float(pulls.norm()), misfit))
+    if not found:
+        return [_no_trace(equations, known, target)]
+    best = min(one.misfit for one in found)
+    fitting = [one for one in found if one.misfit <= max(_AS_GOOD * best, _ROUNDING)]
+    return sorted(fitting, key=lambda one: _distance(equations, one.record))
+
+
+def _distance(equations: TargetEquations, record: Tensor) -> float:
+    """To the nearest known record."""
+    return float(torch.cdist(record[None], equations.objective.design[:, : equations.features]).min())
+
+
+def _no_trace(equations: TargetEquations, known: Tensor, target: Tensor | None) -> Outcome:
+    mean = equations.objective.design[:, : equations.features].mean(0)
+    record = torch.where(known.isnan(), mean, known)
+    row = equations.means(record) if target is None else target
+    if target is None and equations.model.family in _CLASSIFIERS:
+        row = max(possible_targets(equations.model), key=lambda each: float(-(each - row).norm()))
+    return replace(_outcome(equations, record, row, _NO_TRACE, 0.0, math.inf))
+
+
+def read_label(equations: TargetEquations, record: Tensor, pulls: Tensor) -> Tensor:
+    """The label that the pull of the record shows, as a row of targets."""
+    model = equations.model
+    if model.family == "logistic":
+        return (pulls > 0).double()
+    if model.family == "multinomial":
+        return torch.eye(len(pulls), dtype=torch.float64)[int(pulls.argmax())]
+    number = equations.means(record) + pulls / equations.target_weight
+    return number.round().clamp_min(0.0) if counts(model) else number
+
+
+def counts(model: LinearModel) -> bool:
+    """Whether labels are whole numbers that a family demands."""
+    return model.family == "poisson" and bool((model.labels == np.floor(model.labels)).all())
+
+
+def possible_targets(model: LinearModel) -> list[Tensor]:
+    """Every label of a classifier, as rows of targets."""
+    return [target_row(model, index) for index in range(2 if model.family == "logistic" else len(model.weight))]
+
+
+def index_of(model: LinearModel, label: Any) -> Any:
+    """A label in the terms of the estimator as its family counts it."""
+    if model.classes is None:
+        allowed = {"logistic": 2, "multinomial": len(model.weight)}.get(model.family)
+        if allowed is not None and label not in range(allowed):
+            raise refuse("label", label, f"to be a class index below {allowed}")
+        return label
+    places = np.flatnonzero(model.classes == label)
+    if len(places) != 1:
+        raise refuse("label", label, "to be one of estimator.classes_", f"It knows {model.classes.tolist()}.")
+    return int(places[0])
+
+
+def label_of(model: LinearModel, target: Tensor) -> Any:
+    """A row of targets in the terms of the estimator."""
+    if model.family in _CLASSIFIERS:
+        index = int(target.argmax()) if model.family == "multinomial" else int(target[0])
+        return index if model.classes is None else model.classes[index]
+    return float(target[0]) if len(target) == 1 else np.asarray(target.numpy())
+
+
+def under_noise(
+    found: list[Outcome], given: Given, known: Tensor, label: object | None, noise_std: float
+) -> list[Outcome]:
+    """The most likely records from those of the exact formula, for each label that is possible."""
+    first = found[0]
+    classifier = first.equations.model.family in _CLASSIFIERS
+    if label is None and classifier and first.equations.has_intercept:
+        rows = possible_targets(first.equations.model)
+        names = [label_of(first.equations.model, row) for row in rows]
+        systems = [given.equations(name) for name in names] if given.depends_on_label else [first.equations] * len(rows)
+        starts = [(system, first.record, row) for system, row in zip(systems, rows, strict=True)]
+    else:
+        starts = [(one.equations, one.record, one.target) for one in found]
+    free_label = label is None and not classifier
+    refined = [_refined(*start, known.isnan(), free_label, noise_std) for start in starts]
+    several = len(refined) > 1 and not first.equations.has_intercept
+    return refined if several else sorted(refined, key=lambda one: one.misfit)[:1]
+
+
+def _refined(
+    equations: TargetEquations, record: Tensor, target: Tensor, free: Tensor, free_label: bool, noise_std: float
+) -> Outcome:
+    mean = equations.objective.design[:, : equations.features].mean(0)
+    best: MostLikely | None = None
+    for start in (record, torch.where(free, mean, record)):
+        try:
+            fit = most_likely(equations, start, target, free=free, free_label=free_label, noise_std=noise_std)
+        except InvalidInput:
+            if best is None and start is not record:
+                raise
+            continue
+        best = fit if best is None or fit.misfit < best.misfit else best
+        if best.converged:
+            break
+    if best is None:
+        raise refuse("model", "released", "to be near a minimum", "Check penalty, weights and noise_std.")
+    reached = _spread(best.covariance)
+    pulls = equations.target_weight * (best.target - equations.means(best.record))
+    outcome = _outcome(equations, best.record, best.target, reached, float(pulls.norm()), best.misfit)
+    bound = float(best.known_label_covariance.diagonal().mean())
+    words = f"most likely under noise of {noise_std:g}"
+    return replace(outcome, covariance=best.covariance, cramer_rao_mse=bound, origin=words, converged=best.converged)
+
+
+def _spread(covariance: Tensor) -> Accuracy:
+    """The root mean square error under a covariance, and its range by Satterthwaite's chi-square."""
+    mean = float(covariance.diagonal().mean())
+    freedom = float(covariance.trace() ** 2 / covariance.square().sum())
+    low, high = (math.sqrt(mean * chi2.ppf(part, freedom) / freedom) for part in (0.025, 0.975))
+    return Accuracy(math.sqrt(mean), low, high, 0.0)
