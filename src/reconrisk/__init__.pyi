@@ -91,6 +91,10 @@ from .releases.parameter_sensitivity import parameter_sensitivity as parameter_s
 from .releases.reference_moments import reference_moments as reference_moments
 from .releases.release import ForwardRelease as ForwardRelease
 from .releases.release import Release as Release
+from .releases.shadow_batches import RandomBatches as RandomBatches
+from .releases.shadow_store import ShadowModels as ShadowModels
+from .releases.shadow_store import train_shadow_models as train_shadow_models
+from .releases.shadow_training import ShadowTraining as ShadowTraining
 from .releases.spectrum import spectral_norm as spectral_norm
 from .releases.spectrum import top_directions as top_directions
 from .releases.training import TrainedModelRelease as TrainedModelRelease

@@ -166,13 +166,17 @@ class ShadowTraining:
         check_streams(rng)
         return torch.randint(2**63 - 1, (models,), generator=rng)
 
+    def check(self, inputs: Tensor, labels: Tensor, starts: Tensor | None = None) -> None:
+        """Refuse targets that do not go with the fixed records, and starts that are no rows of parameters."""
+        check_targets(self._map, inputs, labels, self._classes)
+        check_starts(starts, len(inputs), self.size, drawn=self.draw_start is not None)
+
     @torch.no_grad()
     def train_seeded(
         self, inputs: Tensor, labels: Tensor, *, seeds: Tensor | None, starts: Tensor | None = None
     ) -> Tensor:
         """As :meth:`train`, with the ``seeds`` of these models: so a part of the models can be trained again."""
-        check_targets(self._map, inputs, labels, self._classes)
-        check_starts(starts, len(inputs), self.size, drawn=self.draw_start is not None)
+        self.check(inputs, labels, starts)
         streams = [torch.Generator().manual_seed(int(seed)) for seed in (seeds if seeds is not None else ())]
         streams = streams or [torch.Generator()] * len(inputs)
         if self.draw_start is not None:
@@ -194,7 +198,7 @@ class ShadowTraining:
         >>> training.push(torch.ones(1, 2), torch.tensor([1]), torch.eye(2)).shape
         torch.Size([2, 6])
         """
-        check_targets(self._map, inputs, labels, self._classes)
+        self.check(inputs, labels)
         check_can_push(self.private, self.batches, inputs, tangents)
         if self._dense is None:
             push = self._map.linearized(inputs, labels).push
@@ -211,6 +215,10 @@ class ShadowTraining:
             moved_values = engine.train(values, targets, directions[part], self.optimizer, batches)
             self._dense.layout.flattened(moved_values, out=pushed[part])
         return pushed
+
+    def models_per_tile(self, dtype: torch.dtype) -> int:
+        """How many models are in hand at a time, so that what they work on stays in cache."""
+        return max(1, _TILE_BYTES // self._bytes(dtype.itemsize))
 
     def _trained(self, inputs: Tensor, labels: Tensor, starts: Tensor, streams: Sequence[torch.Generator]) -> Tensor:
         if self._dense is not None:
