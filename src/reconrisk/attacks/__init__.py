@@ -18,7 +18,9 @@ from reconrisk.attacks.gauss_newton import gauss_newton
 from reconrisk.attacks.glm import GlmReconstruction, glm
 from reconrisk.attacks.grad_inversion import grad_inversion
 from reconrisk.attacks.imprint import imprint
+from reconrisk.attacks.invert_training import invert_training
 from reconrisk.attacks.inverting_gradients import inverting_gradients
+from reconrisk.attacks.match_candidates import Identification, match_candidates
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping, optimal_analytic
 from reconrisk.attacks.span_inversion import span_inversion
 from reconrisk.attacks.tabular import tabular
@@ -26,6 +28,7 @@ from reconrisk.attacks.trap_weights import trap_weights
 
 __all__ = [
     "GlmReconstruction",
+    "Identification",
     "analytic",
     "average_observations",
     "best_candidate",
@@ -37,11 +40,13 @@ __all__ = [
     "grad_inversion",
     "idlg",
     "imprint",
+    "invert_training",
     "inverting_gradients",
     "james_stein",
     "known_norm",
     "known_scale",
     "least_squares",
+    "match_candidates",
     "neurons_for_clipping",
     "optimal_analytic",
     "posterior_mean",

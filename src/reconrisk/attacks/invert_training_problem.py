@@ -1,0 +1,217 @@
+"""Training as a function of one unknown record, for many records at once: its values and its derivative."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.attacks.invert_training_tangents import Tangents
+from reconrisk.core.validation import refuse
+from reconrisk.releases.optimizers import StochasticGradientDescent
+from reconrisk.releases.shadow_layers import dense_layers
+from reconrisk.releases.shadow_training import ShadowTraining
+from reconrisk.releases.training import TrainedModelRelease, TrainingMap
+
+Training = ShadowTraining | TrainingMap | TrainedModelRelease
+
+_AT_ONCE = 512  # models trained in one call: more do not run faster
+_COLUMNS = 128  # tangents pushed at once through training that is differentiated
+
+
+class Problem(ABC):
+    """Flat records (n, d) and their labels to the released values (n, p), with what is known of the fixed records.
+
+    ``classes`` are the labels that a record may have, None where labels are no classes.
+    """
+
+    coarse = torch.float64
+    """The precision of the first steps."""
+
+    def __init__(self, training: ShadowTraining | TrainingMap, shape: tuple[int, ...]) -> None:
+        self.trainings = 0
+        self.shape, self.d = shape, torch.Size(shape).numel()
+        fixed, labels = training.fixed_inputs, training.fixed_labels
+        self.inputs = torch.zeros(0, self.d) if fixed is None else fixed.flatten(1)
+        self.labels = torch.zeros(0, dtype=torch.int64) if labels is None else labels
+        self.classes = _classes(training.model, shape, self.labels)
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many values are released."""
+
+    @abstractmethod
+    def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
+        """What was released, by name, as one row of values."""
+
+    @abstractmethod
+    def values(self, records: Tensor, labels: Tensor) -> Tensor:
+        """What is released for each record, in the precision of the records."""
+
+    @abstractmethod
+    def push(self, record: Tensor, label: Tensor, directions: Tensor) -> Tensor:
+        """The derivative (k, p) along directions (k, d) for one record, in its precision."""
+
+    def jacobian(self, record: Tensor, label: Tensor) -> Tensor:
+        """The derivative (d, p) for one record, in double precision."""
+        return self.push(record.double(), label, torch.eye(self.d, dtype=torch.float64))
+
+    def tangents(self, records: Tensor, labels: Tensor, directions: int) -> Tangents:
+        """The derivative for each record: good enough for steps that are checked."""
+        del directions  # without knowledge of the network all are needed
+        whole = torch.eye(self.d, dtype=records.dtype)
+        found = [self.push(record, label, whole) for record, label in zip(records, labels, strict=True)]
+        return Tangents(whole.double(), torch.stack(found).double())
+
+    def means(self) -> Tensor:
+        """For each class the mean of its fixed records; of all where it has none, or where there are no classes."""
+        whole = self.inputs.double().mean(0) if len(self.inputs) else torch.full((self.d,), 0.5, dtype=torch.float64)
+        if self.classes is None:
+            return whole[None]
+        chosen = [self.inputs[self.labels == label].double() for label in range(self.classes)]
+        return torch.stack([rows.mean(0) if len(rows) else whole for rows in chosen])
+
+
+class ShadowProblem(Problem):
+    """Models trained together; the derivative of dense networks is mostly that of a product of two vectors."""
+
+    coarse = torch.float32
+
+    def __init__(self, training: ShadowTraining) -> None:
+        super().__init__(training, tuple(training.fixed_inputs.shape[1:]))
+        self._training = training
+
+    @property
+    def size(self) -> int:
+        """How many parameters are trained."""
+        return self._training.size
+
+    def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
+        """Parameters in the order of the training."""
+        return self._training.flatten(named)
+
+    def values(self, records: Tensor, labels: Tensor) -> Tensor:
+        """All trainings together, some at a time."""
+        self.trainings += len(records)
+        parts = zip(records.split(_AT_ONCE), labels.split(_AT_ONCE), strict=True)
+        return torch.cat([self._training.train(some.unflatten(1, self.shape), known) for some, known in parts])
+
+    def push(self, record: Tensor, label: Tensor, directions: Tensor) -> Tensor:
+        """Tangents through the training, all together."""
+        self.trainings += len(directions)
+        point = record.view(1, *self.shape)
+        return self._training.push(point, label[None], directions.to(record.dtype).unflatten(1, self.shape))
+
+    def tangents(self, records: Tensor, labels: Tensor, directions: int) -> Tangents:
+        r"""The derivative along the fixed records' leading directions, and the direct part for all others.
+
+        The first weights end at :math:`a W_0 + A X + c x^T`. A change of x that is orthogonal to the fixed records X,
+        to x and to the first weights leaves A and c as they are, so that it moves the model by c alone.
+        """
+        first = self._first
+        if first is None or directions + 1 >= self.d:
+            return super().tangents(records, labels, directions)
+        basis, (begin, units) = self._basis[:directions], first
+        probes = torch.cat([basis, self._basis[-1:]])
+        pairs = zip(records, labels, strict=True)
+        pushed = torch.stack([self.push(record, label, probes) for record, label in pairs])
+        last = pushed[:, -1, begin : begin + units * self.d].unflatten(1, (units, self.d))
+        return Tangents(basis, pushed[:, :-1], last.double() @ self._basis[-1], begin)
+
+    @cached_property
+    def _basis(self) -> Tensor:
+        """Orthonormal directions (d, d), those along which fixed records and first weights vary most first."""
+        begin, units = self._first or (0, 0)
+        weights = self._training.start(torch.float64)[begin : begin + units * self.d].view(units, self.d)
+        gram = self.inputs.double().T @ self.inputs.double() / max(1, len(self.inputs)) + weights.T @ weights
+        return torch.linalg.eigh(gram)[1].T.flip(0).contiguous()
+
+    @cached_property
+    def _first(self) -> tuple[int, int] | None:
+        """Where the first weights begin in a row, and how many units they feed; None where they end otherwise."""
+        layers = dense_layers(self._training.model)
+        if layers is None or not isinstance(self._training.optimizer, StochasticGradientDescent):
+            return None
+        place = self._training.names.index(layers[0].weight)
+        return sum(torch.Size(shape).numel() for shape in self._training.shapes[:place]), layers[0].fan_out
+
+
+class MapProblem(Problem):
+    """Any training and any part of what it leaves, one record after the other."""
+
+    def __init__(self, training: TrainingMap, shape: tuple[int, ...]) -> None:
+        super().__init__(training, shape)
+        self._map = training
+        start = training.start(torch.float64)
+        self._sizes = {name: value.numel() for name, value in start.items()}
+
+    @property
+    def size(self) -> int:
+        """How many values are released."""
+        return sum(self._sizes.values())
+
+    def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
+        """Released values in the order of the training."""
+        return torch.cat([named[name].detach().flatten() for name in self._sizes])
+
+    def values(self, records: Tensor, labels: Tensor) -> Tensor:
+        """One training after the other."""
+        self.trainings += len(records)
+        with torch.no_grad():
+            pairs = zip(records.unflatten(1, self.shape), labels, strict=True)
+            return torch.stack([self.flatten(self._map(record[None], label[None])) for record, label in pairs])
+
+    def push(self, record: Tensor, label: Tensor, directions: Tensor) -> Tensor:
+        """Tangents through the training, vectorised."""
+        self.trainings += len(directions)
+        push = self._map.linearized(record.view(1, *self.shape), label[None]).push
+        whole = directions.to(record.dtype).view(len(directions), 1, *self.shape)
+        push(whole[0])  # a layer without forward mode is noticed here: under vmap it could not be
+        parts = [torch.func.vmap(push)(some) for some in whole.split(_COLUMNS)]
+        return torch.cat([torch.cat([part[name].flatten(1) for name in self._sizes], 1).detach() for part in parts])
+
+
+def problem_for(training: Training, shape: tuple[int, ...] | None = None) -> Problem:
+    """The fastest way to invert ``training``, for records of ``shape`` where it has no fixed ones that tell."""
+    plain = training.forward if isinstance(training, TrainedModelRelease) else training
+    if isinstance(plain, ShadowTraining):
+        if plain.is_random:
+            remedy = "Pass the order and the start that were drawn, and state the noise as noise_std."
+            raise refuse("training", "with chance", "to be a function of the record", remedy)
+        return ShadowProblem(plain)
+    if not isinstance(plain, TrainingMap):
+        given = type(training).__name__
+        raise refuse("training", given, "to be a ShadowTraining, TrainingMap or TrainedModelRelease")
+    together = _together(plain)
+    if together is not None:
+        return ShadowProblem(together)
+    known = shape if plain.fixed_inputs is None else tuple(plain.fixed_inputs.shape[1:])
+    if known is None:
+        raise refuse("shape", None, "to be that of a record", "Pass input_shape=..., there are no fixed records.")
+    return MapProblem(plain, known)
+
+
+def _together(training: TrainingMap) -> ShadowTraining | None:
+    """The same training for many models at once, where all parameters of a dense network are released."""
+    fixed, labels = training.fixed_inputs, training.fixed_labels
+    partial = training.queries is not None or training.parameters is not None
+    if fixed is None or labels is None or partial or dense_layers(training.model) is None:
+        return None
+    settings = (training.optimizer, training.steps, training.loss_fn, training.batches)
+    return ShadowTraining(training.model, fixed, labels, *settings)
+
+
+def _classes(model: nn.Module, shape: tuple[int, ...], labels: Tensor) -> int | None:
+    if labels.is_floating_point() or labels.ndim != 1:
+        return None
+    kind = next((value.dtype for value in model.parameters()), torch.float32)
+    training = model.training
+    try:
+        with torch.no_grad():
+            return int(model.eval()(torch.zeros(1, *shape, dtype=kind)).shape[-1])
+    finally:
+        model.train(training)

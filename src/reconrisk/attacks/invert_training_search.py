@@ -1,0 +1,178 @@
+"""From trained models to records under every label that may be theirs, and how well each explains its model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from reconrisk.attacks.invert_training_chord import ChordSearch, Effort, Fit
+from reconrisk.attacks.invert_training_problem import Problem
+from reconrisk.attacks.invert_training_tangents import Tangents
+from reconrisk.attacks.invert_training_weights import LikelihoodFit
+
+EXACT = 3.0
+"""Times the rounding of the victim's training: a record whose residual is below explains the model completely."""
+
+_MANY_STEPS = 30.0  # times the precision of a model: rounding of many steps of training stays below
+_NOISE = 1.1  # times the size of noise: its residual stays below
+_GLANCE = 5  # trainings after which the labels worth going on with are chosen
+_EXACT_STEPS = 8  # with exact derivatives, once noise decides
+_AT_ONCE = 16  # models whose labels are tried together: their derivatives take memory
+
+
+@dataclass(eq=False)
+class Inversion:
+    """Records behind the models ``observed`` (n, p), in units of their noise if there are ``noisy`` values.
+
+    ``labels`` are the known ones or None, ``starts`` a record for each class or one for all, ``released`` the
+    precision of what was released. ``fit`` is the best so far.
+    """
+
+    problem: Problem
+    observed: Tensor
+    released: torch.dtype
+    noisy: int
+    starts: Tensor
+    labels: Tensor | None
+    data_range: tuple[float, float]
+    effort: Effort
+    labels_tried: int
+    in_time: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        n = len(self.observed)
+        labels = torch.zeros(n, dtype=torch.int64) if self.labels is None else self.labels
+        self.fit = Fit(self._start(labels), labels.clone(), torch.full_like(self.observed, torch.inf))
+        self.rounding = torch.zeros(n, dtype=torch.float64)
+        rounding = _MANY_STEPS * self.observed.norm(dim=1) * torch.finfo(self.released).eps
+        self._expected = torch.full_like(rounding, _NOISE * self.noisy**0.5) if self.noisy else rounding
+        self._known: dict[int, Tangents] = {}
+        self._running: tuple[Tensor, ChordSearch] | None = None
+
+    def run(self) -> bool:
+        """Try labels, best first, until a record explains its model; whether the user stopped it."""
+        try:
+            order, begun = self._glance()
+            for attempt in range(order.shape[1]):
+                rows = (~self.explained).nonzero()[:, 0]
+                if not len(rows) or not self.in_time():
+                    break
+                self._attempt(rows, begun if attempt == 0 else self._begun(rows, order[rows, attempt]))
+        except KeyboardInterrupt:
+            if self._running is not None:
+                rows, search = self._running
+                self._keep(rows, search.fit)
+            return True
+        return False
+
+    @property
+    def explained(self) -> Tensor:
+        """Which residuals are no larger than rounding, or than the known noise."""
+        if self.noisy:
+            return self.fit.norms <= self._expected
+        return self.fit.norms <= EXACT * self.rounding
+
+    @property
+    def sizes(self) -> Tensor:
+        """Residuals in units of rounding, or with noise half their square in units of it."""
+        norms = self.fit.norms
+        return norms.square() / 2 if self.noisy else norms / self.rounding.clamp_min(torch.finfo(torch.float64).tiny)
+
+    def _start(self, labels: Tensor) -> Tensor:
+        return self.starts[labels if len(self.starts) > 1 else torch.zeros(len(labels), dtype=torch.int64)].clone()
+
+    def _begun(self, rows: Tensor, labels: Tensor) -> ChordSearch:
+        """A search for these models under ``labels``, before its first step; derivatives are shared by a class."""
+        shared = self.problem.classes is not None
+        kinds, which = torch.unique(labels, return_inverse=True) if shared else (labels, torch.arange(len(labels)))
+        points = self._start(kinds).to(self.problem.coarse)
+        values = self.problem.values(points, kinds).double()[which]
+        tangents = self._tangents(points, kinds).repeated(which)
+        fit = Fit(self._start(labels), labels.clone(), self.observed[rows] - values)
+        return self._search(rows, fit, tangents, self.problem.coarse)
+
+    def _tangents(self, points: Tensor, labels: Tensor) -> Tangents:
+        if self.problem.classes is None:
+            return self.problem.tangents(points, labels, self.effort.directions)
+        for point, label in zip(points, labels, strict=True):
+            if int(label) not in self._known:
+                self._known[int(label)] = self.problem.tangents(point[None], label[None], self.effort.directions)
+        return Tangents.joined([self._known[int(label)] for label in labels])
+
+    def _search(self, rows: Tensor, fit: Fit, tangents: Tangents, dtype: torch.dtype) -> ChordSearch:
+        rounding = _MANY_STEPS * self.observed[rows].norm(dim=1) * torch.finfo(dtype).eps
+        expected = self._expected[rows].maximum(rounding)
+        settings = (self.data_range, self.effort, self.in_time)
+        search = ChordSearch(self.problem, self.observed[rows], expected, *settings, fit, tangents, dtype)
+        self._running = rows, search
+        return search
+
+    def _glance(self) -> tuple[Tensor, ChordSearch]:
+        """For each model its labels, most likely first, and the search under the first one so far."""
+        n, classes = len(self.observed), self.problem.classes
+        everyone = torch.arange(n)
+        if self.labels is not None or classes is None:
+            return self.fit.labels[:, None], self._begun(everyone, self.fit.labels)
+        every = torch.arange(classes)
+        values = self.problem.values(self._start(every).to(self.problem.coarse), every).double()
+        norms = torch.stack([(self.observed - one).norm(dim=1) for one in values], 1)
+        order = norms.nan_to_num(nan=torch.inf).argsort(1)[:, : self.labels_tried]
+        parts = [self._tried(rows, order[rows]) for rows in everyone.split(_AT_ONCE)]
+        order = torch.cat([ranked for ranked, _ in parts])
+        fits = [fit for _, fit in parts]
+        fit = Fit(*(torch.cat([getattr(one, name) for one in fits]) for name in ("records", "labels", "residuals")))
+        tangents = self._tangents(self._start(fit.labels).to(self.problem.coarse), fit.labels)
+        return order, self._search(everyone, fit, tangents, self.problem.coarse)
+
+    def _tried(self, rows: Tensor, order: Tensor) -> tuple[Tensor, Fit]:
+        """Labels ranked by where a few steps under each lead, and what they led to under the best."""
+        count = order.shape[1]
+        search = self._begun(rows.repeat_interleave(count), order.flatten())
+        if count > 1:
+            search.effort = replace(self.effort, iterations=_GLANCE, refreshes=0)
+            search.run("labels")
+        ranks = search.fit.norms.view(-1, count).argsort(1)
+        best = ranks[:, 0] + count * torch.arange(len(rows))
+        found = search.fit
+        return order.gather(1, ranks), Fit(found.records[best], found.labels[best], found.residuals[best])
+
+    def _attempt(self, rows: Tensor, search: ChordSearch) -> None:
+        """Rebuild these, first in coarse, then in double precision; keep what fits better than what there was."""
+        self._running = rows, search
+        search.run("records")
+        if search.dtype != torch.float64:
+            fit = search.fit
+            fit.residuals = self.observed[rows] - self.problem.values(fit.records, fit.labels)
+            search = self._search(rows, fit, search.tangents, torch.float64)
+            search.run("records, double precision")
+        if self.noisy:
+            self._likelihood(rows, search.fit)
+        self._keep(rows, search.fit)
+        self._running = None
+        if not self.noisy:
+            self._measure_rounding(rows)
+
+    def _likelihood(self, rows: Tensor, fit: Fit) -> None:
+        for place, row in enumerate(rows):
+            exact = LikelihoodFit(self.problem, self.observed[row], fit.labels[place], self.data_range, self.in_time)
+            fit.records[place], fit.residuals[place] = exact.run(fit.records[place], _EXACT_STEPS)
+
+    def _keep(self, rows: Tensor, fit: Fit) -> None:
+        better = fit.norms < self.fit.norms[rows]
+        chosen = rows[better]
+        self.fit.records[chosen], self.fit.labels[chosen] = fit.records[better], fit.labels[better]
+        self.fit.residuals[chosen] = fit.residuals[better]
+
+    def _measure_rounding(self, rows: Tensor) -> None:
+        """What training in the victim's precision makes of the records found: how far a true record may be off."""
+        records, labels = self.fit.records[rows], self.fit.labels[rows]
+        double = self.problem.values(records, labels)
+        single = self.problem.values(records.float(), labels)
+        if self.released == torch.float64:
+            lost = (double - single).norm(dim=1) * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+        else:
+            lost = (double - single.to(self.released)).norm(dim=1)
+        self.rounding[rows] = lost.maximum(torch.finfo(self.released).eps * self.observed[rows].norm(dim=1) / 4)
