@@ -101,7 +101,7 @@ def _training_rows(course: Course, runs: Mapping[str, Sequence[DefendedTraining]
     for name, found in runs.items():
         what = f"Figure 9, {name}: training loss after 1/4, 1/2 and all of the training"
         rows.append(Finding(what, "curve only", curve_in_words(found)))
-        what = f"test accuracy (D.2), {name}, noise scale {NOISE_SCALE:g}"
+        what = f"test accuracy (D.2), {name}" + (f", noise scale {NOISE_SCALE:g}" if "noise" in name else "")
         rows.append(Finding(what, ACCURACY.get(name, "-"), mean_over(accuracy[name], "seeds")))
         if "optimal" in name:
             paper = "faster" if name == LOCAL else "-"
