@@ -11,9 +11,15 @@ from torch import Tensor, nn
 
 import reconrisk as rr
 from reconrisk.audit import experiment, public_part, recommendation_search
+from reconrisk.audit.attacked_share import Attackers
+from reconrisk.audit.deadline import Deadline
+from reconrisk.audit.plan import Sender
+from reconrisk.audit.population import Population
 from reconrisk.audit.recommendation import recommend_defense
 from reconrisk.audit.recommendation_result import Met
+from reconrisk.audit.run import DEFAULT_THREAT
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
@@ -41,6 +47,7 @@ class Reader:
     needs: ThreatModel = HONEST_BUT_CURIOUS
     stops_at: int | None = None
     says: float | None = None
+    silent: tuple[int, ...] = ()
     calls: int = 0
 
     @property
@@ -48,7 +55,7 @@ class Reader:
         return "reader"
 
     def __repr__(self) -> str:
-        return "reader()"
+        return f"reader({self.says}, {self.silent})"
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         self.calls += 1
@@ -58,6 +65,8 @@ class Reader:
         if self.says is not None:
             found = torch.full_like(found, self.says)
         status = Status(Ending.CONVERGED, "read")
+        if self.calls in self.silent:
+            found, status = torch.full_like(found, math.nan), Status(Ending.NOT_APPLICABLE, "silent", "Attack others")
         return Reconstruction(found.detach(), Account(repr(self), status, (0.0,), Cost(0.0, 1)))
 
 
@@ -192,6 +201,22 @@ def test_an_update_that_is_harmless_needs_no_defense():
     assert found.best == "none"
     assert found.option("none").met is Met.CONFIRMED
     assert found.undefended is not None
+
+
+def test_an_attack_that_does_not_apply_to_two_updates_still_rebuilds_the_others():
+    """Silent at the first two updates: it rebuilds all the others, beside an attack that never does."""
+    attackers = Attackers(
+        sender=Sender(None, reader_model(), sum_of_outputs),
+        population=Population(DATA, tuple(range(20))),
+        public=DATA,
+        threat=DEFAULT_THREAT,
+        choice=[Reader(silent=(1, 2)), Reader(says=0.9)],
+        updates=tuple((row,) for row in range(20)),
+        limits=(Limit(Goal("mse", 1e-6), 0.5),),
+        seed=0,
+    )
+    share = attackers.share(None, range(20), (20,), Deadline(None))
+    assert (share.updates, share.reached, share.unknown) == (20, (18,), 0)
 
 
 def test_ctrl_c_returns_what_is_found():

@@ -80,6 +80,23 @@ def test_the_same_seed_gives_the_same_result_and_another_does_not():
     assert outcome(run(seed=3)) != outcome(run(seed=4))
 
 
+class LateReader(Reader):
+    """Has nothing to read in the first two updates, as with no active neuron."""
+
+    def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
+        found = super().__call__(observation, rng=rng)
+        if self.calls > 2:
+            return found
+        status = Status(Ending.NOT_APPLICABLE, "no neuron is active", "Attack another update")
+        return Reconstruction(torch.full_like(found.estimates, float("nan")), replace(found.account, status=status))
+
+
+def test_an_attack_that_does_not_apply_to_two_updates_is_tried_on_the_others():
+    reader = LateReader()
+    audit(RELEASE, DATA, attacks=[reader], goals=["mse<=0.003"], trials=6, budget=None)
+    assert reader.calls == 6
+
+
 def test_trials_do_not_depend_on_how_many_there_are_or_which_other_attacks_run():
     few, many = run(trials=3), run(trials=6)
     scores = {(each.record, each.draw): each.score for each in many.exposures}
@@ -198,7 +215,7 @@ def test_a_chosen_attack_that_refuses_is_an_error_and_one_of_a_portfolio_is_list
         run(Reader(refuses=True))
     result = audit(RELEASE, DATA, attacks="quick", trials=4, budget=None)
     (refused,) = (each for each in result.attacks if each.label == "analytic")
-    assert refused.failed == refused.done == 2
+    assert refused.failed == refused.done == 4
     assert "Expected" in refused.remark
     assert result.is_complete
     assert "analytic" not in {each.attack for each in result.lines[0].outcomes}

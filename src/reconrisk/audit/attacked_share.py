@@ -24,7 +24,6 @@ from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 
 _LABEL = "defense"  # the same for all: every defense meets the same noise in the same trial
-_HOPELESS = 2
 
 
 class OutOfTime(Exception):  # no error: what was found so far is the answer
@@ -95,12 +94,11 @@ class Attackers:
         Guarantee: under two defenses, trials of one draw have the same records, the same source of noise and search.
         """
         experiment, size = self._experiment(defense), len(self.updates[0])
-        idle: dict[str, int] = {}
         share = Share(0, size, (0,) * len(self.limits), 0)
         for draw in draws:
             if deadline.left <= 0:
                 raise OutOfTime
-            reached, worked = self._attacked(experiment, draw, idle)
+            reached, worked = self._attacked(experiment, draw)
             counts = tuple(count + sum(flags) for count, flags in zip(share.reached, reached, strict=True))
             share = Share(share.updates + 1, size, counts, share.unknown + (0 if worked else size))
             if share.exceeds(allowed):
@@ -124,17 +122,16 @@ class Attackers:
         """The attacks that the threat allows, guesses left out."""
         return tuple(planned.label for planned in self._planned(None) if not planned.is_baseline)
 
-    def _attacked(self, experiment: Experiment, draw: int, idle: dict[str, int]) -> tuple[list[list[bool]], bool]:
-        """For each limit which records of an update were rebuilt, and whether any attack worked."""
+    def _attacked(self, experiment: Experiment, draw: int) -> tuple[list[list[bool]], bool]:
+        """For each limit which records of an update were rebuilt, and whether any attack worked.
+
+        Every attack is tried on every update: one without an active neuron says nothing about the next.
+        """
         reached, worked = [list(flags) for flags in self._guesses(draw)], False
         for planned in (each for each in experiment.plan.attacks if not each.is_baseline):
             if all(map(all, reached)):  # later attacks cannot add to it
                 return reached, True
-            if idle.get(planned.label, 0) >= _HOPELESS:
-                continue
             trial = self._trial(experiment, planned, draw)
-            if trial.account.status.ending is Ending.NOT_APPLICABLE:
-                idle[planned.label] = idle.get(planned.label, 0) + 1
             worked = worked or not trial.account.status.is_failure
             self._add(reached, trial)
         return reached, worked

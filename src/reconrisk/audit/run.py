@@ -35,7 +35,7 @@ from reconrisk.audit.plan import AttackChoice, Plan, Sender, planned_attacks, se
 from reconrisk.audit.population import population_of
 from reconrisk.audit.run_info import RunInfo, hash_of_text
 from reconrisk.audit.store import Store
-from reconrisk.audit.trial import Trial, TrialKey
+from reconrisk.audit.trial import Trial
 from reconrisk.core.defense import Defense
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.mechanism import Mechanism
@@ -211,7 +211,7 @@ def _run(experiment: Experiment, store: Store, run: str, deadline: Deadline) -> 
     bar = ProgressBar("audit", total=experiment.plan.size, at_once=True)
     try:
         for key in experiment.plan.trials():
-            if key in done or _is_hopeless(key, done):
+            if key in done:
                 bar.advance()
                 continue
             if deadline.left <= longest.get(key.attack, 0.0):
@@ -230,14 +230,6 @@ def _run(experiment: Experiment, store: Store, run: str, deadline: Deadline) -> 
     finally:
         bar.close()
     return tuple(done[key] for key in experiment.plan.trials() if key in done), time.monotonic() - deadline.begun
-
-
-def _is_hopeless(key: TrialKey, done: Mapping[TrialKey, Trial]) -> bool:
-    """Whether the attack did not apply to the first two updates: it will not to others."""
-    first = [done.get(replace(key, draw=draw)) for draw in (0, 1)]
-    return key.draw > 1 and all(
-        trial is not None and trial.account.status.ending is Ending.NOT_APPLICABLE for trial in first
-    )
 
 
 def _info(
