@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from reconrisk.attacks.glm_equations import TargetEquations
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import refuse
 from reconrisk.releases.glm_objective import GlmObjective, factorise, minimiser
 
 _MOST_COEFFICIENTS = 4000  # their Hessian has 128 MB
-_STEPS = 50
-_HALVINGS = 30
-_CONVERGED = 1e-9
+_STEPS = 20
+_HALVINGS = 6
+_CONVERGED = 1e-5  # of the noise, in the coefficients
+_SETTLED = 1e-4  # of the distance that is left
+_SLOW = 0.99  # of the distance before a step: more steps would not change which record is likeliest
+_FARTHEST = 1e6  # times the known records: beyond it rounding decides
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +60,17 @@ def most_likely(
         columns = torch.cat([by_record[:, free], by_label], dim=1) if free_label else by_record[:, free]
         gap = (equations.theta - point).reshape(-1)
         step = torch.linalg.lstsq(columns, gap[:, None]).solution[:, 0]
-        if float((columns @ step).norm()) <= _CONVERGED * (float(gap.norm()) + noise_std):
+        if float((columns @ step).norm()) <= max(_CONVERGED * noise_std, _SETTLED * float(gap.norm())):
             converged = True
             break
         moved = _moved(equations, record, label, point, step, free)
         if moved is None:
             break
+        slow = float((equations.theta - moved[2]).norm()) > _SLOW * float(gap.norm())
         record, label, point = moved
+        if slow:
+            converged = True
+            break
     by_record, by_label = _derivatives(equations, record, label, point)
     features = by_record[:, free]
     own = noise_std**2 * torch.linalg.pinv(features.T @ features, hermitian=True)
@@ -81,14 +88,19 @@ def _moved(
     """The first halving of a step whose model is nearer to the released one; None if no part of it is."""
     before = float((equations.theta - point).norm())
     count = int(free.sum())
+    reach = _FARTHEST * float(equations.scales.norm())
     for halvings in range(_HALVINGS):
         part = step / 2**halvings
         candidate = record.clone()
         candidate[free] += part[:count]
         candidate_label = label + part[count:] if len(part) > count else label
-        solved = _solved(equations, candidate, candidate_label, point)
-        distance = float((equations.theta - solved).norm())
-        if math.isfinite(distance) and distance < before:
+        if not float(candidate.norm()) <= reach:
+            continue
+        try:
+            solved = _solved(equations, candidate, candidate_label, point)
+        except InvalidInput:  # a candidate so far off that its model has no minimum in floats
+            continue
+        if float((equations.theta - solved).norm()) < before:
             return candidate, candidate_label, solved
     return None
 

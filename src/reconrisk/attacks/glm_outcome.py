@@ -14,8 +14,7 @@ from torch import Tensor
 from reconrisk.attacks.glm_accuracy import Accuracy, accuracy
 from reconrisk.attacks.glm_arguments import Given
 from reconrisk.attacks.glm_equations import TargetEquations, target_row
-from reconrisk.attacks.glm_likelihood import MostLikely, most_likely
-from reconrisk.core.errors import InvalidInput
+from reconrisk.attacks.glm_likelihood import most_likely
 from reconrisk.core.validation import refuse
 from reconrisk.releases.estimators import LinearModel
 
@@ -23,6 +22,7 @@ _CLASSIFIERS = ("logistic", "multinomial")
 _NO_TRACE = Accuracy(math.inf, math.inf, math.inf, math.inf)
 _AS_GOOD = 10.0  # times the smallest misfit, up to which a root explains the model as well
 _ROUNDING = 1e-9
+_IMPLAUSIBLE = 3.0  # times the root of the number of coefficients, in units of the noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +176,7 @@ def under_noise(
     first = found[0]
     classifier = first.equations.model.family in _CLASSIFIERS
     if label is None and classifier and first.equations.has_intercept:
-        rows = possible_targets(first.equations.model)
+        rows = _likely_targets(first.equations, known)
         names = [label_of(first.equations.model, row) for row in rows]
         systems = [given.equations(name) for name in names] if given.depends_on_label else [first.equations] * len(rows)
         starts = [(system, first.record, row) for system, row in zip(systems, rows, strict=True)]
@@ -184,27 +184,25 @@ def under_noise(
         starts = [(one.equations, one.record, one.target) for one in found]
     free_label = label is None and not classifier
     refined = [_refined(*start, known.isnan(), free_label, noise_std) for start in starts]
+    if min(one.misfit for one in refined) > _IMPLAUSIBLE * math.sqrt(first.equations.theta.numel()):
+        mean = torch.where(known.isnan(), given.inputs.mean(0), known)
+        refined += [_refined(system, mean, row, known.isnan(), free_label, noise_std) for system, _, row in starts]
     several = len(refined) > 1 and not first.equations.has_intercept
     return refined if several else sorted(refined, key=lambda one: one.misfit)[:1]
+
+
+def _likely_targets(equations: TargetEquations, known: Tensor) -> list[Tensor]:
+    """Both labels of two, or the two of several classes whose pull is the most like that of a label."""
+    rows, pulls = possible_targets(equations.model), equations.pulls(known)
+    if pulls is None or len(pulls) == 1:
+        return rows
+    return [rows[index] for index in pulls.argsort(descending=True)[:2].tolist()]
 
 
 def _refined(
     equations: TargetEquations, record: Tensor, target: Tensor, free: Tensor, free_label: bool, noise_std: float
 ) -> Outcome:
-    mean = equations.objective.design[:, : equations.features].mean(0)
-    best: MostLikely | None = None
-    for start in (record, torch.where(free, mean, record)):
-        try:
-            fit = most_likely(equations, start, target, free=free, free_label=free_label, noise_std=noise_std)
-        except InvalidInput:
-            if best is None and start is not record:
-                raise
-            continue
-        best = fit if best is None or fit.misfit < best.misfit else best
-        if best.converged:
-            break
-    if best is None:
-        raise refuse("model", "released", "to be near a minimum", "Check penalty, weights and noise_std.")
+    best = most_likely(equations, record, target, free=free, free_label=free_label, noise_std=noise_std)
     reached = _spread(best.covariance)
     pulls = equations.target_weight * (best.target - equations.means(best.record))
     outcome = _outcome(equations, best.record, best.target, reached, float(pulls.norm()), best.misfit)

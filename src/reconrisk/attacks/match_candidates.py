@@ -1,0 +1,222 @@
+"""Which of given candidates was trained on, under DP-SGD: the likelihood of what was released, for each of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.attacks.candidate_gradients import clipped_gradients, flat, iterates_of
+from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.threat import Knows, Sees, ThreatModel
+from reconrisk.core.validation import (
+    check_all_finite,
+    check_nonnegative,
+    check_not_empty,
+    check_positive,
+    check_probability,
+    refuse,
+)
+from reconrisk.releases.state import LossFunction
+
+NEEDS = ThreatModel(
+    sees=Sees.EVERY_UPDATE,
+    knows=frozenset({Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.PRIOR, Knows.DEFENSE}),
+)
+"""The weakest adversary who can run it; of a single step the final model is enough."""
+
+_ROWS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Identification:
+    """The candidate that most posterior mass lies around, and the posterior probability of each.
+
+    ``mass`` is the posterior probability within the radius of ``index``: the success that the attack expects of itself.
+    ``log_ratios`` compare each candidate with a run without the target.
+    """
+
+    index: int
+    estimate: Tensor
+    posterior: Tensor
+    mass: float
+    log_ratios: Tensor
+    account: Account
+
+    @property
+    def status(self) -> Status:
+        """How the attack ended."""
+        return self.account.status
+
+    @property
+    def reconstruction(self) -> Reconstruction:
+        """The chosen candidate as estimates that metrics and reports take."""
+        return Reconstruction(self.estimate[None], self.account)
+
+    def __repr__(self) -> str:
+        """The choice and its probability, no values."""
+        return f"Identification(candidate {self.index} of {len(self.posterior)}, mass {self.mass:.3g}, {self.status})"
+
+
+def log_likelihood_ratios(
+    residuals: Tensor, contributions: Tensor, *, noise_std: float, sampling_probability: float = 1.0
+) -> Tensor:
+    r"""How much likelier each candidate makes noisy sums than no candidate at all, as logarithms.
+
+    .. math:: \sum_t \log\Bigl(1 - q + q \exp\frac{\langle r_t, g_{tc}\rangle - |g_{tc}|^2/2}{\sigma^2}\Bigr)
+
+    Notation: ``residuals`` r, (steps, values), are noisy sums less what known records contributed; ``contributions``
+    g, (steps, candidates, values), what each candidate would have contributed; ``noise_std`` sigma,
+    ``sampling_probability`` q: by a coin of its own a record enters a step.
+    Reference: the likelihoods behind balle2022, Section VII-A, and hayes2023.
+
+    >>> seen, two = torch.tensor([[1.0, 0.0]]), torch.eye(2)[None]
+    >>> log_likelihood_ratios(seen, two, noise_std=1.0)
+    tensor([ 0.5000, -0.5000], dtype=torch.float64)
+    """
+    noise = check_positive("noise_std", noise_std, "Without noise the nearest candidate is certain: best_candidate().")
+    rate = check_positive("sampling_probability", check_probability("sampling_probability", sampling_probability))
+    if contributions.ndim != 3 or residuals.shape != (contributions.shape[0], contributions.shape[2]):
+        raise refuse(
+            "residuals.shape",
+            tuple(residuals.shape),
+            f"to be (steps, values) for contributions (steps, candidates, values)={tuple(contributions.shape)}",
+        )
+    gradients = contributions.double()
+    products = torch.einsum("tp,tcp->tc", residuals.double(), gradients)
+    exponents = (products - gradients.square().sum(2) / 2) / noise**2
+    if rate < 1:
+        exponents = torch.logaddexp(exponents + math.log(rate), torch.full_like(exponents, math.log1p(-rate)))
+    return exponents.sum(0)
+
+
+def most_likely_candidate(
+    log_ratios: Tensor, candidates: Tensor, *, prior: Tensor | None = None, mse: float = 0.0
+) -> tuple[int, Tensor, Tensor]:
+    r"""The candidate within whose radius most posterior mass lies, the posterior, and the mass around each.
+
+    .. math:: \hat z = \arg\max_{z_0} \sum_{z: \mathrm{mse}(z, z_0) \le \eta} P(z \mid \text{release})
+
+    Assumes: the target was drawn from ``prior`` (one weight per candidate, equal by default).
+    Guarantee: no attack that names a candidate is within ``mse`` of the target more often.
+    Edge cases: ``mse = 0`` is the maximum a posteriori rule; candidates that are equal count as one.
+    Reference: Section VII-A, balle2022.
+
+    >>> index, posterior, _ = most_likely_candidate(torch.tensor([0.0, 1.0]), torch.eye(2))
+    >>> index, posterior.round(decimals=3).tolist()
+    (1, [0.269, 0.731])
+    """
+    check_not_empty("candidates", candidates)
+    weights = torch.ones(len(candidates), dtype=torch.float64) if prior is None else prior.double()
+    if weights.shape != (len(candidates),) or not bool((weights >= 0).all()) or not bool(weights.any()):
+        raise refuse("prior", "given", f"to be {len(candidates)} numbers >= 0, not all 0, one for each candidate")
+    check_all_finite("candidates", candidates)
+    posterior = (log_ratios.double() + (weights / weights.sum()).log()).softmax(0)
+    rows = candidates.flatten(1).double()
+    radius = math.sqrt(rows.shape[1] * check_nonnegative("mse", mse)) * (1 + 1e-12)
+    masses = torch.cat([(_distances(part, rows) <= radius).double() @ posterior for part in rows.split(_ROWS)])
+    return int(masses.argmax()), posterior, masses
+
+
+def match_candidates(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    trajectory: Sequence[Mapping[str, Tensor]],
+    candidates: Tensor,
+    candidate_labels: Tensor,
+    *,
+    known_inputs: Tensor,
+    known_labels: Tensor,
+    learning_rate: float,
+    clip_norm: float,
+    noise_multiplier: float,
+    batch_size: float | None = None,
+    sampling_probability: float = 1.0,
+    participation: Tensor | None = None,
+    prior: Tensor | None = None,
+    mse: float = 0.0,
+) -> Identification:
+    r"""Name the candidate that a DP-SGD run was trained on, from its iterates and all other records.
+
+    .. math:: \theta_{t+1} = \theta_t - \frac{\text{rate}}{B} \Bigl(\sum_{i \in S_t} \mathrm{clip}(g_i) +
+              N(0, \sigma^2 C^2)\Bigr)
+
+    ``trajectory`` holds the parameters before the first step, after it, and so on: the two of a single step are
+    initialisation and final model. The likelihood of every step is that of :func:`log_likelihood_ratios`.
+
+    Assumes: plain gradient descent on the loss of each record, clipped to ``clip_norm`` C, with noise of
+    ``noise_multiplier`` sigma; B is ``batch_size``, by default the number of records. With ``sampling_probability``
+    below 1, ``participation`` (steps, known records) says who else entered each step.
+    Guarantee: the maximum a posteriori rule (within the radius ``mse``): no adversary who sees the same and names a
+    candidate is right more often, and none can exceed ``success_upper_bound`` of the run.
+    Edge cases: steps that are not seen cannot be matched; a final model of several steps is refused, since its
+    likelihood is an integral over all ways there.
+    Reference: Section VII-A, balle2022.
+
+    >>> layer = nn.Linear(2, 1, bias=False)
+    >>> start = {"weight": torch.zeros(1, 2)}
+    >>> loss = lambda output, label: (output - label).square().sum() / 2
+    >>> after = {"weight": torch.tensor([[0.9, 0.1]])}
+    >>> found = match_candidates(
+    ...     layer, loss, [start, after], torch.eye(2), torch.ones(2, 1), known_inputs=torch.zeros(1, 2),
+    ...     known_labels=torch.zeros(1, 1), learning_rate=2.0, clip_norm=1.0, noise_multiplier=0.5,
+    ... )
+    >>> found.index
+    0
+    """
+    begun = time.monotonic()
+    steps = iterates_of(model, trajectory)
+    _check_candidates(candidates, candidate_labels, known_inputs)
+    who = _participation(participation, len(steps) - 1, len(known_inputs), sampling_probability)
+    size = len(known_inputs) + 1 if batch_size is None else check_positive("batch_size", batch_size)
+    scale = size / check_positive("learning_rate", learning_rate)
+    std = check_positive("noise_multiplier", noise_multiplier) * check_positive("clip_norm", clip_norm)
+    ratios = torch.zeros(len(candidates), dtype=torch.float64)
+    for step, (before, after) in enumerate(itertools.pairwise(steps)):
+        noisy_sum = scale * (flat(before) - flat(after))
+        known = clipped_gradients(model, loss_fn, before, known_inputs[who[step]], known_labels[who[step]], clip_norm)
+        own = clipped_gradients(model, loss_fn, before, candidates, candidate_labels, clip_norm)
+        residual = noisy_sum - known.sum(0)
+        ratios += log_likelihood_ratios(
+            residual[None], own[None], noise_std=std, sampling_probability=sampling_probability
+        )
+    index, posterior, masses = most_likely_candidate(ratios, candidates, prior=prior, mse=mse)
+    mass = float(masses[index].clamp(max=1.0))
+    account = Account(
+        attack=f"match_candidates({len(candidates)} candidates, {len(steps) - 1} steps, mse={mse:g})",
+        status=Status(Ending.CONVERGED, f"posterior mass {mass:.3g} around one of {len(candidates)} candidates"),
+        objective=(-float(ratios[index]),),
+        cost=Cost(time.monotonic() - begun, (len(steps) - 1) * (len(candidates) + len(known_inputs))),
+    )
+    return Identification(index, candidates[index].detach().clone(), posterior, mass, ratios, account)
+
+
+def _distances(part: Tensor, rows: Tensor) -> Tensor:
+    return torch.cdist(part, rows, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _check_candidates(candidates: Tensor, labels: Tensor, known_inputs: Tensor) -> None:
+    check_not_empty("candidates", candidates)
+    if len(labels) != len(candidates):
+        raise refuse("candidate_labels", f"of {len(labels)} records", f"to be of {len(candidates)}, as candidates")
+    if candidates.shape[1:] != known_inputs.shape[1:]:
+        raise refuse(
+            "candidates.shape", tuple(candidates.shape), f"to end in {tuple(known_inputs.shape[1:])}, as known"
+        )
+
+
+def _participation(given: Tensor | None, steps: int, known: int, rate: float) -> Tensor:
+    """Which known records entered each step."""
+    if given is None:
+        if rate < 1:
+            remedy = "Pass which known records entered each step; who does not know has another likelihood."
+            raise refuse("participation", None, "to be given under sampling", remedy)
+        return torch.ones(steps, known, dtype=torch.bool)
+    if given.shape != (steps, known):
+        raise refuse("participation.shape", tuple(given.shape), f"to be (steps, known records)={(steps, known)}")
+    return given.bool()
