@@ -89,7 +89,7 @@ def test_every_public_defense_has_its_row():
 
 
 def test_names_shapes_and_types_stay(row):
-    for dtype in (torch.float32, torch.float64):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         update = {name: value.to(dtype) for name, value in released().items()}
         sent = sent_by(row[0], update)
         assert list(sent) == list(update)
@@ -123,6 +123,40 @@ def test_what_is_not_finite_is_refused(row, wrong):
     update["bias"][2] = wrong
     with pytest.raises(InvalidInput, match=r"released\['bias'\].* to be finite"):
         sent_by(row[0], update)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([1.0], "released='list' to be a mapping"),
+        ({"weight": [1.0]}, "to be a tensor"),
+        ({"weight": torch.arange(3)}, "to hold real numbers"),
+        ({"weight": torch.zeros(0)}, "at least one element"),
+        ({"weight": torch.eye(2).to_sparse()}, "to be dense"),
+    ],
+)
+def test_what_is_no_update_is_refused(row, wrong, message):
+    with pytest.raises(InvalidInput, match=message):
+        sent_by(row[0], wrong)
+
+
+@pytest.mark.parametrize("size", [1e-4, 300.0])
+def test_the_mean_of_half_precision_is_as_short_as_the_mechanism_says(row, size):
+    """Squares of half precision vanish or overflow."""
+    if not row[1]:
+        pytest.skip("names no mechanism")
+    update = {name: torch.full(shape, size, dtype=torch.float16) for name, shape in SHAPES.items()}
+    mean, std = row[0].replay(update), row[0].noise_std(update)
+    length = torch.cat([(mean[name].double() / std[name].double()).flatten() for name in mean]).norm()
+    assert float(length) <= 1.001 / row[0].mechanism.noise_multiplier  # half precision rounds by one in two thousand
+    assert size < 1 or float(length) >= 0.999 / row[0].mechanism.noise_multiplier
+
+
+def test_an_update_of_which_nothing_is_kept_passes(row):
+    """All pruned: whatever is left of an update may itself be zero everywhere but in one value."""
+    update = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+    update["bias"][0] = 1.0
+    assert all(bool(value.isfinite().all()) for value in sent_by(row[0], update).values())
 
 
 def test_no_update_and_no_generator_are_refused(row):

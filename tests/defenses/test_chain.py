@@ -5,8 +5,21 @@ from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.defenses import chain, clip, gaussian_noise, laplace_noise, optimal_noise, prune, random_pruning
+from reconrisk.defenses import (
+    chain,
+    clip,
+    clip_and_noise,
+    gaussian_noise,
+    laplace_noise,
+    local_optimal_noise,
+    local_optimal_pruning,
+    optimal_noise,
+    prune,
+    random_pruning,
+)
+from reconrisk.defenses.chain import Chain
 from reconrisk.releases.reference_moments import ReferenceMoments
+from reconrisk.releases.release import ForwardRelease
 
 
 def update(seed, scale=1.0):
@@ -79,3 +92,26 @@ def test_the_norm_that_is_clipped_to_is_known_where_it_is_the_euclidean_one():
     assert (clip(0.5) >> gaussian_noise(1.0)).clip_norm == 0.5
     assert (prune(0.5) >> gaussian_noise(1.0)).clip_norm is None
     assert (clip(0.5) >> optimal_noise(moments(), like=0.3)).clip_norm is None
+
+
+def test_what_private_records_choose_leaves_no_mechanism_wherever_it_stands():
+    for local in (local_optimal_pruning(share=0.5), local_optimal_noise(like=0.1)):
+        assert (clip(1.0) >> gaussian_noise(1.0) >> local).mechanism is None
+    release = ForwardRelease(lambda inputs, labels: {"w": inputs[0] ** 2}, torch.ones(1, 4), torch.zeros(1))
+    chosen = (clip(1.0) >> gaussian_noise(1.0) >> local_optimal_pruning(share=0.5)).for_release(release)
+    assert chosen.mechanism is None
+
+
+def test_a_clip_in_another_norm_than_that_of_the_noise_is_no_mechanism():
+    noise = optimal_noise(moments(), like=0.3)
+    assert Chain((clip(1.0), noise)).mechanism is None
+    matched = (clip(1.0) >> noise).parts[0]
+    assert Chain((matched, gaussian_noise(1.0))).mechanism is None
+    assert (matched >> gaussian_noise(1.0)).parts[0].scales is None  # written one after the other, the clip follows
+
+
+def test_clipping_after_noise_and_what_is_no_defense_are_refused():
+    with pytest.raises(InvalidInput, match="to come before the noise"):
+        gaussian_noise(5.0) >> clip_and_noise(noise_multiplier=0.01, clip_norm=1.0)
+    with pytest.raises(InvalidInput, match="chain=3 to hold defenses"):
+        clip(1.0) >> 3

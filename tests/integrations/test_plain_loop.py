@@ -80,8 +80,8 @@ def test_what_cannot_be_defended_is_refused():
     other, _ = setting()
     with pytest.raises(InvalidInput, match="to be of the model"):
         rr.defend(optimizer, other, rr.defenses.clip(1.0), rng=torch.Generator())
-    with pytest.raises(InvalidInput, match="rng=None to be a torch"):
-        rr.defend(optimizer, model, rr.defenses.clip(1.0), rng=None)
+    with pytest.raises(InvalidInput, match="rng=7 to be a torch"):
+        rr.defend(optimizer, model, rr.defenses.clip(1.0), rng=7)
     with pytest.raises(InvalidInput, match="to be a torch optimizer"):
         rr.defend(model, model, rr.defenses.clip(1.0), rng=torch.Generator())
     with rr.defend(optimizer, model, rr.defenses.clip(1.0), rng=torch.Generator()):
@@ -90,7 +90,7 @@ def test_what_cannot_be_defended_is_refused():
         nn.functional.cross_entropy(model(INPUTS), LABELS).backward()
         model[0].weight.grad[0, 0] = float("nan")
         before = weights(model)
-        with pytest.raises(InvalidInput, match=r"gradient of 0\.weight to be finite"):
+        with pytest.raises(InvalidInput, match=r"released\['0\.weight'\] to be finite"):
             optimizer.step()
         assert torch.equal(weights(model), before)
 
@@ -111,3 +111,41 @@ def test_a_refreshed_defense_follows_the_model_and_a_local_one_is_refused():
     assert (defense.sends, defense.refreshes) == (4, 2)
     with pytest.raises(InvalidInput, match="to need no records"):
         rr.defend(optimizer, model, rr.defenses.local_optimal_noise(like=0.1), rng=torch.Generator())
+
+
+def test_a_closure_is_refused_since_it_would_not_be_defended():
+    model, optimizer = setting()
+    with (
+        rr.defend(optimizer, model, rr.defenses.clip(0.5), rng=torch.Generator()),
+        pytest.raises(InvalidInput, match="closure='a function' to be None"),
+    ):
+        optimizer.step(lambda: nn.functional.cross_entropy(model(INPUTS), LABELS))
+
+
+def test_parameters_that_are_added_later_or_unused_are_defended_too():
+    model, optimizer = setting()
+    optimizer.param_groups[0]["params"] = list(model[0].parameters())
+    defense = rr.defenses.gaussian_noise(0.1)
+    with rr.defend(optimizer, model, defense, rng=torch.Generator().manual_seed(0)) as defended:
+        step(model, optimizer)
+        assert set(defended.sent) == {"0.weight", "0.bias"}
+        optimizer.add_param_group({"params": list(model[2].parameters())})
+        optimizer.zero_grad()
+        model[0](INPUTS).sum().backward()  # the last layer is not used
+        optimizer.step()
+    assert set(defended.sent) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert bool(defended.sent["2.weight"].any())
+
+
+def test_refreshed_and_local_parts_of_a_chain_are_seen():
+    model, optimizer = setting()
+    inner = rr.defenses.refreshed(
+        lambda moments: rr.defenses.optimal_noise(moments, like=0.1), nn.functional.cross_entropy, INPUTS, LABELS
+    )
+    with rr.defend(optimizer, model, rr.defenses.clip(1.0) >> inner, rng=torch.Generator()):
+        step(model, optimizer)
+    assert inner.sends == 1
+    with pytest.raises(InvalidInput, match="to need no records"):
+        rr.defend(optimizer, model, rr.defenses.clip(1.0) >> rr.defenses.local_optimal_noise(like=0.1))
+    with pytest.raises(InvalidInput, match="defense=3 to be a defense"):
+        rr.defend(optimizer, model, 3)

@@ -22,7 +22,7 @@ from reconrisk.core.validation import check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.defenses.by_name import defense_by_name, defense_of_one_step
-from reconrisk.defenses.unchosen import FromMoments
+from reconrisk.defenses.unchosen import chosen_by_public, waits_for_public
 from reconrisk.releases.release import Release
 
 Records: TypeAlias = Dataset | str | Path | tuple[Any, Any]
@@ -116,7 +116,7 @@ def settled_by_public(
     defenses: Mapping[str, Defense | None], population: Population, public: Dataset | None
 ) -> dict[str, Defense | None]:
     """The defenses, those that public records choose with such records: never with one that may be attacked."""
-    waiting = [label for label, defense in defenses.items() if isinstance(defense, FromMoments)]
+    waiting = [label for label, defense in defenses.items() if waits_for_public(defense)]
     if not waiting:
         return dict(defenses)
     if public is None:
@@ -127,9 +127,7 @@ def settled_by_public(
     every = slice(None, None, -(-len(public) // _MOST_PUBLIC))
     inputs, labels = public.inputs[every], public.labels[every]
     return {
-        label: defense.with_public(inputs, labels)
-        if isinstance(defense, FromMoments) and defense.public is None
-        else defense
+        label: None if defense is None else chosen_by_public(defense, inputs, labels)
         for label, defense in defenses.items()
     }
 

@@ -11,7 +11,7 @@ from reconrisk.core.validation import check_settings, did_you_mean, refuse
 from reconrisk.defenses.clipping import clip
 from reconrisk.defenses.local import local_optimal_noise, local_optimal_pruning
 from reconrisk.defenses.masks import optimal_pruning
-from reconrisk.defenses.noise import clip_and_noise, gaussian_noise, laplace_noise
+from reconrisk.defenses.noise import clip_and_noise, dp_sgd_noise, gaussian_noise, laplace_noise
 from reconrisk.defenses.optimal_noise import equal_noise, optimal_noise
 from reconrisk.defenses.pruned_noise import optimal_pruning_and_noise
 from reconrisk.defenses.pruning import prune
@@ -25,6 +25,7 @@ DEFENSES: Mapping[str, Callable[..., Defense]] = {
         laplace_noise,
         clip,
         clip_and_noise,
+        dp_sgd_noise,
         prune,
         quantise,
         sign,
@@ -55,8 +56,8 @@ def defense_by_name(name: str, **settings: object) -> Defense:
     >>> defense_by_name("quantize", levels=3)
     Traceback (most recent call last):
     reconrisk.core.errors.InvalidInput: Expected defense='quantize' to be one of gaussian_noise, laplace_noise, clip, \
-clip_and_noise, prune, quantise, sign, local_optimal_noise, local_optimal_pruning, optimal_noise, optimal_pruning, \
-optimal_pruning_and_noise, equal_noise. Did you mean quantise?
+clip_and_noise, dp_sgd_noise, prune, quantise, sign, local_optimal_noise, local_optimal_pruning, optimal_noise, \
+optimal_pruning, optimal_pruning_and_noise, equal_noise. Did you mean quantise?
     """
     known = {**DEFENSES, **FROM_MOMENTS}
     if name not in known:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,12 @@ class Chain(SendingDefense):
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """That of noise on what a clip before it bounds; what comes after it is post-processing."""
+        """That of noise on what a clip before it bounds; what comes after it is post-processing.
+
+        None where private records choose a part: wherever it stands, its choice is not hidden by the noise.
+        """
+        if any(getattr(part, "is_local", False) for part in self.parts):
+            return None
         for place, part in enumerate(self.parts):
             clip = _clip_before(self.parts, place)
             found = part.mechanism_after(clip[1]) if isinstance(part, GaussianNoise) and clip else part.mechanism
@@ -47,7 +52,11 @@ class Chain(SendingDefense):
 
     def for_release(self, release: Release) -> Chain:
         """The chain whose parts are those that the records of ``release`` choose."""
-        return chain(*(chosen_for(part, release) for part in self.parts))
+        return self.changed(lambda part: chosen_for(part, release))
+
+    def changed(self, change: Callable[[Defense], Defense]) -> Chain:
+        """The chain of what ``change`` makes of every part."""
+        return chain(*(change(part) for part in self.parts))
 
     def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """What the last defense sends of what the one before it does."""
@@ -98,10 +107,12 @@ def chain(*defenses: Defense) -> Chain:
     """
     parts: list[Defense] = []
     for defense in defenses:
+        if not hasattr(defense, "replay"):
+            raise refuse("chain", defense, "to hold defenses", "Write clip(1.0) >> gaussian_noise(0.5), for instance.")
         parts += defense.parts if isinstance(defense, Chain) else (defense,)
     noisy = False
     for place, part in enumerate(parts):
-        if noisy and isinstance(part, Clip):
+        if noisy and (isinstance(part, Clip) or getattr(part, "clip_norm", None) is not None):
             raise refuse("chain", str(part), "to come before the noise", "Write clip(...) >> noise.")
         if isinstance(part, GaussianNoise) and (before := _clip_before(parts, place)) is not None:
             parts[before[0]] = part.matching(before[1])

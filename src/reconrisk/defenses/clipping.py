@@ -38,10 +38,7 @@ class Clip(SendingDefense):
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The same: there is no chance in it."""
-        measured = released if self.scales is None else self.scales.in_units(released)
-        # no square root near zero, which could not be differentiated
-        factor = self.clip_norm / total_square(measured).clamp_min(self.clip_norm**2).sqrt()
-        return {name: tensor * factor.to(tensor) for name, tensor in released.items()}
+        return clipped(released, self.clip_norm, released if self.scales is None else self.scales.in_units(released))
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> None:
         """There is no noise."""
@@ -69,3 +66,13 @@ def clip(norm: float) -> Clip:
     {'w': tensor([0.6000, 0.8000])}
     """
     return Clip(norm)
+
+
+def clipped(released: Mapping[str, Tensor], norm: float, measured: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The release, scaled down so that what is ``measured`` of it has at most this norm; differentiable.
+
+    Computed in double precision: the length is exact but for the rounding of the release to its own.
+    """
+    # no square root near zero, which could not be differentiated
+    factor = norm / total_square(measured).clamp_min(norm**2).sqrt()
+    return {name: (tensor.double() * factor).to(tensor) for name, tensor in released.items()}

@@ -28,6 +28,7 @@ class LocalDefense(UnchosenDefense):
     clipping: the noise depends on what it is to hide.
     """
 
+    is_local = True
     remedy = (
         "Use it through rr.observe, call for_release(release), or take the global form, which public records choose."
     )
@@ -64,7 +65,7 @@ class LocalOptimalPruning(LocalDefense):
 
     def for_release(self, release: Release) -> MaskedRelease:
         """The mask that these records choose."""
-        return mask_of(_moments(release, self.probes), str(self), share=self.share, utility=self.utility)
+        return mask_of(_moments(release, self.probes), str(self), share=self.share, utility=self.utility, is_local=True)
 
     def __str__(self) -> str:
         """The call that configures it."""

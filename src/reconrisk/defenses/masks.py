@@ -21,13 +21,14 @@ class MaskedRelease(SendingDefense):
     """A release of which only the values where ``mask`` is true are sent; ``borderline`` ones by a coin.
 
     A borderline value is sent with probability ``borderline_kept``, so that a budget is met on average where no mask
-    meets it exactly.
+    meets it exactly. ``is_local`` says that the private record itself chose the mask: then it leaks about it.
     """
 
     mask: Mapping[str, Tensor]
     name: str
     borderline: tuple[str, int] | None = None
     borderline_kept: float = 0.0
+    is_local: bool = False
     only_drops: ClassVar[bool] = True
 
     @property
@@ -103,7 +104,9 @@ def optimal_pruning(
     return mask_of(moments, f"optimal_pruning({written_share(share, utility)})", share=share, utility=utility)
 
 
-def mask_of(moments: ReferenceMoments, name: str, *, share: float | None, utility: float | None) -> MaskedRelease:
+def mask_of(
+    moments: ReferenceMoments, name: str, *, share: float | None, utility: float | None, is_local: bool = False
+) -> MaskedRelease:
     """The mask that drops what tells most for its utility."""
     names = list(moments.square)
     square = torch.cat([moments.square[name].double().flatten() for name in names])
@@ -115,7 +118,7 @@ def mask_of(moments: ReferenceMoments, name: str, *, share: float | None, utilit
     elif utility is not None:
         border, kept = _drop_to(mask, order, square, utility)
     shaped, place = _shaped(mask, moments.square, border)
-    return MaskedRelease(shaped, name, place, kept)
+    return MaskedRelease(shaped, name, place, kept, is_local)
 
 
 def written_share(share: float | None, utility: float | None) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.validation import check_positive
-from reconrisk.defenses.clipping import Clip
+from reconrisk.defenses.clipping import Clip, clipped
 from reconrisk.defenses.gaussian import GaussianNoise
 from reconrisk.defenses.sending import SendingDefense
 from reconrisk.releases.noise import standard_normal
@@ -33,14 +33,16 @@ class NoisyRelease(GaussianNoise):
         """The Gaussian mechanism where the sensitivity is held by clipping; None for bare noise."""
         return None if self.clip_norm is None else Gaussian(self.std / self.clip_norm, self.clip_norm)
 
-    def mechanism_after(self, clip: Clip) -> Gaussian:
-        """The Gaussian mechanism; what is clipped here too may be shorter still."""
-        norm = clip.clip_norm if self.clip_norm is None else min(clip.clip_norm, self.clip_norm)
-        return Gaussian(self.std / norm, norm)
+    def mechanism_after(self, clip: Clip) -> Gaussian | None:
+        """The Gaussian mechanism of a clip in the Euclidean norm; its own if it clips itself."""
+        if self.clip_norm is not None:
+            return self.mechanism
+        # a clip in another norm than the Euclidean one bounds nothing here
+        return None if clip.scales is not None else Gaussian(self.std / clip.clip_norm, clip.clip_norm)
 
     def matching(self, clip: Clip) -> Clip:
-        """The same: equal noise goes with the Euclidean norm."""
-        return clip
+        """The clip in the Euclidean norm, which equal noise goes with."""
+        return clip if clip.scales is None else replace(clip, scales=None)
 
     def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """The clipped release plus noise."""
@@ -52,11 +54,7 @@ class NoisyRelease(GaussianNoise):
         """The clipping alone."""
         if self.clip_norm is None:
             return dict(released)
-        square = torch.stack([tensor.square().sum() for tensor in released.values()]).sum()
-        factor = (
-            self.clip_norm / square.clamp_min(self.clip_norm**2).sqrt()
-        )  # no square root near zero to differentiate
-        return {name: tensor * factor for name, tensor in released.items()}
+        return clipped(released, self.clip_norm, released)
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The same standard deviation everywhere."""

@@ -33,9 +33,9 @@ class ParameterNoise(GaussianNoise):
     def mechanism_after(self, clip: Clip) -> Gaussian | None:
         """The Gaussian mechanism: in units of the noise a record adds at most the norm over their unit.
 
-        None for noise that the records chose, which the Gaussian mechanism does not cover.
+        None for a clip in another norm, and for noise that the records chose, which the mechanism does not cover.
         """
-        if self.is_local:
+        if self.is_local or clip.scales is not self.scales:
             return None
         return Gaussian(self.scales.unit / clip.clip_norm, clip.clip_norm)
 

@@ -11,6 +11,7 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.validation import check_whole, refuse
+from reconrisk.defenses.chain import Chain
 from reconrisk.defenses.sending import SendingDefense
 from reconrisk.releases.observe import model_of
 from reconrisk.releases.reference_moments import ReferenceMoments, reference_moments
@@ -93,6 +94,13 @@ class Refreshed(SendingDefense):
         """The present defense and how often it is chosen anew."""
         inner = "defense" if self._current is None else str(self._current)
         return f"refreshed({inner}, every={self.every}{', by_layer=True' if self.by_layer else ''})"
+
+
+def defense_at(defense: Defense, model: nn.Module) -> Defense:
+    """The defense itself, or what it or its parts are at the present model."""
+    if isinstance(defense, Chain):
+        return defense.changed(lambda part: defense_at(part, model))
+    return defense.for_model(model) if isinstance(defense, Refreshed) else defense
 
 
 def refreshed(

@@ -39,7 +39,7 @@ class NoiseScales:
     def in_units(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The release in units of its noise, times :attr:`unit`: unchanged where all are equal."""
         self.check_fits(released)
-        return {name: tensor * (self.unit / self.stds[name]).to(tensor) for name, tensor in released.items()}
+        return {name: tensor.double() * (self.unit / self.stds[name].double()) for name, tensor in released.items()}
 
     def check_fits(self, released: Mapping[str, Tensor]) -> None:
         """Refuse a release of other names or shapes."""
@@ -57,5 +57,8 @@ class NoiseScales:
 
 
 def total_square(tensors: Mapping[str, Tensor]) -> Tensor:
-    """The squared Euclidean norm of all values together, differentiable."""
-    return torch.stack([tensor.square().sum() for tensor in tensors.values()]).sum()
+    """The squared Euclidean norm of all values together, differentiable.
+
+    In double precision: squares of half precision overflow or vanish, and then nothing would be clipped.
+    """
+    return torch.stack([tensor.double().square().sum() for tensor in tensors.values()]).sum()

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 class SendingDefense(ABC):
     """A defense that checks what it is to send and can be written before another: ``clip(1.0) >> noise``.
 
-    ``only_drops`` says that it sends each value or zero, which makes no release longer in any norm of sizes.
+    ``only_drops`` says that it sends each value or zero, which makes no release longer in any norm of sizes, and
+    ``is_local`` that private records chose it.
     """
 
     only_drops: ClassVar[bool] = False
+    is_local: bool = False
 
     def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
         """What is sent instead of ``released``, which must be finite."""
-        check_not_empty("released", list(released))
-        for name, tensor in released.items():
-            check_all_finite(f"released[{name!r}]", tensor, "Check the loss and the learning rate.")
+        check_released(released)
         if not isinstance(rng, torch.Generator):
             raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
         return self._sent(released, rng)
@@ -60,3 +60,23 @@ class SendingDefense(ABC):
         from reconrisk.defenses.chain import chain  # it knows the defenses that extend this class
 
         return chain(self, other)
+
+
+def check_released(released: Mapping[str, Tensor]) -> None:
+    """Refuse what is no mapping from names to dense, finite tensors of real numbers."""
+    if not isinstance(released, Mapping):
+        remedy = "Pass {name: gradient}, as rr.GradientRelease(...).value() gives it."
+        raise refuse("released", type(released).__name__, "to be a mapping from names to tensors", remedy)
+    check_not_empty("released", list(released))
+    for name, tensor in released.items():
+        what = f"released[{name!r}]"
+        if not isinstance(tensor, Tensor):
+            raise refuse(what, type(tensor).__name__, "to be a tensor", "Convert with torch.as_tensor.")
+        if tensor.layout != torch.strided:
+            raise refuse(
+                what, str(tensor.layout), "to be dense", "Call to_dense() first, or train without sparse=True."
+            )
+        if not tensor.is_floating_point():
+            raise refuse(what, str(tensor.dtype), "to hold real numbers", "Leave counters out of what is defended.")
+        check_not_empty(what, tensor.flatten())
+        check_all_finite(what, tensor, "Check the loss and the learning rate.")

@@ -15,7 +15,7 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian, Mechanism
 from reconrisk.core.validation import check_positive, refuse
-from reconrisk.defenses.chain import chain
+from reconrisk.defenses.chain import Chain, chain
 from reconrisk.defenses.clipping import clip
 from reconrisk.defenses.sending import SendingDefense
 from reconrisk.releases.observe import loss_of, model_of
@@ -123,6 +123,21 @@ class FromMoments(UnchosenDefense):
         """The name with its settings."""
         written = (f"{key}={_word(value)}" for key, value in self.settings.items())
         return f"{self.build.__name__}({', '.join(written)})"
+
+
+def waits_for_public(defense: Defense | None) -> bool:
+    """Whether a defense, or a part of it, is to be chosen by public records that it does not have yet."""
+    parts = defense.parts if isinstance(defense, Chain) else (defense,)
+    return any(isinstance(part, FromMoments) and part.public is None for part in parts)
+
+
+def chosen_by_public(defense: Defense, inputs: Tensor, labels: Tensor) -> Defense:
+    """The defense, its parts that wait for public records with these."""
+    if isinstance(defense, Chain):
+        return defense.changed(lambda part: chosen_by_public(part, inputs, labels))
+    if isinstance(defense, FromMoments) and defense.public is None:
+        return defense.with_public(inputs, labels)
+    return defense
 
 
 def _word(value: object) -> str:

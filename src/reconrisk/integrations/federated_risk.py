@@ -28,15 +28,18 @@ class FederatedRisk:
 
     Assumes: each update was clipped to a norm and hidden by noise of :math:`\sigma_t` times it; the server knows which
     clients take part, so that nothing is gained by sampling them.
-    Guarantee: for everything that the client's records changed in its updates, those of one record included.
+    Guarantee: success and error are for everything that the client's records changed in its updates, those of one
+    record included. Epsilon is of the client's presence; two updates that differ by one record among others lie up to
+    twice the clip norm apart, so that the epsilon of a record is that of half the noise.
     Edge cases: after a round without a mechanism only what is trivially true is left: success at most 1, error at least
     0, epsilon infinite.
     Reference: Corollary 3.3, `Dong et al. (2022) <https://arxiv.org/abs/1905.02383>`_, for the composition; the bounds
     are :func:`success_upper_bound` and, for unbiased estimates, :func:`mse_lower_bound_from_rdp`.
 
     >>> risk = FederatedRisk(prior_success=0.1, delta=1e-5)
-    >>> {name: round(value, 4) for name, value in risk.of([1.0]).items()}
-    {'rounds': 1, 'heuristic': 0, 'success-this-round': 0.3891, 'success-so-far': 0.3891, 'epsilon-so-far': 4.3772}
+    >>> found = risk.of([1.0])
+    >>> {name: round(found[name], 4) for name in ("success-so-far", "epsilon-so-far", "record-epsilon-so-far")}
+    {'success-so-far': 0.3891, 'epsilon-so-far': 4.3772, 'record-epsilon-so-far': 9.9973}
     >>> risk.of([1.0, HEURISTIC])["success-so-far"]
     1.0
     """
@@ -62,6 +65,9 @@ class FederatedRisk:
             "success-this-round": self._success(_together(noise_multipliers[-1:])),
             "success-so-far": self._success(found),
             "epsilon-so-far": math.inf if found is None else epsilon_of_training(found, self.delta),
+            "record-epsilon-so-far": math.inf
+            if found is None
+            else epsilon_of_training(Gaussian(found.noise_multiplier / 2), self.delta),
         }
         if self.data_range is not None:
             numbers["mse-so-far"] = 0.0 if found is None else self._error(found, self.data_range)

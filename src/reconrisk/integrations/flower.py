@@ -16,8 +16,7 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.errors import MissingExtra
 from reconrisk.core.mechanism import Gaussian, Mechanism
 from reconrisk.core.validation import check_whole, refuse
-from reconrisk.defenses.local import LocalDefense
-from reconrisk.defenses.refreshed import Refreshed
+from reconrisk.defenses.refreshed import defense_at
 from reconrisk.defenses.scales import total_square
 from reconrisk.integrations.federated_risk import HEURISTIC, FederatedRisk
 from reconrisk.integrations.flower_arrays import changed_arrays, one_record, tensors_by_name, updates_of
@@ -66,11 +65,9 @@ class FlowerMod:
 
     def _present(self, received: Mapping[str, Tensor]) -> Defense:
         """The defense of this round: one that follows the model sees what the server sent."""
-        if not isinstance(self.defense, Refreshed):
-            return self.defense
         model = copy.deepcopy(self.model)
         model.load_state_dict({name: value for name, value in received.items() if name in model.state_dict()})
-        return self.defense.for_model(model.eval())
+        return defense_at(self.defense, model.eval())
 
     def _rng(self, context: Any, rounds: int) -> torch.Generator:
         """Fresh noise for each client and round, which must not repeat where processes are copied."""
@@ -99,7 +96,7 @@ def flower_mod(
     Use it as ``ClientApp(mods=[rr.flower_mod(clip(1.0) >> gaussian_noise(0.5), model, prior_success=1e-6)])``. The
     reply's metrics get, each with the prefix ``reconrisk-``: ``rounds``, ``success-this-round`` and ``success-so-far``
     (the most that any adversary who succeeds with ``prior_success`` without the updates can reach), ``epsilon-so-far``
-    at ``delta``, ``mse-so-far`` (the least error of unbiased estimates, with ``data_range``), ``heuristic`` (1 where
+    at ``delta``, of the client's presence, and ``record-epsilon-so-far``, of one record among its others; ``mse-so-far`` (the least error of unbiased estimates, with ``data_range``), ``heuristic`` (1 where
     the defense names no mechanism) and ``sent-norm``, of the defended update.
 
     Assumes: ``model`` has the client's names and shapes; its trainable parameters are what is defended. Metrics that
@@ -122,7 +119,7 @@ def flower_mod(
     True
     """
     _check_installed()
-    if any(isinstance(part, LocalDefense) for part in getattr(defense, "parts", (defense,))):
+    if any(getattr(part, "is_local", False) for part in getattr(defense, "parts", (defense,))):
         remedy = "Take the global form, which public records choose."
         raise refuse("defense", str(defense), "not to be chosen by the private records", remedy)
     if buffers not in _BUFFERS:
