@@ -11,6 +11,7 @@ clients.
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -189,18 +190,19 @@ def leaked(trial: Trial, defense: Defense, steps: int) -> dict[str, dict[str, Te
     return {UNAWARE: scored(unaware, inputs), AWARE: scored(aware, inputs)}
 
 
-def gain_at_equal_loss(curves: Curves, attacker: str, better: str, than: str) -> Tensor:
+def gain_at_equal_loss(curves: Curves, attacker: str, better: str, than: str, *, blind: float = math.inf) -> Tensor:
     """For each seed, how much larger the MSE of one family is than that of another at the other's training losses.
 
-    Between strengths the MSE goes linearly with the loss. Losses of the other outside of the family's own, where it was
+    What is worse than the ``blind`` guess counts as it: an attacker who does worse guesses, and nothing is protected
+    beyond. Between strengths the MSE goes linearly with the loss. Losses of the other outside of the family's own, where it was
     not measured, are left out; NaN if none is left.
     """
     gains = []
     for seed in range(curves.loss[better].shape[1]):
         order = curves.loss[better][:, seed].argsort()
         loss = curves.loss[better][order, seed].numpy()
-        mse = curves.mse[attacker][better][order, seed].numpy()
-        at, there = curves.loss[than][:, seed].numpy(), curves.mse[attacker][than][:, seed].numpy()
+        mse = curves.mse[attacker][better][order, seed].clamp_max(blind).numpy()
+        at, there = curves.loss[than][:, seed].numpy(), curves.mse[attacker][than][:, seed].clamp_max(blind).numpy()
         within = (at >= loss[0]) & (at <= loss[-1])
         gains.append(float((np.interp(at, loss, mse) - there)[within].mean()) if within.any() else float("nan"))
     return torch.tensor(gains)
@@ -235,8 +237,9 @@ def findings(
         rows.append(Finding(f"{scatter}, {family}: training loss {at}", claims[1], _listed(curves.loss[family])))
     for attacker, family in itertools.product((UNAWARE, AWARE, BETTER), curves.loss):
         if family != baseline:
-            what = f"{scatter}: {family} against {baseline}, gain in MSE at equal training loss, {attacker} attacker"
-            ours = verdict(gain_at_equal_loss(curves, attacker, family, baseline))
+            gain = "gain in MSE (up to the blind guess) at equal training loss"
+            what = f"{scatter}: {family} against {baseline}, {gain}, {attacker} attacker"
+            ours = verdict(gain_at_equal_loss(curves, attacker, family, baseline, blind=setting.blind))
             rows.append(Finding(what, claims[2] if attacker == UNAWARE else "-", ours))
     return [Finding(row.what, row.paper, row.ours, setting.remark) for row in rows]
 

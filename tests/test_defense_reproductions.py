@@ -62,6 +62,7 @@ def curves(loss, mse):
 
 def test_gain_is_read_between_strengths_at_the_losses_of_the_other():
     found = curves({"new": [1.0, 3.0], "old": [1.5, 2.0]}, {"new": [0.1, 0.3], "old": [0.1, 0.1]})
+    assert gain_at_equal_loss(found, UNAWARE, "new", "old", blind=0.1).item() == 0  # both are no better than a guess
     # at 1.5 and 2.0 the new one has 0.15 and 0.2: on average 0.075 more
     assert gain_at_equal_loss(found, UNAWARE, "new", "old").item() == pytest.approx(0.075)
 
