@@ -194,8 +194,8 @@ def gain_at_equal_loss(curves: Curves, attacker: str, better: str, than: str, *,
     """For each seed, how much larger the MSE of one family is than that of another at the other's training losses.
 
     What is worse than the ``blind`` guess counts as it: an attacker who does worse guesses, and nothing is protected
-    beyond. Between strengths the MSE goes linearly with the loss. Losses of the other outside of the family's own, where it was
-    not measured, are left out; NaN if none is left.
+    beyond. Between strengths the MSE goes linearly with the loss. Losses of the other outside of the family's own,
+    where it was not measured, are left out; NaN if none is left.
     """
     gains = []
     for seed in range(curves.loss[better].shape[1]):
