@@ -219,6 +219,13 @@ def test_an_attack_that_does_not_apply_to_two_updates_still_rebuilds_the_others(
     assert (share.updates, share.reached, share.unknown) == (20, (18,), 0)
 
 
+def test_no_defense_that_passes_the_search_by_luck_fails_on_fresh_records():
+    """The reader is silent while eight updates are searched: nothing stronger than nothing can be tried after it."""
+    found = choose(attacks=[Reader(silent=tuple(range(1, 9))), Reader(says=0.9)])
+    assert found.option("none").met is Met.FAILED
+    assert found.best == "gaussian_noise"
+
+
 def test_ctrl_c_returns_what_is_found():
     found = choose(attacks=[Reader(stops_at=40)], search_trials=16)
     assert found.ended == "interrupted"

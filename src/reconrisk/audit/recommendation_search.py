@@ -304,9 +304,9 @@ class Choosing:
             met = Met.CONFIRMED if confirmed else Met.FAILED
             candidate = self.found[name] = replace(candidate, share=share, met=met)
             step = case.resolution ** (attempt + 1)
-            level = rounded_level(candidate.level * step) if candidate.level else math.inf
-            if confirmed or attempt == ATTEMPTS - 1 or level > high:
+            if confirmed or attempt == ATTEMPTS - 1 or candidate.level * step > high or name == UNDEFENDED:
                 return
+            level = rounded_level(candidate.level * step)
             defense, code = _built(case, name, level)
             candidate = replace(candidate, level=level, defense=defense, code=code, remark=_STRONGER)
 
