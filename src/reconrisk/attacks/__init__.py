@@ -16,42 +16,68 @@ from reconrisk.attacks.best_candidate import best_candidate
 from reconrisk.attacks.deep_leakage import dlg, idlg
 from reconrisk.attacks.gauss_newton import gauss_newton
 from reconrisk.attacks.glm import GlmReconstruction, glm
+from reconrisk.attacks.glm_candidates import GlmMatch, glm_attributes, glm_candidates
 from reconrisk.attacks.grad_inversion import grad_inversion
 from reconrisk.attacks.imprint import imprint
+from reconrisk.attacks.informed_membership import Membership, informed_membership
 from reconrisk.attacks.invert_training import invert_training
 from reconrisk.attacks.inverting_gradients import inverting_gradients
 from reconrisk.attacks.match_candidates import Identification, match_candidates
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping, optimal_analytic
+from reconrisk.attacks.reconstructor import Reconstructor, fine_tuned, reconstructor
+from reconrisk.attacks.reconstructor_file import load_reconstructor, save_reconstructor
+from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
+from reconrisk.attacks.reconstructor_settings import (
+    ReconstructorSettings,
+    balle2022_reconstructor,
+    linear_reconstructor,
+    residual_reconstructor,
+)
 from reconrisk.attacks.span_inversion import span_inversion
 from reconrisk.attacks.tabular import tabular
 from reconrisk.attacks.trap_weights import trap_weights
 
 __all__ = [
+    "GlmMatch",
     "GlmReconstruction",
     "Identification",
+    "Membership",
+    "Reconstructor",
+    "ReconstructorSettings",
+    "ShadowKnowledge",
     "analytic",
     "average_observations",
+    "balle2022_reconstructor",
     "best_candidate",
     "class_mean",
     "constant_guess",
     "dlg",
+    "fine_tuned",
     "gauss_newton",
     "glm",
+    "glm_attributes",
+    "glm_candidates",
     "grad_inversion",
     "idlg",
     "imprint",
+    "informed_membership",
     "invert_training",
     "inverting_gradients",
     "james_stein",
     "known_norm",
     "known_scale",
     "least_squares",
+    "linear_reconstructor",
+    "load_reconstructor",
     "match_candidates",
     "neurons_for_clipping",
     "optimal_analytic",
     "posterior_mean",
     "prior_mean",
     "ratio",
+    "reconstructor",
+    "residual_reconstructor",
+    "save_reconstructor",
     "span_inversion",
     "tabular",
     "total_least_squares",

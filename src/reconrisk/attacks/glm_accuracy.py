@@ -15,6 +15,7 @@ from reconrisk.attacks.glm_equations import TargetEquations
 _CONFIDENCE = 0.95
 _DOUBLE = float(np.finfo(float).eps)
 _CAUTION = 2.0
+_LARGEST_ROUNDING = 100.0  # solvers that are as exact as floats lose two more digits to the condition of the problem
 _TYPICAL = 3.0  # a gradient whose largest entry meets a limit has a root mean square of about a third of it
 
 
@@ -57,6 +58,13 @@ def accuracy(equations: TargetEquations, record: Tensor, pulls: Tensor, target: 
         high = min(max(tau * math.sqrt(freedom / chi2.ppf(0.5 - _CONFIDENCE / 2, freedom)), rounding), ceiling)
     worst = math.inf if high >= float(pulls.norm()) else high * size
     return Accuracy(expected * size, min(low * size, worst), worst, rounding)
+
+
+def leftover_limit(equations: TargetEquations) -> float:
+    """Root mean square of the gradient, in the scales of features, that rounding and the solver's rule may leave."""
+    solver = equations.model.optimisation
+    rule = max((solver.gradient_limit or 0.0) / float(equations.scales.max()), solver.objective_limit)
+    return max(_LARGEST_ROUNDING * _from_rounding(equations), rule)
 
 
 def _steepness(equations: TargetEquations, record: Tensor, pulls: Tensor) -> float:

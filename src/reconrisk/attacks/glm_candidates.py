@@ -1,0 +1,193 @@
+"""Which of given records a linear model was fitted to besides the known ones, if any; attributes are such records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from reconrisk.attacks.glm_accuracy import leftover_limit
+from reconrisk.attacks.glm_arguments import Given, known_features, known_records
+from reconrisk.attacks.glm_equations import TargetEquations, target_row
+from reconrisk.attacks.glm_outcome import index_of
+from reconrisk.core.validation import check_positive, refuse
+from reconrisk.releases.glm_objective import GlmObjective, factorise
+
+Floats = NDArray[np.float64]
+
+_SETTINGS = ("family", "penalty", "intercept", "intercept_penalty", "loss_fn", "weight_decay", "decay_bias")
+
+
+@dataclass(frozen=True, eq=False)
+class GlmMatch:
+    """How well each candidate explains a linear model.
+
+    ``misfits`` are lengths of what remains to be explained: under noise of the way from the released coefficients to
+    the minimiser with the candidate, in units of the noise; else of the gradient, in units of what the solver may have
+    left over. ``without`` is the same for the known records alone. ``fits`` marks candidates that leave nothing to be
+    explained; ``posterior`` the probability of each under noise and equal belief, None without noise.
+    """
+
+    misfits: Floats
+    without: float
+    fits: NDArray[np.bool_]
+    posterior: Floats | None
+
+    @property
+    def index(self) -> int:
+        """The candidate that fits best."""
+        return int(np.argmin(self.misfits))
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the best candidate explains the model better than the known records alone."""
+        return bool(self.misfits[self.index] < self.without)
+
+
+def glm_candidates(
+    model: Any,
+    known_inputs: ArrayLike | Tensor,
+    known_labels: ArrayLike | Tensor,
+    records: ArrayLike | Tensor,
+    labels: ArrayLike,
+    *,
+    noise_std: float | None = None,
+    **conventions: Any,
+) -> GlmMatch:
+    r"""Compare a fitted linear model with what each candidate would have made of it, without fitting any.
+
+    .. math:: G_c = Z - \rho_c \tilde x_c^T, \qquad |\theta - \theta_c| \approx |H_c^{-1} G_c|
+
+    the gradient of the objective with the candidate at the released coefficients, and one Newton step, which is the
+    distance to the candidate's minimiser up to second order. ``conventions`` are those of :func:`glm` for models that
+    do not carry their own, and ``sample_weight``, ``target_weight``.
+
+    Assumes: at most one of the candidates was trained on besides the known records.
+    Edge cases: a candidate that the model fits exactly cannot be told from none.
+    Reference: the informed membership test of Section II-D, balle2022.
+
+    >>> from sklearn.linear_model import Ridge
+    >>> x, y = [[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [3.0, 1.0]], [0.0, 1.0, 1.0, 4.0]
+    >>> found = glm_candidates(Ridge().fit(x, y), x[:3], y[:3], [[3.0, 0.0], [3.0, 1.0]], [4.0, 4.0])
+    >>> found.fits.tolist(), found.is_member
+    ([False, True], True)
+    """
+    given = _given(model, known_inputs, known_labels, conventions)
+    rows = _candidates(records, given.inputs.shape[1])
+    names = list(np.asarray(labels))
+    if len(names) != len(rows):
+        raise refuse("labels", f"of {len(names)} records", f"to be of {len(rows)}, as records")
+    systems = {label: given.equations(label) for label in set(names)} if given.depends_on_label else {}
+    common = None if systems else given.equations(None)
+    gradients, pieces = [], []
+    for row, label in zip(rows, names, strict=True):
+        system = common or systems[label]
+        pulls = system.target_weight * (target_row(system.model, index_of(system.model, label)) - system.means(row))
+        gradients.append(system.moments - pulls[:, None] * system.known_columns(row))
+        pieces.append(system)
+    first = pieces[0]
+    if noise_std is None:
+        limit = leftover_limit(first)
+        misfits = np.array([_scaled(gradient, first) / limit for gradient in gradients])
+        without = _scaled(first.moments, first) / limit
+        return GlmMatch(misfits, without, misfits <= 1.0, None)
+    noise = check_positive("noise_std", noise_std)
+    solve = _NewtonSteps(first)
+    misfits = np.array([solve.length(g, row) / noise for g, row in zip(gradients, rows, strict=True)])
+    without = solve.length(first.moments, None) / noise
+    weights = torch.as_tensor(-0.5 * misfits**2).softmax(0).numpy()
+    usual = math.sqrt(first.theta.numel()) + 3.0  # the length of noise on all coefficients, with room
+    return GlmMatch(misfits, without, misfits <= usual, weights)
+
+
+def glm_attributes(
+    model: Any,
+    known_inputs: ArrayLike | Tensor,
+    known_labels: ArrayLike | Tensor,
+    record: ArrayLike,
+    label: Any,
+    values: ArrayLike,
+    *,
+    noise_std: float | None = None,
+    **conventions: Any,
+) -> GlmMatch:
+    """Which values of a record's unknown attributes explain a fitted linear model.
+
+    ``record`` has NaN for the features that are not known, ``values`` one row per possibility for these, in their
+    order: all combinations that an attribute can take. Where every real number is possible, use ``glm`` with
+    ``known_values`` instead.
+
+    Reference: attribute inference as reconstruction with side knowledge, Section II-C, balle2022.
+
+    >>> from sklearn.linear_model import Ridge
+    >>> x, y = [[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [3.0, 1.0]], [0.0, 1.0, 1.0, 4.0]
+    >>> glm_attributes(Ridge().fit(x, y), x[:3], y[:3], [3.0, float("nan")], 4.0, [[0.0], [1.0]]).index
+    1
+    """
+    inputs, _ = known_records(known_inputs, known_labels)
+    known = known_features(record, inputs.shape[1])
+    free = known.isnan()
+    options = torch.as_tensor(np.asarray(values, dtype=float))
+    if options.ndim != 2 or options.shape[1] != int(free.sum()):
+        raise refuse("values.shape", tuple(options.shape), f"to be (possibilities, {int(free.sum())} unknown features)")
+    records = known.repeat(len(options), 1)
+    records[:, free] = options
+    labels = np.full(len(options), label) if np.ndim(label) == 0 else np.tile(label, (len(options), 1))
+    return glm_candidates(model, known_inputs, known_labels, records, labels, noise_std=noise_std, **conventions)
+
+
+def _given(model: Any, known_inputs: Any, known_labels: Any, conventions: dict[str, Any]) -> Given:
+    inputs, labels = known_records(known_inputs, known_labels)
+    unknown = [key for key in conventions if key not in (*_SETTINGS, "sample_weight", "target_weight")]
+    if unknown:
+        raise refuse(unknown[0], conventions[unknown[0]], f"to be one of {', '.join(_SETTINGS)}")
+    settings = {key: conventions.get(key) for key in _SETTINGS}
+    return Given(
+        model, inputs, labels, settings, conventions.get("sample_weight"), conventions.get("target_weight", 1.0)
+    )
+
+
+def _candidates(records: Any, features: int) -> Tensor:
+    rows = torch.as_tensor(np.asarray(records, dtype=float))
+    rows = rows.reshape(len(rows), -1) if rows.ndim > 1 else rows[None]
+    if rows.shape[1] != features or not bool(rows.isfinite().all()):
+        raise refuse("records.shape", tuple(rows.shape), f"to be (candidates, {features}) finite numbers")
+    return rows
+
+
+def _scaled(gradient: Tensor, equations: TargetEquations) -> float:
+    return float((gradient / equations.scales).square().mean().sqrt())
+
+
+class _NewtonSteps:
+    """Lengths of Newton steps at the released coefficients, from one factor of the known records' Hessian."""
+
+    def __init__(self, equations: TargetEquations) -> None:
+        self._equations = equations
+        self._factor = factorise(equations.objective.hessian(equations.theta))
+
+    def length(self, gradient: Tensor, record: Tensor | None) -> float:
+        """The length of the step for a gradient, with a candidate's curvature added to the Hessian (Woodbury)."""
+        step = torch.cholesky_solve(gradient.reshape(-1, 1), self._factor)
+        if record is not None:
+            side = self._root(record)
+            turned = torch.cholesky_solve(side, self._factor)
+            inner = torch.eye(side.shape[1], dtype=side.dtype) + side.T @ turned
+            step = step - turned @ torch.linalg.solve(inner, side.T @ step)
+        return float(step.norm())
+
+    def _root(self, record: Tensor) -> Tensor:
+        """B with ``B B^T`` the Hessian of the candidate's own loss."""
+        system = self._equations
+        row = system.known_columns(record)
+        one = GlmObjective(
+            row[None], row.new_zeros(1, len(system.theta)), system.objective.penalties, system.model.family
+        )
+        values, vectors = torch.linalg.eigh(one.curvatures(system.theta)[0])
+        root = vectors * values.clamp_min(0.0).sqrt() * math.sqrt(system.target_weight)
+        return torch.kron(root.contiguous(), row[:, None].contiguous())
