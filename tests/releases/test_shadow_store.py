@@ -10,7 +10,7 @@ from torch import nn
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.releases.optimizers import adam, sgd
+from reconrisk.releases.optimizers import UpdateRule, adam, sgd
 from reconrisk.releases.shadow_batches import RandomBatches
 from reconrisk.releases.shadow_store import models_per_part, train_shadow_models
 from reconrisk.releases.shadow_training import ShadowTraining
@@ -82,6 +82,17 @@ def test_killed_twice_the_result_is_the_same_to_the_last_bit(tmp_path):
     assert finished(store) == [0, 3, 6, 9]
     assert torch.equal(resumed.rows, whole.rows)
     assert sorted(path.name for path in store.iterdir()) == ["index.json", "models.bin"]
+
+
+@pytest.mark.parametrize("left", [["tmpabc.json"], ["index.json"], ["index.json", "tmpabc.bin"]])
+def test_a_kill_before_the_first_part_leaves_what_can_be_taken_up(tmp_path, left):
+    run(tmp_path / "other")
+    begun = json.loads((tmp_path / "other" / "index.json").read_text())
+    (tmp_path / "store").mkdir()
+    for name in left:
+        (tmp_path / "store" / name).write_text(json.dumps({**begun, "done": {}}))
+    assert torch.equal(run(tmp_path / "store").rows, run(None).rows)
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["index.json", "models.bin"]
 
 
 def test_what_is_done_is_not_trained_again(tmp_path, monkeypatch):
@@ -172,6 +183,39 @@ def test_a_store_of_other_records_or_draws_is_refused(tmp_path):
         train_shadow_models(training, inputs.double(), labels, store=tmp_path / "store", rng=rng())
 
 
+@pytest.mark.parametrize("part", ["optimizer", "loss_fn", "draw_start"])
+def test_settings_without_a_repr_of_their_own_are_known_again(tmp_path, part):
+    class Loss:
+        def __call__(self, outputs, labels):
+            return nn.functional.mse_loss(outputs, labels)
+
+    class Draw:
+        def __call__(self, stream):
+            return perceptron(stream)
+
+    class Rule(UpdateRule):
+        def step(self, parameters, gradients, state):
+            return {name: value - 0.1 * gradients[name] for name, value in parameters.items()}, state
+
+    made = {"optimizer": Rule, "loss_fn": Loss, "draw_start": Draw}[part]
+    first = run(tmp_path / "store", private=None, **{part: made()})
+    assert torch.equal(run(tmp_path / "store", private=None, **{part: made()}).rows, first.rows)
+
+
+def test_losses_that_look_alike_are_told_apart(tmp_path):
+    run(tmp_path / "store", private=None, loss_fn=nn.SmoothL1Loss(beta=1.0))
+    with pytest.raises(InvalidInput, match="differs in loss_fn"):
+        run(tmp_path / "store", private=None, loss_fn=nn.SmoothL1Loss(beta=0.5))
+
+
+def test_a_store_of_another_model_is_refused(tmp_path):
+    training, inputs, labels = problem(draw_start=None, private=None, batches=None)
+    train_shadow_models(training, inputs, labels, store=tmp_path / "store")
+    training.model[0].weight.data.mul_(1.5)
+    with pytest.raises(InvalidInput, match="differs in model"):
+        train_shadow_models(training, inputs, labels, store=tmp_path / "store")
+
+
 def test_a_store_that_was_changed_is_refused(tmp_path):
     run(tmp_path / "store")
     rows = tmp_path / "store" / "models.bin"
@@ -216,7 +260,7 @@ def test_bad_targets_leave_no_models(tmp_path):
 def test_memory_bounds_the_parts():
     training, inputs, labels = problem()
     assert models_per_part(training, inputs, THREE) == 3
-    assert models_per_part(training, inputs, 2**40) >= 256
+    assert models_per_part(training, inputs, 2**40) >= 128
     with pytest.raises(InvalidInput, match="which one model takes"):
         train_shadow_models(training, inputs, labels, memory=4 * ROW, rng=rng())
     with pytest.raises(InvalidInput, match="which the models take"):

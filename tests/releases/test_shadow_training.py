@@ -64,7 +64,7 @@ def by_torch(shadow, record, label, build, *, batches=None, start=None):
     """Training with the modules, losses and optimizers of torch, one model by itself."""
     model = copy.deepcopy(shadow.model).to(record.dtype)
     if start is not None:
-        model.load_state_dict(shadow.unflatten(start))
+        model.load_state_dict(shadow.unflatten(start), strict=False)
     inputs = torch.cat([shadow.fixed_inputs.to(record.dtype), record[None]])
     labels = torch.cat([shadow.fixed_labels, label[None]])
     optimizer = build(model.parameters())
@@ -196,9 +196,14 @@ def test_each_model_may_meet_its_records_in_an_order_of_its_own(model):
         torch.testing.assert_close(found[place], expected, rtol=0, atol=CLOSE)
 
 
-@pytest.mark.parametrize("model", [perceptron, convolutional])
+def unstackable(seed=0):
+    return nn.Sequential(perceptron(seed=seed), nn.BatchNorm1d(3, affine=False)).eval()
+
+
+@pytest.mark.parametrize("model", [perceptron, convolutional, unstackable])
 def test_starts_of_their_own(model):
     shadow, (inputs, labels) = training(model()), records(3, seed=7)
+    assert (shadow._dense is not None, shadow._stacked) == (model is perceptron, model is convolutional)
     starts = torch.randn(3, shadow.size, generator=rng(), dtype=DOUBLE)
     expected = [
         by_torch(shadow, *one, MOMENTUM, start=start) for *one, start in zip(inputs, labels, starts, strict=True)
@@ -361,6 +366,10 @@ def test_training_leaves_the_model_and_global_chance_alone():
         ({"private": 1.0}, "private=1.0"),
         ({"private": Gaussian(1.0), "optimizer": Foreign()}, "optimizer="),
         ({"batches": [[0, 1], []], "steps": None}, "batches"),
+        (
+            {"private": Gaussian(1.0), "loss_fn": lambda outputs, labels: outputs.mean(0).square().sum()},
+            "mean or the sum",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(change, message):
@@ -402,6 +411,11 @@ def test_batches_beyond_the_records_and_what_cannot_be_pushed_are_refused():
         training().push(inputs[:1], labels[:1], torch.zeros(2, 5))
     with pytest.raises(InvalidInput, match="without clipping"):
         training(private=Gaussian(1.0)).push(inputs[:1], labels[:1], inputs)
+
+
+def test_there_may_be_no_fixed_records():
+    shadow = ShadowTraining(perceptron(), torch.zeros(0, 6, dtype=DOUBLE), torch.zeros(0, dtype=torch.long), steps=3)
+    assert_as_by_torch(shadow, MOMENTUM)
 
 
 def test_probabilities_must_sum_to_one():

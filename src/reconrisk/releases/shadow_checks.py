@@ -13,7 +13,7 @@ from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
 from reconrisk.releases.optimizers import UpdateRule
 from reconrisk.releases.shadow_batches import RandomBatches
 from reconrisk.releases.shadow_updates import is_elementwise
-from reconrisk.releases.state import check_mode
+from reconrisk.releases.state import LossFunction, check_mode, check_separate, model_state
 from reconrisk.releases.training import TrainingMap, check_tensor
 
 _SUM_SLACK = 1e-4  # float32 probabilities of thousands of classes add up to one within it
@@ -33,7 +33,9 @@ def check_model_reads(model: nn.Module, inputs: Tensor) -> None:
         raise refuse("fixed_inputs.shape", tuple(inputs.shape), "to be records that the model reads", cause) from error
 
 
-def check_private(private: object, model: nn.Module, optimizer: UpdateRule) -> None:
+def check_private(
+    private: object, model: nn.Module, loss_fn: LossFunction, optimizer: UpdateRule, inputs: Tensor, labels: Tensor
+) -> None:
     """Refuse noise that is no mechanism on clipped gradients, and models whose records cannot be told apart."""
     if private is None:
         return
@@ -43,6 +45,8 @@ def check_private(private: object, model: nn.Module, optimizer: UpdateRule) -> N
     check_mode(model)
     if not is_elementwise(optimizer):
         raise refuse("optimizer", optimizer, "to be rr.sgd(...) or rr.adam(...) with private")
+    if len(inputs) > 1:
+        check_separate(model_state(model, inputs.dtype), loss_fn, inputs, labels)
 
 
 def check_targets(training: TrainingMap, inputs: Tensor, labels: Tensor, classes: int | None) -> None:

@@ -50,7 +50,7 @@ def train_one(recipe: Recipe, start: Named, record: Tensor, label: Tensor, strea
         stacked = {name: value[None] for name, value in start.items()}
         trained = _train_clipped(recipe, recipe.private, stacked, record[None], label[None], stream)
         return {name: value[0] for name, value in trained.items()}
-    model = copy.deepcopy(recipe.model)
+    model = copy.deepcopy(recipe.model).to(record.dtype)
     model.load_state_dict(start, strict=False)
     rows = [order if order is None or order.ndim == 1 else order[0] for order in recipe.orders([stream])]
     batches = None if recipe.batches is None else [row for row in rows if row is not None]

@@ -6,13 +6,14 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.files import write_whole
@@ -22,7 +23,7 @@ from reconrisk.releases.shadow_batches import RandomBatches
 from reconrisk.releases.shadow_training import ShadowTraining
 from reconrisk.releases.state import chosen_names
 
-_PART = 256  # models of a part at most: half a minute for the network of balle2022, lost by a kill
+_PART = 128  # models of a part: few seconds for the network of balle2022, which is what a kill costs
 _COPIES = 4  # of a model's row at hand while its part is trained: start, result, and two on the way
 _FORMAT = 1
 _DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("<f4"), torch.float64: np.dtype("<f8")}
@@ -71,7 +72,8 @@ def train_shadow_models(
     whole or not at all, and the result is the same to the last bit, with the same number of threads. A folder of other
     settings, or one whose content has changed, is refused. With a store, memory does not grow with the models.
     Edge cases: precision is that of the targets. A model that diverges has values that are not finite. Without
-    ``store``, models that do not fit into ``memory`` are refused.
+    ``store``, models that do not fit into ``memory`` are refused. Functions among the settings are told apart by their
+    names alone.
     Reference: shadow models, section V-A, balle2022.
 
     >>> training = ShadowTraining(torch.nn.Linear(2, 2), torch.eye(2), torch.tensor([0, 1]), steps=3)
@@ -130,6 +132,10 @@ class _Book:
     index: dict[str, Any]
     dtype: torch.dtype
 
+    @property
+    def bytes(self) -> int:
+        return int(self.index["models"] * self.index["parameters"] * _DTYPES[self.dtype].itemsize)
+
     def left(self) -> Iterator[slice]:
         parts = _parts(self.index["models"], self.index["part"])
         return (part for part in parts if str(part.start) not in self.index["done"])
@@ -147,10 +153,9 @@ class _Book:
 
     def check(self) -> None:
         """Refuse a file whose finished parts are not what was written."""
-        expected = self.index["models"] * self.index["parameters"] * _DTYPES[self.dtype].itemsize
         found = _rows_file(self.folder).stat().st_size if _rows_file(self.folder).is_file() else 0
-        if found != expected:
-            problem = f"It has {found} bytes instead of {expected}."
+        if found != self.bytes:
+            problem = f"It has {found} bytes instead of {self.bytes}."
             raise InvalidFile(_rows_file(self.folder), "whole file", problem, _REMEDY)
         mapped = self._mapped("r")
         for part in _parts(self.index["models"], self.index["part"]):
@@ -167,15 +172,12 @@ class _Book:
 
 def _opened(folder: Path, settings: Mapping[str, str], training: ShadowTraining, inputs: Tensor, size: int) -> _Book:
     """The folder, begun anew or taken up; refused if it is of other settings."""
+    _clear_leftovers(folder)
     if not _index_file(folder).is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InvalidFile(folder, "folder", "It holds something else than shadow models.", "Name an empty one.")
         begun = {"format": _FORMAT, "settings": dict(settings), "models": len(inputs), "parameters": training.size}
-        book = _Book(folder, {**begun, "part": size, "done": {}}, inputs.dtype)
-        total = len(inputs) * training.size * inputs.element_size()
-        write_whole(_rows_file(folder), lambda path: _allocate(path, total))
-        _write_index(folder, book.index)
-        return book
+        _write_index(folder, {**begun, "part": size, "done": {}})
     index = _read_index(folder)
     others = [name for name in settings if index["settings"].get(name) != settings[name]]
     if others:
@@ -184,6 +186,8 @@ def _opened(folder: Path, settings: Mapping[str, str], training: ShadowTraining,
             "Name another folder, or call with what it was begun with."
         )
     book = _Book(folder, index, inputs.dtype)
+    if not index["done"]:  # begun just now, or killed before there was anything to keep
+        write_whole(_rows_file(folder), lambda path: _allocate(path, book.bytes))
     book.check()
     return book
 
@@ -197,23 +201,34 @@ def _fingerprint(
         order = _digest([torch.as_tensor(rows) for rows in batches])
     else:
         order = repr(batches)
-    drawn = getattr(training.draw_start, "__qualname__", type(training.draw_start).__name__)
     return {
         "precision": str(inputs.dtype),
-        "model": _digest([str(training.model).encode(), training.start(torch.float64)]),
+        "model": _digest([str(training.model).encode(), *training.model.state_dict().values()]),
         "fixed_inputs": _digest([training.fixed_inputs]),
         "fixed_labels": _digest([training.fixed_labels]),
-        "optimizer": repr(training.optimizer),
+        "optimizer": _described(training.optimizer),
         "steps": str(training.steps),
-        "loss_fn": getattr(training.loss_fn, "__qualname__", repr(training.loss_fn)),
+        "loss_fn": _described(training.loss_fn),
         "batches": order,
         "private": repr(training.private),
-        "draw_start": drawn,
+        "draw_start": _described(training.draw_start),
         "inputs": _digest([inputs]),
         "labels": _digest([labels]),
         "starts": _digest([] if starts is None else [starts]),
         "rng": _digest([] if seeds is None else [seeds]),
     }
+
+
+def _described(part: object) -> str:
+    """A setting in words that are the same in another process, as the default ``repr`` with its address is not."""
+    if part is None or is_dataclass(part):
+        return repr(part)
+    if isinstance(part, nn.Module):
+        plain = {name: value for name, value in vars(part).items() if isinstance(value, (bool, int, float, str))}
+        return f"{type(part).__qualname__} {plain} {_digest(list(part.state_dict().values()))}"
+    if isinstance(part, partial):
+        return f"{_described(part.func)} {part.args} {part.keywords}"
+    return str(getattr(part, "__qualname__", type(part).__qualname__))  # a module's name depends on how it is run
 
 
 def _digest(parts: Sequence[Tensor | bytes]) -> str:
@@ -245,6 +260,13 @@ def _checksum(rows: np.ndarray[Any, Any]) -> int:
 def _allocate(path: Path, size: int) -> None:
     with path.open("r+b") as file:
         file.truncate(size)
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Remove what a kill in the middle of ``write_whole`` leaves behind."""
+    for pattern in ("tmp*.bin", "tmp*.json"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def _rows_file(folder: Path) -> Path:

@@ -87,7 +87,7 @@ class ShadowTraining:
         fixed = (self.fixed_inputs, self.fixed_labels)
         known = None if isinstance(self.batches, RandomBatches) else self.batches
         plain = TrainingMap(self.model, self.loss_fn, self.optimizer, self.steps, *fixed, known)
-        check_private(self.private, plain.model, self.optimizer)
+        check_private(self.private, plain.model, self.loss_fn, self.optimizer, *fixed)
         drawn = self.batches if isinstance(self.batches, RandomBatches) else None
         rows = drawn if known is None else tuple(torch.as_tensor(one) for one in known)
         steps = int(self.steps or 0) if known is None else len(known)
