@@ -1,0 +1,124 @@
+"""One row per attack on a trained model: what every informed attack promises, whatever it does inside."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+import reconrisk as rr
+from reconrisk.attacks.glm import NEEDS as GLM_NEEDS
+from reconrisk.attacks.match_candidates import NEEDS as MATCH_NEEDS
+from reconrisk.core.reconstruction import Reconstruction
+from reconrisk.core.threat import Knows
+
+
+@dataclasses.dataclass(frozen=True)
+class Solved:
+    """What an informed attack found, and the record it was after, which it never saw."""
+
+    reconstruction: Reconstruction
+    target: torch.Tensor
+    again: Reconstruction
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """An attack on a problem it must solve, the largest mean squared error, and the adversary it needs."""
+
+    solve: Callable[[], Solved]
+    largest_mse: float
+    needs: rr.ThreatModel
+
+
+def cancer():
+    features, labels = load_breast_cancer(return_X_y=True)
+    return (features[:200] - features[:200].mean(0)) / features[:200].std(0), labels[:200]
+
+
+def attacked(**settings):
+    features, labels = cancer()
+    model = LogisticRegression(C=0.1, solver="newton-cholesky", tol=1e-12).fit(features, labels)
+    first, again = (rr.attacks.glm(model, features[1:], labels[1:], **settings).reconstruction for _ in range(2))
+    return Solved(first, torch.as_tensor(features[:1]), again)
+
+
+def matched():
+    features, labels = load_digits(return_X_y=True)
+    inputs, labels = torch.as_tensor(features[:14] / 16, dtype=torch.float32), torch.as_tensor(labels[:14])
+    model = nn.Linear(64, 10, bias=False)
+    start = {"weight": torch.zeros(10, 64)}
+    # at zero weights the gradient of a record is (softmax - onehot) x^T with a uniform softmax
+    contributions = [
+        torch.outer(torch.full((10,), 0.1) - torch.eye(10)[label], x) for x, label in zip(inputs, labels, strict=True)
+    ]
+    clipped = [value / max(1.0, float(value.norm())) for value in contributions]
+    noise = 0.01 * torch.randn(10, 64, generator=torch.Generator().manual_seed(0))
+    trained = {"weight": -(sum(clipped[:10]) + clipped[12] + noise) / 11}
+    given = {
+        "known_inputs": inputs[:10],
+        "known_labels": labels[:10],
+        "learning_rate": 1.0,
+        "clip_norm": 1.0,
+        "noise_multiplier": 0.01,
+    }
+    first, again = (
+        rr.attacks.match_candidates(
+            model, nn.functional.cross_entropy, [start, trained], inputs[10:], labels[10:], **given
+        ).reconstruction
+        for _ in range(2)
+    )
+    return Solved(first, inputs[12:13], again)
+
+
+ROWS = {
+    "glm": Row(attacked, 1e-16, GLM_NEEDS),
+    "glm under noise": Row(lambda: attacked(noise_std=1e-8), 1e-8, GLM_NEEDS),
+    "match_candidates": Row(matched, 0.0, MATCH_NEEDS),
+}
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def solved(request):
+    row = ROWS[request.param]
+    return row, row.solve()
+
+
+def test_estimates_have_the_shape_of_records_and_are_finite(solved):
+    _, found = solved
+    assert found.reconstruction.estimates.shape == found.target.shape
+    assert bool(found.reconstruction.estimates.isfinite().all())
+    assert not found.reconstruction.estimates.requires_grad
+
+
+def test_a_problem_with_a_known_answer_is_solved(solved):
+    row, found = solved
+    assert not found.reconstruction.status.is_failure
+    scores = rr.score(found.reconstruction, found.target, rr.metrics.mse())["mse"]
+    assert float(scores.max()) <= row.largest_mse
+
+
+def test_the_account_tells_attack_cost_and_objective(solved):
+    _, found = solved
+    account = found.reconstruction.account
+    assert len(account.objective) == len(found.target)
+    assert np.isfinite(account.objective).all()
+    assert account.cost.seconds >= 0
+    assert re.match(r"\w+\(.*\)$", account.attack, re.DOTALL)
+    assert rr.from_json(rr.to_json(account)) == account
+
+
+def test_the_same_problem_gives_the_same_estimates(solved):
+    _, found = solved
+    assert torch.equal(found.reconstruction.estimates, found.again.estimates)
+
+
+def test_what_it_needs_is_an_informed_adversary(solved):
+    row, _ = solved
+    assert isinstance(row.needs, rr.ThreatModel)
+    assert Knows.OTHER_RECORDS in row.needs.knows
