@@ -107,6 +107,25 @@ def test_the_measured_share_is_the_law_of_the_attack(usual):
     assert found.option("none").met is Met.NEVER
 
 
+def test_intervals_hold_together_for_everything_that_might_be_shown(usual):
+    """One family and none, four attempts, and each limit: the union bound over all of them."""
+    assert usual.option("gaussian_noise").risks[0].confidence == pytest.approx(1 - 0.05 / (2 * 4))
+    two = choose(accept=("mse<=0.001: 40%", "mse<=0.002: 50%"), families=["gaussian_noise", "laplace_noise"])
+    option = two.option(two.best)
+    assert [risk.confidence for risk in option.risks] == pytest.approx([1 - 0.05 / (3 * 4 * 2)] * 2)
+
+
+def test_what_was_stopped_early_or_only_searched_has_no_interval(usual):
+    (risk,) = usual.option("none").risks
+    assert (risk.low, risk.high, risk.value) == (0.0, 1.0, 1.0)
+    assert "searched, no interval" in usual.table
+    failed = choose(attacks=[Reader(silent=tuple(range(1, 9))), Reader(says=0.9)])
+    (risk,) = failed.option("none").risks
+    assert risk.samples < failed.confirm_trials
+    assert (risk.low, risk.high) == (0.0, 1.0)
+    assert "stopped early, no interval" in failed.table
+
+
 def test_confirmation_catches_what_the_search_took_for_enough(monkeypatch):
     """Noise that a single lucky trial of the search lets pass is not recommended."""
     search = recommendation_search.Choosing._search_family

@@ -46,13 +46,15 @@ def timed(deadline: Deadline) -> Iterator[None]:
 class Share:
     """Records that any attack or guess rebuilt, for each limit, of ``updates`` with ``per_update`` records.
 
-    ``unknown`` records are of updates on which no attack worked: they may have been rebuilt, had one.
+    ``unknown`` records are of updates on which no attack worked: they may have been rebuilt, had one. ``is_whole``
+    unless counting ended at the first record too many.
     """
 
     updates: int
     per_update: int
     reached: tuple[int, ...]
     unknown: int
+    is_whole: bool = True
 
     def exceeds(self, allowed: Sequence[int]) -> bool:
         """Whether more may have been rebuilt than is allowed for any limit."""
@@ -70,6 +72,11 @@ class Share:
             )
             found.append(replace(least, high=most.high))
         return tuple(found)
+
+    def without_intervals(self, why: str) -> tuple[Estimate, ...]:
+        """The shares alone: anything from 0 to 1 may be the truth."""
+        records = self.updates * self.per_update
+        return tuple(Estimate(count / records, 0.0, 1.0, 1.0, self.updates, why) for count in self.reached if records)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +107,8 @@ class Attackers:
                 raise OutOfTime
             reached, worked = self._attacked(experiment, draw)
             counts = tuple(count + sum(flags) for count, flags in zip(share.reached, reached, strict=True))
-            share = Share(share.updates + 1, size, counts, share.unknown + (0 if worked else size))
+            updates, unknown = share.updates + 1, share.unknown + (0 if worked else size)
+            share = Share(updates, size, counts, unknown, is_whole=updates == len(draws))
             if share.exceeds(allowed):
                 break
         return share

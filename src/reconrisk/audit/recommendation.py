@@ -78,8 +78,9 @@ def recommend_defense(
 
     Assumes: ``public`` records are public: noise and masks are chosen by them. Without any, a quarter of ``data``, at
     most 256, is split off to take their place; neither attacked nor trained on, they also test the accuracy.
-    Guarantee: no private record changes a defense. Records of the search never confirm. Intervals hold together for all
-    finalists and attempts with probability ``confidence``. A record is rebuilt if any attack or guess rebuilds it.
+    Guarantee: no private record changes a defense. Records of the search never confirm. Intervals of fresh records hold
+    together, for all families, no defense, attempts and limits, with probability ``confidence``; what was stopped early
+    or only searched has none. A record is rebuilt if any attack or guess rebuilds it.
     Edge cases: Ctrl-C and the end of the budget return what is found. A target that guessing exceeds, or that no family
     meets, gives a result without a recommendation, which says the nearest.
     Reference: utilities and bound, chen2025; success as in balle2022, Section VII.
@@ -112,9 +113,9 @@ def recommend_defense(
         loss_fn,
         local_steps,
         local_learning_rate,
-        1 - (1 - _checked_confidence(confidence)) / (check_whole("finalists", finalists) * ATTEMPTS),
+        _level(confidence, families=len(chosen), limits=len(limits)),
         _checked_resolution(resolution),
-        finalists,
+        check_whole("finalists", finalists),
         seed,
     )
     steps, seeds = (
@@ -241,10 +242,11 @@ def _checked_data(model: nn.Module, data: Records) -> Dataset:
     return checked_data(model, data)
 
 
-def _checked_confidence(confidence: float) -> float:
+def _level(confidence: float, *, families: int, limits: int) -> float:
+    """The confidence of each interval such that all that might be shown hold together, by the union bound."""
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
-    return confidence
+    return 1 - (1 - confidence) / ((families + 1) * ATTEMPTS * max(1, limits))
 
 
 def _checked_resolution(resolution: float) -> float:

@@ -33,6 +33,9 @@ UNDEFENDED = "none"
 ATTEMPTS = 4
 """How often a family is confirmed, each time stronger than before, by steps that grow."""
 
+SEARCHED, STOPPED = "searched, no interval", "stopped early, no interval"
+"""What stands for an interval where the counts themselves decided when counting ended."""
+
 _SEARCH_SHARE, _CONFIRM_SHARE = 0.5, 0.9  # of the budget, after which the next part begins
 _CLIENTS = 16  # records of a training step
 _STRONGER = "stronger than the search found, which fresh records did not confirm"
@@ -349,13 +352,26 @@ def _row(case: Case, name: str, candidate: Candidate | None, reasons: dict[str, 
         code=candidate.code,
         strength=candidate.level,
         met=candidate.met,
-        risks=() if candidate.share is None else candidate.share.estimates(case.level),
+        risks=_risks(case, candidate),
         proved=case.proved(candidate.defense),
         mse_bound=case.public.mse_bound(candidate.defense),
         utility_kept=kept,
         utility_deviation=deviation,
         tried=candidate.tried,
         remark=candidate.remark,
+    )
+
+
+def _risks(case: Case, candidate: Candidate) -> tuple[Estimate, ...]:
+    """Shares, with intervals where fresh records were counted to the end: all else was chosen by its outcome."""
+    if candidate.share is None:
+        return ()
+    if candidate.met not in (Met.CONFIRMED, Met.FAILED):
+        return candidate.share.without_intervals(SEARCHED)
+    return (
+        candidate.share.estimates(case.level)
+        if candidate.share.is_whole
+        else candidate.share.without_intervals(STOPPED)
     )
 
 

@@ -130,12 +130,14 @@ def _nearest(found: Recommendation) -> str:
 
 
 def _distance(found: Recommendation, option: DefenseOption) -> tuple[float, float]:
-    shares: Sequence[float] = option.proved if found.evidence == "proved" else [risk.high for risk in option.risks]
+    shares: Sequence[float] = option.proved if found.evidence == "proved" else [risk.value for risk in option.risks]
     bound = 0.0 if found.mse_bound is None or option.mse_bound is None else -option.mse_bound
     return max(shares, default=0.0), bound
 
 
 def _share(risk: Estimate) -> str:
+    if (risk.low, risk.high) == (0.0, 1.0):
+        return f"{100 * risk.value:.3g}% of {risk.samples} ({risk.method})"
     return f"{100 * risk.value:.3g}% [{100 * risk.low:.3g}, {100 * risk.high:.3g}]"
 
 

@@ -24,7 +24,7 @@ Accept = Annotated[
 ]
 MseBound = Annotated[float | None, _option(_TARGET, "Least mean squared error of every estimate, by proof.")]
 Evidence = Annotated[str, _option(_TARGET, "What shows that it is met: measured (by attacks) or proved.")]
-Confidence = Annotated[float, _option(_TARGET, "Of the intervals, all finalists together.")]
+Confidence = Annotated[float, _option(_TARGET, "Of the intervals, all families and limits together.")]
 
 Model = Annotated[str | None, _option(_WHAT, "A name such as lenet, or package.module:function of yours.")]
 Weights = Annotated[str | None, _option(_WHAT, "Its weights, safetensors or torch; else drawn from the seed.")]
