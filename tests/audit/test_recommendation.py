@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import reconrisk as rr
 from reconrisk.audit import experiment, public_part, recommendation_search
-from reconrisk.audit.attacked_share import Attackers
+from reconrisk.audit.attacked_share import Attackers, OutOfTime
 from reconrisk.audit.deadline import Deadline
 from reconrisk.audit.plan import Sender
 from reconrisk.audit.population import Population
@@ -249,10 +249,26 @@ def test_ctrl_c_returns_what_is_found():
     found = choose(attacks=[Reader(stops_at=40)], search_trials=16)
     assert found.ended == "interrupted"
     assert found.best is None
-    assert found.option("gaussian_noise").met in (Met.SEARCHED, Met.NEVER)
+    assert found.option("gaussian_noise").met in (Met.SEARCHED, Met.UNSETTLED)
     assert found.sentence.endswith("interrupted.")
     first = choose(attacks=[Reader(stops_at=1)])
     assert [option.met for option in first.options] == [Met.UNTRIED, Met.UNTRIED]
+
+
+def test_families_that_time_did_not_suffice_for_are_not_said_to_fail(monkeypatch):
+    """After one strength of noise its time is over: what is stronger was not tried, and pruning not at all."""
+
+    def short(self, family, start, deadline, tried):
+        if family.name == "prune":
+            raise OutOfTime
+        built, code = family.defense(self.case.public.reference, 0.01)
+        tried.append(recommendation_search.Candidate(family.name, 0.01, built, code, Met.NEVER))
+        raise OutOfTime
+
+    monkeypatch.setattr(recommendation_search.Choosing, "_search_family", short)
+    found = choose(families=["gaussian_noise", "prune"])
+    assert [option.met for option in found.options] == [Met.NEVER, Met.UNSETTLED, Met.UNTRIED]
+    assert found.option("prune").remark == "its time was over"
 
 
 def test_the_end_of_the_budget_returns_what_is_found():

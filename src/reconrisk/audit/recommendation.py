@@ -20,7 +20,8 @@ from reconrisk.audit.plan import AttackChoice, Sender
 from reconrisk.audit.population import LARGEST, Population
 from reconrisk.audit.public_part import PublicPart, public_part, split_off
 from reconrisk.audit.recommendation_result import Recommendation
-from reconrisk.audit.recommendation_search import ATTEMPTS, Case, Choosing, Trained
+from reconrisk.audit.recommendation_search import ATTEMPTS, Case, Choosing
+from reconrisk.audit.recommendation_training import Trained
 from reconrisk.audit.run import DEFAULT_THREAT
 from reconrisk.bounds.mean_squared_error_bayesian import box_prior_information
 from reconrisk.core.errors import InvalidInput

@@ -21,6 +21,7 @@ class Met(Enum):
     SEARCHED = "in the search only"
     FAILED = "no: fresh records were rebuilt too often"
     NEVER = "no"
+    UNSETTLED = "not known: the search did not end"
     UNTRIED = "not tried"
 
     @property

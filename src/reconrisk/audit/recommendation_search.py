@@ -7,25 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import torch
-from scipy import stats
-from torch import nn
-
 from reconrisk.audit.attacked_share import Attackers, OutOfTime, Share, timed
 from reconrisk.audit.deadline import Deadline
-from reconrisk.audit.defended_training import train_defended
 from reconrisk.audit.guarantees import Prover
 from reconrisk.audit.public_part import PublicPart
 from reconrisk.audit.recommendation_result import DefenseOption, Met, TrainingCost
+from reconrisk.audit.recommendation_training import Trained
 from reconrisk.audit.strength_search import smallest_met
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Estimate, Quantity
 from reconrisk.core.progress import ProgressBar
-from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import Family, family_by_name, rounded_level
-from reconrisk.releases.state import LossFunction
 
 UNDEFENDED = "none"
 """The family of the update as it is."""
@@ -37,47 +31,9 @@ SEARCHED, STOPPED = "searched, no interval", "stopped early, no interval"
 """What stands for an interval where the counts themselves decided when counting ended."""
 
 _SEARCH_SHARE, _CONFIRM_SHARE = 0.5, 0.9  # of the budget, after which the next part begins
-_CLIENTS = 16  # records of a training step
 _STRONGER = "stronger than the search found, which fresh records did not confirm"
 _NOT_BEYOND_GUESSES = "guesses alone rebuild too many of the fresh records: more records are needed"
 _NO_ATTACK = "there are updates on which no attack worked, which shows nothing"
-
-
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """How models are trained under the defenses that pass: with public records as a test."""
-
-    model: nn.Module
-    private: Dataset
-    public: Dataset
-    steps: int
-    seeds: int
-    learning_rate: float
-    batch_size: int
-    loss_fn: LossFunction | None
-    seed: int
-
-    def cost(self, defense: Defense | None) -> TrainingCost:
-        """Accuracy and loss of public records after training, over seeds that are the same for every defense."""
-        clients = max(1, min(_CLIENTS, len(self.private)) // self.batch_size)
-        runs = [
-            train_defended(
-                self.model,
-                self.private,
-                defense,
-                steps=self.steps,
-                test=self.public,
-                clients=clients,
-                batch_size=self.batch_size,
-                learning_rate=self.learning_rate,
-                loss_fn=self.loss_fn,
-                rng=torch.Generator().manual_seed(self.seed + run),
-            )
-            for run in range(self.seeds)
-        ]
-        accuracy = [run.test_accuracy for run in runs if run.test_accuracy is not None]
-        losses = [run.test_loss for run in runs if run.test_loss is not None]
-        return TrainingCost(_mean(accuracy), _mean(losses), self.steps, self.seeds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,13 +195,14 @@ class Choosing:
                     self._search_family(family_by_name(name), start, deadline, tried)
         except OutOfTime:
             self.reasons[name] = "its time was over"
+            return _settled(_best_of(tried, self.reasons[name]))
         except KeyboardInterrupt:
             self._keep(name, tried)
             raise
         return _best_of(tried, self.reasons.get(name, ""))
 
     def _keep(self, name: str, tried: Sequence[Candidate]) -> None:
-        best = _best_of(tried, "interrupted")
+        best = _settled(_best_of(tried, "interrupted"))
         if best is not None:
             self.found[name] = best
 
@@ -342,10 +299,14 @@ def _best_of(tried: Sequence[Candidate], remark: str) -> Candidate | None:
     return best.with_remark(remark) if remark else best
 
 
+def _settled(candidate: Candidate | None) -> Candidate | None:
+    """What a search that did not end shows: stronger defenses of the family may have met the target."""
+    return replace(candidate, met=Met.UNSETTLED) if candidate is not None and candidate.met is Met.NEVER else candidate
+
+
 def _row(case: Case, name: str, candidate: Candidate | None, reasons: dict[str, str]) -> DefenseOption:
     if candidate is None:
-        met = Met.NEVER if name in reasons else Met.UNTRIED
-        return DefenseOption(name, "", None, met, (), (), None, None, None, remark=reasons.get(name, ""))
+        return DefenseOption(name, "", None, Met.UNTRIED, (), (), None, None, None, remark=reasons.get(name, ""))
     kept, deviation = case.public.utility(candidate.defense)
     return DefenseOption(
         family=name,
@@ -378,15 +339,3 @@ def _risks(case: Case, candidate: Candidate) -> tuple[Estimate, ...]:
 def _part_of(total: Deadline, share: float) -> Deadline:
     """A deadline at a share of the time, counted from the beginning."""
     return Deadline(None if total.seconds is None else max(0.0, total.left - (1 - share) * total.seconds))
-
-
-def _mean(values: Sequence[float]) -> Estimate | None:
-    """Mean over seeds with a 95% t interval; None where there is nothing finite."""
-    if not values or not all(math.isfinite(value) for value in values):
-        return None
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return Estimate(mean, mean, mean, 0.0, 1, "one seed")
-    error = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * error
-    return Estimate(mean, mean - half, mean + half, 0.95, len(values), "t over seeds")
