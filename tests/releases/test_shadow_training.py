@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian
+from reconrisk.releases import shadow_tiles
 from reconrisk.releases.optimizers import UpdateRule, adam, sgd
 from reconrisk.releases.shadow_batches import RandomBatches
 from reconrisk.releases.shadow_training import ShadowTraining
@@ -279,14 +280,42 @@ def test_a_model_does_not_depend_on_those_trained_with_it():
     torch.testing.assert_close(together[3:4], apart, rtol=0, atol=CLOSE)
 
 
-def test_many_models_are_trained_in_tiles(monkeypatch):
-    from reconrisk.releases import shadow_training
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
+
+def test_many_models_are_trained_in_tiles(monkeypatch):
     shadow, (inputs, labels) = training(), records(11, seed=7)
     whole = shadow.train(inputs, labels)
-    monkeypatch.setattr(shadow_training, "_TILE_BYTES", 8_000)
-    assert len(list(shadow_training.tiles(11, shadow._bytes(8)))) > 2
+    monkeypatch.setattr(shadow_tiles, "TILE_BYTES", 8_000)
+    assert len(shadow_tiles.tiles(11, shadow._bytes(8))) > 2
     torch.testing.assert_close(shadow.train(inputs, labels), whole, rtol=0, atol=CLOSE)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("settings", [{}, {"private": Gaussian(1.0), "batches": RandomBatches(4)}])
+def test_threads_change_nothing(monkeypatch, settings):
+    monkeypatch.setattr(shadow_tiles, "TILE_BYTES", 8_000)
+    shadow, (inputs, labels) = training(perceptron(nn.GELU), **settings), records(40, seed=7)
+    parallel = shadow.train(inputs, labels, rng=rng())
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    assert torch.equal(shadow.train(inputs, labels, rng=rng()), parallel)
+    assert not parallel.requires_grad
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_an_error_in_a_thread_is_raised_and_the_threads_of_torch_are_as_before():
+    def work(part):
+        raise ZeroDivisionError(part)
+
+    with pytest.raises(ZeroDivisionError):
+        shadow_tiles.in_threads(work, [slice(0, 1), slice(1, 2)])
+    assert torch.get_num_threads() == 2
 
 
 def test_precision_is_that_of_the_targets():

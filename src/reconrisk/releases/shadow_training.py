@@ -28,13 +28,12 @@ from reconrisk.releases.shadow_layers import dense_layers
 from reconrisk.releases.shadow_push import DensePush
 from reconrisk.releases.shadow_records import OwnRecords, SharedRecords, Targets, own_records, shared_records
 from reconrisk.releases.shadow_single import Recipe, can_stack, train_one, train_stacked
+from reconrisk.releases.shadow_tiles import in_threads, models_per_tile, tiles
 from reconrisk.releases.shadow_updates import is_elementwise
 from reconrisk.releases.state import LossFunction
 from reconrisk.releases.training import Rows, TrainingMap
 
 Start: TypeAlias = Callable[[torch.Generator], nn.Module]
-
-_TILE_BYTES = 8 * 2**20  # what all models of a tile work on stays in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,20 +204,22 @@ class ShadowTraining:
             moved = [push(tangent[None].to(inputs.dtype)) for tangent in tangents]
             return torch.stack([self.flatten(one) for one in moved])
         pushed = torch.empty(len(tangents), self.size, dtype=inputs.dtype)
-        engine = DensePush(self._dense.layout, self._dense.squared)
+        layout, engine = self._dense.layout, DensePush(self._dense.layout, self._dense.squared)
         fixed, answers, used = self._fixed(inputs.dtype)
         targets = self._targets(inputs, labels)
         directions = self._features(tangents.to(inputs.dtype), constant=0.0)[:, None]
-        for part in tiles(len(tangents), 2 * self._bytes(inputs.element_size())):
-            values = self._dense.layout.packed(self.start(inputs.dtype)[None])
+
+        def push_tile(part: slice) -> None:
+            values = layout.packed(self.start(inputs.dtype)[None])
             batches = self._shared(fixed, answers, used)
-            moved_values = engine.train(values, targets, directions[part], self.optimizer, batches)
-            self._dense.layout.flattened(moved_values, out=pushed[part])
+            layout.flattened(engine.train(values, targets, directions[part], self.optimizer, batches), pushed[part])
+
+        in_threads(push_tile, tiles(len(tangents), 2 * self._bytes(inputs.element_size())))
         return pushed
 
     def models_per_tile(self, dtype: torch.dtype) -> int:
         """How many models are in hand at a time, so that what they work on stays in cache."""
-        return max(1, _TILE_BYTES // self._bytes(dtype.itemsize))
+        return models_per_tile(self._bytes(dtype.itemsize))
 
     def _trained(self, inputs: Tensor, labels: Tensor, starts: Tensor, streams: Sequence[torch.Generator]) -> Tensor:
         if self._dense is not None:
@@ -238,7 +239,8 @@ class ShadowTraining:
     ) -> Tensor:
         trained = torch.empty(len(inputs), self.size, dtype=inputs.dtype)
         targets, fixed = self._targets(inputs, labels), self._fixed(inputs.dtype)
-        for models in tiles(len(inputs), self._bytes(inputs.element_size())):
+
+        def train_tile(models: slice) -> None:
             values, own = engine.layout.packed(starts[models]), targets.chosen(models)
             if isinstance(self.batches, RandomBatches):
                 batches: Iterator[SharedRecords | OwnRecords] = self._own(*fixed[:2], own, streams[models])
@@ -246,6 +248,8 @@ class ShadowTraining:
                 batches = self._shared(*fixed)
             engine.train(values, own, self.optimizer, batches, streams[models])
             engine.layout.flattened(values, out=trained[models])
+
+        in_threads(train_tile, tiles(len(inputs), self._bytes(inputs.element_size())))
         return trained
 
     def _shared(self, fixed: Tensor, answers: Tensor, used: int) -> Iterator[SharedRecords]:
@@ -310,13 +314,6 @@ class ShadowTraining:
         if labels.is_floating_point() or self._dense is None:
             return labels.to(dtype).reshape(len(labels), -1)
         return one_hot(labels, self._dense.layout.layers[-1].fan_out).to(dtype)
-
-
-def tiles(models: int, bytes_each: int) -> Iterator[slice]:
-    """Slices of so many models that what they work on fits into cache, of equal length up to one."""
-    count = -(-models // max(1, _TILE_BYTES // bytes_each))
-    ends = [models * number // count for number in range(count + 1)]
-    return (slice(begin, end) for begin, end in pairwise(ends))
 
 
 def _known_loss(loss_fn: LossFunction) -> str | None:
