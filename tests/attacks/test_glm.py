@@ -163,6 +163,19 @@ def test_the_printed_label_formula_fails_where_the_sum_holds():
     assert rr.attacks.glm(model, known, known_labels).label == pytest.approx(label, abs=1e-9)
 
 
+def test_the_printed_penalty_lacks_the_factor_of_its_derivative():
+    """balle2022, Section III-B has lambda |theta|^2 in the objective, and lambda theta in Theorem 1."""
+    features, labels = diabetes()
+    known, known_labels, record, _ = split(features, labels)
+    strength = 1.5
+    model = fit_glm(features=features, labels=labels, family="squared", penalty=2 * strength, intercept=True)
+    residuals = known @ model.coefficients + model.intercept - known_labels
+    printed = (known.T @ residuals + strength * model.coefficients) / residuals.sum()
+    ours = (known.T @ residuals + 2 * strength * model.coefficients) / residuals.sum()
+    assert root_mean_square(printed - record) > 0.1
+    assert root_mean_square(ours - record) < 1e-9
+
+
 @pytest.mark.parametrize("alpha", [0.0, 2.0])
 def test_without_intercept_the_label_gives_both_roots(alpha):
     features, labels = diabetes()
@@ -181,14 +194,13 @@ def test_without_intercept_the_label_gives_both_roots(alpha):
 
 
 def test_a_predictor_of_zero_has_one_root():
-    known, known_labels = np.eye(2), np.array([0.0, 0.0])
-    # theta = 0 minimises if x y = 0: v = 0 then; v^T theta = 0 with v != 0 needs theta orthogonal to x
-    features, labels = np.vstack([known, [[0.0, 2.0]]]), np.array([1.0, -1.0, 0.5])
-    model = LinearRegression(fit_intercept=False).fit(features, labels)
-    found = rr.attacks.glm(model, known, labels[:2], label=0.5)
-    roots = np.vstack([found.record[None], found.alternatives])
-    assert min(root_mean_square(root - [0.0, 2.0]) for root in roots) < 1e-12
-    assert known_labels.any() == np.False_
+    # labels of the known records for which theta, orthogonal to the target, is the minimum: v^T theta = 0, a = 1 / y
+    known, record, label = np.diag([2.0, 2.0]), np.array([1.0, 1.0]), 3.0
+    theta = np.array([0.7, -0.7])
+    known_labels = known @ theta + (theta @ record - label) * record / 2.0
+    found = rr.attacks.glm(theta, known, known_labels, family="squared", penalty=0.0, label=label)
+    np.testing.assert_allclose(found.record, record, atol=1e-12)
+    assert len(found.alternatives) == 0 or np.abs(found.alternatives).max() > 1e10
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def glm(
     found = outcomes(given, known, label)
     if noise_std is not None:
         found = under_noise(found, given, known, label, check_positive("noise_std", noise_std))
-    spread = float((inputs - inputs.mean(0))[:, known.isnan()].square().mean().sqrt())
+    spread = float(inputs.var(0, correction=0)[known.isnan()].mean().sqrt())
     return _result(found, given, spread, noise_std, time.monotonic() - begun)
 
 
