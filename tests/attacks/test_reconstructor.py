@@ -276,7 +276,7 @@ def test_what_does_not_fit_is_refused(solved):
         reconstructor(knowledge, parameters=["3"], queries=knowledge.targets, rng=drawn(0))
     with pytest.raises(rr.InvalidInput, match="to name one of"):
         reconstructor(knowledge, parameters=["head"], rng=drawn(0))
-    with pytest.raises(rr.InvalidInput, match="rows.shape"):
+    with pytest.raises(rr.InvalidInput, match=r"rows.shape"):
         attack.estimates(rows[:, :5])
     with pytest.raises(rr.InvalidInput, match="finite"):
         attack.estimates(rows * torch.nan)
