@@ -53,7 +53,7 @@ class Setting:
     private: Gaussian | None = None
     parameters: tuple[str, ...] | None = None
     queries: int = 0
-    attack: ReconstructorSettings = ReconstructorSettings()
+    attack: ReconstructorSettings | None = None
 
     @property
     def sizes(self) -> str:
