@@ -33,6 +33,7 @@ from reconrisk.releases.training import TrainedModelRelease, TrainingMap
 NEEDS = ThreatModel(sees=Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS, Knows.INITIALISATION}))
 """The adversary who knows all of the training but one record, and sees what it ends with."""
 
+_EXACT_ERROR = 1e-4  # of the data range, root mean square: what rounding may leave of an exact record
 _AT_ONCE = 64  # models inverted together: derivatives of each take some megabytes
 
 
@@ -59,10 +60,9 @@ class InvertTraining:
         if self.starts is not None:
             check_not_empty("starts", self.starts)
             check_all_finite("starts", self.starts)
-        if self.training is not None and not isinstance(
-            self.training, (ShadowTraining, TrainingMap, TrainedModelRelease)
-        ):
-            given = type(self.training).__name__
+        training: object = self.training
+        if training is not None and not isinstance(training, (ShadowTraining, TrainingMap, TrainedModelRelease)):
+            given = type(training).__name__
             raise refuse("training", given, "to be a ShadowTraining, TrainingMap or TrainedModelRelease")
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
@@ -162,13 +162,15 @@ class InvertTraining:
         in_time: bool,
         shape: tuple[int, ...],
     ) -> Reconstruction:
+        width = found[0].data_range[1] - found[0].data_range[0]
         records = torch.cat([one.fit.records for one in found]).unflatten(1, shape)
         labels = torch.cat([one.fit.labels for one in found])
-        norms, explained = (torch.cat([getattr(one, name) for one in found]) for name in ("sizes", "explained"))
+        names = ("sizes", "explained", "errors")
+        sizes, explained, errors = (torch.cat([getattr(one, name) for one in found]) for name in names)
         account = Account(
             attack=repr(self),
-            status=_status(norms, explained, bool(found[0].noisy), stopped, in_time),
-            objective=tuple(norms.tolist()),
+            status=_status(sizes, explained, errors / width, bool(found[0].noisy), stopped, in_time),
+            objective=tuple(sizes.tolist()),
             cost=Cost(time.monotonic() - begun, problem.trainings),
             labels=None if labels.is_floating_point() or labels.ndim > 1 else tuple(int(label) for label in labels),
         )
@@ -176,7 +178,7 @@ class InvertTraining:
 
     def __repr__(self) -> str:
         """Every setting; tensors by their shape."""
-        given = {
+        given: dict[str, object] = {
             "training": "as observed" if self.training is None else type(self.training).__name__,
             "starts": None if self.starts is None else f"tensor of shape {tuple(self.starts.shape)}",
         }
@@ -214,8 +216,10 @@ def invert_training(
     Assumes: all records but one, initialisation, order and optimizer are known, and training is a function of them
     that is smooth in the record.
     Guarantee: no step raises the residual. The ending is exact only if every residual is at most three times what
-    training in the precision of the released values loses, which is measured. At small noise, where the information I
-    is nonsingular and the record inside the range, the mean squared error is the Cramer-Rao bound tr(I^-1)/d.
+    training in the precision of the released values loses, which is measured, and if that much rounding leaves each
+    record an error of at most 1e-4 of the data range, root mean square, to first order. At small noise, where the
+    information I is nonsingular and the record inside the range, the mean squared error is the Cramer-Rao bound
+    tr(I^-1)/d.
     Edge cases: the objective is the residual in units of that rounding, with noise half its square in units of the
     noise. A wrong initialisation or order leaves a large one, and the ending says so. Labels that are no classes must
     be known.
@@ -282,8 +286,9 @@ def _check_range(data_range: tuple[float, float], problem: Problem) -> None:
         check_all_within("fixed records", problem.inputs, data_range, "State the public range of the values.")
 
 
-def _status(norms: Tensor, explained: Tensor, noisy: bool, stopped: bool, in_time: bool) -> Status:
-    count, total, worst = int(explained.sum()), len(norms), float(norms.max())
+def _status(sizes: Tensor, explained: Tensor, errors: Tensor, noisy: bool, stopped: bool, in_time: bool) -> Status:
+    """``errors`` are the root mean square errors to be expected, relative to the data range."""
+    count, total, worst = int(explained.sum()), len(sizes), float(sizes.max())
     if stopped:
         return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for all models")
     if not math.isfinite(worst):
@@ -291,6 +296,8 @@ def _status(norms: Tensor, explained: Tensor, noisy: bool, stopped: bool, in_tim
     kind = "known noise" if noisy else f"{EXACT:g} times the rounding of training"
     cause = f"{count} of {total} models explained within {kind}, largest objective {worst:.3g}"
     if count == total:
-        return Status(Ending.CONVERGED if noisy else Ending.EXACT, cause)
+        lost = float(errors.max())
+        told = f"{cause}; that leaves an error of about {lost:.1e} of the data range, root mean square"
+        return Status(Ending.CONVERGED if noisy or lost > _EXACT_ERROR else Ending.EXACT, told)
     remedy = "Check initialisation, order, fixed records and noise: a training known wrongly leaves such residuals"
     return Status(Ending.BUDGET_SPENT if not in_time else Ending.CONVERGED, cause, remedy)

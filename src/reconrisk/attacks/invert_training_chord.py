@@ -38,7 +38,8 @@ class Fit:
     @property
     def norms(self) -> Tensor:
         """The size of each residual, inf where it is no number."""
-        return self.residuals.norm(dim=1).nan_to_num(nan=torch.inf)
+        norms: Tensor = self.residuals.norm(dim=1)
+        return norms.nan_to_num(nan=torch.inf)
 
 
 @dataclass(eq=False)
@@ -74,7 +75,7 @@ class ChordSearch:
         self._longest = (self.data_range[1] - self.data_range[0]) * d**0.5
         self._radius = torch.full((n,), _LARGEST * self._longest, dtype=torch.float64)
         self._refreshed = torch.zeros(n, dtype=torch.int64)
-        self._open = torch.ones(n, dtype=torch.bool)
+        self._open = self.fit.norms.isfinite()
         self._since = torch.zeros(n, dtype=torch.int64)
         self._before = self.fit.norms
         self._begin(torch.arange(n))
@@ -96,7 +97,7 @@ class ChordSearch:
     def _begin(self, rows: Tensor) -> None:
         """Count progress of these rows from here, with the derivative they have now."""
         self._known[rows] = False
-        self._step = self.tangents.solve(self.fit.residuals)
+        self._step = self.tangents.solve(_finite(self.fit.residuals))
         self._since[rows] = 0
         self._before[rows] = self.fit.norms[rows]
 
@@ -108,8 +109,8 @@ class ChordSearch:
         points = (self.fit.records[rows] + change).clamp(low, high)
         residuals = self.evaluate(rows, points)
         whole = self.fit.residuals.clone()
-        whole[rows] = residuals.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        steps = self.tangents.solve(whole)[rows]
+        whole[rows] = residuals
+        steps = self.tangents.solve(_finite(whole))[rows]
         norms = residuals.norm(dim=1).nan_to_num(nan=torch.inf)
         place = number % self.effort.memory
         better = norms < self.fit.norms[rows]
@@ -131,8 +132,10 @@ class ChordSearch:
         size = steps.norm(dim=2, keepdim=True).clamp_min(1e-300)
         sides = (steps / size).mT
         target = self._step[rows][:, :, None]
-        mix = torch.linalg.lstsq(sides, target, rcond=1e-6, driver="gelsd").solution / size
-        return (target - (points + steps).mT @ mix)[:, :, 0]
+        solved: Tensor = torch.linalg.lstsq(sides, target, rcond=1e-6, driver="gelsd").solution
+        mix = solved / size
+        mixed: Tensor = target - (points + steps).mT @ mix
+        return mixed[:, :, 0]
 
     def _judge(self, rows: Tensor) -> None:
         """Close what fits to rounding, and renew the derivative of what no longer gets better."""
@@ -158,3 +161,8 @@ class ChordSearch:
         self._refreshed[rows] += 1
         self._radius[rows] = self._longest
         self._begin(rows)
+
+
+def _finite(residuals: Tensor) -> Tensor:
+    """Residuals without those that are no numbers, which no step can be taken from."""
+    return residuals.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

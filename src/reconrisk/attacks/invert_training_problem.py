@@ -128,7 +128,8 @@ class ShadowProblem(Problem):
         begin, units = self._first or (0, 0)
         weights = self._training.start(torch.float64)[begin : begin + units * self.d].view(units, self.d)
         gram = self.inputs.double().T @ self.inputs.double() / max(1, len(self.inputs)) + weights.T @ weights
-        return torch.linalg.eigh(gram)[1].T.flip(0).contiguous()
+        vectors: Tensor = torch.linalg.eigh(gram)[1]
+        return vectors.T.flip(0).contiguous()
 
     @cached_property
     def _first(self) -> tuple[int, int] | None:
@@ -183,9 +184,6 @@ def problem_for(training: Training, shape: tuple[int, ...] | None = None) -> Pro
             remedy = "Pass the order and the start that were drawn, and state the noise as noise_std."
             raise refuse("training", "with chance", "to be a function of the record", remedy)
         return ShadowProblem(plain)
-    if not isinstance(plain, TrainingMap):
-        given = type(training).__name__
-        raise refuse("training", given, "to be a ShadowTraining, TrainingMap or TrainedModelRelease")
     together = _together(plain)
     if together is not None:
         return ShadowProblem(together)

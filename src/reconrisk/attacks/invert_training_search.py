@@ -20,6 +20,7 @@ _MANY_STEPS = 30.0  # times the precision of a model: rounding of many steps of 
 _NOISE = 1.1  # times the size of noise: its residual stays below
 _GLANCE = 5  # trainings after which the labels worth going on with are chosen
 _EXACT_STEPS = 8  # with exact derivatives, once noise decides
+_WIDER = 4  # times more directions for what few do not solve
 _AT_ONCE = 16  # models whose labels are tried together: their derivatives take memory
 
 
@@ -47,8 +48,11 @@ class Inversion:
         labels = torch.zeros(n, dtype=torch.int64) if self.labels is None else self.labels
         self.fit = Fit(self._start(labels), labels.clone(), torch.full_like(self.observed, torch.inf))
         self.rounding = torch.zeros(n, dtype=torch.float64)
-        rounding = _MANY_STEPS * self.observed.norm(dim=1) * torch.finfo(self.released).eps
+        single, released = (torch.finfo(kind).eps for kind in (torch.float32, self.released))
+        rounding = (_MANY_STEPS * min(single, released) + released) * self.observed.norm(dim=1)
         self._expected = torch.full_like(rounding, _NOISE * self.noisy**0.5) if self.noisy else rounding
+        self.accuracy = torch.full((n,), torch.inf, dtype=torch.float64)
+        self._whole = False
         self._known: dict[int, Tangents] = {}
         self._running: tuple[Tensor, ChordSearch] | None = None
 
@@ -58,9 +62,10 @@ class Inversion:
             order, begun = self._glance()
             for attempt in range(order.shape[1]):
                 rows = (~self.explained).nonzero()[:, 0]
-                if not len(rows) or not self.in_time():
+                if not len(rows) or (attempt and not self.in_time()):
                     break
                 self._attempt(rows, begun if attempt == 0 else self._begun(rows, order[rows, attempt]))
+            self._widen()
         except KeyboardInterrupt:
             if self._running is not None:
                 rows, search = self._running
@@ -81,6 +86,11 @@ class Inversion:
         norms = self.fit.norms
         return norms.square() / 2 if self.noisy else norms / self.rounding.clamp_min(torch.finfo(torch.float64).tiny)
 
+    @property
+    def errors(self) -> Tensor:
+        """Root mean square errors of the records to be expected from rounding, or from the known noise."""
+        return self.accuracy if self.noisy else self.accuracy * self.rounding / self.observed.shape[1] ** 0.5
+
     def _start(self, labels: Tensor) -> Tensor:
         return self.starts[labels if len(self.starts) > 1 else torch.zeros(len(labels), dtype=torch.int64)].clone()
 
@@ -91,6 +101,7 @@ class Inversion:
         points = self._start(kinds).to(self.problem.coarse)
         values = self.problem.values(points, kinds).double()[which]
         tangents = self._tangents(points, kinds).repeated(which)
+        self._whole = len(tangents.basis) == self.problem.d
         fit = Fit(self._start(labels), labels.clone(), self.observed[rows] - values)
         return self._search(rows, fit, tangents, self.problem.coarse)
 
@@ -150,21 +161,34 @@ class Inversion:
             search.run("records, double precision")
         if self.noisy:
             self._likelihood(rows, search.fit)
-        self._keep(rows, search.fit)
+        kept = self._keep(rows, search.fit)
         self._running = None
+        self.accuracy[rows[kept]] = search.tangents.spread()[kept]
         if not self.noisy:
             self._measure_rounding(rows)
+
+    def _widen(self) -> None:
+        """Go on with more directions from the best record of what is not explained, if the derivative was cut short."""
+        rows = (~self.explained & self.fit.norms.isfinite()).nonzero()[:, 0]
+        effort = replace(self.effort, directions=_WIDER * self.effort.directions)
+        if not len(rows) or self.noisy or self._whole or not self.in_time():
+            return
+        self.effort, best = effort, self.fit
+        fit = Fit(best.records[rows], best.labels[rows], best.residuals[rows])
+        tangents = self.problem.tangents(fit.records.to(self.problem.coarse), fit.labels, effort.directions)
+        self._attempt(rows, self._search(rows, fit, tangents, self.problem.coarse))
 
     def _likelihood(self, rows: Tensor, fit: Fit) -> None:
         for place, row in enumerate(rows):
             exact = LikelihoodFit(self.problem, self.observed[row], fit.labels[place], self.data_range, self.in_time)
             fit.records[place], fit.residuals[place] = exact.run(fit.records[place], _EXACT_STEPS)
 
-    def _keep(self, rows: Tensor, fit: Fit) -> None:
+    def _keep(self, rows: Tensor, fit: Fit) -> Tensor:
         better = fit.norms < self.fit.norms[rows]
         chosen = rows[better]
         self.fit.records[chosen], self.fit.labels[chosen] = fit.records[better], fit.labels[better]
         self.fit.residuals[chosen] = fit.residuals[better]
+        return better
 
     def _measure_rounding(self, rows: Tensor) -> None:
         """What training in the victim's precision makes of the records found: how far a true record may be off."""
@@ -175,4 +199,5 @@ class Inversion:
             lost = (double - single).norm(dim=1) * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
         else:
             lost = (double - single.to(self.released)).norm(dim=1)
-        self.rounding[rows] = lost.maximum(torch.finfo(self.released).eps * self.observed[rows].norm(dim=1) / 4)
+        least = 4.0 if self.released == torch.float64 else 0.25  # the search rounds in double precision as well
+        self.rounding[rows] = lost.maximum(least * torch.finfo(self.released).eps * self.observed[rows].norm(dim=1))

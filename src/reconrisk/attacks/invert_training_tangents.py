@@ -61,13 +61,29 @@ class Tangents:
         outer = self._across(outer)
         scale = self._scale[:, None]
         along = _applied(values, vectors, inner - torch.einsum("nkd,nd->nk", self._mixed, outer) / scale)
-        beside = (outer - torch.einsum("nkd,nk->nd", self._mixed, along)) / scale
+        beside: Tensor = (outer - torch.einsum("nkd,nk->nd", self._mixed, along)) / scale
         return along @ self.basis + beside
+
+    def spread(self) -> Tensor:
+        r"""Root mean square error of a value of the record for unit errors of each released one, (n,).
+
+        .. math:: \sqrt{\mathrm{tr}\,(J^T J)^{-1} / d}
+
+        Edge cases: directions that leave no trace make it infinite.
+        """
+        values, vectors = self._factor
+        inverse = torch.where(values.isinf(), torch.inf, 1 / values)
+        total, d = inverse.sum(1), self.basis.shape[1]
+        if self.direct is not None:
+            turned = torch.einsum("nkj,nkd->njd", vectors, self._mixed).square().sum(2)
+            beside = torch.where(values.isinf(), torch.inf, turned / values).sum(1) / self._scale.square()
+            total = total + (d - len(self.basis)) / self._scale + beside
+        return (total / d).sqrt()
 
     @cached_property
     def _factor(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues and vectors of J^T J along the basis, once what the other directions explain is taken out."""
-        matrix = torch.bmm(self.pushed, self.pushed.mT).double()
+        matrix = torch.bmm(self.pushed, self.pushed.mT).double().nan_to_num(nan=0.0, posinf=0.0)
         largest = matrix.diagonal(dim1=1, dim2=2).amax(1)
         if self.direct is not None:
             matrix = matrix - torch.bmm(self._mixed, self._mixed.mT) / self._scale[:, None, None]
@@ -91,7 +107,8 @@ class Tangents:
     def _first(self, rows: Tensor) -> Tensor:
         """The first weights of rows (..., p) as (..., u, d)."""
         units, features = 0 if self.direct is None else self.direct.shape[1], self.basis.shape[1]
-        return rows[..., self.begin : self.begin + units * features].unflatten(-1, (units, features))
+        first: Tensor = rows[..., self.begin : self.begin + units * features].unflatten(-1, (units, features))
+        return first
 
     def _across(self, vectors: Tensor) -> Tensor:
         return vectors - (vectors @ self.basis.T) @ self.basis
@@ -99,4 +116,5 @@ class Tangents:
 
 def _applied(values: Tensor, vectors: Tensor, right: Tensor) -> Tensor:
     inner = torch.einsum("nkj,nk->nj", vectors, right) / values
-    return torch.einsum("nkj,nj->nk", vectors, inner)
+    found: Tensor = torch.einsum("nkj,nj->nk", vectors, inner)
+    return found
