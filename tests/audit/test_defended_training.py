@@ -50,6 +50,24 @@ def test_full_batches_of_all_clients_are_plain_training(optimizer: str) -> None:
         assert torch.allclose(ours, theirs, atol=1e-4 if optimizer == "adam" else 1e-6)  # Adam divides by small roots
 
 
+def test_one_local_step_added_as_it_is_is_a_step_along_the_gradient() -> None:
+    data, model = _data(), _model()
+    plain = train_defended(model, data, steps=8, batch_size=8, clients=2, learning_rate=0.3, rng=_rng())
+    local = {"local_steps": 1, "local_learning_rate": 0.3}
+    done = train_defended(model, data, steps=8, batch_size=8, clients=2, learning_rate=1.0, rng=_rng(), **local)
+    assert done.losses == pytest.approx(plain.losses, abs=1e-5)
+
+
+def test_local_updates_are_clipped_as_they_are_sent() -> None:
+    """Changes of norm 1e-3 at most: eight rounds move the model by no more than eight of them."""
+    data, model = _data(), _model()
+    local = {"local_steps": 5, "local_learning_rate": 0.5}
+    done = train_defended(model, data, clip(1e-3), steps=8, learning_rate=1.0, rng=_rng(), **local)
+    pairs = zip(done.model.parameters(), model.parameters(), strict=True)
+    moved = math.sqrt(sum(float((after - before).detach().square().sum()) for after, before in pairs))
+    assert 1e-3 < moved <= 8e-3 * (1 + 1e-4)
+
+
 def test_a_defense_without_effect_changes_nothing() -> None:
     data, model = _data(), _model()
     plain = train_defended(model, data, steps=12, batch_size=8, rng=_rng())

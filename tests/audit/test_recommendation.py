@@ -17,6 +17,7 @@ from reconrisk.audit.plan import Sender
 from reconrisk.audit.population import Population
 from reconrisk.audit.recommendation import recommend_defense
 from reconrisk.audit.recommendation_result import Met
+from reconrisk.audit.recommendation_training import Trained
 from reconrisk.audit.run import DEFAULT_THREAT
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.goal import Goal, Limit
@@ -243,6 +244,19 @@ def test_no_defense_that_passes_the_search_by_luck_fails_on_fresh_records():
     found = choose(attacks=[Reader(silent=tuple(range(1, 9))), Reader(says=0.9)])
     assert found.option("none").met is Met.FAILED
     assert found.best == "gaussian_noise"
+
+
+def test_with_local_steps_training_is_on_local_updates():
+    """One local step is the gradient times its rate: a defense of changes costs what it costs of gradients."""
+    torch.manual_seed(0)
+    data = Dataset("toy", INPUTS, (INPUTS[:, 0] > INPUTS[:, 1]).long())
+    given = {"steps": 30, "seeds": 2, "learning_rate": 2.0, "batch_size": 1, "loss_fn": None, "seed": 0}
+    gradients = Trained(nn.Linear(WIDTH, 2), data, data, **given)
+    changes = replace(gradients, learning_rate=0.1, local_steps=1, local_learning_rate=2.0)
+    clipped = (rr.defenses.clip(0.1), rr.defenses.clip(0.2))
+    losses = [each.cost(defense).loss.value for each, defense in zip((gradients, changes), clipped, strict=True)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0] != pytest.approx(gradients.cost(None).loss.value, rel=1e-2)
 
 
 def test_ctrl_c_returns_what_is_found():

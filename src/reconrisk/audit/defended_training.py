@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from reconrisk.audit.client import Client
 from reconrisk.audit.training_loss import given_labels, training_loss
 from reconrisk.core.defense import Defense
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_positive, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.chain import Chain
-from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.state import LossFunction, check_mode
 
@@ -66,6 +66,8 @@ def train_defended(
     optimizer: str = "sgd",
     learning_rate: float = 0.1,
     loss_fn: LossFunction | None = None,
+    local_steps: int | None = None,
+    local_learning_rate: float | None = None,
     rng: torch.Generator,
 ) -> DefendedTraining:
     r"""Train a copy of ``model`` on gradients that each client defends before they are averaged.
@@ -74,9 +76,11 @@ def train_defended(
 
     ``training`` is shared out among ``clients`` once; at each step every client takes its next ``batch_size`` records,
     in an order that is drawn again each time it has been through. Training lasts ``steps``, or ``epochs`` times through
-    the records. Each client defends its own gradient: with noise of its own, and, where a defense is chosen by the
-    client's records or from time to time at the current model (``for_release``), with its own choice. Without
-    ``loss_fn`` the loss is told by the labels. ``rng`` draws shares, order and noise, in this order.
+    the records. With ``local_steps`` and ``local_learning_rate`` a client sends the change that so many steps of SGD on
+    its batch make, and the server steps along the mean change, ``learning_rate`` times it. Each client defends what it
+    sends itself: with noise of its own, and, where a defense is chosen by the client's records or from time to time at
+    the current model (``for_release``), with its own choice. Without ``loss_fn`` the loss is told by the labels.
+    ``rng`` draws shares, order and noise, in this order.
 
     Assumes: the model is in the mode that clients train in. A defense with a state (``fresh``) is not changed.
     Guarantee: the same for the same ``rng``; ``model`` stays as it is. The records of a step do not depend on the
@@ -105,7 +109,7 @@ def train_defended(
     batches = _batches(training, check_whole("clients", clients), check_whole("batch_size", batch_size), order)
     losses: list[float] = []
     for _ in track(range(stepped), "training"):
-        sent, loss = _round(working, loss_fn, next(batches), fresh, noise)
+        sent, loss = _round(Client(working, loss_fn, local_steps, local_learning_rate), next(batches), fresh, noise)
         if not all(bool(value.isfinite().all()) for value in sent.values()):
             break
         losses.append(loss)
@@ -167,41 +171,45 @@ def evaluated(model: nn.Module, dataset: Dataset, loss_fn: LossFunction) -> tupl
 
 
 def _round(
-    model: nn.Module,
-    loss_fn: LossFunction,
+    client: Client,
     batches: tuple[tuple[Tensor, Tensor], ...],
     defense: Defense | None,
     rng: torch.Generator,
 ) -> tuple[dict[str, Tensor], float]:
-    """The mean of what the clients send, and of their losses."""
+    """The mean of what the clients send, as a direction to step against, and of their losses."""
+    sign = 1.0 if client.steps is None else -1.0  # a change is what to step along
     mean: dict[str, Tensor] = {}
     losses = []
     for inputs, labels in batches:
-        gradient, loss = _gradient(model, loss_fn, inputs, labels)
+        update, loss = _update(client, inputs, labels)
         losses.append(loss)
-        if not all(bool(value.isfinite().all()) for value in gradient.values()):
-            return gradient, loss  # which no defense takes, and nobody can step along
+        if not all(bool(value.isfinite().all()) for value in update.values()):
+            return update, loss  # which no defense takes, and nobody can step along
         if defense is not None:
-            gradient = _chosen(defense, model, loss_fn, inputs, labels)(gradient, rng=rng)
-        for name, value in gradient.items():
-            mean[name] = mean[name] + value / len(batches) if name in mean else value / len(batches)
+            update = _chosen(defense, client, inputs, labels)(update, rng=rng)
+        for name, value in update.items():
+            part = sign * value / len(batches)
+            mean[name] = mean[name] + part if name in mean else part
     return mean, sum(losses) / len(losses)
 
 
-def _gradient(
-    model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor
-) -> tuple[dict[str, Tensor], float]:
-    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    loss = loss_fn(model(inputs), labels)
+def _update(client: Client, inputs: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], float]:
+    """What a client would send without a defense, and its loss before."""
+    if client.steps is not None:
+        with torch.no_grad():
+            loss = client.loss_fn(client.model(inputs), labels)
+        return dict(client.release(inputs, labels).value()), float(loss)
+    named = {name: value for name, value in client.model.named_parameters() if value.requires_grad}
+    loss = client.loss_fn(client.model(inputs), labels)
     found = torch.autograd.grad(loss, list(named.values()), materialize_grads=True)
     return dict(zip(named, found, strict=True)), float(loss.detach())
 
 
-def _chosen(defense: Defense, model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> Defense:
-    """The defense itself, or the one it chooses for this client's gradient."""
+def _chosen(defense: Defense, client: Client, inputs: Tensor, labels: Tensor) -> Defense:
+    """The defense itself, or the one it chooses for what this client sends."""
     if not hasattr(defense, "for_release"):
         return defense
-    return chosen_for(defense, GradientRelease(model, loss_fn, inputs, labels))
+    return chosen_for(defense, client.release(inputs, labels))
 
 
 def _gradients_spent(defense: Defense | None) -> float | None:

@@ -74,7 +74,8 @@ def recommend_defense(
     ``resolution``, that meets the target on ``search_trials`` updates. In the order of what they leave of a step, the
     defenses found are attacked on ``confirm_trials`` fresh updates, until ``finalists`` of them pass; one that does
     not is tried again stronger, three times at most. With those that pass the model is trained for
-    ``training_steps`` (none if 0) over ``training_seeds``: the most accurate is recommended. Half of the ``budget`` is
+    ``training_steps`` (none if 0) over ``training_seeds``, on what clients send: gradients at ``learning_rate``, or the
+    changes of ``local_steps``, which are added as they are. The most accurate is recommended. Half of the ``budget`` is
     for the search.
 
     Assumes: ``public`` records are public: noise and masks are chosen by them. Without any, a quarter of ``data``, at
@@ -160,7 +161,7 @@ class _Asked:
     def training(self, steps: int, seeds: int, learning_rate: float) -> Trained:
         """How models are trained with what is found."""
         private = self.dataset.subset(list(self.rows))
-        rest = (self.batch_size, self.loss_fn, self.seed)
+        rest = (self.batch_size, self.loss_fn, self.seed, self.local_steps, self.local_learning_rate)
         return Trained(self.model, private, self.reference, steps, seeds, learning_rate, *rest)
 
     def case(self, training: Trained, search: int, confirm: int | None, rng: torch.Generator) -> Case:

@@ -33,6 +33,8 @@ class Trained:
     batch_size: int
     loss_fn: LossFunction | None
     seed: int
+    local_steps: int | None = None
+    local_learning_rate: float | None = None
 
     def cost(self, defense: Defense | None) -> TrainingCost:
         """Accuracy and loss of public records after training, over seeds that are the same for every defense."""
@@ -46,8 +48,10 @@ class Trained:
                 test=self.public,
                 clients=clients,
                 batch_size=self.batch_size,
-                learning_rate=self.learning_rate,
+                learning_rate=self.learning_rate if self.local_steps is None else 1.0,  # changes are added as they are
                 loss_fn=self.loss_fn,
+                local_steps=self.local_steps,
+                local_learning_rate=self.local_learning_rate,
                 rng=torch.Generator().manual_seed(self.seed + run),
             )
             for run in range(self.seeds)
