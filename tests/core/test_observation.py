@@ -24,7 +24,7 @@ def observation(**changes):
 def test_there_is_no_field_for_the_target():
     names = {field.name for field in dataclasses.fields(Observation)}
     always = {"released", "forward", "threat", "input_shape", "data_range", "batch_size"}
-    if_known = {"labels", "record_norms", "batch_statistics", "noise_std", "kept"}
+    if_known = {"labels", "record_norms", "batch_statistics", "noise_std", "kept", "noise_law"}
     assert names == always | if_known
 
 

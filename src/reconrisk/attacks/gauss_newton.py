@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from reconrisk.attacks import gauss_newton_laplace
 from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior
 from reconrisk.attacks.gauss_newton_search import Search, Settings
 from reconrisk.attacks.labels import labels_for
@@ -58,14 +59,25 @@ class GaussNewton:
         settings = Settings(self.iterations, self.inner_iterations, self.restarts, self.seconds, self.tolerance)
         search = Search(settings, observation, labels, self._prior(observation), self.warm_start, rng)
         status = search.run(begun)
+        estimates, objective, evaluations = search.estimates, search.objective, search.evaluations
+        if gauss_newton_laplace.applies(observation) and not status.is_failure:
+
+            def solve(weighted: Observation, start: Attack) -> Tensor:
+                nonlocal evaluations
+                again = Search(replace(settings, restarts=1), weighted, labels, self._prior(observation), start, rng)
+                again.run(begun)
+                evaluations += again.evaluations
+                return again.estimates
+
+            estimates, objective = gauss_newton_laplace.refined(observation, labels, estimates, solve)
         account = Account(
             attack=repr(self),
             status=status,
-            objective=(search.objective,) * observation.batch_size,
-            cost=Cost(time.monotonic() - begun, search.evaluations),
+            objective=(objective,) * observation.batch_size,
+            cost=Cost(time.monotonic() - begun, evaluations),
             labels=None if labels.is_floating_point() or labels.ndim > 1 else tuple(int(label) for label in labels),
         )
-        return Reconstruction(search.estimates.to(torch.get_default_dtype()), account)
+        return Reconstruction(estimates.to(torch.get_default_dtype()), account)
 
     def _prior(self, observation: Observation) -> GaussianPrior | None:
         if self.prior_mean is None or self.prior_std is None:
@@ -112,8 +124,8 @@ def gauss_newton(
 
     Where the threat knows the defense, Sigma is the variance of its noise and values that were not sent do not count;
     otherwise what is released is taken as exact up to rounding, and if no record fits it so, as carrying equal noise.
-    ``prior_mean`` m and ``prior_std``, of each coordinate, make it the maximum a posteriori. The minimum is that within
-    the data range.
+    Noise that is known to be Laplacian is fitted by least absolute values. ``prior_mean`` m and ``prior_std``, of each
+    coordinate, make it the maximum a posteriori. The minimum is that within the data range.
 
     Assumes: a forward map that is differentiable twice in the records. Networks that are piecewise linear need a
     ``warm_start``, an attack whose estimates are the first start, such as ``inverting_gradients()``.

@@ -92,7 +92,7 @@ class Search:
             return (low + high) / 2 + noise
         if turn == 0:
             warm = self._warm_start(self._observation, rng=self._rng)
-            self._warm = warm.estimates.double()
+            self._warm = warm.estimates.to(self._likelihood.dtype)
             self._keep(self._warm, Outcome.ITERATIONS)
             if warm.status.ending is Ending.INTERRUPTED:
                 raise KeyboardInterrupt

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.distances import Distance, GaussianLikelihood
+from reconrisk.attacks.distances import Distance, GaussianLikelihood, LaplaceLikelihood
 from reconrisk.attacks.parametrizations import Parametrization
 from reconrisk.attacks.regularizers import Penalty, Regularizer
 from reconrisk.attacks.updates import Point, Variables
-from reconrisk.core.observation import Observation
+from reconrisk.core.observation import LAPLACE, Observation
 
 Released = Mapping[str, Tensor]
 
@@ -71,7 +71,7 @@ class Objective:
             penalties = [(part.weight, part.weight * part.final_share, part) for part in regularizers]
         else:
             size = observation.batch_size * torch.Size(observation.input_shape).numel()
-            distance = GaussianLikelihood(size)
+            distance = LaplaceLikelihood(size) if observation.noise_law == LAPLACE else GaussianLikelihood(size)
             penalties = [(part.prior_weight, part.prior_weight, part) for part in regularizers]
         bound = [WeightedPenalty(first, last, part.bind(observation)) for first, last, part in penalties if first > 0]
         return cls(observation, distance, bound, parametrization, labels)
@@ -94,7 +94,7 @@ class Objective:
             return self.parametrization.decode(variables["inputs"], self.observation)
 
     def _scale_at(self, starts: Variables) -> float:
-        if isinstance(self.distance, GaussianLikelihood):
+        if isinstance(self.distance, (GaussianLikelihood, LaplaceLikelihood)):
             return 1.0
         inputs, labels = self.inputs(starts), self.labels(starts)
         with torch.no_grad():

@@ -27,6 +27,9 @@ class ForwardMap(Protocol):
         ...
 
 
+GAUSSIAN, LAPLACE = "gaussian", "laplace"
+"""Laws of noise that an observation may state."""
+
 _SIDE_INFORMATION = {
     "labels": Knows.LABELS,
     "record_norms": Knows.RECORD_NORM,
@@ -43,7 +46,7 @@ class Observation:
     ``released`` maps names (of parameters, usually) to tensors. What the threat does not know stays None: ``labels``;
     ``record_norms``, one Euclidean norm per record; ``batch_statistics``, mean and variance of what each batch norm
     layer received, as ``<layer>.mean`` and ``<layer>.var``; if it knows the defense, ``noise_std``, the standard
-    deviation of the noise on each released value, and ``kept``, true where a value was sent at all. ``forward`` then
+    deviation of the noise on each released value, with its ``noise_law``, and ``kept``, true where a value was sent at all. ``forward`` then
     includes what the defense does without chance, such as clipping.
     """
 
@@ -58,6 +61,7 @@ class Observation:
     batch_statistics: Mapping[str, Tensor] | None = None
     noise_std: Mapping[str, Tensor] | None = None
     kept: Mapping[str, Tensor] | None = None
+    noise_law: str = GAUSSIAN
 
     def __post_init__(self) -> None:
         if not self.released:
@@ -93,6 +97,10 @@ class Observation:
     def _check_defense(self) -> None:
         self._check_alike("noise_std", self.noise_std)
         self._check_alike("kept", self.kept)
+        if self.noise_law not in (GAUSSIAN, LAPLACE):
+            raise refuse("noise_law", self.noise_law, f"to be {GAUSSIAN!r} or {LAPLACE!r}")
+        if self.noise_law != GAUSSIAN and self.noise_std is None:
+            raise refuse("noise_law", self.noise_law, "to be left out where the noise is not known")
         for key, std in (self.noise_std or {}).items():
             if not bool((std > 0).all()):
                 raise refuse(f"noise_std[{key!r}]", float(std.min()), "> 0", "Leave it out where there is no noise.")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.observation import GAUSSIAN, LAPLACE
 from reconrisk.core.validation import refuse
 from reconrisk.defenses.clipping import Clip
 from reconrisk.defenses.gaussian import GaussianNoise
@@ -85,6 +86,12 @@ class Chain(SendingDefense):
         if not found:
             return None
         return {name: torch.stack([mask[name] for mask in found]).all(0) for name in sent}
+
+    @property
+    def noise_law(self) -> str:
+        """That of its noise; of several that add up the nearest is the normal one."""
+        noisy = [part for part in self.parts if isinstance(part, (GaussianNoise, LaplaceNoise))]
+        return LAPLACE if len(noisy) == 1 and isinstance(noisy[0], LaplaceNoise) else GAUSSIAN
 
     def __str__(self) -> str:
         """The parts as they are written."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from reconrisk.core.mechanism import Gaussian
+from reconrisk.core.observation import LAPLACE
 from reconrisk.core.validation import check_positive
 from reconrisk.defenses.clipping import Clip, clipped
 from reconrisk.defenses.gaussian import GaussianNoise
@@ -116,6 +118,7 @@ class LaplaceNoise(SendingDefense):
     """The configured defense that :func:`laplace_noise` returns."""
 
     std: float
+    noise_law: ClassVar[str] = LAPLACE
 
     def __post_init__(self) -> None:
         check_positive("std", self.std)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ class SendingDefense(ABC):
         return chain(self, other)
 
 
-def check_released(released: Mapping[str, Tensor]) -> None:
+def check_released(released: Any) -> None:
     """Refuse what is no mapping from names to dense, finite tensors of real numbers."""
     if not isinstance(released, Mapping):
         remedy = "Pass {name: gradient}, as rr.GradientRelease(...).value() gives it."

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.defense import Defense
-from reconrisk.core.observation import ForwardMap, Observation
+from reconrisk.core.observation import GAUSSIAN, ForwardMap, Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_all_within, refuse
 from reconrisk.releases.release import Release
@@ -57,7 +57,7 @@ def observe(
     check_all_within("records", release.inputs, data_range, "State the public range of the values.")
     sent: Mapping[str, Tensor] = _released(release)
     forward, knows = release.forward, threat.knows
-    noise_std = kept = None
+    noise_std, kept, noise_law = None, None, GAUSSIAN
     if defense is not None:
         if not isinstance(rng, torch.Generator):
             raise refuse("rng", rng, "to be a generator for the defense", "Pass torch.Generator().manual_seed(0).")
@@ -66,6 +66,7 @@ def observe(
         if Knows.DEFENSE in knows:
             forward = DefendedMap(forward, defense)
             noise_std, kept = defense.noise_std(sent), defense.kept(sent)
+            noise_law = getattr(defense, "noise_law", GAUSSIAN) if noise_std is not None else GAUSSIAN
     return Observation(
         released=sent,
         forward=forward,
@@ -78,6 +79,7 @@ def observe(
         batch_statistics=_batch_statistics(release) if Knows.BATCH_STATISTICS in knows else None,
         noise_std=noise_std,
         kept=kept,
+        noise_law=noise_law,
     )
 
 
