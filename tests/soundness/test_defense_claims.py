@@ -53,8 +53,7 @@ CLAIMS = {
     "clip_and_noise": clip_and_noise(noise_multiplier=0.7, clip_norm=1.0),
     "clip >> gaussian_noise": clip(2.0) >> gaussian_noise(1.5),
     "clip >> optimal_noise": clip(1.0) >> NOISE,
-    "clip >> optimal_pruning_and_noise": clip(1.0)
-    >> optimal_pruning_and_noise(moments(), share=0.5, unit=0.7),
+    "clip >> optimal_pruning_and_noise": clip(1.0) >> optimal_pruning_and_noise(moments(), share=0.5, unit=0.7),
 }
 
 
