@@ -23,7 +23,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
-from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.data.dataset import Dataset
 
 WIDTH = 16
@@ -49,6 +49,7 @@ class Reader:
     stops_at: int | None = None
     says: float | None = None
     silent: tuple[int, ...] = ()
+    is_misled: bool = False
     calls: int = 0
 
     @property
@@ -63,6 +64,8 @@ class Reader:
         if self.calls == self.stops_at:
             raise KeyboardInterrupt
         found = observation.released["weight"]
+        if self.is_misled and Knows.DEFENSE in observation.threat.knows:
+            found = torch.full_like(found, 0.9)
         if self.says is not None:
             found = torch.full_like(found, self.says)
         status = Status(Ending.CONVERGED, "read")
@@ -225,18 +228,27 @@ def test_an_update_that_is_harmless_needs_no_defense():
 
 def test_an_attack_that_does_not_apply_to_two_updates_still_rebuilds_the_others():
     """Silent at the first two updates: it rebuilds all the others, beside an attack that never does."""
-    attackers = Attackers(
+    share = _attackers(Reader(silent=(1, 2)), Reader(says=0.9)).share(None, range(20), (20,), Deadline(None))
+    assert (share.updates, share.reached, share.unknown) == (20, (18,), 0)
+
+
+def test_who_knows_the_defense_may_ignore_it():
+    """A reader that knowledge of a clip without effect misleads rebuilds all the same."""
+    share = _attackers(Reader(is_misled=True)).share(rr.defenses.clip(1e9), range(20), (20,), Deadline(None))
+    assert share.reached == (20,)
+
+
+def _attackers(*readers):
+    return Attackers(
         sender=Sender(None, reader_model(), sum_of_outputs),
         population=Population(DATA, tuple(range(20))),
         public=DATA,
         threat=DEFAULT_THREAT,
-        choice=[Reader(silent=(1, 2)), Reader(says=0.9)],
+        choice=readers,
         updates=tuple((row,) for row in range(20)),
         limits=(Limit(Goal("mse", 1e-6), 0.5),),
         seed=0,
     )
-    share = attackers.share(None, range(20), (20,), Deadline(None))
-    assert (share.updates, share.reached, share.unknown) == (20, (18,), 0)
 
 
 def test_no_defense_that_passes_the_search_by_luck_fails_on_fresh_records():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.by_name import defense_by_name
 from reconrisk.defenses.clipping import clip
 from reconrisk.defenses.masks import random_pruning
-from reconrisk.defenses.noise import gaussian_noise
+from reconrisk.defenses.noise import clip_and_noise, gaussian_noise
 from reconrisk.defenses.refreshed import refreshed
 
 _WITH_LABELS = ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.LABELS}))
@@ -119,6 +120,37 @@ def test_who_knows_the_mask_of_a_linear_model_rebuilds_the_record() -> None:
     assert unaware.mse.value > 1e-3
     assert unaware.fisher_trace.value == float("inf")
     assert aware.utility_1.value == unaware.utility_1.value < 1
+
+
+class _Spoiled:
+    """Reads the record off the gradient, but for who knows the defense, and is misled by it."""
+
+    needs = ThreatModel(Sees.ONE_UPDATE)
+
+    def __call__(self, observation: Any, *, rng: torch.Generator) -> Any:
+        found = attack_by_name("analytic")(observation, rng=rng)
+        if Knows.DEFENSE not in observation.threat.knows:
+            return found
+        return replace(found, estimates=torch.ones_like(found.estimates))
+
+
+def test_who_knows_the_defense_may_ignore_it() -> None:
+    result = _frontier({"clip": {1e9: clip(1e9)}}, attacks=[_Spoiled()], repeat=2)
+    unaware, aware = (result.of(attacker, "clip")[0] for attacker in ("unaware", "aware"))
+    assert unaware.mse.value < 1e-9
+    assert aware.mse.value == unaware.mse.value
+    assert aware.attack.endswith("defense ignored")
+    assert result.dominates("clip", "clip").dominated == 1
+
+
+def test_only_who_knows_the_defense_knows_where_it_clips() -> None:
+    study = _study()
+    defense, seen = clip_and_noise(clip_norm=0.7, noise_multiplier=1.0), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tradeoff_study, "planned_attacks", lambda *given: seen.append(given[2].clip_norm) or ())
+        for attacker in ATTACKERS:
+            study.planned(attacker, study.split(0), defense)
+    assert seen == [None, 0.7]
 
 
 def test_resumed_is_the_same_and_trains_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,8 @@ class Share:
 class Attackers:
     """Attacks and guesses on the updates of private records, under any defense.
 
-    A record counts as rebuilt if any of them reaches the goal: no single adversary does better than that.
+    A record counts as rebuilt if any of them reaches the goal: no single adversary does better than that. Who knows the
+    defense may ignore it, so that attacks which do not know it count too.
     """
 
     sender: Sender
@@ -100,12 +101,12 @@ class Attackers:
 
         Guarantee: under two defenses, trials of one draw have the same records, the same source of noise and search.
         """
-        experiment, size = self._experiment(defense), len(self.updates[0])
+        experiments, size = self._experiments(defense), len(self.updates[0])
         share = Share(0, size, (0,) * len(self.limits), 0)
         for draw in draws:
             if deadline.left <= 0:
                 raise OutOfTime
-            reached, worked = self._attacked(experiment, draw)
+            reached, worked = self._attacked(experiments, draw)
             counts = tuple(count + sum(flags) for count, flags in zip(share.reached, reached, strict=True))
             updates, unknown = share.updates + 1, share.unknown + (0 if worked else size)
             share = Share(updates, size, counts, unknown, is_whole=updates == len(draws))
@@ -130,13 +131,14 @@ class Attackers:
         """The attacks that the threat allows, guesses left out."""
         return tuple(planned.label for planned in self._planned(None) if not planned.is_baseline)
 
-    def _attacked(self, experiment: Experiment, draw: int) -> tuple[list[list[bool]], bool]:
+    def _attacked(self, experiments: Sequence[Experiment], draw: int) -> tuple[list[list[bool]], bool]:
         """For each limit which records of an update were rebuilt, and whether any attack worked.
 
         Every attack is tried on every update: one without an active neuron says nothing about the next.
         """
         reached, worked = [list(flags) for flags in self._guesses(draw)], False
-        for planned in (each for each in experiment.plan.attacks if not each.is_baseline):
+        tries = ((each, planned) for each in experiments for planned in each.plan.attacks if not planned.is_baseline)
+        for experiment, planned in tries:
             if all(map(all, reached)):  # later attacks cannot add to it
                 return reached, True
             trial = self._trial(experiment, planned, draw)
@@ -169,6 +171,15 @@ class Attackers:
         plan = Plan(self._planned(getattr(defense, "clip_norm", None)), {_LABEL: defense}, self.updates, 0.0)
         metrics = metrics_for(self.population.dataset)
         return Experiment(plan, self.sender, self.population, self.threat, metrics, self.seed)
+
+    def _experiments(self, defense: Defense | None) -> tuple[Experiment, ...]:
+        """Attacks as the threat states, and those that ignore a defense which it knows."""
+        stated = self._experiment(defense)
+        if defense is None or Knows.DEFENSE not in self.threat.knows:
+            return (stated,)
+        attacks = tuple(each for each in self._planned(None) if Knows.DEFENSE not in each.attack.needs.knows)
+        unaware = ThreatModel(self.threat.sees, self.threat.knows - {Knows.DEFENSE}, self.threat.controls)
+        return stated, replace(stated, plan=replace(stated.plan, attacks=attacks), threat=unaware)
 
     def _planned(self, clip_norm: float | None) -> tuple[PlannedAttack, ...]:
         """Attacks that know at which norm a known defense clips."""

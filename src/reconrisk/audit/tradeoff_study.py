@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -43,6 +43,7 @@ from reconrisk.releases.state import LossFunction
 
 _SEEDS = 2**63
 _PRIOR_RECORDS = 8
+_MEASURED = "2"  # raised where a run of the same settings measures something else than before
 _KINKED = (
     "MSE bound? The model has layers such as ReLU or max-pooling, whose gradient jumps as the record moves: the bound "
     "is that of chen2025 and no proof."
@@ -125,10 +126,15 @@ class Study:
         test = self.test if self.test is not None else self.dataset.subset(rows[attacked : attacked + held])
         return Split(self.dataset.subset(rows[:attacked]), self.dataset.subset(rows[attacked + held :]), test)
 
-    def planned(self, attacker: str, split: Split) -> tuple[PlannedAttack, ...]:
-        """The attacks of an attacker, guesses included."""
+    def planned(self, attacker: str, split: Split, defense: Defense | None = None) -> tuple[PlannedAttack, ...]:
+        """The attacks of an attacker, guesses included; who knows the defense knows at which norm it clips."""
         beliefs = Beliefs(
-            self.dataset.shape, self.attacked_batch_size, split.training, split.attacked, self.dataset.columns
+            self.dataset.shape,
+            self.attacked_batch_size,
+            split.training,
+            split.attacked,
+            self.dataset.columns,
+            getattr(defense, "clip_norm", None) if attacker == "aware" else None,
         )
         return planned_attacks(self.attacks, self.threat_of(attacker), beliefs)
 
@@ -174,7 +180,10 @@ class Study:
         return tuple(tuple(range(start, start + size)) for start in range(0, len(attacked), size))
 
     def _scores(self, model: nn.Module, variant: Variant, split: Split, seed: int) -> tuple[AttackScore, ...]:
-        """Every attack by every attacker; without a defense both attackers know the same."""
+        """Every attack by every attacker; without a defense both attackers know the same.
+
+        Who knows the defense may ignore it: what that came to is among what the aware attacker chooses from.
+        """
         if variant.defense is None:
             known = self._scores_of("aware", model, variant, split, seed)
             return tuple(
@@ -182,13 +191,20 @@ class Study:
                 for attacker in ATTACKERS
                 for each in known
             )
-        return tuple(score for each in ATTACKERS for score in self._scores_of(each, model, variant, split, seed))
+        unaware, aware = (self._scores_of(each, model, variant, split, seed) for each in ATTACKERS)
+        ignoring = (
+            replace(score, attacker="aware", attack=f"{score.attack}, defense ignored")
+            for score in unaware
+            if not score.is_guess
+        )
+        return (*unaware, *aware, *ignoring)
 
     def _scores_of(
         self, attacker: str, model: nn.Module, variant: Variant, split: Split, seed: int
     ) -> list[AttackScore]:
         updates, label = self._updates(split.attacked), variant.label
-        plan = Plan(self.planned(attacker, split), {label: variant.fresh()}, updates, 0.0)
+        defense = variant.fresh()
+        plan = Plan(self.planned(attacker, split, defense), {label: defense}, updates, 0.0)
         population = Population(split.attacked, tuple(range(len(split.attacked))))
         metrics = (mse(), psnr(data_range=self.dataset.data_range))
         sender = Sender(None, model, self.loss_fn)
@@ -284,6 +300,7 @@ class Study:
             "loss": described(self.loss_fn),
             "attacked": repr((self.trials, self.attacked_batch_size, self.attack_trained)),
             "columns": repr(self.dataset.columns),
+            "measured": _MEASURED,
             "versions": repr(environment().versions),
         }
 
