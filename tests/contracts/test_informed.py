@@ -13,6 +13,7 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.attacks.glm import NEEDS as GLM_NEEDS
+from reconrisk.attacks.invert_training import NEEDS as INVERT_NEEDS
 from reconrisk.attacks.match_candidates import NEEDS as MATCH_NEEDS
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import Knows
@@ -76,9 +77,21 @@ def matched():
     return Solved(first, inputs[12:13], again)
 
 
+def inverted():
+    features, labels = load_digits(return_X_y=True)
+    inputs, labels = torch.as_tensor(features[:31] / 16), torch.as_tensor(labels[:31])
+    model = rr.models.mlp(64, (6,), 10, activation=nn.ELU, rng=torch.Generator().manual_seed(0))
+    given = {"fixed_inputs": inputs[1:], "fixed_labels": labels[1:], "optimizer": rr.sgd(0.2, 0.9), "steps": 10}
+    release = rr.TrainedModelRelease(model, nn.functional.cross_entropy, inputs[:1], labels[:1], **given)
+    observation = rr.observe(release, threat=INVERT_NEEDS)
+    first, again = (rr.attacks.invert_training()(observation, rng=torch.Generator()) for _ in range(2))
+    return Solved(first, inputs[:1], again)
+
+
 ROWS = {
     "glm": Row(attacked, 1e-16, GLM_NEEDS),
     "glm under noise": Row(lambda: attacked(noise_std=1e-8), 1e-8, GLM_NEEDS),
+    "invert_training": Row(inverted, 1e-12, INVERT_NEEDS),
     "match_candidates": Row(matched, 0.0, MATCH_NEEDS),
 }
 
