@@ -116,8 +116,9 @@ def shared_records(inputs: Tensor, answers: Tensor, used: int, rows: Tensor | No
 def own_records(inputs: Tensor, answers: Tensor, targets: Targets, rows: Tensor) -> OwnRecords:
     """For each model its ``rows`` (n, count) of the fixed records and its target, numbered last."""
     is_target = rows == len(inputs)
-    fixed = rows.where(~is_target, 0)
-    chosen = torch.where(is_target[:, :, None], targets.inputs, inputs[fixed])
-    wanted = torch.where(is_target[:, :, None], targets.answers[:, None], answers[fixed])
+    model = is_target.nonzero()[:, 0]
+    everyone = torch.cat([inputs, inputs.new_zeros(1, inputs.shape[1])])
+    chosen, wanted = everyone[rows], torch.cat([answers, answers.new_zeros(1, answers.shape[1])])[rows]
+    chosen[is_target], wanted[is_target] = targets.inputs[model, 0], targets.answers[model]
     count = rows.shape[1]
     return OwnRecords(chosen, wanted.mT.contiguous(), inputs.new_full((count,), 1 / count), count)
