@@ -82,6 +82,19 @@ def test_under_noise_misfits_are_distances_to_refitted_models(case):
     assert found.fits[0]
 
 
+def test_misfits_of_a_quadratic_objective_are_exact_distances():
+    rng = np.random.default_rng(0)
+    known, known_labels = rng.standard_normal((8, 3)), rng.standard_normal(8)
+    candidates, labels = 3 * rng.standard_normal((4, 3)), rng.standard_normal(4)
+    model = Ridge(alpha=0.4).fit(known, known_labels)
+    model.coef_ = rng.standard_normal(3)
+    found = rr.attacks.glm_candidates(model, known, known_labels, candidates, labels, noise_std=0.5)
+    for misfit, record, label in zip(found.misfits, candidates, labels, strict=True):
+        own = Ridge(alpha=0.4).fit(np.vstack([known, record]), np.append(known_labels, label))
+        distance = np.hypot(np.linalg.norm(own.coef_ - model.coef_), own.intercept_ - model.intercept_)
+        assert misfit * 0.5 == pytest.approx(distance, rel=1e-9)
+
+
 def test_the_posterior_is_calibrated():
     """The mean posterior of the choice is how often it is right, for targets drawn from the candidates."""
     features, labels = standardised(load_diabetes)
