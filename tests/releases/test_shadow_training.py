@@ -389,7 +389,10 @@ def test_training_leaves_the_model_and_global_chance_alone():
         ({"fixed_inputs": torch.rand(9, 7)}, "fixed_inputs.shape"),
         ({"fixed_inputs": torch.full((9, 6), torch.nan)}, "fixed_inputs to be finite"),
         ({"fixed_labels": torch.zeros(8, dtype=torch.long)}, "one label per fixed record"),
-        ({"fixed_labels": torch.full((9,), 3)}, "fixed_labels=3"),
+        ({"fixed_labels": torch.full((9,), 3)}, "labels that loss_fn reads. It says: Target 3"),
+        ({"fixed_labels": torch.tensor([0] * 8 + [3])}, "fixed_labels=3"),
+        ({"fixed_labels": torch.full((9, 4), 0.25)}, "labels that loss_fn reads"),
+        ({"fixed_labels": [0] * 9}, "fixed_labels='list'"),
         ({"steps": None}, "steps=None"),
         ({"steps": 0}, "steps=0"),
         ({"private": 1.0}, "private=1.0"),
@@ -418,7 +421,8 @@ def test_settings_that_do_not_fit_are_refused(change, message):
         (torch.rand(2, 6), torch.tensor([0, 3]), "labels=3"),
         (torch.rand(2, 6), torch.tensor([-1, 0]), "labels=-1"),
         (torch.rand(2, 6), torch.rand(2, 3), "labels"),
-        (torch.ones(2, 6, dtype=torch.long), torch.zeros(2, dtype=torch.long), "floating point"),
+        (torch.ones(2, 6, dtype=torch.long), torch.zeros(2, dtype=torch.long), "float32 or float64"),
+        (torch.ones(2, 6, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.long), "float32 or float64"),
     ],
 )
 def test_targets_that_do_not_fit_are_refused(inputs, labels, message):

@@ -19,18 +19,26 @@ from reconrisk.releases.training import TrainingMap, check_tensor
 _SUM_SLACK = 1e-4  # float32 probabilities of thousands of classes add up to one within it
 
 
-def check_model_reads(model: nn.Module, inputs: Tensor) -> None:
-    """Refuse fixed records that the model cannot read."""
+def check_model_reads(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> None:
+    """Refuse fixed records that the model cannot read, and labels that the loss cannot."""
     check_tensor("fixed_inputs", inputs)
+    check_tensor("fixed_labels", labels)
     if not inputs.is_floating_point() or not inputs.ndim:
         raise refuse("fixed_inputs.dtype", inputs.dtype, "to be floating point", "Convert with fixed_inputs.float().")
+    check_all_finite("fixed_inputs", inputs, "Remove or impute what is missing.")
     some = inputs[:2] if len(inputs) > 1 else inputs.new_zeros(2, *inputs.shape[1:])
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            copy.deepcopy(model).to(inputs.dtype)(some)
-    except (RuntimeError, ValueError, IndexError) as error:
-        cause = f"It says: {str(error).splitlines()[0]}"
-        raise refuse("fixed_inputs.shape", tuple(inputs.shape), "to be records that the model reads", cause) from error
+    wanted = labels[:2].to(inputs.dtype) if labels.is_floating_point() else labels[:2]
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            outputs = copy.deepcopy(model).to(inputs.dtype)(some)
+        except (RuntimeError, ValueError, IndexError) as error:
+            shape, cause = tuple(inputs.shape), f"It says: {str(error).splitlines()[0]}"
+            raise refuse("fixed_inputs.shape", shape, "to be records that the model reads", cause) from error
+        try:
+            loss_fn(outputs[: len(wanted)], wanted) if len(wanted) else None
+        except (RuntimeError, ValueError, IndexError) as error:
+            shape, cause = tuple(labels.shape), f"It says: {str(error).splitlines()[0]}"
+            raise refuse("fixed_labels.shape", shape, "to be labels that loss_fn reads", cause) from error
 
 
 def check_private(
@@ -52,8 +60,8 @@ def check_private(
 def check_targets(training: TrainingMap, inputs: Tensor, labels: Tensor, classes: int | None) -> None:
     """Refuse targets that are empty, not finite, of another shape than the fixed records, or of no class."""
     check_not_empty("inputs", inputs, "Pass at least one target.")
-    if not inputs.is_floating_point():
-        raise refuse("inputs.dtype", inputs.dtype, "to be floating point", "Convert with inputs.float().")
+    if inputs.dtype not in (torch.float32, torch.float64):
+        raise refuse("inputs.dtype", inputs.dtype, "to be float32 or float64", "Convert with inputs.float().")
     check_all_finite("inputs", inputs, "Remove or impute what is missing.")
     if len(inputs) != len(labels):
         raise InvalidInput(f"Expected one label per target, {len(inputs)} targets came with {len(labels)} labels.")

@@ -82,8 +82,6 @@ def train_shadow_models(
     """
     training.check(inputs, labels, starts)
     seeds = training.seeds(len(inputs), rng)
-    if inputs.dtype not in _DTYPES:
-        raise refuse("inputs.dtype", inputs.dtype, "to be float32 or float64", "Convert with inputs.float().")
     size = models_per_part(training, inputs, check_whole("memory", memory))
     book: _Book | _Memory
     if store is None:

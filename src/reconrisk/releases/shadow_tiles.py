@@ -33,7 +33,7 @@ def in_threads(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
     """Do the work on all parts, as many at a time as torch has threads, each with one.
 
     Threads that share a product wait for each other many times a step, and where other programs run, the last of them
-    is late each time: on two busy cores that took ten times as long as one thread alone.
+    is late each time: on two busy cores that took six to ten times as long as one thread alone.
     """
     threads = min(torch.get_num_threads(), len(parts))
     if threads == 1:

@@ -82,7 +82,7 @@ class ShadowTraining:
     _stacked: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_model_reads(self.model, self.fixed_inputs)
+        check_model_reads(self.model, self.loss_fn, self.fixed_inputs, self.fixed_labels)
         fixed = (self.fixed_inputs, self.fixed_labels)
         known = None if isinstance(self.batches, RandomBatches) else self.batches
         plain = TrainingMap(self.model, self.loss_fn, self.optimizer, self.steps, *fixed, known)
@@ -283,7 +283,9 @@ class ShadowTraining:
         if layers is None or loss is None or not is_elementwise(self.optimizer):
             return None
         flattens = any(isinstance(part, nn.Flatten) for part in self.model.modules())
-        labelled = self.fixed_labels.is_floating_point() or (loss == "cross_entropy" and self.fixed_labels.ndim == 1)
+        labelled = loss == "cross_entropy" and self.fixed_labels.ndim == 1
+        if self.fixed_labels.is_floating_point():
+            labelled = self.fixed_labels.shape[1:] == (layers[-1].fan_out,)
         if not labelled or (self.fixed_inputs.ndim != 2 and not flattens):
             return None
         features = self.fixed_inputs.flatten(1).any(0) if len(self.fixed_inputs) else torch.zeros(layers[0].fan_in)
