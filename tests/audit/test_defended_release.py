@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from reconrisk.audit.defended_release import (
     drawn_from_box,
-    has_kinks,
     mse_bound_from_traces,
     one_step_utilities,
     trace_of_information,
@@ -192,9 +191,3 @@ def test_the_bound_says_nothing_where_it_cannot() -> None:
     assert mse_bound_from_traces(torch.tensor([1.0]), dimension=2, data_range=(0.0, 1.0)) == 0.0
     spread = mse_bound_from_traces(torch.tensor([1.0, 3.0]), dimension=2, data_range=(0.0, 1.0))
     assert spread < mse_bound_from_traces(torch.tensor([2.0, 2.0]), dimension=2, data_range=(0.0, 1.0))
-
-
-def test_kinks_are_seen() -> None:
-    assert has_kinks(nn.Sequential(nn.Conv2d(1, 1, 3), nn.MaxPool2d(2)))
-    assert has_kinks(nn.LeakyReLU())
-    assert not has_kinks(nn.Sequential(nn.Linear(2, 2), nn.Sigmoid(), nn.AvgPool1d(2)))

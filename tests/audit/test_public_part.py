@@ -48,6 +48,7 @@ def test_the_bound_grows_with_noise_and_says_nothing_without():
     assert known.mse_bound(rr.defenses.prune(0.5)) == 0
     assert known.is_smooth
     assert not part(model=nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))).is_smooth
+    assert not part(model=nn.Sequential(nn.Linear(3, 4), nn.SELU(), nn.Linear(4, 2))).is_smooth
 
 
 def test_too_few_records_are_refused():

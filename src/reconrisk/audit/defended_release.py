@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import stats
-from torch import Tensor, nn
+from torch import Tensor
 
 from reconrisk.bounds.mean_squared_error_bayesian import bayesian_mse_lower_bound, box_prior_information
 from reconrisk.core.defense import Defense
@@ -30,21 +30,6 @@ _DRAWS = 64
 _RELATIVE_ERROR = 0.2
 _CONFIDENCE = 0.95
 _GRID = 100_001
-_KINKED = (
-    nn.ReLU,
-    nn.ReLU6,
-    nn.LeakyReLU,
-    nn.PReLU,
-    nn.RReLU,
-    nn.Threshold,
-    nn.Hardtanh,
-    nn.Hardsigmoid,
-    nn.Hardswish,
-    nn.Hardshrink,
-    nn.Softshrink,
-    nn.modules.pooling._MaxPoolNd,
-    nn.modules.pooling._AdaptiveMaxPoolNd,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,15 +145,6 @@ def drawn_from_box(like: Tensor, data_range: tuple[float, float], *, rng: torch.
     found = np.interp(uniform, grid - np.sin(2 * np.pi * grid) / (2 * np.pi), grid)
     low, high = data_range
     return torch.as_tensor(low + (high - low) * found).to(like).clamp(low, high)
-
-
-def has_kinks(model: nn.Module) -> bool:
-    """Whether a layer's derivative jumps, so that the gradient does as the record moves: ReLU and max-pooling do.
-
-    >>> has_kinks(nn.Sequential(nn.Linear(2, 2), nn.ReLU())), has_kinks(nn.Tanh())
-    (True, False)
-    """
-    return any(isinstance(layer, _KINKED) for layer in model.modules())
 
 
 def _parts(defense: Any) -> Sequence[Any]:

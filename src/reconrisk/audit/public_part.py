@@ -12,11 +12,11 @@ from reconrisk.attacks.baselines import constant_guess
 from reconrisk.audit.client import client_for
 from reconrisk.audit.defended_release import (
     drawn_from_box,
-    has_kinks,
     mse_bound_from_traces,
     one_step_utilities,
     trace_of_information,
 )
+from reconrisk.audit.smoothness import is_known_smooth
 from reconrisk.core.defense import Defense
 from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
@@ -108,7 +108,8 @@ def public_part(
         return reference_moments(client.model, client.loss_fn, public.inputs[moments_of], labels[moments_of], rng=draws)
 
     reference = Reference(find_moments, tuple(release.value() for release in releases))
-    return PublicPart(reference, prior, public.data_range, not has_kinks(model), seed)
+    is_smooth = is_known_smooth(client.model, client.loss_fn, public.inputs[batches[0]], labels[batches[0]])
+    return PublicPart(reference, prior, public.data_range, is_smooth, seed)
 
 
 def split_off(dataset: Dataset, public: Dataset | None, rng: torch.Generator) -> tuple[Dataset, tuple[int, ...]]:

@@ -203,8 +203,8 @@ class _Asked:
             seed=self.seed,
         )
         if self.mse_bound is not None and not known.is_smooth:
-            remedy = "The gradient jumps as the record moves, which the bound does not allow. State accept= instead."
-            raise refuse("mse_bound", self.mse_bound, "to be left out for a model with ReLU or max-pooling", remedy)
+            words = "to be left out for a model that is not known to be smooth, such as one with ReLU or max-pooling"
+            raise refuse("mse_bound", self.mse_bound, words, "Its gradient may jump. State accept= instead.")
         return known
 
 
@@ -224,7 +224,7 @@ def _result(asked: _Asked, found: Choosing, *, subject: str, confidence: float) 
         runner_up=ranked[1],
         undefended=found.undefended,
         guess=case.guess,
-        bound_is_proved=case.public.is_smooth,
+        is_smooth=case.public.is_smooth,
         prior_information=float(box_prior_information(high - low)),
         data_range=(low, high),
         reference_records=len(asked.reference),

@@ -105,8 +105,8 @@ class Recommendation:
     ``evidence`` is "measured" or "proved": what counts as meeting a limit. ``options`` has a row for every family;
     ``best`` and ``runner_up`` name two of them. ``undefended`` is training without a defense. ``guess`` are the shares
     of public records that guesses rebuild, without any update: no defense brings risks below them. The Bayesian bound
-    is for the smoothest prior on the range of the data, of ``prior_information``; ``bound_is_proved`` unless a layer
-    has kinks. ``ended`` is "complete", "out of time" or "interrupted".
+    is for the smoothest prior on the range of the data, of ``prior_information``; it assumes that gradients do not jump as
+    the record moves: ``is_smooth`` if that is known. ``ended`` is "complete", "out of time" or "interrupted".
 
     ``defense`` and ``defenses`` are the configured defenses; they hold moments of public records, and are not in JSON.
     """
@@ -123,7 +123,7 @@ class Recommendation:
     runner_up: str | None
     undefended: TrainingCost | None
     guess: tuple[float, ...]
-    bound_is_proved: bool
+    is_smooth: bool
     prior_information: float
     data_range: tuple[float, float]
     reference_records: int

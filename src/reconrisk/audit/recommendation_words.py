@@ -29,7 +29,7 @@ def sentence_of(found: Recommendation) -> str:
 
 def table_of(found: Recommendation) -> str:
     """Every family in a line, the recommended marked with an arrow."""
-    header = tuple(f"{head}?" if head == "MSE bound" and not found.bound_is_proved else head for head in _HEADER)
+    header = tuple(f"{head}?" if head == "MSE bound" and not found.is_smooth else head for head in _HEADER)
     rows = [header, *(_row(found, option) for option in found.options)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADER))]
     lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]

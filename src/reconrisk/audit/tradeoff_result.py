@@ -183,7 +183,7 @@ class TradeoffResult:
     def table(self) -> str:
         """All rows as text; a star marks the Pareto front of each attacker."""
         front = {id(row) for attacker in ATTACKERS for row in self.front(attacker)}
-        head = ("", *_HEADS, f"MSE bound{'' if self.bound_is_proved else '?'}", "best attack")
+        head = ("", *_HEADS, f"MSE bound{'' if self.is_smooth else '?'}", "best attack")
         lines = [head, *(_cells(row, starred=id(row) in front) for row in self.rows)]
         widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
         written = ["  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)) for line in lines]
@@ -194,8 +194,8 @@ class TradeoffResult:
         return "\n".join([*(line.rstrip() for line in written), f"{compared}; {ends}.{state}", *self.notes])
 
     @property
-    def bound_is_proved(self) -> bool:
-        """Whether nothing that was seen of the model speaks against the bound's assumptions."""
+    def is_smooth(self) -> bool:
+        """Whether gradients are known to move without jumps as the record moves, which the bound assumes."""
         return not any(note.startswith("MSE bound?") for note in self.notes)
 
     def __str__(self) -> str:

@@ -17,7 +17,6 @@ from torch import nn
 from reconrisk.attacks.beliefs import Beliefs
 from reconrisk.audit.defended_release import (
     drawn_from_box,
-    has_kinks,
     mse_bound_from_traces,
     one_step_utilities,
     trace_of_information,
@@ -27,9 +26,11 @@ from reconrisk.audit.experiment import Experiment
 from reconrisk.audit.fingerprint import environment, hash_of_data, hash_of_model
 from reconrisk.audit.plan import AttackChoice, Plan, PlannedAttack, Sender, planned_attacks
 from reconrisk.audit.population import Population
+from reconrisk.audit.smoothness import is_known_smooth
 from reconrisk.audit.tradeoff_cell import AttackScore, TradeoffCell
 from reconrisk.audit.tradeoff_result import ATTACKERS
 from reconrisk.audit.tradeoff_store import described, fingerprint_of
+from reconrisk.audit.training_loss import given_labels
 from reconrisk.audit.trial import Trial, TrialKey
 from reconrisk.core.defense import Defense
 from reconrisk.core.reconstruction import Ending
@@ -45,8 +46,8 @@ _SEEDS = 2**63
 _PRIOR_RECORDS = 8
 _MEASURED = "2"  # raised where a run of the same settings measures something else than before
 _KINKED = (
-    "MSE bound? The model has layers such as ReLU or max-pooling, whose gradient jumps as the record moves: the bound "
-    "is that of chen2025 and no proof."
+    "MSE bound? It is not known that the gradient moves without jumps as the record moves, which the bound assumes; "
+    "with ReLU or max-pooling it jumps."
 )
 _PRIOR = (
     "The MSE bound is for records drawn from the smoothest prior on the range of the data, not for the attacked ones; "
@@ -262,7 +263,9 @@ class Study:
             f"Attacked: {_counted(self.trials, 'gradient')} of {_counted(size, 'record')} at the {where} model for "
             "each seed. What records are like, guesses take from the training records."
         )
-        return (attacked, _PRIOR, *((_KINKED,) if has_kinks(self.model) else ()))
+        first = self.dataset.subset(range(min(len(self.dataset), max(2, size))))
+        is_smooth = is_known_smooth(self.model, self.loss_fn, first.inputs, given_labels(first))
+        return (attacked, _PRIOR, *(() if is_smooth else (_KINKED,)))
 
     def signature(self, variants: Sequence[Variant], seeds: range) -> str:
         """The call in one line, with hashes of model and data."""
