@@ -39,7 +39,7 @@ BACKBONE = "weights/alexnet_imagenet_features_fp32.npz"
 class Setting:
     """How models are trained and attacked; the defaults are those of the paper but for the sizes."""
 
-    fixed: int = 300
+    fixed: int = 100
     shadows: int = 1_000
     targets: int = 200
     hidden: int = 10
@@ -75,8 +75,7 @@ class Outcome:
 DEFAULT = Setting()
 ROWS: tuple[tuple[str, str, Setting], ...] = (
     ("default", "0.0089", DEFAULT),
-    ("default, network of the paper", "0.0089", replace(DEFAULT, attack=balle2022_reconstructor())),
-    ("fixed set size, a third of the default", "0.0094 (a tenth)", replace(DEFAULT, fixed=100)),
+    ("fixed set size, three times the default", "0.0094 (a tenth)", replace(DEFAULT, fixed=300)),
     ("size, hidden 30", "0.0079 (hidden 100)", replace(DEFAULT, hidden=30)),
     ("released layers, the second", "0.0124", replace(DEFAULT, parameters=("layers.2",))),
     ("epochs 250", "0.0121", replace(DEFAULT, steps=250)),
@@ -84,6 +83,7 @@ ROWS: tuple[tuple[str, str, Setting], ...] = (
     ("learning rate 0.01", "0.0049", replace(DEFAULT, learning_rate=0.01)),
     ("random initialisation", "0.0695", replace(DEFAULT, known_start=False)),
     ("black box, 200 queries", "0.0110", replace(DEFAULT, queries=200)),
+    ("default, network of the paper", "0.0089", replace(DEFAULT, attack=balle2022_reconstructor())),
 )
 
 
