@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.invert_training_chord import Effort
-from reconrisk.attacks.invert_training_problem import Problem, Training, problem_for
+from reconrisk.attacks.invert_training_problem import Problem, Training, noise_of, problem_for
 from reconrisk.attacks.invert_training_search import EXACT, Inversion
 from reconrisk.attacks.invert_training_weights import Weighted
 from reconrisk.core.observation import Observation
@@ -88,7 +88,8 @@ class InvertTraining:
     ) -> Reconstruction:
         """The records behind many models at once, rows (n, p) as ``training.train`` returns them, or one by names.
 
-        ``labels`` are known, or tried; ``noise_std`` is that of noise which was added to each value.
+        ``labels`` are known, or tried; ``noise_std`` is that of noise which was added to each value, by default what
+        private training leaves there.
         """
         if self.training is None:
             raise refuse("training", None, "to be the training that was run", "Write invert_training(training).")
@@ -96,6 +97,7 @@ class InvertTraining:
         rows = released if isinstance(released, Tensor) else problem.flatten(_checked_names(problem, released))[None]
         _check_rows(problem, rows, labels)
         weights = None
+        noise_std = noise_of(self.training) if noise_std is None else noise_std
         if noise_std is not None:
             weights = torch.full((problem.size,), 1 / check_positive("noise_std", noise_std), dtype=torch.float64)
         return self._rebuilt(problem, rows, labels, weights, data_range, problem.shape)
@@ -221,8 +223,9 @@ def invert_training(
     information I is nonsingular and the record inside the range, the mean squared error is the Cramer-Rao bound
     tr(I^-1)/d.
     Edge cases: the objective is the residual in units of that rounding, with noise half its square in units of the
-    noise. A wrong initialisation or order leaves a large one, and the ending says so. Labels that are no classes must
-    be known.
+    noise. Of training with clipped gradients and noise, the noise is taken as added to the final model, equally to all
+    values (:func:`reconrisk.attacks.invert_training_problem.noise_of`). A wrong initialisation or order leaves a large
+    objective, and the ending says so. Labels that are no classes must be known.
     Reference: the adversary of section II, balle2022; Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization;
     `Walker and Ni (2011) <https://doi.org/10.1137/10078356X>`_ for the mixing.
 
