@@ -1,0 +1,34 @@
+"""Figure 7 of balle2022: batches whose order the adversary knows or does not know, by batch size and learning rate.
+
+The paper draws curves. Without momentum, learning rates 0.01 and 0.2; the number of steps is that of 100 epochs at the
+paper's scale and of 100 steps at the small one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from reproductions.balle2022.table2 import DEFAULT, attacked, finding
+from reproductions.frame import Finding, Scale, need_data, reproduce
+
+
+def run(scale: Scale) -> Sequence[Finding]:
+    """Mean squared error by batch size, learning rate and knowledge of the order."""
+    need_data()
+    sizes = DEFAULT if scale == "small" else replace(DEFAULT, fixed=1_000, shadows=10_000, targets=1_000)
+    batch_sizes = (16, 64) if scale == "small" else (32, 128, 512)
+    findings = []
+    for rate, batch_size, known in itertools.product((0.01, 0.2), batch_sizes, (True, False)):
+        steps = 100 if scale == "small" else 100 * -(-(sizes.fixed + 1) // batch_size)
+        training = {"batch_size": batch_size, "known_order": known, "learning_rate": rate, "momentum": 0.0}
+        setting = replace(sizes, **training, steps=steps)
+        what = f"batches of {batch_size}, learning rate {rate}, order {'known' if known else 'unknown'}"
+        findings.append(finding(what, "curve", attacked(setting), setting))
+    return findings
+
+
+if __name__ == "__main__":
+    sys.exit(reproduce(run))
