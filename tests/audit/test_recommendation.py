@@ -302,7 +302,7 @@ def test_the_end_of_the_budget_returns_what_is_found():
     assert found.ended == "out of time" or found.best is None
 
 
-def test_a_bound_is_met_by_proof_without_any_attack():
+def test_a_bound_is_met_by_an_estimate_without_any_attack():
     torch.manual_seed(0)
     model, reader = nn.Linear(WIDTH, 2), Reader()
     found = recommend_defense(
@@ -310,9 +310,12 @@ def test_a_bound_is_met_by_proof_without_any_attack():
     )
     assert reader.calls == 0
     assert found.best == "gaussian_noise"
-    assert found.option("gaussian_noise").mse_bound >= 0.01
+    assert found.option("gaussian_noise").mse_bound.low >= 0.01
     assert found.option("prune").met is Met.NEVER
-    assert "proved" in found.sentence
+    assert found.option("gaussian_noise").met is Met.ESTIMATED
+    assert "estimated bound, no proof: 64 draws" in found.sentence
+    assert "proved" not in found.sentence
+    assert "est. MSE bound" in found.table
 
 
 def test_a_limit_is_proved_by_a_mechanism_only():
@@ -321,6 +324,8 @@ def test_a_limit_is_proved_by_a_mechanism_only():
     assert found.option("dp_sgd_noise").proved[0] <= 0.2
     assert found.option("gaussian_noise").met is Met.NEVER
     assert found.attacks == ()
+    assert "Private records took part in the choice" in found.sentence
+    assert "Private records" not in choose().sentence
 
 
 def test_the_same_seed_gives_the_same(usual):
@@ -337,8 +342,10 @@ def test_a_recommendation_survives_json_but_for_defenses(usual):
 
 def test_the_sentence_warns_where_the_bound_does_not_exclude_better_attacks(usual):
     option = usual.option("gaussian_noise")
-    high = replace(usual, options=(usual.options[0], replace(option, mse_bound=0.002)))
-    low = replace(usual, options=(usual.options[0], replace(option, mse_bound=0.0005)))
+    high, low = (
+        replace(usual, options=(usual.options[0], replace(option, mse_bound=replace(option.mse_bound, low=bound))))
+        for bound in (0.002, 0.0005)
+    )
     assert "better attacks are not excluded" not in high.sentence
     assert "0.0005, is below the 0.001 of mse<=0.001, so that better attacks are not excluded" in low.sentence
 
@@ -355,6 +362,7 @@ def test_the_sentence_warns_where_the_bound_does_not_exclude_better_attacks(usua
         ({"accept": "ssim>=0.5: 5%"}, "to use one of"),
         ({"mse_bound": 0.1}, "<= 0.02508"),
         ({"evidence": "guessed"}, "measured or proved"),
+        ({"evidence": "proved", "mse_bound": 0.01}, "The bound is an estimate"),
         ({"confidence": 1.0}, "in \\(0, 1\\)"),
         ({"resolution": 0.5}, "resolution=0.5 > 1"),
         ({"public": Dataset("other", torch.zeros(4, 3))}, "shape"),

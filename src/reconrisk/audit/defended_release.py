@@ -14,6 +14,7 @@ from torch import Tensor
 
 from reconrisk.bounds.mean_squared_error_bayesian import bayesian_mse_lower_bound, box_prior_information
 from reconrisk.core.defense import Defense
+from reconrisk.core.guarantee import Estimate
 from reconrisk.core.observation import ForwardMap
 from reconrisk.defenses.chain import Chain
 from reconrisk.defenses.clipping import Clip
@@ -25,6 +26,9 @@ from reconrisk.defenses.unchosen import FromMoments
 from reconrisk.releases.fisher import fisher_trace
 from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.release import ForwardRelease, Release
+
+PRIOR_DRAWS = 64
+"""Records of the prior at which the information is averaged."""
 
 _DRAWS = 64
 _RELATIVE_ERROR = 0.2
@@ -111,26 +115,37 @@ def trace_of_information(release: Release, defense: Any, *, rng: torch.Generator
     return fisher_trace(mean, noise_std=scaled, relative_error=_RELATIVE_ERROR, rng=rng).values
 
 
-def mse_bound_from_traces(traces: Tensor, *, dimension: int, data_range: tuple[float, float]) -> float:
-    """The lower bound on the mean squared error for records of the smoothest prior on the range of the data.
+def mse_bound_from_traces(traces: Tensor, *, dimension: int, data_range: tuple[float, float]) -> Estimate:
+    r"""An estimate of the lower bound on the mean squared error for the smoothest prior on the range of the data.
 
-    ``traces`` are of records drawn from that prior; the upper end of the interval of their mean is used.
+    .. math:: E|\hat x - x|^2/d \ge \frac{d}{E\,\mathrm{tr}\,I(x) + \mathrm{tr}\,I_0}
 
-    Edge cases: 0, which says nothing, where the information is infinite.
+    ``traces`` are of records drawn from that prior. ``value`` is the bound at their mean, ``low`` that at the larger of
+    Student's upper limit of their mean and the largest of them.
+
+    Assumes: for ``low``, that more than :math:`1 - 0.05^{1/n}` of the prior's records have a larger trace than the mean
+    (5 % for 64 draws). No number of draws excludes rare records with more information than all others together.
+    Guarantee: none: the expected trace is estimated, so that this is no proof. Under the assumption ``low`` is at
+    most the bound with a confidence of 95 %.
+    Edge cases: 0, which says nothing, where the information is infinite; ``low`` is 0 for a single draw.
     Reference: Theorem 3.2, chen2025, corrected.
 
-    >>> mse_bound_from_traces(torch.zeros(4), dimension=2, data_range=(0.0, 1.0)).__round__(4)
+    >>> mse_bound_from_traces(torch.zeros(4), dimension=2, data_range=(0.0, 1.0)).low.__round__(4)
     0.0253
     """
-    mean = float(traces.double().mean())
-    if not math.isfinite(mean):
-        return 0.0
-    spread = float(traces.double().std()) / math.sqrt(len(traces)) if len(traces) > 1 else math.inf
-    limit = mean + float(stats.t.ppf(_CONFIDENCE, max(len(traces) - 1, 1))) * spread
-    if not math.isfinite(limit):
-        return 0.0
     prior = float(box_prior_information(data_range[1] - data_range[0]))
-    return bayesian_mse_lower_bound(trace=limit, dimension=dimension, prior_information=prior).value
+
+    def bound(trace: float) -> float:
+        if not math.isfinite(trace):
+            return 0.0
+        return bayesian_mse_lower_bound(trace=trace, dimension=dimension, prior_information=prior).value
+
+    count, drawn = len(traces), traces.double()
+    spread = float(drawn.std()) / math.sqrt(count) if count > 1 else math.inf
+    mean, most = float(drawn.mean()), bound(0.0)
+    limit = mean + float(stats.t.ppf(_CONFIDENCE, max(count - 1, 1))) * spread if math.isfinite(mean) else math.inf
+    low = bound(max(limit, float(drawn.max())))
+    return Estimate(bound(mean), low, most, _CONFIDENCE, count, "estimated bound, no proof")
 
 
 def drawn_from_box(like: Tensor, data_range: tuple[float, float], *, rng: torch.Generator) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from reconrisk.attacks.baselines import constant_guess
 from reconrisk.audit.client import client_for
 from reconrisk.audit.defended_release import (
+    PRIOR_DRAWS,
     drawn_from_box,
     mse_bound_from_traces,
     one_step_utilities,
@@ -18,6 +20,7 @@ from reconrisk.audit.defended_release import (
 )
 from reconrisk.audit.smoothness import is_known_smooth
 from reconrisk.core.defense import Defense
+from reconrisk.core.guarantee import Estimate
 from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import Reference
@@ -59,17 +62,25 @@ class PublicPart:
             kept, spread, total = kept + first * norm, spread - second, total + norm
         return kept / total, math.sqrt(spread * len(self.reference.updates)) / total
 
-    def mse_bound(self, defense: Defense | None) -> float:
-        """The bound on the mean squared error of any estimate of a record, the others of its update known.
+    def mse_bound(self, defense: Defense | None) -> Estimate:
+        """The bound on the mean squared error of any guess at a record, the others of its update known, estimated.
 
         Edge cases: 0, which says nothing, without noise.
         """
-        if defense is None:
-            return 0.0
-        rng = torch.Generator().manual_seed(self.seed)
-        traces = torch.cat([trace_of_information(release, defense, rng=rng)[:1] for release in self.drawn])
         dimension = self.drawn[0].inputs[0].numel()
+        traces = torch.full((len(self.drawn),), math.inf)
+        if defense is not None:
+            rng = torch.Generator().manual_seed(self.seed)
+            traces = torch.cat(list(self._traces(defense, rng)))
         return mse_bound_from_traces(traces, dimension=dimension, data_range=self.data_range)
+
+    def _traces(self, defense: Defense, rng: torch.Generator) -> Iterator[Tensor]:
+        """The information about the first record of each update, until one is infinite: then the mean is."""
+        for release in self.drawn:
+            found = trace_of_information(release, defense, rng=rng)[:1]
+            yield found
+            if not bool(found.isfinite()):
+                return
 
 
 def public_part(
@@ -99,7 +110,7 @@ def public_part(
     releases = tuple(client.release(public.inputs[rows], labels[rows]) for rows in batches)
     prior = tuple(
         client.release(drawn_from_box(public.inputs[rows], public.data_range, rng=rng), labels[rows])
-        for rows in batches
+        for rows in (batches[place % len(batches)] for place in range(PRIOR_DRAWS))
     )
     moments_of = torch.randperm(len(public), generator=rng)[:_MOMENTS]
 

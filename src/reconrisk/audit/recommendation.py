@@ -68,7 +68,8 @@ def recommend_defense(
     The target is how often records may be rebuilt, ``accept`` such as ``"psnr>=20: 5%"``, or the Bayesian
     ``mse_bound`` on every estimate, or both. A limit counts as met by ``evidence``. *Measured*: the ``attacks`` of an
     adversary who knows the defense do not rebuild more records, by the upper end of an interval. *Proved*: the
-    mechanism of the defense bounds the success of everybody. The Bayesian bound is a proof always.
+    mechanism of the defense bounds the success of everybody. The Bayesian bound is an estimate, never a proof: its
+    expected information is averaged over draws.
 
     For each family (:data:`reconrisk.defenses.families.FAMILIES`) the smallest strength is searched, up to a factor
     ``resolution``, that meets the target on ``search_trials`` updates. In the order of what they leave of a step, the
@@ -80,9 +81,11 @@ def recommend_defense(
 
     Assumes: ``public`` records are public: noise and masks are chosen by them. Without any, a quarter of ``data``, at
     most 256, is split off to take their place; neither attacked nor trained on, they also test the accuracy.
-    Guarantee: no private record changes a defense. Records of the search never confirm. Intervals of fresh records hold
-    together, for all families, no defense, attempts and limits, with probability ``confidence``; what was stopped early
-    or only searched has none. A record is rebuilt if any attack or guess rebuilds it.
+    Guarantee: noise, masks and clip norms of a family at a strength depend on public records only. Which family and
+    which strength does depend on private ones: by attacks if measured, by how far records are apart if proved, and by
+    training; no guarantee of a mechanism covers what that choice tells. Records of the search never confirm. Intervals
+    of fresh records hold together, for all families, no defense, attempts and limits, with probability ``confidence``;
+    what was stopped early or only searched has none. A record is rebuilt if any attack or guess rebuilds it.
     Edge cases: Ctrl-C and the end of the budget return what is found. A target that guessing exceeds, or that no family
     meets, gives a result without a recommendation, which says the nearest.
     Reference: utilities and bound, chen2025; success as in balle2022, Section VII.
@@ -274,6 +277,8 @@ def _check_target(
     if not limits and mse_bound is None:
         raise InvalidInput("Expected a target. Pass accept='psnr>=20: 5%', or mse_bound=.")
     if mse_bound is not None:
+        if evidence == "proved":
+            raise refuse("mse_bound", mse_bound, "to be left out if proofs are asked for", "The bound is an estimate.")
         most = _MARGIN / float(box_prior_information(data_range[1] - data_range[0]))
         if check_positive("mse_bound", mse_bound) > most:
             remedy = "Without any release the bound is little larger, for the smoothest prior on the range of the data."

@@ -18,6 +18,7 @@ class Met(Enum):
 
     PROVED = "proved"
     CONFIRMED = "measured on fresh records"
+    ESTIMATED = "by the estimated bound"
     SEARCHED = "in the search only"
     FAILED = "no: fresh records were rebuilt too often"
     NEVER = "no"
@@ -27,7 +28,7 @@ class Met(Enum):
     @property
     def is_shown(self) -> bool:
         """Whether it may be recommended."""
-        return self in (Met.PROVED, Met.CONFIRMED)
+        return self in (Met.PROVED, Met.CONFIRMED, Met.ESTIMATED)
 
 
 @serializable
@@ -64,8 +65,8 @@ class DefenseOption:
     ``code`` is the call that makes it, ``strength`` its level (:class:`reconrisk.defenses.families.Family`); None and
     empty where nothing was tried. ``risks`` are the shares of records that any attack or guess rebuilt, one for each
     limit: from fresh records if ``met`` says so, else from those of the search. ``proved`` are bounds on these shares
-    by the mechanism, 1 without one. ``mse_bound`` is the Bayesian bound. ``utility_kept`` (U1) is the share of the
-    first-order decrease that is kept, ``utility_deviation`` the standard deviation of that share, the root of -U2.
+    by the mechanism, 1 without one. ``mse_bound`` is the Bayesian bound, estimated. ``utility_kept`` (U1) is the share
+    of the first-order decrease that is kept, ``utility_deviation`` its standard deviation, the root of -U2.
     ``remark`` says what went otherwise than planned.
     """
 
@@ -75,7 +76,7 @@ class DefenseOption:
     met: Met
     risks: tuple[Estimate, ...]
     proved: tuple[float, ...]
-    mse_bound: float | None
+    mse_bound: Estimate | None
     utility_kept: float | None
     utility_deviation: float | None
     training: TrainingCost | None = None
@@ -105,8 +106,8 @@ class Recommendation:
     ``evidence`` is "measured" or "proved": what counts as meeting a limit. ``options`` has a row for every family;
     ``best`` and ``runner_up`` name two of them. ``undefended`` is training without a defense. ``guess`` are the shares
     of public records that guesses rebuild, without any update: no defense brings risks below them. The Bayesian bound
-    is for the smoothest prior on the range of the data, of ``prior_information``; it assumes that gradients do not jump as
-    the record moves: ``is_smooth`` if that is known. ``ended`` is "complete", "out of time" or "interrupted".
+    is for the smoothest prior on the range of the data, of ``prior_information``; it assumes that gradients do not jump
+    as the record moves: ``is_smooth`` if that is known. ``ended`` is "complete", "out of time" or "interrupted".
 
     ``defense`` and ``defenses`` are the configured defenses; they hold moments of public records, and are not in JSON.
     """
@@ -162,7 +163,9 @@ class Recommendation:
     def target(self) -> str:
         """What was asked for, in words."""
         words = [str(limit) for limit in self.accept]
-        return " and ".join([*words, *([] if self.mse_bound is None else [f"Bayesian bound >= {self.mse_bound:g}"])])
+        return " and ".join(
+            [*words, *([] if self.mse_bound is None else [f"estimated Bayesian bound >= {self.mse_bound:g}"])]
+        )
 
     @property
     def sentence(self) -> str:

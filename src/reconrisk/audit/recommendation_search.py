@@ -226,7 +226,7 @@ class Choosing:
         case = self.case
         defense, code = _built(case, name, level)
         candidate = Candidate(name, level, defense, code, Met.NEVER)
-        if case.mse_bound is not None and case.public.mse_bound(defense) < case.mse_bound:
+        if case.mse_bound is not None and case.public.mse_bound(defense).low < case.mse_bound:
             return candidate
         if not case.is_attacked:
             return replace(candidate, met=Met.SEARCHED if case.is_proved(defense) else Met.NEVER)
@@ -257,7 +257,8 @@ class Choosing:
         high = math.inf if name == UNDEFENDED else family_by_name(name).levels(case.public.reference)[1]
         for attempt in range(ATTEMPTS):
             if case.is_proved(candidate.defense):
-                self.found[name] = replace(candidate, met=Met.PROVED)
+                met = Met.PROVED if case.mse_bound is None else Met.ESTIMATED
+                self.found[name] = replace(candidate, met=met)
                 return
             share = case.attackers.share(candidate.defense, case.confirm, case.allowed, deadline)
             confirmed = not share.exceeds(case.allowed)

@@ -8,7 +8,7 @@ from reconrisk.audit.recommendation_result import DefenseOption, Met, Recommenda
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.rounding import rounded_down, rounded_up
 
-_HEADER = ("", "family", "meets", "rebuilt", "proved", "MSE bound", "U1 kept", "U2 dev.", "training", "defense")
+_HEADER = ("", "family", "meets", "rebuilt", "proved", "est. MSE bound", "U1 kept", "U2 dev.", "training", "defense")
 
 
 def sentence_of(found: Recommendation) -> str:
@@ -16,7 +16,11 @@ def sentence_of(found: Recommendation) -> str:
     if found.best is None:
         return f"No defense was shown to meet {found.target}: {_nearest(found)}{_end(found)}"
     best = found.option(found.best)
-    words = [f"Use {best.code}: {_evidence(found, best)}, {_cost(found, best)}.", *_caution(found, best)]
+    words = [
+        f"Use {best.code}: {_evidence(found, best)}, {_cost(found, best)}.",
+        *_caution(found, best),
+        *_choice(best),
+    ]
     if found.runner_up is not None:
         second = found.option(found.runner_up)
         words.append(f"Second best is {second.code}: {_cost(found, second)}.")
@@ -29,7 +33,7 @@ def sentence_of(found: Recommendation) -> str:
 
 def table_of(found: Recommendation) -> str:
     """Every family in a line, the recommended marked with an arrow."""
-    header = tuple(f"{head}?" if head == "MSE bound" and not found.is_smooth else head for head in _HEADER)
+    header = tuple(f"{head}?" if head == "est. MSE bound" and not found.is_smooth else head for head in _HEADER)
     rows = [header, *(_row(found, option) for option in found.options)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADER))]
     lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -46,7 +50,7 @@ def _row(found: Recommendation, option: DefenseOption) -> tuple[str, ...]:
         option.met.value,
         ", ".join(_share(risk) for risk in option.risks) or "-",
         ", ".join("-" if value >= 1 else f"<= {rounded_up(value)}" for value in option.proved) or "-",
-        "-" if not option.mse_bound else f">= {rounded_down(option.mse_bound)}",
+        "-" if option.mse_bound is None or not option.mse_bound.low else f">= {rounded_down(option.mse_bound.low)}",
         "-" if option.utility_kept is None else f"{option.utility_kept:.3g}",
         "-" if option.utility_deviation is None else f"{option.utility_deviation:.3g}",
         "-" if option.training is None else str(option.training),
@@ -56,7 +60,7 @@ def _row(found: Recommendation, option: DefenseOption) -> tuple[str, ...]:
 
 def _evidence(found: Recommendation, option: DefenseOption) -> str:
     words: list[str] = []
-    if option.met is Met.PROVED and found.accept:
+    if option.met in (Met.PROVED, Met.ESTIMATED) and found.accept:
         pairs = zip(found.accept, option.proved, strict=True)
         words += [f"{limit.goal} succeeds with at most {rounded_up(value)}, proved" for limit, value in pairs]
     elif found.accept:
@@ -68,7 +72,9 @@ def _evidence(found: Recommendation, option: DefenseOption) -> str:
         ]
     if found.mse_bound is not None and option.mse_bound is not None:
         prior = f"for a prior of information {found.prior_information:.4g}"
-        words.append(f"no estimate has a mean squared error below {rounded_down(option.mse_bound)} {prior}, proved")
+        evidence = f"estimated bound, no proof: {option.mse_bound.samples} draws"
+        least = rounded_down(option.mse_bound.low)
+        words.append(f"no estimate has a mean squared error below {least} {prior} ({evidence})")
     return "; ".join(words)
 
 
@@ -77,14 +83,22 @@ def _caution(found: Recommendation, option: DefenseOption) -> list[str]:
     if option.met is Met.PROVED or option.mse_bound is None:
         return []
     goals = (limit.goal for limit in found.accept)
-    below = [goal for goal in goals if option.mse_bound < (goal.mean_squared_error(found.data_range) or 0.0)]
+    bound = option.mse_bound.low
+    below = [goal for goal in goals if bound < (goal.mean_squared_error(found.data_range) or 0.0)]
     if not below:
         return []
     error = below[0].mean_squared_error(found.data_range)
     return [
-        f"That is about the attacks tried: the bound on the error of any estimate, {rounded_down(option.mse_bound)}, "
+        f"That is about the attacks tried: the estimated bound on the error of any estimate, {rounded_down(bound)}, "
         f"is below the {error:.3g} of {below[0]}, so that better attacks are not excluded."
     ]
+
+
+def _choice(option: DefenseOption) -> list[str]:
+    """What the guarantee of a mechanism, where there is one, says nothing about."""
+    if all(value >= 1 for value in option.proved):
+        return []
+    return ["Private records took part in the choice of family and strength, which its guarantee does not cover."]
 
 
 def _cost(found: Recommendation, option: DefenseOption) -> str:
@@ -125,13 +139,13 @@ def _nearest(found: Recommendation) -> str:
             for limit, value in zip(found.accept, nearest.proved, strict=False)
         ]
     if found.mse_bound is not None and nearest.mse_bound is not None:
-        words.append(f"a Bayesian bound of {rounded_down(nearest.mse_bound)}")
+        words.append(f"an estimated Bayesian bound of {rounded_down(nearest.mse_bound.low)}")
     return f"the nearest is {nearest.code} with {' and '.join(words) or 'nothing measured'} ({nearest.met.value})."
 
 
 def _distance(found: Recommendation, option: DefenseOption) -> tuple[float, float]:
     shares: Sequence[float] = option.proved if found.evidence == "proved" else [risk.value for risk in option.risks]
-    bound = 0.0 if found.mse_bound is None or option.mse_bound is None else -option.mse_bound
+    bound = 0.0 if found.mse_bound is None or option.mse_bound is None else -option.mse_bound.low
     return max(shares, default=0.0), bound
 
 

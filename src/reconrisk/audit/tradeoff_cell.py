@@ -31,8 +31,9 @@ class TradeoffCell:
     """What training under a defense gave, and attacks on what it sends, for one seed.
 
     ``utility_1`` is E<g, y> over the squared norm of the gradient g, ``utility_2`` is -Var<g, y>, y what is sent.
-    ``fisher_trace`` is the information of what is sent about one record, ``mse_bound`` what it implies for records of
-    the stated prior. ``defense_gradients`` is the cost of the defense in ordinary gradients, None where it is not told.
+    ``fisher_trace`` is the information of what is sent about one record, ``mse_bound`` an estimate, no proof, of what
+    it implies for records of the stated prior: the lower end at 95 % confidence. ``defense_gradients`` is the cost of
+    the defense in ordinary gradients, None where it is not told.
     """
 
     family: str

@@ -41,7 +41,8 @@ class TradeoffRow:
     """A defense at one strength against one attacker, with intervals over seeds.
 
     ``mse`` and ``psnr`` are those of ``attack``, the attack or guess with the smallest mean squared error.
-    ``mse_bound`` is the smallest of all seeds. ``diverged`` seeds had no finite gradient at some step.
+    ``mse_bound`` is the smallest estimate of the bound of all seeds, no proof. ``diverged`` seeds had no finite
+    gradient at some step.
     """
 
     family: str
@@ -65,7 +66,7 @@ class TradeoffRow:
     def measured(self, name: str) -> Estimate:
         """The utility or leakage of this name."""
         if name == "mse_bound":
-            return Estimate(self.mse_bound, self.mse_bound, self.mse_bound, 1.0, self.seeds, "proved")
+            return Estimate(self.mse_bound, self.mse_bound, math.inf, 0.95, self.seeds, "estimated bound, no proof")
         found = getattr(self, name) if name in UTILITIES or name in LEAKAGES else None
         if not isinstance(found, Estimate):
             known = (*UTILITIES, *LEAKAGES)
@@ -183,7 +184,7 @@ class TradeoffResult:
     def table(self) -> str:
         """All rows as text; a star marks the Pareto front of each attacker."""
         front = {id(row) for attacker in ATTACKERS for row in self.front(attacker)}
-        head = ("", *_HEADS, f"MSE bound{'' if self.is_smooth else '?'}", "best attack")
+        head = ("", *_HEADS, f"est. MSE bound{'' if self.is_smooth else '?'}", "best attack")
         lines = [head, *(_cells(row, starred=id(row) in front) for row in self.rows)]
         widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
         written = ["  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)) for line in lines]
@@ -327,6 +328,6 @@ def _shown(estimate: Estimate) -> str:
 
 
 def _words(name: str) -> str:
-    return {"mse": "MSE", "psnr": "PSNR", "utility_1": "U1", "utility_2": "U2", "mse_bound": "MSE bound"}.get(
+    return {"mse": "MSE", "psnr": "PSNR", "utility_1": "U1", "utility_2": "U2", "mse_bound": "estimated MSE bound"}.get(
         name, name.replace("_", " ")
     )

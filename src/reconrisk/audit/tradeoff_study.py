@@ -16,6 +16,7 @@ from torch import nn
 
 from reconrisk.attacks.beliefs import Beliefs
 from reconrisk.audit.defended_release import (
+    PRIOR_DRAWS,
     drawn_from_box,
     mse_bound_from_traces,
     one_step_utilities,
@@ -43,15 +44,15 @@ from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.state import LossFunction
 
 _SEEDS = 2**63
-_PRIOR_RECORDS = 8
 _MEASURED = "2"  # raised where a run of the same settings measures something else than before
 _KINKED = (
     "MSE bound? It is not known that the gradient moves without jumps as the record moves, which the bound assumes; "
     "with ReLU or max-pooling it jumps."
 )
 _PRIOR = (
-    "The MSE bound is for records drawn from the smoothest prior on the range of the data, not for the attacked ones; "
-    "0 where there is no noise, the noise is on values that jump, or private records chose the defense."
+    "The MSE bound is an estimate, no proof: the information is averaged over draws. It is for records drawn from the "
+    "smoothest prior on the range of the data, not for the attacked ones; 0 where there is no noise, the noise is on "
+    "values that jump, or private records chose the defense."
 )
 
 
@@ -234,20 +235,20 @@ class Study:
         """The mean trace at the attacked records, and the bound from traces at records of the prior."""
         if variant.defense is None:
             return math.inf, 0.0
-        defense, rng, size = variant.fresh(), _rng(seed, "information"), self.attacked_batch_size
+        defense, rng = variant.fresh(), _rng(seed, "information")
         releases = [self._release(model, split.attacked, rows) for rows in self._updates(split.attacked)]
         traces = torch.cat([trace_of_information(each, defense, rng=rng) for each in releases])
         mean = float(traces.double().mean())
         if not math.isfinite(mean):
             return math.inf, 0.0
         data_range, drawn = self.dataset.data_range, []
-        for place in range(max(2, -(-_PRIOR_RECORDS // size))):
+        for place in range(PRIOR_DRAWS):
             like = releases[place % len(releases)]
             inputs = drawn_from_box(like.inputs, data_range, rng=rng)
             release = GradientRelease(model, self.loss_fn, inputs, like.labels)
             drawn.append(trace_of_information(release, defense, rng=rng).mean())  # of one update: its records share it
         dimension = releases[0].inputs[0].numel()
-        return mean, mse_bound_from_traces(torch.stack(drawn), dimension=dimension, data_range=data_range)
+        return mean, mse_bound_from_traces(torch.stack(drawn), dimension=dimension, data_range=data_range).low
 
     def _release(self, model: nn.Module, records: Dataset, rows: Sequence[int]) -> GradientRelease:
         batch = records.subset(list(rows))

@@ -22,7 +22,9 @@ def _option(panel: str, words: str, *names: str) -> Any:
 Accept = Annotated[
     list[str] | None, _option(_TARGET, "How often records may be rebuilt, such as 'psnr>=20: 5%'; repeat for several.")
 ]
-MseBound = Annotated[float | None, _option(_TARGET, "Least mean squared error of every estimate, by proof.")]
+MseBound = Annotated[
+    float | None, _option(_TARGET, "Least mean squared error of every estimate, by an estimated bound.")
+]
 Evidence = Annotated[str, _option(_TARGET, "What shows that it is met: measured (by attacks) or proved.")]
 Confidence = Annotated[float, _option(_TARGET, "Of the intervals, all families and limits together.")]
 
