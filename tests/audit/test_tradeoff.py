@@ -289,11 +289,16 @@ def test_where_an_attack_fails_its_adversary_still_has_a_guess() -> None:
     assert result.of("aware", "none")[0].mse.value <= score.mse
 
 
-def test_real_labels_have_no_accuracy() -> None:
+def test_real_labels_have_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = torch.rand(80, 4, generator=torch.Generator().manual_seed(1))
-    result = _frontier(model=nn.Linear(4, 1), data=Dataset("real", inputs, inputs[:, 0]), utility="training_loss")
+    given = {"model": nn.Linear(4, 1), "data": Dataset("real", inputs, inputs[:, 0]), "repeat": 1}
+    result = _frontier(**given)
     assert all(row.test_accuracy is None for row in result.rows)
-    assert result.front("aware")
+    assert result.utility == "test_loss"
+    assert "by test loss and MSE" in str(result)
+    monkeypatch.setattr(tradeoff_study.Study, "cell", lambda *_: pytest.fail("a cell was computed"))
+    with pytest.raises(InvalidInput, match="utility='test_accuracy' to be one that real labels have"):
+        _frontier(**given, utility="test_accuracy")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from reconrisk.audit.tradeoff_result import (
 )
 from reconrisk.audit.tradeoff_store import CellStore
 from reconrisk.audit.tradeoff_study import Study, Variant
-from reconrisk.audit.training_loss import training_loss
+from reconrisk.audit.training_loss import given_labels, training_loss
 from reconrisk.core.defense import Defense
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
@@ -59,7 +59,7 @@ def tradeoff(
     attacked_batch_size: int = 1,
     attack_trained: bool = False,
     repeat: int = 3,
-    utility: str = "test_accuracy",
+    utility: str | None = None,
     leakage: str = "mse",
     confidence: float = 0.95,
     seed: int = 0,
@@ -76,9 +76,10 @@ def tradeoff(
     ``clients``, ``batch_size``, ``optimizer``, ``learning_rate``). ``trials`` gradients of ``attacked_batch_size``
     attacked records each, at the model as it was passed or, with ``attack_trained``, as trained, are defended and
     attacked by whoever does not know the defense and by whoever does, ``threat`` apart. What counts for an attacker is
-    the attack or guess with the smallest mean error. ``utility`` (``test_accuracy``, ``training_loss``, ``test_loss``,
-    ``utility_1``, ``utility_2``) and ``leakage`` (``mse``, ``psnr``, ``fisher_trace``, ``mse_bound``) say what the
-    Pareto front is of; both can be changed afterwards.
+    the attack or guess with the smallest mean error; who knows the defense may ignore it. ``utility``
+    (``test_accuracy``, ``training_loss``, ``test_loss``, ``utility_1``, ``utility_2``; without one the accuracy, or the
+    test loss for real labels) and ``leakage`` (``mse``, ``psnr``, ``fisher_trace``, ``mse_bound``) say what the Pareto
+    front is of; both can be changed afterwards.
 
     With a ``store``, a folder, each finished run is kept: the same call computes what is missing.
 
@@ -126,7 +127,9 @@ def tradeoff(
         attack_trained=attack_trained,
     )
     seeds = range(checked_seed(seed), checked_seed(seed) + check_whole("repeat", repeat))
-    empty = TradeoffResult((), (), utility, leakage, confidence, False, study.notes(), study.signature(variants, seeds))
+    empty = TradeoffResult(
+        (), (), _utility(utility, dataset), leakage, confidence, False, study.notes(), study.signature(variants, seeds)
+    )
     study.check(seeds[0])
     if show_plan is not None:
         show_plan(f"{len(seeds) * len(variants)} runs: {len(seeds)} seeds, {len(variants) - 1} defenses and none")
@@ -202,6 +205,14 @@ def _settled(
         else variant
         for variant in variants
     )
+
+
+def _utility(stated: str | None, dataset: Dataset) -> str:
+    """What utility is judged by: real labels have no accuracy."""
+    is_real = given_labels(dataset).is_floating_point()
+    if is_real and stated == "test_accuracy":
+        raise refuse("utility", stated, "to be one that real labels have", "Pass utility='test_loss'.")
+    return stated or ("test_loss" if is_real else "test_accuracy")
 
 
 def _labelled(model: nn.Module, data: Any, name: str) -> Dataset:

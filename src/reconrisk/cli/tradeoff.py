@@ -29,6 +29,7 @@ _STRENGTHS: Mapping[str, str] = {
     "laplace_noise": "std",
     "clip": "norm",
     "clip_and_noise": "noise_multiplier",
+    "dp_sgd_noise": "noise_multiplier",
     "prune": "share",
     "quantise": "levels",
     "optimal_noise": "like",
@@ -80,9 +81,10 @@ def tradeoff(
     ] = None,
     repeat: Annotated[int, _option(_ATTACKED, "Seeds: splits, trainings and attacks, for the intervals.")] = 3,
     seed: Annotated[int, _option(_ATTACKED, "The first seed.")] = 0,
-    utility: Annotated[str, _option(_OUT, "test_accuracy, training_loss, test_loss, utility_1, utility_2.")] = (
-        "test_accuracy"
-    ),
+    utility: Annotated[
+        str | None,
+        _option(_OUT, "test_accuracy, training_loss, test_loss, utility_1, utility_2; else accuracy, or loss."),
+    ] = None,
     leakage: Annotated[str, _option(_OUT, "mse, psnr, fisher_trace or mse_bound.")] = "mse",
     out: Annotated[Path, _option(_OUT, "Folder for the table, the picture and the finished runs.")] = Path("tradeoff"),
     as_json: Annotated[bool, _option(_OUT, "Print the result as JSON instead of text.", "--json")] = False,
