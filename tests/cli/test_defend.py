@@ -54,9 +54,10 @@ def test_families_are_listed():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--data", "digits"), "Expected --model"),
+        (("--data", "digits", "--mse-bound", "0.01"), "Expected --model"),
+        (("--accept", "psnr>=20"), "Expected --accept 'psnr>=20' to be a goal and a share"),
         (("--accept", "psnr>=30: 5"), "percent sign"),
-        ((), "Expected a target"),
+        ((), "Expected a target. Pass --accept 'psnr>=20: 5%', or --mse-bound."),
         (("--accept", "psnr>=30: 5%", "--family", "pruning"), "Did you mean"),
     ],
 )

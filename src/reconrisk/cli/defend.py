@@ -11,6 +11,7 @@ from reconrisk.cli import defend_options as options
 from reconrisk.cli.inputs import INTERRUPTED
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.files import write_whole
+from reconrisk.core.goal import limit_from_text
 from reconrisk.core.serialization import to_json
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def defend(
         _print_list()
         return
     _check_file(out)
+    _check_target(accept, mse_bound)
     threat = _stated({"sees": sees, "knows": knows, "controls": controls})
     given: dict[str, Any] = {"model": model, "weights": weights, "data": data, "split": split, "label": label}
     given |= {"data_range": data_range, "batch_size": batch_size, "local_steps": local_steps}
@@ -112,6 +114,17 @@ def _found(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
         name=spec.model,
         **asked,
     )
+
+
+def _check_target(accept: list[str] | None, mse_bound: float | None) -> None:
+    """Refuse a target in the words of the options."""
+    if not accept and mse_bound is None:
+        raise InvalidInput("Expected a target. Pass --accept 'psnr>=20: 5%', or --mse-bound.")
+    for text in accept or ():
+        try:
+            limit_from_text(text)
+        except InvalidInput as error:
+            raise InvalidInput(str(error).replace("max_risk=", "--accept ")) from error
 
 
 def _check_file(out: Path | None) -> None:
