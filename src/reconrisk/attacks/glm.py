@@ -127,7 +127,7 @@ def glm(
     found = outcomes(given, known, label)
     if noise_std is not None:
         found = under_noise(found, given, known, label, check_positive("noise_std", noise_std))
-    spread = float(inputs.var(0, correction=0)[known.isnan()].mean().sqrt())
+    spread = found[0].equations.spread(known.isnan())
     return _result(found, given, spread, noise_std, time.monotonic() - begun)
 
 

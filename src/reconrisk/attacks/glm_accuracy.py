@@ -47,9 +47,13 @@ def accuracy(equations: TargetEquations, record: Tensor, pulls: Tensor, target: 
     solver = equations.model.optimisation
     limit = None if solver.gradient_limit is None else solver.gradient_limit / float(equations.scales.max())
     ceiling = math.inf if limit is None else max(limit, solver.objective_limit, rounding)
+    if limit == 0:
+        ceiling = max(rounding, _of_normal_equations(equations))
     seen = _seen(equations, record, pulls, target) if equations.has_intercept else None
     if seen is None:
         expected = math.nan if limit is None else max(limit / _TYPICAL, rounding)
+        if limit == 0:
+            expected = math.sqrt(rounding * ceiling)
         low, high = rounding, ceiling
     else:
         tau, freedom = seen
@@ -87,6 +91,14 @@ def _from_rounding(equations: TargetEquations) -> float:
     weights = 1.0 if objective.weights is None else objective.weights.square()[:, None]
     summed = _DOUBLE * float((weights * terms).sum().sqrt())
     return _CAUTION * (float((moved / equations.scales).square().mean().sqrt()) + summed)
+
+
+def _of_normal_equations(equations: TargetEquations) -> float:
+    """Tau of the gradient that a direct solver leaves: rounding of sums over records, all of one sign at worst."""
+    moved = float((equations.scales * equations.theta.abs()).sum(1).max())
+    weights = equations.objective.weights
+    total = len(equations.objective.design) if weights is None else float(weights.sum())
+    return equations.model.precision * total * moved
 
 
 def _seen(

@@ -42,10 +42,23 @@ class TargetEquations:
         return self.objective.gradient(self.theta)
 
     @cached_property
+    def squares(self) -> Tensor:
+        """Mean square of each column over the known records."""
+        design = self.objective.design.numpy()
+        return torch.as_tensor(np.einsum("ij,ij->j", design, design) / len(design))
+
+    @cached_property
     def scales(self) -> Tensor:
         """Root mean square of each column over the known records: in what proportion gradients are left over."""
-        scales: Tensor = torch.linalg.vector_norm(self.objective.design, dim=0) / len(self.objective.design) ** 0.5
+        scales = self.squares.sqrt()
         return scales.clamp_min(_SMALLEST_SCALE * float(scales.max()))
+
+    def spread(self, free: Tensor) -> float:
+        """The root mean square error of guessing the known records' mean for these features."""
+        design = self.objective.design
+        means = design.T @ design.new_full((len(design),), 1 / len(design))
+        variances = (self.squares - means.square())[: self.features].clamp_min(0.0)
+        return float(variances[free].mean().sqrt())
 
     @property
     def has_intercept(self) -> bool:
