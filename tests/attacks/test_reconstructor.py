@@ -7,7 +7,7 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.attacks import ReconstructorSettings, ShadowKnowledge, balle2022_reconstructor, reconstructor
-from reconrisk.attacks.reconstructor import fine_tuned
+from reconrisk.attacks.reconstructor import fine_tuned_reconstructor
 from reconrisk.attacks.reconstructor_features import features_of
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import INFORMED, Knows
@@ -212,7 +212,7 @@ def test_a_network_is_taken_over_to_other_fixed_records():
     attack = reconstructor(first, settings, rng=drawn(0))
     rows, targets, _ = victims(other, count=100)
     scratch = reconstructor(other, settings, rng=drawn(0))
-    tuned = fine_tuned(attack, other, epochs=10, rng=drawn(0))
+    tuned = fine_tuned_reconstructor(attack, other, epochs=10, rng=drawn(0))
     assert mean_squared_error(tuned.estimates(rows), targets) < mean_squared_error(scratch.estimates(rows), targets)
     before = attack.network.state_dict()["0.weight"]
     assert not torch.equal(before, tuned.network.state_dict()["0.weight"])
@@ -220,7 +220,7 @@ def test_a_network_is_taken_over_to_other_fixed_records():
 
 def test_the_closed_form_is_not_fine_tuned(solved):
     with pytest.raises(rr.InvalidInput, match="without a linear start"):
-        fine_tuned(solved[1], solved[0], rng=drawn(0))
+        fine_tuned_reconstructor(solved[1], solved[0], rng=drawn(0))
 
 
 def test_interrupted_it_keeps_the_best_epoch_and_says_so(monkeypatch):

@@ -24,7 +24,7 @@ from reconrisk.attacks.invert_training import invert_training
 from reconrisk.attacks.inverting_gradients import inverting_gradients
 from reconrisk.attacks.match_candidates import Identification, match_candidates
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping, optimal_analytic
-from reconrisk.attacks.reconstructor import Reconstructor, fine_tuned, reconstructor
+from reconrisk.attacks.reconstructor import Reconstructor, fine_tuned_reconstructor, reconstructor
 from reconrisk.attacks.reconstructor_file import load_reconstructor, save_reconstructor
 from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
 from reconrisk.attacks.reconstructor_settings import (
@@ -52,7 +52,7 @@ __all__ = [
     "class_mean",
     "constant_guess",
     "dlg",
-    "fine_tuned",
+    "fine_tuned_reconstructor",
     "gauss_newton",
     "glm",
     "glm_attributes",

@@ -181,7 +181,7 @@ def reconstructor(
     return _learned(blank, shadows, rng, perceptual, checkpoint)
 
 
-def fine_tuned(
+def fine_tuned_reconstructor(
     attack: Reconstructor,
     knowledge: ShadowKnowledge,
     *,
