@@ -13,6 +13,7 @@ from reconrisk.attacks.baselines import constant_guess
 from reconrisk.audit.client import client_for
 from reconrisk.audit.defended_release import (
     PRIOR_DRAWS,
+    PRIOR_ERROR,
     drawn_from_box,
     mse_bound_from_traces,
     one_step_utilities,
@@ -77,7 +78,7 @@ class PublicPart:
     def _traces(self, defense: Defense, rng: torch.Generator) -> Iterator[Tensor]:
         """The information about the first record of each update, until one is infinite: then the mean is."""
         for release in self.drawn:
-            found = trace_of_information(release, defense, rng=rng)[:1]
+            found = trace_of_information(release, defense, relative_error=PRIOR_ERROR, rng=rng)[:1]
             yield found
             if not bool(found.isfinite()):
                 return

@@ -17,6 +17,7 @@ from torch import nn
 from reconrisk.attacks.beliefs import Beliefs
 from reconrisk.audit.defended_release import (
     PRIOR_DRAWS,
+    PRIOR_ERROR,
     drawn_from_box,
     mse_bound_from_traces,
     one_step_utilities,
@@ -246,7 +247,8 @@ class Study:
             like = releases[place % len(releases)]
             inputs = drawn_from_box(like.inputs, data_range, rng=rng)
             release = GradientRelease(model, self.loss_fn, inputs, like.labels)
-            drawn.append(trace_of_information(release, defense, rng=rng).mean())  # of one update: its records share it
+            traces = trace_of_information(release, defense, relative_error=PRIOR_ERROR, rng=rng)
+            drawn.append(traces.mean())  # of one update: its records share it
         dimension = releases[0].inputs[0].numel()
         return mean, mse_bound_from_traces(torch.stack(drawn), dimension=dimension, data_range=data_range).low
 
