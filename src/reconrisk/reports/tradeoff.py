@@ -38,7 +38,7 @@ _NAMES = {
     "mse": "mean squared error of the best attack",
     "psnr": "PSNR of the best attack (dB)",
     "fisher_trace": "trace of the Fisher information",
-    "mse_bound": "lower bound on the mean squared error",
+    "mse_bound": "estimated lower bound on the mean squared error",
 }
 _LESS_IS_BETTER = ("training_loss", "test_loss", "psnr", "fisher_trace")
 _PAGE = """<!doctype html>
