@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -256,9 +257,6 @@ def _classes(model: nn.Module, shape: tuple[int, ...], labels: Tensor) -> int | 
     if labels.is_floating_point() or labels.ndim != 1:
         return None
     kind = next((value.dtype for value in model.parameters()), torch.float32)
-    training = model.training
-    try:
-        with torch.no_grad():
-            return int(model.eval()(torch.zeros(1, *shape, dtype=kind)).shape[-1])
-    finally:
-        model.train(training)
+    with torch.no_grad():
+        outputs = copy.deepcopy(model).eval()(torch.zeros(1, *shape, dtype=kind))
+    return int(outputs.shape[-1])

@@ -47,9 +47,9 @@ class Inversion:
         n = len(self.observed)
         labels = torch.zeros(n, dtype=torch.int64) if self.labels is None else self.labels
         self.fit = Fit(self._start(labels), labels.clone(), torch.full_like(self.observed, torch.inf))
-        self.rounding = torch.zeros(n, dtype=torch.float64)
         single, released = (torch.finfo(kind).eps for kind in (torch.float32, self.released))
         rounding = (_MANY_STEPS * min(single, released) + released) * self.observed.norm(dim=1)
+        self.rounding = released * self.observed.norm(dim=1)
         self._expected = torch.full_like(rounding, _NOISE * self.noisy**0.5) if self.noisy else rounding
         self.accuracy = torch.full((n,), torch.inf, dtype=torch.float64)
         self._whole = False
