@@ -49,7 +49,7 @@ class Inversion:
         self.fit = Fit(self._start(labels), labels.clone(), torch.full_like(self.observed, torch.inf))
         single, released = (torch.finfo(kind).eps for kind in (torch.float32, self.released))
         rounding = (_MANY_STEPS * min(single, released) + released) * self.observed.norm(dim=1)
-        self.rounding = released * self.observed.norm(dim=1)
+        self.rounding: Tensor = released * self.observed.norm(dim=1)
         self._expected = torch.full_like(rounding, _NOISE * self.noisy**0.5) if self.noisy else rounding
         self.accuracy = torch.full((n,), torch.inf, dtype=torch.float64)
         self._whole = False
@@ -76,9 +76,8 @@ class Inversion:
     @property
     def explained(self) -> Tensor:
         """Which residuals are no larger than rounding, or than the known noise."""
-        if self.noisy:
-            return self.fit.norms <= self._expected
-        return self.fit.norms <= EXACT * self.rounding
+        limits: Tensor = self._expected if self.noisy else EXACT * self.rounding
+        return self.fit.norms <= limits
 
     @property
     def sizes(self) -> Tensor:
