@@ -112,6 +112,17 @@ def test_the_best_epoch_on_held_out_targets_is_kept_and_those_do_not_train():
     assert patient.error == done.error
 
 
+def test_held_out_targets_do_not_train():
+    data = pairs()
+    other = dataclasses.replace(data, targets=data.targets.clone())
+    other.targets[:10] = 0.5
+    once = dataclasses.replace(SETTINGS, epochs=1)
+    one, two = (train_network(dense(), each, once, rng=drawn(4)) for each in (data, other))
+    assert one.epoch == two.epoch == 1
+    for name, value in one.network.state_dict().items():
+        assert torch.equal(value, two.network.state_dict()[name])
+
+
 def test_the_perceptual_distance_and_the_discriminator_enter_the_loss():
     shape = (1, 24, 24)
     data, once = pairs(shape, count=14), dataclasses.replace(SETTINGS, epochs=1)
