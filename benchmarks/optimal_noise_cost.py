@@ -29,17 +29,15 @@ def problem() -> tuple[nn.Module, Tensor, Tensor]:
 def by_moments() -> Callable[[], float]:
     """The global form, taken from sixteen reference records."""
     model, inputs, labels = problem()
-    return lambda: optimal_noise(
-        reference_moments(model, LOSS, inputs, labels, probes=10), like=0.1
-    ).scales.unit
+    return lambda: optimal_noise(reference_moments(model, LOSS, inputs, labels, probes=10), like=0.1).scales.unit
 
 
 def by_layer() -> Callable[[], float]:
     """The layer-wise form with a single probe."""
     model, inputs, labels = problem()
-    return lambda: optimal_noise(
-        reference_moments(model, LOSS, inputs, labels, probes=1).by_layer(), like=0.1
-    ).scales.unit
+    return lambda: (
+        optimal_noise(reference_moments(model, LOSS, inputs, labels, probes=1).by_layer(), like=0.1).scales.unit
+    )
 
 
 def local() -> Callable[[], float]:

@@ -46,8 +46,8 @@ class Observation:
     ``released`` maps names (of parameters, usually) to tensors. What the threat does not know stays None: ``labels``;
     ``record_norms``, one Euclidean norm per record; ``batch_statistics``, mean and variance of what each batch norm
     layer received, as ``<layer>.mean`` and ``<layer>.var``; if it knows the defense, ``noise_std``, the standard
-    deviation of the noise on each released value, with its ``noise_law``, and ``kept``, true where a value was sent at all. ``forward`` then
-    includes what the defense does without chance, such as clipping.
+    deviation of the noise on each released value, with its ``noise_law``, and ``kept``, true where a value was sent at
+    all. ``forward`` then includes what the defense does without chance, such as clipping.
     """
 
     released: Mapping[str, Tensor]

@@ -96,8 +96,9 @@ def flower_mod(
     Use it as ``ClientApp(mods=[rr.flower_mod(clip(1.0) >> gaussian_noise(0.5), model, prior_success=1e-6)])``. The
     reply's metrics get, each with the prefix ``reconrisk-``: ``rounds``, ``success-this-round`` and ``success-so-far``
     (the most that any adversary who succeeds with ``prior_success`` without the updates can reach), ``epsilon-so-far``
-    at ``delta``, of the client's presence, and ``record-epsilon-so-far``, of one record among its others; ``mse-so-far`` (the least error of unbiased estimates, with ``data_range``), ``heuristic`` (1 where
-    the defense names no mechanism) and ``sent-norm``, of the defended update.
+    at ``delta``, of the client's presence, and ``record-epsilon-so-far``, of one record among its others,
+    ``mse-so-far`` (the least error of unbiased estimates, with ``data_range``), ``heuristic`` (1 where the defense
+    names no mechanism) and ``sent-norm``, of the defended update.
 
     Assumes: ``model`` has the client's names and shapes; its trainable parameters are what is defended. Metrics that
     the client itself adds, and counters of whole numbers, leave as they are.
