@@ -378,7 +378,7 @@ def test_without_time_a_limit_is_not_kept():
         ({"goals": rr.psnr(20), "attacks": []}, "Expected an attack that"),
         ({"goals": "psnr>20"}, "Expected goal='psnr>20'"),
         ({"defenses": "prune"}, "Expected share for prune"),
-        ({"defenses": ["prune_smalest(share=0.5)"]}, "Did you mean prune"),
+        ({"defenses": ["prun(share=0.5)"]}, "Did you mean prune"),
         ({"defenses": [rr.defenses.prune]}, "to be defenses"),
         ({"defenses": {"none": NOISE}}, "to be the label of None only"),
         ({"seed": 2**63}, "< 2\\^63"),

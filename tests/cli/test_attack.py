@@ -311,7 +311,7 @@ def test_help_does_not_load_torch():
         (["dlg", "--noise-multiplier", "1"], "Expected --noise-multiplier and --clip-norm together"),
         (["dlg", "--noise-multiplier", "1", "--clip-norm", "-1"], "Expected clip_norm=-1.0 > 0."),
         (["dlg", "--prune", "0.5", "--clip-norm", "1"], "Choose one defense."),
-        (["dlg", "--prune", "1.5"], "Expected share=1.5 in [0, 1]."),
+        (["dlg", "--prune", "1.5"], "Expected share=1.5 in [0, 1)."),
         (["dlg", "--local-steps", "3"], "Local training needs both, a gradient neither."),
         (["dlg", "--noise-std", "1"], "Expected --noise-std to be left out for records"),
         (["dlg", "--input-shape", "64"], "Expected --input-shape to be left out for data"),

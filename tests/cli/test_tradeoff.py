@@ -42,7 +42,7 @@ def test_one_call_writes_table_picture_and_json_and_goes_on(tmp_path: Path) -> N
 
 
 def test_every_defense_by_name_has_a_strength() -> None:
-    others = {"optimal_pruning_and_noise": "share=0.5", "clip_and_noise": "clip_norm=1"}
+    others = {"optimal_pruning_and_noise": "share=0.5", "clip_and_noise": "clip_norm=1", "dp_sgd_noise": "clip_norm=1"}
     for name in {*DEFENSES, *FROM_MOMENTS} - {"sign"}:
         settings = f"({others[name]})" if name in others else ""
         strength = "3" if name == "quantise" else "0.5"

@@ -86,3 +86,7 @@ def test_errors_are_of_the_kinds_people_catch():
     assert "f.idx, byte 4: bad. Fix it." in str(InvalidFile("f.idx", "byte 4", "bad.", "Fix it."))
     assert "pip install 'reconrisk[dp]'" in str(MissingExtra("opacus", "dp", "The accountant"))
     assert issubclass(MissingExtra, ImportError)
+
+
+def test_large_whole_numbers_keep_their_digits():
+    assert validation.check_whole("seed", 2**63 - 512) == 2**63 - 512

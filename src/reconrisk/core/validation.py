@@ -9,7 +9,7 @@ import difflib
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from reconrisk.core.errors import InvalidInput
@@ -102,9 +102,10 @@ def check_whole(name: str, value: Any, minimum: int = 1, remedy: str = "") -> in
         raise InvalidInput(f"Expected {name} to be below 1e308. {remedy}".rstrip()) from error
     if not number.is_integer():
         raise refuse(name, value, "to be a whole number", remedy)
-    if number < minimum:
-        raise refuse(name, int(number), f">= {minimum}", remedy)
-    return int(number)
+    whole = int(value) if isinstance(value, Integral) else int(number)  # floats lose digits beyond 2^53
+    if whole < minimum:
+        raise refuse(name, whole, f">= {minimum}", remedy)
+    return whole
 
 
 def check_same_shape(name: str, value: Tensor, other_name: str, other: Tensor, remedy: str = "") -> None:
