@@ -19,7 +19,7 @@ from reconrisk.defenses import clip_and_noise, prune
 from reconrisk.defenses.by_name import defense_by_name
 from reconrisk.models import lenet
 
-TRIALS = 5
+TRIALS = 4
 _SEEDS = 2**63
 # where a search by first order has come near, one by second order ends at the digit itself
 _ATTACKS = (("gauss_newton", {"iterations": 20, "warm_start": ("inverting_gradients", {"steps": 100})}),)

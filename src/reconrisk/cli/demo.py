@@ -22,7 +22,7 @@ def demo(
         "demo-report"
     ),
     seed: Annotated[int, typer.Option(help="Seed of training, targets, noise and search.")] = 0,
-    trials: Annotated[int, typer.Option(help="Digits whose gradients are attacked.")] = 5,
+    trials: Annotated[int, typer.Option(help="Digits whose gradients are attacked.")] = 4,
 ) -> None:
     """Train a small network on bundled digits and audit its gradients: no defense, noise, pruning. About a minute."""
     check_folder(out)
