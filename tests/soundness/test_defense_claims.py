@@ -7,7 +7,10 @@ import torch
 from scipy.stats import norm
 
 from reconrisk.accounting.confidence import clopper_pearson
+from reconrisk.accounting.subsampled import epsilon_of_training
+from reconrisk.core.mechanism import Gaussian
 from reconrisk.defenses import clip, clip_and_noise, gaussian_noise, optimal_noise, optimal_pruning_and_noise, prune
+from reconrisk.defenses.by_name import defense_by_name
 from reconrisk.releases.reference_moments import ReferenceMoments
 
 TRIALS = 1000
@@ -25,8 +28,8 @@ def moments():
 NOISE = optimal_noise(moments(), like=0.5)
 
 
-def power(defense, update, seed=0):
-    """Lower limit on how far apart a test puts the update and none: Phi^-1 of both rates, as of two normal laws.
+def rates(defense, update, seed=0):
+    """How often a test raises an alarm with the update, at least, and without it, at most.
 
     The test is the likelihood ratio of independent Gaussian noise, whose direction whoever knows the defense knows.
     """
@@ -39,7 +42,18 @@ def power(defense, update, seed=0):
     sent = [torch.stack([defense(each, rng=rng)["w"] for _ in range(TRIALS)]) @ weights for each in (update, nothing)]
     level = float(mean @ weights) / 2
     hits, alarms = (clopper_pearson(int((each > level).sum()), TRIALS, CONFIDENCE) for each in sent)
-    return float(norm.ppf(hits.low) - norm.ppf(alarms.high))
+    return hits.low, alarms.high
+
+
+def power(defense, update, seed=0):
+    """Lower limit on how far apart a test puts the update and none: Phi^-1 of both rates, as of two normal laws."""
+    hits, alarms = rates(defense, update, seed)
+    return float(norm.ppf(hits) - norm.ppf(alarms))
+
+
+def epsilon(distance):
+    """The epsilon of two normal laws so far apart, which the likelihood ratio of Gaussian noise compares."""
+    return epsilon_of_training(Gaussian(1 / distance), 1e-5)
 
 
 def worst_updates():
@@ -53,6 +67,10 @@ CLAIMS = {
     "clip_and_noise": clip_and_noise(noise_multiplier=0.7, clip_norm=1.0),
     "clip >> gaussian_noise": clip(2.0) >> gaussian_noise(1.5),
     "clip >> optimal_noise": clip(1.0) >> NOISE,
+    "clip >> prune >> gaussian_noise": clip(1.0) >> prune(0.5) >> gaussian_noise(0.8),
+    "optimal_noise by words": defense_by_name("optimal_noise", noise_multiplier=0.8, clip_norm=0.5).with_moments(
+        moments()
+    ),
     "clip >> optimal_pruning_and_noise": clip(1.0) >> optimal_pruning_and_noise(moments(), share=0.5, unit=0.7),
 }
 
@@ -64,6 +82,13 @@ def test_no_update_is_told_from_none_better_than_is_claimed(name):
     found = [power(defense, update, seed) for seed, update in enumerate(worst_updates())]
     assert max(found) <= claimed
     assert max(found) > claimed - _left_by_chance(claimed)
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_empirical_epsilon_stays_below_the_stated_one(name):
+    defense = CLAIMS[name]
+    found = max(power(defense, update, seed) for seed, update in enumerate(worst_updates()))
+    assert 0 < epsilon(found) <= epsilon_of_training(defense.mechanism, 1e-5)
 
 
 def _left_by_chance(claimed):
@@ -84,17 +109,18 @@ def test_pruning_what_was_sent_cannot_tell_more():
 class ClippedInTheWrongNorm:
     """A deliberately broken copy: it clips in the Euclidean norm and claims what the matching one gives."""
 
-    mechanism = (clip(1.0) >> NOISE).mechanism
-    noise_std = staticmethod(NOISE.noise_std)
+    def __init__(self, noise):
+        self.noise, self.mechanism, self.noise_std = noise, (clip(1.0) >> noise).mechanism, noise.noise_std
 
     def __call__(self, released, *, rng):
-        return NOISE(self.replay(released), rng=rng)
+        return self.noise(self.replay(released), rng=rng)
 
     def replay(self, released):
         return clip(1.0).replay(released)
 
 
 def test_a_clip_in_the_wrong_norm_is_caught():
-    broken = ClippedInTheWrongNorm()
+    broken = ClippedInTheWrongNorm(NOISE)
     found = max(power(broken, update, seed) for seed, update in enumerate(worst_updates()))
     assert found > 1 / broken.mechanism.noise_multiplier
+    assert epsilon(found) > epsilon_of_training(broken.mechanism, 1e-5)

@@ -40,8 +40,15 @@ class Refreshed(SendingDefense):
 
     def fresh(self) -> Refreshed:
         """The same defense before its first send."""
-        settings = {"every": self.every, "probes": self.probes, "by_layer": self.by_layer}
-        return Refreshed(self.build, self.loss_fn, self.inputs, self.labels, **settings)  # type: ignore[arg-type]
+        return Refreshed(
+            self.build,
+            self.loss_fn,
+            self.inputs,
+            self.labels,
+            every=self.every,
+            probes=self.probes,
+            by_layer=self.by_layer,
+        )
 
     def for_model(self, model: nn.Module) -> Defense:
         """The defense for what ``model`` sends next; counts as a send."""
