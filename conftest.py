@@ -7,6 +7,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test workers share two core
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import hypothesis
+import pytest
+import torch
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
@@ -17,3 +19,9 @@ hypothesis.settings.load_profile("reconrisk")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_collect_file = Sybil(parsers=[PythonCodeBlockParser()], patterns=["*.md"]).pytest()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Layers draw their first weights from torch's global state: the same ones in every order of the tests."""
+    del item
+    torch.manual_seed(int(os.environ.get("RECONRISK_TEST_SEED", "0")))

@@ -147,7 +147,7 @@ def reconstructor(
 
     >>> from reconrisk.releases.shadow_training import ShadowTraining
     >>> from reconrisk.releases.optimizers import sgd
-    >>> draw = torch.Generator().manual_seed(0)
+    >>> draw = torch.manual_seed(0)
     >>> model, inputs = nn.Linear(3, 2), torch.rand(80, 3, generator=draw)
     >>> labels = (inputs[:, 0] > 0.5).long()
     >>> training = ShadowTraining(model, inputs[:20], labels[:20], sgd(0.1), steps=5)
