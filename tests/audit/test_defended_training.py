@@ -96,7 +96,7 @@ def test_noise_of_clients_averages_out() -> None:
         moved = []
         for seed in range(200):
             options = {"steps": 1, "clients": clients, "batch_size": 256 // clients, "learning_rate": 1.0}
-            done = train_defended(model, data, gaussian_noise(1.0), rng=_rng(seed), **options)  # type: ignore[arg-type]  # a row of options
+            done = train_defended(model, data, gaussian_noise(1.0), rng=_rng(seed), **options)
             moved.append(torch.cat([value.flatten() for value in done.model.parameters()]))
         return float(torch.stack(moved).detach().var(0).mean())
 
@@ -116,7 +116,7 @@ class _Chosen:
 
     def for_release(self, release: object) -> _Chosen:
         self.gradients_spent += 2.0
-        assert len(release.inputs) == 8  # type: ignore[attr-defined]  # a release of one client's batch
+        assert len(release.inputs) == 8
         return self
 
     def __call__(self, released: dict[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
@@ -126,7 +126,7 @@ class _Chosen:
 
 def test_each_client_chooses_and_the_cost_is_told() -> None:
     defense, model = _Chosen(), _model()
-    done = train_defended(model, _data(), defense, steps=3, clients=2, batch_size=8, rng=_rng())  # type: ignore[arg-type]  # the part of a defense that is used
+    done = train_defended(model, _data(), defense, steps=3, clients=2, batch_size=8, rng=_rng())
     assert done.defense_gradients == 12.0
     assert done.client_gradients == 6
     assert defense.gradients_spent == 0.0
@@ -188,7 +188,7 @@ def test_outputs_that_are_no_numbers_are_wrong() -> None:
 def test_bad_input_is_refused(changed: dict[str, object], said: str) -> None:
     options: dict[str, object] = {"steps": 2, "rng": _rng(), **changed}
     with pytest.raises(InvalidInput, match=said):
-        train_defended(_model(), _data(), **options)  # type: ignore[arg-type]  # what is refused
+        train_defended(_model(), _data(), **options)
 
 
 def test_labels_are_needed() -> None:

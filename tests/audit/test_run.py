@@ -465,5 +465,5 @@ def test_optimal_noise_by_words_is_chosen_by_records_that_are_not_attacked(monke
     seen.clear()
     audit(model, DATA, public=public, **options)
     assert all(torch.equal(inputs, 1 - INPUTS) for inputs in seen)
-    with pytest.raises(InvalidInput, match="to have public records with labels"):
+    with pytest.raises(InvalidInput, match=r"public records with labels\. Pass public=, .* records= \(--records"):
         audit(model, DATA, **options)

@@ -42,13 +42,13 @@ def _cell(
         "mse_bound": mse / 2,
         "seconds": 1.0,
     }
-    return TradeoffCell(family, strength, seed, scores=scores, **{**stated, **changed})  # type: ignore[arg-type]  # a row of fields
+    return TradeoffCell(family, strength, seed, scores=scores, **{**stated, **changed})
 
 
 def _result(cells: list[TradeoffCell], **changed: object) -> TradeoffResult:
     rows = rows_from_cells(cells, confidence=0.95)
     settings = {"utility": "test_accuracy", "leakage": "mse", "confidence": 0.95, "is_complete": True}
-    return TradeoffResult(rows, tuple(cells), notes=(), signature="call", **{**settings, **changed})  # type: ignore[arg-type]  # a row of fields
+    return TradeoffResult(rows, tuple(cells), notes=(), signature="call", **{**settings, **changed})
 
 
 @settings(max_examples=200, deadline=None)
@@ -191,7 +191,7 @@ def test_results_survive_json_and_are_written() -> None:
 )
 def test_unknown_names_are_refused(call: object, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        call(_result([_cell("a", 1.0, 0, 0.9, 0.2)]))  # type: ignore[operator]  # one of the functions above
+        call(_result([_cell("a", 1.0, 0, 0.9, 0.2)]))
 
 
 def test_accuracy_that_is_not_there_is_not_compared() -> None:

@@ -95,8 +95,12 @@ def test_pruned_noise_after_a_clip_hides_what_it_says(seed, scale):
 def test_what_cannot_be_met_names_the_nearest_value():
     with pytest.raises(InvalidInput, match=r"mse=0\.1 to be below .* bound is 0\.08333; noise comes as near"):
         TargetBound(0.1, 12.0, 100)
-    with pytest.raises(InvalidInput, match=r"share=1\.0 in \[0, 1\).* nearest possible value is 0\.9999"):
+    with pytest.raises(InvalidInput, match=r"share=1\.0 in \[0, 1\).* is 1 - 1/n, which sends one of n values\."):
         prune(1.0)
+    with pytest.raises(InvalidInput, match=r"nearest possible value is 0\.95, which sends one value of 20\."):
+        optimal_pruning(moments(), share=1.0)
+    with pytest.raises(InvalidInput, match=r"nearest possible value is 0\.75, which sends one value of 4\."):
+        random_pruning({"w": torch.zeros(4)}, share=2.0, rng=torch.Generator())
     with pytest.raises(InvalidInput, match=r"share=-0\.1 in \[0, 1\).* nearest possible value is 0\."):
         optimal_pruning(moments(), share=-0.1)
     with pytest.raises(InvalidInput, match=r"utility=0\.0 > 0\. .* nearest possible value is"):

@@ -123,7 +123,8 @@ def settled_by_public(
         others = sorted(set(range(len(population.dataset))) - set(population.rows))
         public = population.dataset.subset(others) if others else None
     if public is None or public.labels is None:
-        raise refuse("defenses", waiting[0], "to have public records with labels", "Pass public=, or attack fewer.")
+        remedy = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
+        raise refuse("defenses", waiting[0], "to have public records with labels", remedy)
     every = slice(None, None, -(-len(public) // _MOST_PUBLIC))
     inputs, labels = public.inputs[every], public.labels[every]
     return {

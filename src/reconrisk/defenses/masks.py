@@ -101,7 +101,8 @@ def optimal_pruning(
     >>> optimal_pruning(moments, share=0.34).mask
     {'w': tensor([False,  True,  True])}
     """
-    return mask_of(moments, f"optimal_pruning({written_share(share, utility)})", share=share, utility=utility)
+    count = sum(value.numel() for value in moments.square.values())
+    return mask_of(moments, f"optimal_pruning({written_share(share, utility, count)})", share=share, utility=utility)
 
 
 def mask_of(
@@ -121,12 +122,12 @@ def mask_of(
     return MaskedRelease(shaped, name, place, kept, is_local)
 
 
-def written_share(share: float | None, utility: float | None) -> str:
-    """The budget of a pruning as it is written; refused unless it is exactly one that can be met."""
+def written_share(share: float | None, utility: float | None, count: int | None = None) -> str:
+    """The budget of a pruning of ``count`` values as it is written; refused unless it is exactly one that can be met."""
     if (share is None) == (utility is None):
         raise refuse("(share, utility)", (share, utility), "to hold exactly one value")
     if share is not None:
-        return f"share={check_share(share):g}"
+        return f"share={check_share(share, count):g}"
     return f"utility={check_probability('utility', utility):g}"
 
 
@@ -139,8 +140,8 @@ def random_pruning(like: Mapping[str, Tensor], *, share: float, rng: torch.Gener
     >>> int(mask["w"].sum())
     7
     """
-    check_share(share)
     count = sum(tensor.numel() for tensor in like.values())
+    check_share(share, count)
     mask = torch.ones(count, dtype=torch.bool)
     mask[torch.randperm(count, generator=rng)[: dropped_of(count, share)]] = False
     shaped, _ = _shaped(mask, like, None)

@@ -52,12 +52,16 @@ class Pruning(SendingDefense):
         return f"prune(share={self.share:g})"
 
 
-def check_share(share: float) -> float:
-    """A share of values to drop that leaves something."""
-    remedy = "Something must be sent: the nearest possible value is 0.9999 of ten thousand values or more."
-    if not 0 <= check_real("share", share) < 1:
-        raise refuse("share", share, "in [0, 1)", remedy if share >= 1 else "The nearest possible value is 0.")
-    return share
+def check_share(share: float, count: int | None = None) -> float:
+    """A share of values to drop that leaves something, of ``count`` where that is known."""
+    if 0 <= check_real("share", share) < 1:
+        return share
+    nearest = "0"
+    if share >= 1:
+        nearest = "1 - 1/n, which sends one of n values"
+        if count is not None:
+            nearest = f"{1 - 1 / count:.9g}, which sends one value of {count}"
+    raise refuse("share", share, "in [0, 1)", f"The nearest possible value is {nearest}.")
 
 
 def dropped_of(count: int, share: float) -> int:
