@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reproductions.balle2022.table2 import DEFAULT, attacked, finding
+from reproductions.balle2022.table2 import LARGE, QUICK, attacked, finding
 from reproductions.frame import Finding, Scale, need_data, reproduce
 
 
 def run(scale: Scale) -> Sequence[Finding]:
     """Mean squared error by batch size, learning rate and knowledge of the order."""
     need_data()
-    sizes = DEFAULT if scale == "small" else replace(DEFAULT, fixed=1_000, shadows=10_000, targets=1_000)
+    sizes = QUICK if scale == "small" else LARGE
     batch_sizes = (16, 64) if scale == "small" else (32, 128, 512)
     findings = []
     for rate, batch_size, known in itertools.product((0.01, 0.2), batch_sizes, (True, False)):

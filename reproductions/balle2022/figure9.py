@@ -19,7 +19,7 @@ from torch import Tensor
 from reconrisk.accounting.trade_off import epsilon_from_gaussian, log_success_from_gaussian
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.metrics import mse
-from reproductions.balle2022.table2 import DEFAULT, attacked, estimate, finding
+from reproductions.balle2022.table2 import LARGE, QUICK, attacked, estimate, finding
 from reproductions.frame import Finding, Scale, need_data, reproduce
 
 DELTA = 1e-5
@@ -29,7 +29,7 @@ ORACLE = 0.0232
 def run(scale: Scale) -> Sequence[Finding]:
     """Mean squared error and success by epsilon, beside the bound on success."""
     need_data()
-    sizes = DEFAULT if scale == "small" else replace(DEFAULT, fixed=1_000, shadows=10_000, targets=1_000)
+    sizes = QUICK if scale == "small" else LARGE
     findings = []
     for epsilon in (1e1, 1e3) if scale == "small" else (1e0, 1e1, 1e2, 1e3, 1e4, 1e5):
         mu = mu_from_epsilon(epsilon)

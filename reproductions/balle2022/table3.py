@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reproductions.balle2022.table2 import DEFAULT, attacked, estimate, finding, oracle, other_scores
+from reproductions.balle2022.table2 import LARGE, QUICK, attacked, estimate, finding, oracle, other_scores
 from reproductions.frame import Finding, Scale, need_data, reproduce
 
 PAPER = {
@@ -28,7 +28,7 @@ PAPER = {
 def run(scale: Scale) -> Sequence[Finding]:
     """MSE, LPIPS and KL of reconstructors with and without knowledge of the initialisation."""
     need_data()
-    sizes = DEFAULT if scale == "small" else replace(DEFAULT, fixed=1_000, shadows=10_000, targets=1_000)
+    sizes = QUICK if scale == "small" else LARGE
     findings: list[Finding] = []
     for (known, rate, momentum), (squared, perceptual, divergence) in PAPER.items():
         setting = replace(sizes, known_start=known, learning_rate=rate, momentum=momentum)

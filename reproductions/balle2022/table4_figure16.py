@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reproductions.balle2022.table2 import DEFAULT, attacked, finding
+from reproductions.balle2022.table2 import LARGE, QUICK, attacked, finding
 from reproductions.frame import Finding, Scale, need_data, reproduce
 
 PAPER: dict[tuple[int, tuple[str, ...] | None], str] = {
@@ -24,7 +24,7 @@ PAPER: dict[tuple[int, tuple[str, ...] | None], str] = {
 def run(scale: Scale) -> Sequence[Finding]:
     """Mean squared error by the width of the hidden layer; the widest only at the paper's scale."""
     need_data()
-    sizes = DEFAULT if scale == "small" else replace(DEFAULT, fixed=1_000, shadows=10_000, targets=1_000)
+    sizes = QUICK if scale == "small" else LARGE
     findings = []
     for (hidden, parameters), paper in PAPER.items():
         width = min(hidden, 30) if scale == "small" else hidden
