@@ -123,7 +123,7 @@ def mask_of(
 
 
 def written_share(share: float | None, utility: float | None, count: int | None = None) -> str:
-    """The budget of a pruning of ``count`` values as it is written; refused unless it is exactly one that can be met."""
+    """The budget of a pruning of ``count`` values as it is written; refused unless it is exactly one and can be met."""
     if (share is None) == (utility is None):
         raise refuse("(share, utility)", (share, utility), "to hold exactly one value")
     if share is not None:
