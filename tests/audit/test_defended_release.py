@@ -35,7 +35,7 @@ def _rng(seed: int = 0) -> torch.Generator:
 
 
 _GRADIENT = {"w": torch.tensor([[3.0, -1.0], [0.5, 2.0]]), "b": torch.tensor([1.0, -0.2])}
-_MASK = random_pruning(_GRADIENT, share=0.5, rng=_rng(3))
+_MASK = random_pruning(0.5, seed=3).masked(_GRADIENT)
 _MOMENTS_MODEL = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 
 
@@ -104,7 +104,7 @@ def _exact(release: GradientRelease, defense: Defense, std: dict[str, Tensor] | 
 def test_information_is_that_of_the_matrix() -> None:
     """Each trace is estimated to a standard error of a fifth; the mean of 8 such to 7 %; four of them."""
     release = _release()
-    mask = random_pruning(release.value(), share=0.5, rng=_rng(1))
+    mask = random_pruning(0.5, seed=1)
     noise = _moments_noise()
     stds = noise.noise_std(release.value())
     assert stds is not None

@@ -101,7 +101,7 @@ def test_the_environment_names_what_computes():
 def test_tensors_within_tables_and_chains_are_told_apart():
     def masked(seed):
         like = {"w": torch.zeros(5000)}
-        mask = rr.defenses.random_pruning(like, share=0.5, rng=torch.Generator().manual_seed(seed))
+        mask = rr.defenses.random_pruning(0.5, seed=seed).masked(like)
         return rr.defenses.clip(1.0) >> mask
 
     assert settings_in_full(masked(0)) == settings_in_full(masked(0))

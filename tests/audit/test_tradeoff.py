@@ -112,8 +112,7 @@ def test_who_knows_the_mask_of_a_linear_model_rebuilds_the_record() -> None:
     """Half of the gradient of a linear model with five outputs: more equations than unknowns remain, and who knows
     which are missing solves them, while who takes zeros for values cannot."""
     model = _model(5)
-    template = {name: value.detach() for name, value in model.named_parameters()}
-    mask = random_pruning(template, share=0.5, rng=torch.Generator().manual_seed(1))
+    mask = random_pruning(0.5, seed=1)
     result = _frontier({"mask": {0.5: mask}}, model=model, attacks=["gauss_newton"], threat=_WITH_LABELS)
     unaware, aware = (result.of(attacker, "mask")[0] for attacker in ("unaware", "aware"))
     assert aware.mse.value < 1e-6

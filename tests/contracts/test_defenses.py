@@ -54,10 +54,7 @@ ROWS = {
     "dp_sgd_noise": (lambda: defenses.dp_sgd_noise(noise_multiplier=0.5, clip_norm=1.0), MECHANISM),
     "clip": (lambda: defenses.clip(1.0), not MECHANISM),
     "prune": (lambda: defenses.prune(0.5), not MECHANISM),
-    "random_pruning": (
-        lambda: defenses.random_pruning(released(), share=0.5, rng=torch.Generator().manual_seed(0)),
-        not MECHANISM,
-    ),
+    "random_pruning": (lambda: defenses.random_pruning(0.5), not MECHANISM),
     "quantise": (lambda: defenses.quantise(16), not MECHANISM),
     "sign": (lambda: defenses.sign(), not MECHANISM),
     "optimal_noise": (lambda: defenses.optimal_noise(moments(), like=0.5), not MECHANISM),

@@ -17,12 +17,13 @@ SETTINGS = {
     "clip_and_noise": {"noise_multiplier": 2.0, "clip_norm": 0.5},
     "dp_sgd_noise": {"noise_multiplier": 2.0, "clip_norm": 0.5},
     "prune": {"share": 0.9},
+    "random_pruning": {"share": 0.9},
     "local_optimal_noise": {"noise_norm": 0.1},
     "local_optimal_pruning": {"share": 0.9},
 }
 
 
-NOT_BY_WORDS = {"TargetBound", "chain", "random_pruning", "refreshed"}
+NOT_BY_WORDS = {"TargetBound", "chain", "refreshed"}
 """Those that take more than numbers."""
 
 

@@ -80,7 +80,7 @@ def test_clipping_after_noise_is_refused():
 
 
 def test_a_clip_after_a_mask_is_replayed_on_what_the_mask_keeps():
-    mask = random_pruning(update(0), share=0.8, rng=torch.Generator().manual_seed(0))
+    mask = random_pruning(0.8)
     defense = mask >> clip(0.5)
     sent = defense(update(1), rng=torch.Generator())
     replayed = defense.replay(update(1))

@@ -16,6 +16,7 @@ from reconrisk.data.load import load_dataset
 from reconrisk.defenses import optimal_noise, optimal_pruning, random_pruning
 from reconrisk.releases.gradient import GradientMap
 from reconrisk.releases.reference_moments import ReferenceMoments, reference_moments
+from reconrisk.releases.release import ForwardRelease
 
 positive = st.lists(st.floats(0.01, 100.0), min_size=2, max_size=6)
 
@@ -119,7 +120,7 @@ def test_shares_outside_are_refused(share):
     with pytest.raises(InvalidInput, match="share="):
         optimal_pruning(moments([1.0], [1.0]), share=share)
     with pytest.raises(InvalidInput, match="share="):
-        random_pruning({"w": torch.zeros(3)}, share=share, rng=torch.Generator())
+        random_pruning(share)
 
 
 def test_budgets_hold_for_records_that_were_not_seen():
@@ -142,3 +143,17 @@ def test_budgets_hold_for_records_that_were_not_seen():
     assert error < 0.02
     assert float(cost.mean()) == pytest.approx(1.0, abs=4 * error)
     assert float(kept.mean() / total.mean()) == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_random_mask_depends_on_its_seed_alone():
+    """Also within vmap, where torch refuses to draw."""
+    updates = {"w": torch.rand(5, 40, generator=torch.Generator().manual_seed(0)) + 0.1}
+    defense = random_pruning(0.75, seed=1)
+    sent = torch.func.vmap(defense.replay)(updates)["w"]
+    kept = defense.kept({"w": updates["w"][0]})["w"]
+    assert int(kept.sum()) == 10
+    assert torch.equal(sent, updates["w"] * kept)
+    assert not torch.equal(kept, random_pruning(0.75).kept({"w": updates["w"][0]})["w"])
+    release = ForwardRelease(lambda inputs, labels: {"w": inputs[0] ** 2}, torch.ones(1, 40), torch.zeros(1))
+    assert torch.equal(defense.for_release(release).mask["w"], kept)
+    assert str(defense) == str(defense.for_release(release)) == "random_pruning(share=0.75, seed=1)"

@@ -19,7 +19,7 @@ from reconrisk.core.observation import ForwardMap
 from reconrisk.defenses.chain import Chain
 from reconrisk.defenses.clipping import Clip
 from reconrisk.defenses.gaussian import GaussianNoise
-from reconrisk.defenses.masks import MaskedRelease
+from reconrisk.defenses.masks import MaskedRelease, RandomPruning
 from reconrisk.defenses.noise import LaplaceNoise
 from reconrisk.defenses.refreshed import Refreshed
 from reconrisk.defenses.unchosen import FromMoments
@@ -178,7 +178,7 @@ def _adds_noise(part: Any) -> bool:
 def _noise_stage(defense: Any, release: Release) -> tuple[tuple[Any, ...], Any] | None:
     """The parts before the first noise and the noise; None where there is none, or the parts before it may jump."""
     by_private = [part for part in _parts(defense) if hasattr(part, "for_release")]
-    if not all(isinstance(part, (Refreshed, FromMoments)) for part in by_private):
+    if not all(isinstance(part, (Refreshed, FromMoments, RandomPruning)) for part in by_private):
         return None
     parts = _parts(chosen_for(defense, release))
     for place, part in enumerate(parts):

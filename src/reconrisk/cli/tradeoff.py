@@ -31,6 +31,7 @@ _STRENGTHS: Mapping[str, str] = {
     "clip_and_noise": "noise_multiplier",
     "dp_sgd_noise": "noise_multiplier",
     "prune": "share",
+    "random_pruning": "share",
     "quantise": "levels",
     "optimal_noise": "like",
     "equal_noise": "noise_norm",

@@ -10,7 +10,7 @@ from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampl
 from reconrisk.core.validation import check_settings, did_you_mean, refuse
 from reconrisk.defenses.clipping import clip
 from reconrisk.defenses.local import local_optimal_noise, local_optimal_pruning
-from reconrisk.defenses.masks import optimal_pruning
+from reconrisk.defenses.masks import optimal_pruning, random_pruning
 from reconrisk.defenses.noise import clip_and_noise, dp_sgd_noise, gaussian_noise, laplace_noise
 from reconrisk.defenses.optimal_noise import equal_noise, optimal_noise
 from reconrisk.defenses.pruned_noise import optimal_pruning_and_noise
@@ -27,6 +27,7 @@ DEFENSES: Mapping[str, Callable[..., Defense]] = {
         clip_and_noise,
         dp_sgd_noise,
         prune,
+        random_pruning,
         quantise,
         sign,
         local_optimal_noise,
@@ -56,8 +57,8 @@ def defense_by_name(name: str, **settings: object) -> Defense:
     >>> defense_by_name("quantize", levels=3)
     Traceback (most recent call last):
     reconrisk.core.errors.InvalidInput: Expected defense='quantize' to be one of gaussian_noise, laplace_noise, clip, \
-clip_and_noise, dp_sgd_noise, prune, quantise, sign, local_optimal_noise, local_optimal_pruning, optimal_noise, \
-optimal_pruning, optimal_pruning_and_noise, equal_noise. Did you mean quantise?
+clip_and_noise, dp_sgd_noise, prune, random_pruning, quantise, sign, local_optimal_noise, local_optimal_pruning, \
+optimal_noise, optimal_pruning, optimal_pruning_and_noise, equal_noise. Did you mean quantise?
     """
     known = {**DEFENSES, **FROM_MOMENTS}
     if name not in known:

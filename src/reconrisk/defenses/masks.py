@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_probability, refuse
+from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.defenses.optimal_noise import SMALLEST_GRADIENT
 from reconrisk.defenses.pruning import check_share, dropped_of
 from reconrisk.defenses.sending import SendingDefense
 from reconrisk.releases.reference_moments import ReferenceMoments
+from reconrisk.releases.release import Release
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,21 +134,71 @@ def written_share(share: float | None, utility: float | None, count: int | None 
     return f"utility={check_probability('utility', utility):g}"
 
 
-def random_pruning(like: Mapping[str, Tensor], *, share: float, rng: torch.Generator) -> MaskedRelease:
-    """A mask that drops a random ``share`` of the values of releases shaped ``like`` this, the same for every record.
+@dataclass(frozen=True)
+class RandomPruning(SendingDefense):
+    """The configured defense that :func:`random_pruning` returns."""
+
+    share: float
+    seed: int
+    only_drops: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_share(self.share)
+        check_whole("seed", self.seed, minimum=0)
+
+    @property
+    def mechanism(self) -> None:
+        """None: leaving values out has no guarantee."""
+
+    def masked(self, like: Mapping[str, Tensor]) -> MaskedRelease:
+        """The mask for releases shaped ``like`` this."""
+        mask = _random_mask(sum(tensor.numel() for tensor in like.values()), self.share, self.seed).clone()
+        return MaskedRelease(_shaped(mask, like, None)[0], str(self))
+
+    def for_release(self, release: Release) -> MaskedRelease:
+        """The mask for the shapes of this release; its records are not looked at."""
+        return self.masked(release.value())
+
+    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+        return self.masked(released)(released, rng=rng)
+
+    def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The release with zeros where the mask is false."""
+        return self.masked(released).replay(released)
+
+    def noise_std(self, sent: Mapping[str, Tensor]) -> None:
+        """There is no noise."""
+        del sent
+
+    def kept(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The mask, which everybody who knows the defense knows."""
+        return self.masked(sent).kept(sent)
+
+    def __str__(self) -> str:
+        """The call that configures it."""
+        return f"random_pruning(share={self.share:g}" + (f", seed={self.seed})" if self.seed else ")")
+
+
+def random_pruning(share: float, *, seed: int = 0) -> RandomPruning:
+    """The release with a random ``share`` of its values set to zero, the same values for every record.
 
     Assumes: nothing; it is a heuristic, its ``mechanism`` is None.
+    Guarantee: which values are dropped depends on seed, names and shapes alone; never on a record.
+    Edge cases: share 0 sends everything; the largest share sends one value.
 
-    >>> mask = random_pruning({"w": torch.zeros(10)}, share=0.3, rng=torch.Generator().manual_seed(0)).mask
-    >>> int(mask["w"].sum())
+    >>> sent = random_pruning(0.3)({"w": torch.ones(10)}, rng=torch.Generator())
+    >>> int(sent["w"].sum())
     7
     """
-    count = sum(tensor.numel() for tensor in like.values())
-    check_share(share, count)
-    mask = torch.ones(count, dtype=torch.bool)
-    mask[torch.randperm(count, generator=rng)[: dropped_of(count, share)]] = False
-    shaped, _ = _shaped(mask, like, None)
-    return MaskedRelease(shaped, f"random_pruning(share={share:g})")
+    return RandomPruning(share, seed)
+
+
+@lru_cache(maxsize=4)
+def _random_mask(count: int, share: float, seed: int) -> Tensor:
+    """Which of ``count`` values are sent; by NumPy, whose chance may be taken within torch's transforms too."""
+    mask = np.ones(count, dtype=bool)
+    mask[np.random.default_rng(seed).permutation(count)[: dropped_of(count, share)]] = False
+    return torch.as_tensor(mask)
 
 
 def _drop_to(mask: Tensor, order: Tensor, square: Tensor, utility: float) -> tuple[int | None, float]:
