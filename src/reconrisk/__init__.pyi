@@ -8,6 +8,11 @@ from .accounting.events import mechanism_from_event as mechanism_from_event
 from .audit.audit_result import AuditResult as AuditResult
 from .audit.captured import rebuild_captured as rebuild_captured
 from .audit.conclusion import ContradictedBound as ContradictedBound
+from .audit.informed import rebuild_informed as rebuild_informed
+from .audit.informed_linear import Coefficients as Coefficients
+from .audit.informed_linear import rebuild_informed_linear as rebuild_informed_linear
+from .audit.informed_report import InformedReport as InformedReport
+from .audit.informed_result import RebuiltInformed as RebuiltInformed
 from .audit.leakage import leakage as leakage
 from .audit.leakage_report import LeakageReport as LeakageReport
 from .audit.rebuild import Rebuilt as Rebuilt
@@ -102,6 +107,7 @@ from .releases.vulnerability import reconstruction_vulnerability as reconstructi
 from .reports.audit_report import write_report as write_report
 from .reports.corridor import write_corridor as write_corridor
 from .reports.corridor import write_surface as write_surface
+from .reports.informed import write_informed as write_informed
 from .reports.junit import write_junit as write_junit
 from .reports.model_card import model_card as model_card
 from .reports.rebuild import write_rebuilt as write_rebuilt

@@ -14,6 +14,7 @@ from reconrisk.cli.defend import defend
 from reconrisk.cli.demo import demo
 from reconrisk.cli.doctor import doctor
 from reconrisk.cli.export import export
+from reconrisk.cli.informed import informed
 from reconrisk.cli.leakage import leakage
 from reconrisk.cli.risk import risk
 from reconrisk.cli.runs import runs
@@ -45,5 +46,22 @@ def options(
     """How much of a private training record can be rebuilt from what you release, at most and in practice."""
 
 
-for command in (demo, audit, attack, defend, risk, calibrate, leakage, tradeoff, runs, show, compare, export, doctor):
+_COMMANDS = (
+    demo,
+    audit,
+    attack,
+    informed,
+    defend,
+    risk,
+    calibrate,
+    leakage,
+    tradeoff,
+    runs,
+    show,
+    compare,
+    export,
+    doctor,
+)
+
+for command in _COMMANDS:
     app.command()(command)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from reconrisk.cli import attack_options as options
-from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
+from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network, whole_numbers
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
@@ -171,7 +171,7 @@ def _layout(
         raise InvalidInput("Expected --data, or a captured update with --input-shape, such as 1,28,28.")
     if classes is None and model is not None and ":" not in model and model != "linear":
         raise InvalidInput(f"Expected --classes: how many outputs {model} has.")
-    return _Layout(tuple(_numbers("input_shape", shape)), classes, data_range or (0.0, 1.0))
+    return _Layout(tuple(whole_numbers("input_shape", shape)), classes, data_range or (0.0, 1.0))
 
 
 def _ends(data_range: str | None) -> tuple[float, float] | None:
@@ -258,7 +258,7 @@ def _observed(
         Knows.BATCH_STATISTICS: knows_statistics,
     }
     return {
-        "records": _numbers("records", "0" if records is None else records),
+        "records": whole_numbers("records", "0" if records is None else records),
         "local_learning_rate": local_learning_rate,
         "defense": _defense(noise_multiplier, clip_norm, prune),
         "knows": [item for item, known in told.items() if known],
@@ -268,7 +268,7 @@ def _observed(
 def _stated_labels(labels: str) -> list[int] | None:
     if labels == "known":
         raise refuse("labels", labels, "to be inferred, or listed for a captured update", "Write --labels 3,5.")
-    return None if labels == "inferred" else _numbers("labels", labels)
+    return None if labels == "inferred" else whole_numbers("labels", labels)
 
 
 def _check_left_out(what: str, **given: object) -> None:
@@ -276,19 +276,6 @@ def _check_left_out(what: str, **given: object) -> None:
     for name, value in given.items():
         if value not in (None, False):
             raise InvalidInput(f"Expected --{name.replace('_', '-')} to be left out for {what}, it is {value}.")
-
-
-def _numbers(name: str, text: str) -> list[int]:
-    """Whole numbers separated by commas, with a-b for all from a to b."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise refuse(name, text, "to be whole numbers such as 0,3,8-15")
-        numbers += range(int(first), int(last or first) + 1)
-    if not numbers:
-        raise refuse(name, text, "to be whole numbers such as 0,3,8-15, the smaller first")
-    return numbers
 
 
 def _counter() -> Callable[[int, int], None] | None:

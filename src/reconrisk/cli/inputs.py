@@ -1,4 +1,4 @@
-"""What several commands are given alike: a network by name, a folder to write to, a seed."""
+"""What several commands are given alike: a network by name, a folder to write to, a seed, a list of records."""
 
 from __future__ import annotations
 
@@ -45,3 +45,16 @@ def check_seed(seed: int) -> int:
     if check_whole("seed", seed, minimum=0) >= _SEEDS:
         raise refuse("seed", seed, "< 2^63")
     return seed
+
+
+def whole_numbers(name: str, text: str) -> list[int]:
+    """Whole numbers separated by commas, with a-b for all from a to b."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise refuse(name, text, "to be whole numbers such as 0,3,8-15")
+        numbers += range(int(first), int(last or first) + 1)
+    if not numbers:
+        raise refuse(name, text, "to be whole numbers such as 0,3,8-15, the smaller first")
+    return numbers

@@ -43,6 +43,7 @@ _HOMES = (
     "audit.audit_result",
     "audit.choice",
     "audit.comparison",
+    "audit.informed_report",
     "audit.leakage_report",
     "audit.rebuild_report",
     "audit.recommendation_result",

@@ -1,0 +1,306 @@
+"""An adversary who knows every training record but one meets the trained network: what it rebuilds of that record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.attacks.invert_training import NEEDS, invert_training
+from reconrisk.attacks.reconstructor import reconstructor
+from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
+from reconrisk.audit.informed_result import Finding, RebuiltInformed, Words, informed_result
+from reconrisk.audit.informed_split import InformedSplit, informed_split
+from reconrisk.audit.training_loss import binary_cross_entropy, squared_error, training_loss
+from reconrisk.core.observation import Observation
+from reconrisk.core.reconstruction import Account, Ending
+from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.releases.optimizers import UpdateRule, sgd
+from reconrisk.releases.shadow_store import train_shadow_models
+from reconrisk.releases.shadow_training import ShadowTraining
+from reconrisk.releases.state import LossFunction
+
+AttackName = Literal["invert_training", "reconstructor"]
+
+_EXACT = 1e-4  # of the data range: what an exact inversion leaves at most, by its own words
+_BOUNDED = 4096  # values of a record up to which the bound under noise is computed: as many trainings, and a matrix
+_MEMORY = 2**32
+_FEWEST = 10  # shadow targets
+
+
+def rebuild_informed(
+    model: nn.Module,
+    dataset: Dataset,
+    targets: Sequence[int],
+    *,
+    optimizer: UpdateRule | None = None,
+    steps: int = 100,
+    loss_fn: LossFunction | None = None,
+    fixed: int | None = None,
+    released: Mapping[str, Tensor] | None = None,
+    attack: AttackName = "invert_training",
+    shadows: int | None = None,
+    store: str | Path | None = None,
+    known_labels: bool = False,
+    noise_std: float | None = None,
+    membership: bool = False,
+    seconds: float | None = None,
+    model_name: str | None = None,
+    rng: torch.Generator,
+) -> RebuiltInformed:
+    r"""Rebuild ``targets`` of a data set from networks trained on them, knowing all other records and the training.
+
+    .. math:: \theta = \mathrm{train}(\theta_0, D_- \cup \{z\}) + N(0, \sigma^2), \qquad (\theta, \theta_0, D_-) \to z
+
+    ``model`` is the network at its start; ``steps`` of ``optimizer`` (by default gradient descent at 0.2 with momentum
+    0.9) take all records each. Without ``released`` a network is trained in float32 for each target, on the ``fixed``
+    first records that are no target (by default all) and on it: the audit of one's own recipe. ``released``, parameters
+    by name, is one network trained on the fixed records and all targets, each of which is rebuilt by who knows the
+    others. The attack inverts training, or is a ``reconstructor`` that learns from ``shadows`` shadow models, whose
+    targets are records left over (kept in the folder ``store``). ``noise_std`` is output perturbation of every value,
+    known to the adversary, drawn here unless ``released`` has it. ``membership`` asks whether each target was trained
+    on.
+
+    Assumes: ``loss_fn`` is the loss in training, by default that of
+    :func:`reconrisk.audit.training_loss.training_loss`; training draws nothing.
+    Guarantee: the attack sees models, known records and, with ``known_labels``, labels alone; targets are for scores.
+    Edge cases: a released model that this training cannot have led to has a status that says so; one that equals the
+    start is refused. Ctrl-C gives what is done. Under noise, the bound is that of unbiased estimates with known label,
+    inf where the information is singular, None for records of more than 4096 values.
+    Reference: Sections II to V, balle2022.
+
+    >>> data = Dataset("toy", torch.rand(12, 3, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 2)
+    >>> model = nn.Linear(3, 2)
+    >>> _ = model.weight.data.copy_(torch.tensor([[0.1, -0.2, 0.3], [0.2, 0.1, -0.1]])), model.bias.data.zero_()
+    >>> found = rebuild_informed(model, data, [7], steps=5, rng=torch.Generator().manual_seed(0))
+    >>> found.report.targets[0].mse < 1e-8, found.report.targets[0].found
+    (True, '1')
+    """
+    split = informed_split(dataset, targets, fixed=fixed, together=released is not None)
+    noise = None if noise_std is None else check_positive("noise_std", noise_std)
+    run = _Run(
+        model=model,
+        split=split,
+        optimizer=sgd(0.2, 0.9) if optimizer is None else optimizer,
+        steps=check_whole("steps", steps),
+        loss_fn=_loss(model, dataset, loss_fn, known_labels=known_labels),
+        attack=_named(attack),
+        shadows=_shadows(split, attack, shadows, store),
+        store=store,
+        known_labels=known_labels,
+        noise_std=noise,
+        seconds=seconds,
+        rng=rng,
+    )
+    findings, accounts = run.trained() if released is None else run.on_released(released)
+    return informed_result(
+        split,
+        findings,
+        accounts,
+        words=run.words(model_name or type(model).__name__, released is not None),
+        threat=run.threat,
+        membership=membership,
+        seed=rng.initial_seed(),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """An attack on networks of one recipe."""
+
+    model: nn.Module
+    split: InformedSplit
+    optimizer: UpdateRule
+    steps: int
+    loss_fn: LossFunction
+    attack: AttackName
+    shadows: Tensor | None
+    store: str | Path | None
+    known_labels: bool
+    noise_std: float | None
+    seconds: float | None
+    rng: torch.Generator
+
+    @property
+    def threat(self) -> ThreatModel:
+        more = {Knows.LABELS: self.known_labels, Knows.DEFENSE: self.noise_std is not None}
+        more[Knows.PRIOR] = self.attack == "reconstructor"
+        return NEEDS.knowing(*(item for item, known in more.items() if known))
+
+    def words(self, model: str, released: bool) -> Words:
+        own = "one released model" if released else "a model trained in float32 for each target"
+        noise = "none" if self.noise_std is None else f"{self.noise_std:g} on every value, known"
+        learned = "" if self.shadows is None else f" with {len(self.shadows)} shadow models"
+        training = f"{self.steps} steps of {self.optimizer!r}, all records in each"
+        return Words(f"{self.attack}{learned}", model, training, noise, own)
+
+    def trained(self) -> tuple[list[Finding], list[Account]]:
+        """The attack on a model for each target, all together."""
+        training, rows = self._training(self.split.fixed), list(self.split.targets)
+        victims = training.train(self.split.dataset.inputs[rows], self._labels[rows])
+        if not bool(victims.isfinite().all()):
+            raise refuse("training", "diverged", "to end in finite weights", "Lower the learning rate.")
+        if self.noise_std is not None:
+            victims = victims + self.noise_std * torch.randn(victims.shape, generator=self.rng)
+        return self._attacked(training, victims, range(len(rows)), 0)
+
+    def on_released(self, released: Mapping[str, Tensor]) -> tuple[list[Finding], list[Account]]:
+        """The attack on one model, one target after the other, each with its own known records."""
+        findings: list[Finding] = []
+        accounts: list[Account] = []
+        try:
+            for place in range(len(self.split.targets)):
+                training = self._training(self.split.known(place))
+                row = _row(training, released)
+                some, told = self._attacked(training, row[None], range(place, place + 1), len(accounts))
+                findings, accounts = findings + some, accounts + told
+                if told[-1].status.ending is Ending.INTERRUPTED:
+                    break
+        except KeyboardInterrupt:
+            if not findings:
+                raise
+        return findings, accounts
+
+    def _training(self, known: Tensor) -> ShadowTraining:
+        fixed = self.split.dataset.inputs[known], self._labels[known]
+        return ShadowTraining(self.model, *fixed, self.optimizer, self.steps, self.loss_fn)
+
+    @property
+    def _labels(self) -> Tensor:
+        labels = self.split.dataset.labels
+        return torch.empty(0) if labels is None else labels
+
+    def _attacked(
+        self, training: ShadowTraining, models: Tensor, places: range, number: int
+    ) -> tuple[list[Finding], list[Account]]:
+        by = self._inverted if self.attack == "invert_training" else self._learned
+        findings, accounts = by(training, models, places)
+        bounds = [self._bound(training, place) for place in places]
+        status = accounts[0].status
+        likely = self.noise_std is not None and status.ending is Ending.CONVERGED and not status.remedy
+        bounded = [
+            replace(
+                finding,
+                account=number + finding.account,
+                cramer_rao_mse=bound,
+                error=math.sqrt(bound) if finding.error is None and likely and bound is not None else finding.error,
+            )
+            for finding, bound in zip(findings, bounds, strict=True)
+        ]
+        return bounded, accounts
+
+    def _inverted(self, training: ShadowTraining, models: Tensor, places: range) -> tuple[list[Finding], list[Account]]:
+        rows = [self.split.targets[place] for place in places]
+        known = self._labels[rows] if self.known_labels else None
+        attack = invert_training(training, seconds=self.seconds)
+        found = attack.rebuild(models, labels=known, noise_std=self.noise_std, data_range=self._range)
+        account = found.account
+        exact = _EXACT * (self._range[1] - self._range[0]) if account.status.ending is Ending.EXACT else None
+        findings = [
+            Finding(
+                estimate=estimate,
+                label=None if self.known_labels or account.labels is None else account.labels[place],
+                objective=account.objective[place],
+                account=0,
+                error=exact,
+            )
+            for place, estimate in enumerate(found.estimates)
+        ]
+        return findings, [account]
+
+    def _learned(self, training: ShadowTraining, models: Tensor, places: range) -> tuple[list[Finding], list[Account]]:
+        data, shadows = self.split.dataset, torch.empty(0) if self.shadows is None else self.shadows
+        knowledge = ShadowKnowledge(training, data.inputs[shadows], self._labels[shadows])
+        alone = self.store is not None and len(places) < len(self.split.targets)
+        store = Path(self.store or "") / str(self.split.targets[places[0]]) if alone else self.store
+        rows = train_shadow_models(training, knowledge.targets, knowledge.labels, store=store, memory=_MEMORY).rows
+        if self.noise_std is not None:
+            rows = rows + self.noise_std * torch.randn(rows.shape, generator=self.rng)
+        attack = reconstructor(knowledge, data_range=self._range, shadow_models=rows, rng=self.rng)
+
+        def forward(inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            return training.unflatten(training.train(inputs, labels)[0])
+
+        findings, accounts = [], []
+        for place, model in enumerate(models):
+            seen = Observation(training.unflatten(model), forward, attack.needs, data.shape, self._range)
+            found = attack(seen, rng=self.rng)
+            label = None if found.labels is None or self.known_labels else found.labels[0]
+            error = None if found.status.is_failure else math.sqrt(attack.error)
+            findings.append(Finding(found.estimates[0], label, found.account.objective[0], place, error=error))
+            accounts.append(found.account)
+        return findings, accounts
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        low, high = self.split.dataset.data_range
+        return low, high
+
+    def _bound(self, training: ShadowTraining, place: int) -> float | None:
+        """The least mean squared error of unbiased estimates of one target under known noise."""
+        row, size = self.split.targets[place], math.prod(self.split.dataset.shape)
+        if self.noise_std is None or size > _BOUNDED:
+            return None
+        record = self.split.dataset.inputs[row : row + 1].double()
+        directions = torch.eye(size, dtype=torch.float64).unflatten(1, self.split.dataset.shape)
+        moved = training.push(record, self._labels[row : row + 1], directions).double()
+        values = torch.linalg.eigvalsh(moved @ moved.T)
+        if float(values[0]) <= size * torch.finfo(torch.float64).eps * float(values[-1]):
+            return math.inf
+        return self.noise_std**2 * float(values.reciprocal().mean())
+
+
+def _named(attack: AttackName) -> AttackName:
+    if attack not in get_args(AttackName):
+        raise refuse("attack", attack, f"to be one of {', '.join(get_args(AttackName))}")
+    return attack
+
+
+def _loss(model: nn.Module, dataset: Dataset, stated: LossFunction | None, *, known_labels: bool) -> LossFunction:
+    """The loss, in the form that trains many models at once where there is one."""
+    loss = training_loss(model, dataset) if stated is None else stated
+    if loss is binary_cross_entropy:
+        remedy = "Give it two outputs, one for each class: labels are tried by the outputs."
+        raise refuse("model", "of one output", "to have an output per class", remedy)
+    if loss is squared_error and not known_labels:
+        remedy = "Say that the adversary knows the label: real numbers cannot be tried one by one."
+        raise refuse("known_labels", False, "to be True for labels that are no classes", remedy)
+    return loss
+
+
+def _shadows(split: InformedSplit, attack: str, count: int | None, store: str | Path | None) -> Tensor | None:
+    """The records left over that serve as shadow targets."""
+    if attack != "reconstructor":
+        for name, value in (("shadows", count), ("store", store)):
+            if value is not None:
+                raise refuse(name, value, "to be left out for invert_training", "It trains no shadow models.")
+        return None
+    left = len(split.left)
+    if left < _FEWEST:
+        remedy = "State fixed, so that records are left over."
+        raise refuse("fixed", len(split.fixed), f"to leave at least {_FEWEST} records for shadow targets", remedy)
+    wanted = left if count is None else check_whole("shadows", count, minimum=_FEWEST)
+    if wanted > left:
+        raise refuse("shadows", count, f"<= {left}, the records that are neither fixed nor targets")
+    return split.left[:wanted]
+
+
+def _row(training: ShadowTraining, released: Mapping[str, Tensor]) -> Tensor:
+    """What was released as one row, after a check that it can be a result of this training."""
+    for name, shape in zip(training.names, training.shapes, strict=True):
+        found = released.get(name)
+        if found is None or tuple(found.shape) != shape:
+            given = None if found is None else tuple(found.shape)
+            raise refuse(f"released[{name!r}].shape", given, f"to be {shape}, as in the model")
+    row = training.flatten(released)
+    if torch.equal(row, training.start(row.dtype)):
+        remedy = "State the weights after training as released and those before it as the start."
+        raise refuse("released", "equal to the start", "to have been trained", remedy)
+    return row

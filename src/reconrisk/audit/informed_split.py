@@ -1,0 +1,102 @@
+"""Who is known to an informed adversary: all records of the training but one, and what they alone tell about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reconrisk.attacks.informed_membership import informed_membership
+from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.metrics import nearest_neighbour_oracle
+
+
+class Guess(NamedTuple):
+    """The known record nearest to a target and the mean of its class, with the place of the former in the data."""
+
+    neighbour: int
+    nearest: Tensor
+    class_mean: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class InformedSplit:
+    """Targets, the records that are fixed, and those left over.
+
+    ``together`` says that one model was trained on the fixed records and all targets, whose adversary knows the other
+    targets too; otherwise there is a model for each target, trained on the fixed records and it.
+    """
+
+    dataset: Dataset
+    targets: tuple[int, ...]
+    fixed: Tensor
+    left: Tensor
+    together: bool
+
+    def known(self, place: int) -> Tensor:
+        """Which records the adversary of one target knows, in the order of the data."""
+        if not self.together or len(self.targets) == 1:
+            return self.fixed
+        others = [record for number, record in enumerate(self.targets) if number != place]
+        return torch.cat([self.fixed, torch.tensor(others)]).sort().values
+
+    @property
+    def known_count(self) -> int:
+        """How many records each adversary knows."""
+        return len(self.known(0))
+
+    def guess(self, place: int) -> Guess:
+        """What the records known to the adversary of a target tell about it."""
+        rows, target = self.known(place), self.dataset.inputs[self.targets[place]]
+        known, labels = self.dataset.inputs[rows], self.dataset.labels
+        index = int(nearest_neighbour_oracle(target[None], known).indices[0])
+        alike = known
+        if labels is not None and not labels.is_floating_point():
+            same = labels[rows] == labels[self.targets[place]]
+            alike = known[same] if bool(same.any()) else known
+        return Guess(int(rows[index]), known[index], alike.mean(0))
+
+    def membership(self, place: int, estimate: Tensor, error: float | None) -> str:
+        """Whether a model was trained on the target, told by its reconstruction; undecided if that may err too much.
+
+        The estimate speaks for the target if it is within half the target's distance from every known record.
+        ``error`` is the root mean square error that the estimate may have, None where the attack failed.
+        """
+        target = self.dataset.inputs[self.targets[place]]
+        apart = float((self.guess(place).nearest - target).double().square().mean().sqrt())
+        if error is None or not error < apart / 2:
+            return "undecided"
+        decided = informed_membership(estimate, target.flatten()[None], error=apart / 2)
+        return "not in" if decided.index is None else "in"
+
+
+def informed_split(
+    dataset: Dataset, targets: Sequence[int], *, fixed: int | None = None, together: bool = False
+) -> InformedSplit:
+    """The records of a training around ``targets``: ``fixed`` of the others, the first ones, by default all.
+
+    >>> data = Dataset("toy", torch.rand(5, 2), torch.tensor([0, 1, 0, 1, 0]))
+    >>> split = informed_split(data, [1, 3], fixed=2)
+    >>> split.fixed.tolist(), split.left.tolist()
+    ([0, 2], [4])
+    """
+    check_not_empty("targets", targets, "Choose at least one record.")
+    if dataset.labels is None:
+        raise refuse("dataset", dataset.name, "to have labels", "A model is trained on records and their labels.")
+    for target in targets:
+        if check_whole("target_index", target, minimum=0) >= len(dataset):
+            raise refuse("target_index", target, f"to be from 0 to {len(dataset) - 1}, the records of {dataset.name}")
+    if len(set(targets)) < len(targets):
+        raise refuse("target_index", list(targets), "to name each record once")
+    others = torch.ones(len(dataset), dtype=torch.bool)
+    others[list(targets)] = False
+    rows = others.nonzero().squeeze(1)
+    check_not_empty("other records", rows, "Leave records that are no targets: an informed adversary knows some.")
+    count = len(rows) if fixed is None else check_whole("fixed", fixed)
+    if count > len(rows):
+        raise refuse("fixed", fixed, f"<= {len(rows)}, the records of {dataset.name} that are no targets")
+    return InformedSplit(dataset, tuple(int(one) for one in targets), rows[:count], rows[count:], together)
