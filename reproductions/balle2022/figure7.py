@@ -1,7 +1,7 @@
 """Figure 7 of balle2022: batches whose order the adversary knows or does not know, by batch size and learning rate.
 
-The paper draws curves. Without momentum, learning rates 0.01 and 0.2; the number of steps is that of 100 epochs at the
-paper's scale and of 100 steps at the small one.
+The paper draws curves: with the order known the attack succeeds even with small batches, with the order unknown it does
+so at the small learning rate. Without momentum, learning rates 0.01 and 0.2; 100 epochs, at the small scale 30.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ def run(scale: Scale) -> Sequence[Finding]:
     batch_sizes = (16, 64) if scale == "small" else (32, 128, 512)
     findings = []
     for rate, batch_size, known in itertools.product((0.01, 0.2), batch_sizes, (True, False)):
-        steps = 100 if scale == "small" else 100 * -(-(sizes.fixed + 1) // batch_size)
+        steps = (30 if scale == "small" else 100) * -(-(sizes.fixed + 1) // batch_size)
         training = {"batch_size": batch_size, "known_order": known, "learning_rate": rate, "momentum": 0.0}
         setting = replace(sizes, **training, steps=steps)
         what = f"batches of {batch_size}, learning rate {rate}, order {'known' if known else 'unknown'}"
         findings.append(finding(what, "curve", attacked(setting), setting))
+        print(f"{what}: {findings[-1].ours}, {findings[-1].remark}", file=sys.stderr)
     return findings
 
 

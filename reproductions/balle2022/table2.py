@@ -83,6 +83,7 @@ class Models:
     shadows: Tensor
     released: Tensor
     targets: Tensor
+    labels: Tensor
     seconds: float
 
 
@@ -133,8 +134,12 @@ def run(scale: Scale) -> Sequence[Finding]:
 
 
 def attacked(setting: Setting, seed: int = 0) -> Outcome:
+    """Train shadow models, learn from them, and attack released ones."""
+    return rebuilt(trained(setting.trained, seed), setting, seed)
+
+
+def rebuilt(models: Models, setting: Setting, seed: int = 0) -> Outcome:
     """Learn from shadow models, and attack released ones."""
-    models = trained(setting.trained, seed)
     knowledge, some = models.knowledge, slice(setting.learned_from)
     knowledge = replace(knowledge, targets=knowledge.targets[some], labels=knowledge.labels[some])
     begun = time.monotonic()
@@ -155,18 +160,29 @@ def attacked(setting: Setting, seed: int = 0) -> Outcome:
 
 @lru_cache(maxsize=1)
 def trained(setting: Setting, seed: int) -> Models:
-    """Train shadow models and released ones, on disjoint records; kept for settings that share them."""
+    """Shadow models and released ones on disjoint records; kept for settings that share them."""
     inputs, labels = pool()
-    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
+    targets, fixed, shadows = rows_of(setting, seed)
+    knowledge = ShadowKnowledge(training(setting, inputs[fixed], labels[fixed]), inputs[shadows], labels[shadows])
+    return models_of(knowledge, inputs[targets], labels[targets], seed)
+
+
+def rows_of(setting: Setting, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Which digits are targets, which fixed records, which shadow targets: no digit is two of these."""
+    count = len(pool()[0])
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     sizes = [setting.targets, setting.fixed, setting.shadows]
     targets, fixed, shadows = order[: sum(sizes)].split(sizes)
-    knowledge = ShadowKnowledge(training(setting, inputs[fixed], labels[fixed]), inputs[shadows], labels[shadows])
+    return targets, fixed, shadows
+
+
+def models_of(knowledge: ShadowKnowledge, targets: Tensor, labels: Tensor, seed: int) -> Models:
+    """Train the shadow models that follow from what is known, and the released ones."""
     rng = torch.Generator().manual_seed(seed)
     begun = time.monotonic()
-    models = knowledge.shadow_models(rng=rng)
+    shadows = knowledge.shadow_models(rng=rng)
     seconds = time.monotonic() - begun
-    released = knowledge.training.train(inputs[targets], labels[targets], rng=rng)
-    return Models(knowledge, models, released, inputs[targets], seconds)
+    return Models(knowledge, shadows, knowledge.training.train(targets, labels, rng=rng), targets, labels, seconds)
 
 
 def training(setting: Setting, fixed_inputs: Tensor, fixed_labels: Tensor) -> ShadowTraining:
@@ -193,6 +209,7 @@ def training(setting: Setting, fixed_inputs: Tensor, fixed_labels: Tensor) -> Sh
     )
 
 
+@lru_cache(maxsize=1)
 def pool() -> tuple[Tensor, Tensor]:
     """All digits of MNIST."""
     parts = [load_dataset("mnist-full", split=split) for split in ("train", "test")]

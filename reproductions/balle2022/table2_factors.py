@@ -1,7 +1,8 @@
 """Table II of balle2022 on MNIST, the rows whose models are trained otherwise than by default.
 
-The paper has 10,000 fixed records and 59,000 shadow models; sizes here are those of Table II's default, attacked by the
-closed form. The larger scale takes hours: the wide network and the long training cost ten and three times the default.
+The paper has 10,000 fixed records and 59,000 shadow models. Here are fewer, and the attack is the closed form; the
+default in the same sizes stands first. The larger scale takes hours: the wide network and the long training cost ten
+and three times the default.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from reproductions.frame import Finding, Scale, need_data, reproduce
 def run(scale: Scale) -> Sequence[Finding]:
     """Mean squared error of reconstructors on MNIST, one factor changed at a time."""
     need_data()
-    sizes = DEFAULT if scale == "small" else LARGE
+    sizes = replace(DEFAULT, fixed=100) if scale == "small" else LARGE
     tenth, wide = sizes.fixed // 10, 30 if scale == "small" else 100
     rows: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("default", "0.0089", {}),
         (f"fixed set size {tenth}, a tenth of the default", "0.0094 (1,000, a tenth)", {"fixed": tenth}),
         (f"size, hidden {wide}", "0.0079 (hidden 100)", {"hidden": wide}),
         ("epochs 250", "0.0121", {"steps": 250}),
