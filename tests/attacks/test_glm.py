@@ -335,6 +335,36 @@ def test_no_confident_wrong_answer_whatever_the_solver_left_over(solver):
     assert within >= 0.9 * len(targets)  # 60 ranges of 95 % miss more than six times with chance 3 %
 
 
+@pytest.mark.parametrize(
+    ("penalty", "solver"),
+    [
+        (0.1, {"tol": 1e-5}),
+        (0.1, {"tol": 1e-7}),
+        (0.01, {"tol": 1e-5}),
+        (0.1, {"solver": "newton-cholesky"}),
+        (0.01, {"solver": "newton-cholesky"}),
+    ],
+)
+def test_what_a_solver_left_over_is_expected_also_where_it_fits_by_chance(penalty, solver):
+    """784 features: what is left over dwarfs most targets, and the one number that shows it is small for some."""
+    digits = rr.load_dataset("mnist", split="train")
+    chosen = digits.class_labels < 2
+    features, labels = digits.inputs[chosen].flatten(1).double().numpy(), digits.class_labels[chosen].numpy()
+    model = LogisticRegression(C=penalty, **solver).fit(features, labels)
+    understated, targets = 0, range(0, len(labels), len(labels) // 20)
+    for target in targets:
+        known, known_labels, record, label = split(features, labels, target)
+        found = rr.attacks.glm(model, known, known_labels)
+        error = root_mean_square(found.record - record)
+        understated += error > 2 * found.expected_error and not found.status.is_failure
+        if found.status.ending in (Ending.EXACT, Ending.CONVERGED):
+            assert error <= found.error_range[1]
+            assert found.label == label
+        if not found.status.is_failure:
+            assert error < root_mean_square(record)  # nearer than a guess of nothing
+    assert understated == 0
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_model_that_did_not_converge_is_named():
     features, labels = cancer()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reconrisk.attacks.glm_equations import TargetEquations
 
-_CONFIDENCE = 0.95
+_PARTS = (0.975, 0.025, 0.001)  # of the chi-square: a range of 95 %, and the end that one in a thousand exceeds
 _DOUBLE = float(np.finfo(float).eps)
 _CAUTION = 2.0
 _LARGEST_ROUNDING = 100.0  # solvers that are as exact as floats lose two more digits to the condition of the problem
@@ -24,11 +24,13 @@ class Accuracy:
     """The root mean square error to expect per feature, a range for it, and the part of rho that may be rounding.
 
     ``expected`` is NaN where nothing tells, ``high`` infinite where the leftover gradient may hide the target.
+    ``sure`` is an upper end that one record in a thousand exceeds: what words such as exact rest on.
     """
 
     expected: float
     low: float
     high: float
+    sure: float
     rounding: float
 
 
@@ -38,6 +40,11 @@ def accuracy(equations: TargetEquations, record: Tensor, pulls: Tensor, target: 
     g is taken as random with entries of standard deviation tau times the scale of their feature. Tau is the larger of
     what rounding leaves and of what is seen: rows of Z that are not parallel, and a pull that differs from what the
     record found and its label cause; where neither can be seen, of what the solver's rule allows.
+
+    What is seen rests on few numbers, often on one, and may be small by chance: ``expected`` is the geometric mean of
+    it and the upper end, about the root mean square over what is possible. A record whose features are beyond those of
+    all known ones is taken to err by that, as far as chance allows. Where all of Z is within what the solver's rule
+    leaves, and what is seen does not exclude it, Z may be nothing but g, which then is taken to be as large.
 
     Notation: ``target`` is the label as a row of targets, None if it was read from the equations themselves.
     """
@@ -54,14 +61,20 @@ def accuracy(equations: TargetEquations, record: Tensor, pulls: Tensor, target: 
         expected = math.nan if limit is None else max(limit / _TYPICAL, rounding)
         if limit == 0:
             expected = math.sqrt(rounding * ceiling)
-        low, high = rounding, ceiling
+        low, high, sure = rounding, ceiling, ceiling
     else:
         tau, freedom = seen
-        expected = min(max(tau, rounding), ceiling)
-        low = max(tau * math.sqrt(freedom / chi2.ppf(0.5 + _CONFIDENCE / 2, freedom)), rounding)
-        high = min(max(tau * math.sqrt(freedom / chi2.ppf(0.5 - _CONFIDENCE / 2, freedom)), rounding), ceiling)
-    worst = math.inf if high >= float(pulls.norm()) else high * size
-    return Accuracy(expected * size, min(low * size, worst), worst, rounding)
+        ends = (tau * math.sqrt(freedom / chi2.ppf(part, freedom)) for part in _PARTS)
+        low, high, sure = (max(end, rounding) for end in ends)
+        high, sure = min(high, ceiling), min(sure, ceiling)
+        expected = math.sqrt(min(max(tau, rounding), ceiling) * high)
+    beyond = equations.outside(record) / size
+    expected, high = max(expected, min(beyond, sure)), max(high, min(_CAUTION * beyond, sure))
+    influence = float(pulls.norm())
+    if high >= influence and float(equations.moments.abs().max()) <= (solver.gradient_limit or 0.0):
+        expected = max(expected, influence)
+    worst, surely = (math.inf if end >= influence else end * size for end in (high, sure))
+    return Accuracy(expected * size, min(low * size, worst), worst, surely, rounding)
 
 
 def leftover_limit(equations: TargetEquations) -> float:

@@ -60,6 +60,17 @@ class TargetEquations:
         variances = (self.squares - means.square())[: self.features].clamp_min(0.0)
         return float(variances[free].mean().sqrt())
 
+    @cached_property
+    def ranges(self) -> tuple[Tensor, Tensor]:
+        """Smallest and largest value of each feature over the known records."""
+        known = self.objective.design[:, : self.features]
+        return known.amin(0), known.amax(0)
+
+    def outside(self, record: Tensor) -> float:
+        """How far the features of a record are beyond those of known records, root mean square."""
+        low, high = self.ranges
+        return float((record - record.clamp(low, high)).square().mean().sqrt())
+
     @property
     def has_intercept(self) -> bool:
         """Whether the last column is a one in every record."""

@@ -19,7 +19,7 @@ from reconrisk.core.validation import refuse
 from reconrisk.releases.estimators import LinearModel
 
 _CLASSIFIERS = ("logistic", "multinomial")
-_NO_TRACE = Accuracy(math.inf, math.inf, math.inf, math.inf)
+_NO_TRACE = Accuracy(math.inf, math.inf, math.inf, math.inf, math.inf)
 _AS_GOOD = 10.0  # times the smallest misfit, up to which a root explains the model as well
 _ROUNDING = 1e-9
 _IMPLAUSIBLE = 3.0  # times the root of the number of coefficients, in units of the noise
@@ -215,5 +215,5 @@ def _spread(covariance: Tensor) -> Accuracy:
     """The root mean square error under a covariance, and its range by Satterthwaite's chi-square."""
     mean = float(covariance.diagonal().mean())
     freedom = float(covariance.trace() ** 2 / covariance.square().sum())
-    low, high = (math.sqrt(mean * chi2.ppf(part, freedom) / freedom) for part in (0.025, 0.975))
-    return Accuracy(math.sqrt(mean), low, high, 0.0)
+    low, high, sure = (math.sqrt(mean * chi2.ppf(part, freedom) / freedom) for part in (0.025, 0.975, 0.999))
+    return Accuracy(math.sqrt(mean), low, high, sure, 0.0)
