@@ -24,6 +24,7 @@ from reconrisk.attacks.reconstructor import reconstructor
 from reconrisk.attacks.reconstructor_features import features_of
 from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
 from reconrisk.attacks.reconstructor_settings import (
+    Perceptual,
     ReconstructorSettings,
     balle2022_reconstructor,
     residual_reconstructor,
@@ -150,6 +151,7 @@ def rebuilt(models: Models, setting: Setting, seed: int = 0) -> Outcome:
         parameters=None if setting.parameters is None else list(setting.parameters),
         queries=queries,
         shadow_models=models.shadows[some],
+        perceptual=_perceptual(setting.attack),
         rng=torch.Generator().manual_seed(seed + 1),
     )
     learned = time.monotonic()
@@ -244,6 +246,12 @@ def other_scores(outcome: Outcome) -> dict[str, Estimate]:
     if backbone is not None:
         metrics["LPIPS"] = lpips(backbone, data_range=(0.0, 1.0))
     return {name: estimate(metric(outcome.estimates, outcome.targets)) for name, metric in metrics.items()}
+
+
+def _perceptual(attack: ReconstructorSettings | None) -> Perceptual | None:
+    """LPIPS for a loss that has it, where the data folder holds its weights."""
+    backbone = _weights(BACKBONE) if attack is not None and attack.perceptual else None
+    return None if backbone is None else lpips(backbone, data_range=(0.0, 1.0))
 
 
 def _weights(name: str) -> Path | None:
