@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from reconrisk.attacks.invert_training import NEEDS, invert_training
 from reconrisk.attacks.reconstructor import reconstructor
 from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
+from reconrisk.audit.informed_bound import LARGEST, least_unbiased_mse
 from reconrisk.audit.informed_result import Finding, RebuiltInformed, Words, informed_result
 from reconrisk.audit.informed_split import InformedSplit, informed_split
 from reconrisk.audit.training_loss import binary_cross_entropy, squared_error, training_loss
@@ -30,7 +31,6 @@ from reconrisk.releases.state import LossFunction
 AttackName = Literal["invert_training", "reconstructor"]
 
 _EXACT = 1e-4  # of the data range: what an exact inversion leaves at most, by its own words
-_BOUNDED = 4096  # values of a record up to which the bound under noise is computed: as many trainings, and a matrix
 _MEMORY = 2**32
 _FEWEST = 10  # shadow targets
 
@@ -85,12 +85,14 @@ def rebuild_informed(
     """
     split = informed_split(dataset, targets, fixed=fixed, together=released is not None)
     noise = None if noise_std is None else check_positive("noise_std", noise_std)
+    loss, labels = _loss_and_labels(model, split, loss_fn, known_labels=known_labels)
     run = _Run(
         model=model,
         split=split,
         optimizer=sgd(0.2, 0.9) if optimizer is None else optimizer,
         steps=check_whole("steps", steps),
-        loss_fn=_loss(model, dataset, loss_fn, known_labels=known_labels),
+        loss_fn=loss,
+        labels=labels,
         attack=_named(attack),
         shadows=_shadows(split, attack, shadows, store),
         store=store,
@@ -120,6 +122,7 @@ class _Run:
     optimizer: UpdateRule
     steps: int
     loss_fn: LossFunction
+    labels: Tensor
     attack: AttackName
     shadows: Tensor | None
     store: str | Path | None
@@ -144,7 +147,7 @@ class _Run:
     def trained(self) -> tuple[list[Finding], list[Account]]:
         """The attack on a model for each target, all together."""
         training, rows = self._training(self.split.fixed), list(self.split.targets)
-        victims = training.train(self.split.dataset.inputs[rows], self._labels[rows])
+        victims = training.train(self.split.dataset.inputs[rows], self.labels[rows])
         if not bool(victims.isfinite().all()):
             raise refuse("training", "diverged", "to end in finite weights", "Lower the learning rate.")
         if self.noise_std is not None:
@@ -169,13 +172,8 @@ class _Run:
         return findings, accounts
 
     def _training(self, known: Tensor) -> ShadowTraining:
-        fixed = self.split.dataset.inputs[known], self._labels[known]
+        fixed = self.split.dataset.inputs[known], self.labels[known]
         return ShadowTraining(self.model, *fixed, self.optimizer, self.steps, self.loss_fn)
-
-    @property
-    def _labels(self) -> Tensor:
-        labels = self.split.dataset.labels
-        return torch.empty(0) if labels is None else labels
 
     def _attacked(
         self, training: ShadowTraining, models: Tensor, places: range, number: int
@@ -198,7 +196,7 @@ class _Run:
 
     def _inverted(self, training: ShadowTraining, models: Tensor, places: range) -> tuple[list[Finding], list[Account]]:
         rows = [self.split.targets[place] for place in places]
-        known = self._labels[rows] if self.known_labels else None
+        known = self.labels[rows] if self.known_labels else None
         attack = invert_training(training, seconds=self.seconds)
         found = attack.rebuild(models, labels=known, noise_std=self.noise_std, data_range=self._range)
         account = found.account
@@ -217,7 +215,7 @@ class _Run:
 
     def _learned(self, training: ShadowTraining, models: Tensor, places: range) -> tuple[list[Finding], list[Account]]:
         data, shadows = self.split.dataset, torch.empty(0) if self.shadows is None else self.shadows
-        knowledge = ShadowKnowledge(training, data.inputs[shadows], self._labels[shadows])
+        knowledge = ShadowKnowledge(training, data.inputs[shadows], self.labels[shadows])
         alone = self.store is not None and len(places) < len(self.split.targets)
         store = Path(self.store or "") / str(self.split.targets[places[0]]) if alone else self.store
         rows = train_shadow_models(training, knowledge.targets, knowledge.labels, store=store, memory=_MEMORY).rows
@@ -246,15 +244,12 @@ class _Run:
     def _bound(self, training: ShadowTraining, place: int) -> float | None:
         """The least mean squared error of unbiased estimates of one target under known noise."""
         row, size = self.split.targets[place], math.prod(self.split.dataset.shape)
-        if self.noise_std is None or size > _BOUNDED:
+        if self.noise_std is None or size > LARGEST:
             return None
         record = self.split.dataset.inputs[row : row + 1].double()
         directions = torch.eye(size, dtype=torch.float64).unflatten(1, self.split.dataset.shape)
-        moved = training.push(record, self._labels[row : row + 1], directions).double()
-        values = torch.linalg.eigvalsh(moved @ moved.T)
-        if float(values[0]) <= size * torch.finfo(torch.float64).eps * float(values[-1]):
-            return math.inf
-        return self.noise_std**2 * float(values.reciprocal().mean())
+        moved = training.push(record, self.labels[row : row + 1], directions).double() / self.noise_std
+        return least_unbiased_mse(moved @ moved.T)
 
 
 def _named(attack: AttackName) -> AttackName:
@@ -263,16 +258,21 @@ def _named(attack: AttackName) -> AttackName:
     return attack
 
 
-def _loss(model: nn.Module, dataset: Dataset, stated: LossFunction | None, *, known_labels: bool) -> LossFunction:
-    """The loss, in the form that trains many models at once where there is one."""
-    loss = training_loss(model, dataset) if stated is None else stated
+def _loss_and_labels(
+    model: nn.Module, split: InformedSplit, stated: LossFunction | None, *, known_labels: bool
+) -> tuple[LossFunction, Tensor]:
+    """The loss and its labels, in the form that trains many models at once where there is one."""
+    loss = training_loss(model, split.dataset) if stated is None else stated
+    labels = torch.empty(0) if split.dataset.labels is None else split.dataset.labels
     if loss is binary_cross_entropy:
         remedy = "Give it two outputs, one for each class: labels are tried by the outputs."
         raise refuse("model", "of one output", "to have an output per class", remedy)
-    if loss is squared_error and not known_labels:
+    if labels.is_floating_point() and not known_labels:
         remedy = "Say that the adversary knows the label: real numbers cannot be tried one by one."
         raise refuse("known_labels", False, "to be True for labels that are no classes", remedy)
-    return loss
+    if loss is squared_error:
+        return nn.functional.mse_loss, labels.flatten(1) if labels.ndim > 1 else labels[:, None]
+    return loss, labels
 
 
 def _shadows(split: InformedSplit, attack: str, count: int | None, store: str | Path | None) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reconrisk.attacks.glm import NEEDS, GlmReconstruction, glm
-from reconrisk.attacks.glm_candidates import glm_candidates
+from reconrisk.attacks.glm_candidates import GlmMatch, glm_candidates
+from reconrisk.audit.informed_bound import linear_bound
 from reconrisk.audit.informed_result import Finding, RebuiltInformed, Words, informed_result
 from reconrisk.audit.informed_split import InformedSplit, informed_split
 from reconrisk.core.errors import InvalidInput
@@ -24,7 +26,7 @@ from reconrisk.core.reconstruction import Account
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_nonnegative, check_positive, refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.releases.estimators import is_estimator
+from reconrisk.releases.estimators import LinearModel, is_estimator, read_estimator
 from reconrisk.releases.glm_objective import Family
 
 Floats = NDArray[np.float64]
@@ -34,6 +36,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """Linear models by name: scikit-learn fits them."""
 
 _TOLERANCE = 1e-12
+_DECIDED = math.log(100.0)  # odds at which a likelihood ratio counts as an answer
 _SECOND_ORDER = 2000  # coefficients up to which Newton's method with a full Hessian is the fastest way to the minimum
 
 
@@ -183,19 +186,39 @@ class _Run:
             label=None if self.known_labels or np.ndim(found.label) else float(found.label),
             objective=found.account.objective[0],
             account=place,
-            cramer_rao_mse=found.cramer_rao_mse,
+            cramer_rao_mse=self._bound(model, place),
             membership=member,
         )
         return found, finding
+
+    def _bound(self, model: Any, place: int) -> float | None:
+        """The least mean squared error of unbiased estimates under known noise, at the target itself."""
+        if self.noise_std is None:
+            return None
+        rows = torch.cat([self.split.known(place), torch.tensor([self.split.targets[place]])]).numpy()
+        inputs, labels, ones = torch.as_tensor(self._inputs[rows]), self._labels[rows], np.ones(len(rows))
+        if isinstance(model, Coefficients):
+            weight = np.atleast_2d(model.weight)
+            linear = LinearModel(weight, model.intercept, self._family(model), labels, ones, self._penalty)
+        else:
+            linear = read_estimator(model, labels, ones)
+        sought = ~self.known if bool(self.known.any()) else None
+        return linear_bound(linear, inputs[:-1], inputs[-1], noise_std=self.noise_std, sought=sought)
 
     def _stated(self, model: Any) -> tuple[Any, dict[str, Any]]:
         """The model, and what it does not say about itself."""
         if not isinstance(model, Coefficients):
             return model, {}
-        rows = len(np.atleast_2d(model.weight))
-        many: Family = "logistic" if rows == 1 else "multinomial"
-        family: Family = {"logistic": many, "poisson": "poisson"}.get(model.kind, "squared")
-        return model.weight, {"family": family, "penalty": self._penalty, "intercept": model.intercept}
+        return model.weight, {
+            "family": self._family(model),
+            "penalty": self._penalty,
+            "intercept": model.intercept,
+        }
+
+    def _family(self, model: Coefficients) -> Family:
+        if model.kind == "logistic":
+            return "logistic" if len(np.atleast_2d(model.weight)) == 1 else "multinomial"
+        return "poisson" if model.kind == "poisson" else "squared"
 
     @property
     def _penalty(self) -> float:
@@ -271,8 +294,11 @@ def _known(dataset: Dataset, columns: Sequence[str]) -> Tensor:
     return known
 
 
-def _member(match: Any) -> str:
-    """In words: a candidate fits or not; where the known records alone fit as well, nothing is decided."""
+def _member(match: GlmMatch) -> str:
+    """A candidate fits or not; where the known records alone explain the model about as well, nothing is decided."""
     if not bool(match.fits[0]):
         return "not in"
-    return "in" if match.without > match.misfits[0] and match.without > 1 else "undecided"
+    if match.posterior is None:
+        return "in" if match.without > 1 else "undecided"
+    evidence = (match.without**2 - float(match.misfits[0]) ** 2) / 2  # of the logarithms of two likelihoods
+    return "in" if evidence > _DECIDED else "undecided"

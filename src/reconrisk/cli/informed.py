@@ -131,7 +131,10 @@ def _network(
         built = network(model, shape=dataset.shape, classes=dataset.class_count).eval()
     if start is not None:
         built = load_weights(built, start)
-    settings |= {"optimizer": _optimizer(optimizer, learning_rate, momentum), "steps": steps or _STEPS}
+    settings |= {
+        "optimizer": _optimizer(optimizer, learning_rate, momentum),
+        "steps": _STEPS if steps is None else steps,
+    }
     settings |= {"attack": attack or "invert_training", "rng": torch.Generator().manual_seed(seed)}
     settings["model_name"] += f", start {f'drawn from seed {seed}' if start is None else start}"
     released = None if weights is None else _released(built, weights)
@@ -189,6 +192,8 @@ def _coefficients(kind: Kind, path: Path) -> Coefficients:
 def _json(path: Path, remedy: str) -> dict[str, Any]:
     import numpy as np
 
+    if not path.is_file():
+        raise InvalidFile(path, "file", "There is no such file.", remedy)
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
         return {name: np.asarray(value, dtype=float) for name, value in read.items()}
