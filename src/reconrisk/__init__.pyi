@@ -81,6 +81,7 @@ from .metrics.scoring import score as score
 from .releases.captured import observe_captured as observe_captured
 from .releases.clipping import HardClip as HardClip
 from .releases.clipping import SmoothClip as SmoothClip
+from .releases.estimator_release import EstimatorRelease as EstimatorRelease
 from .releases.fisher import fisher_diagonal as fisher_diagonal
 from .releases.fisher import fisher_matrix as fisher_matrix
 from .releases.fisher import fisher_trace as fisher_trace
@@ -97,6 +98,7 @@ from .releases.reference_moments import reference_moments as reference_moments
 from .releases.release import ForwardRelease as ForwardRelease
 from .releases.release import Release as Release
 from .releases.shadow_batches import RandomBatches as RandomBatches
+from .releases.shadow_release import PrivateModelRelease as PrivateModelRelease
 from .releases.shadow_store import ShadowModels as ShadowModels
 from .releases.shadow_store import train_shadow_models as train_shadow_models
 from .releases.shadow_training import ShadowTraining as ShadowTraining

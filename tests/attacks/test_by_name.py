@@ -42,8 +42,8 @@ INFORMED = {
     "glm",
     "glm_attributes",
     "glm_candidates",
+    "glm_observed",
     "informed_membership",
-    "invert_training",
     "linear_reconstructor",
     "load_reconstructor",
     "match_candidates",
@@ -51,7 +51,7 @@ INFORMED = {
     "residual_reconstructor",
     "save_reconstructor",
 }
-"""Those of whoever sees a trained model, which take more than settings."""
+"""Those of whoever sees a trained model, which take more than settings; by name, glm reads an observation."""
 
 
 def test_every_public_attack_has_its_name():
@@ -80,7 +80,7 @@ def test_steps_are_the_iterations_of_attacks_that_count_these():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("dgl", {}, r"Expected attack='dgl' to be one of dlg, .* Did you mean dlg\?"),
+        ("dlgg", {}, r"Expected attack='dlgg' to be one of dlg, .* Did you mean dlg\?"),
         ("dlg", {"step": 3}, r"Expected step=3 to be left out for dlg. It takes .* Did you mean steps\?"),
         ("analytic", {"seconds": 3.0}, "Expected seconds=3.0 to be left out for analytic"),
         ("dlg", {"steps": 0}, "Expected steps=0 >= 1"),

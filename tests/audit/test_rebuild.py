@@ -221,7 +221,7 @@ def test_metrics_are_those_that_are_stated():
         ({"records": [-1]}, "Expected records=-1 >= 0"),
         ({"batch_size": 0}, "Expected batch_size=0 >= 1"),
         ({"attack": rr.attacks.dlg(), "settings": {"steps": 3}}, "left out for a configured attack"),
-        ({"attack": "dgl"}, r"Did you mean dlg\?"),
+        ({"attack": "dlgg"}, r"Did you mean dlg\?"),
         ({"public": Dataset("p", torch.rand(3, 4))}, r"to hold records of shape \(5,\)"),
         ({"local_steps": 3}, "Local training needs both"),
         ({"records": range(12), "attack": "prior_mean"}, "Expected records beside the attacked ones"),

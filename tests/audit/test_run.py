@@ -382,7 +382,7 @@ def test_without_time_a_limit_is_not_kept():
         ({"defenses": [rr.defenses.prune]}, "to be defenses"),
         ({"defenses": {"none": NOISE}}, "to be the label of None only"),
         ({"seed": 2**63}, "< 2\\^63"),
-        ({"subject": nn.Linear}, "subject='the class Linear' to be a torch model or a release"),
+        ({"subject": nn.Linear}, "subject='the class Linear' to be a torch model, a release or a fitted estimator"),
     ],
 )
 def test_what_an_audit_cannot_use_is_refused_in_words(change, message):

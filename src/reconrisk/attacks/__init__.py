@@ -17,6 +17,7 @@ from reconrisk.attacks.deep_leakage import dlg, idlg
 from reconrisk.attacks.gauss_newton import gauss_newton
 from reconrisk.attacks.glm import GlmReconstruction, glm
 from reconrisk.attacks.glm_candidates import GlmMatch, glm_attributes, glm_candidates
+from reconrisk.attacks.glm_observed import glm_observed
 from reconrisk.attacks.grad_inversion import grad_inversion
 from reconrisk.attacks.imprint import imprint
 from reconrisk.attacks.informed_membership import Membership, informed_membership
@@ -57,6 +58,7 @@ __all__ = [
     "glm",
     "glm_attributes",
     "glm_candidates",
+    "glm_observed",
     "grad_inversion",
     "idlg",
     "imprint",

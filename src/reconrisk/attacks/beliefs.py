@@ -18,7 +18,7 @@ from reconrisk.attacks.tabular import tabular
 from reconrisk.attacks.trap_weights import TrapWeights
 from reconrisk.core.columns import Column
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.observation import Attack
+from reconrisk.core.observation import Attack, ForwardMap
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
 
@@ -62,7 +62,8 @@ class Beliefs:
 
     The ``shape`` of a record is public, and so is what the ``columns`` of a table mean. ``public`` holds records like
     those attacked, ``candidates`` all that the attacked ones may be; None if there are none. An update is of
-    ``batch_size`` records, and ``clip_norm`` its largest norm where a known defense clips it.
+    ``batch_size`` records, and ``clip_norm`` its largest norm where a known defense clips it. Where a trained model is
+    released, ``training`` is the map from a record to it.
     """
 
     shape: tuple[int, ...]
@@ -71,6 +72,7 @@ class Beliefs:
     candidates: KnownRecords | None = None
     columns: tuple[Column, ...] | None = None
     clip_norm: float | None = None
+    training: ForwardMap | None = None
 
     def records(self, attack: str) -> KnownRecords:
         """The public records, or an error that says who needs them."""

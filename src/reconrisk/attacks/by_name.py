@@ -23,8 +23,10 @@ from reconrisk.attacks.baselines import class_mean, constant_guess, prior_mean
 from reconrisk.attacks.best_candidate import best_candidate
 from reconrisk.attacks.deep_leakage import dlg, idlg
 from reconrisk.attacks.gauss_newton import gauss_newton
+from reconrisk.attacks.glm_observed import glm_observed
 from reconrisk.attacks.grad_inversion import grad_inversion
 from reconrisk.attacks.imprint import imprint
+from reconrisk.attacks.invert_training import invert_training
 from reconrisk.attacks.inverting_gradients import inverting_gradients
 from reconrisk.attacks.optimal_analytic import optimal_analytic
 from reconrisk.attacks.span_inversion import span_inversion
@@ -32,9 +34,12 @@ from reconrisk.attacks.trap_weights import trap_weights
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_settings, did_you_mean, refuse
+from reconrisk.releases.estimator_release import EstimatorMap
+from reconrisk.releases.shadow_release import PrivateTrainingMap
+from reconrisk.releases.training import TrainingMap
 
 ATTACKS: Mapping[str, Callable[..., Attack]] = {
-    build.__name__: build
+    build.__name__.removesuffix("_observed"): build
     for build in (
         dlg,
         idlg,
@@ -46,6 +51,8 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = {
         optimal_analytic,
         imprint,
         trap_weights,
+        glm_observed,
+        invert_training,
         best_candidate,
         class_mean,
         prior_mean,
@@ -60,6 +67,15 @@ BASELINES: Mapping[str, frozenset[Knows]] = {
     "class_mean": frozenset({Knows.LABELS}),
 }
 """Those that never look at the update of whoever knows this: what an adversary reaches by guessing."""
+
+READS: Mapping[str, tuple[type, ...]] = {
+    "glm": (EstimatorMap,),
+    "invert_training": (TrainingMap, PrivateTrainingMap),
+}
+"""Those that read a trained model, and the maps from a record to it that they can invert."""
+
+AT_ANY_RELEASE = frozenset({"best_candidate", *BASELINES})
+"""Those to whom it does not matter what is released: they compute it again for candidates, or do not look."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +98,9 @@ PORTFOLIOS: Mapping[str, tuple[Listed, ...]] = {
         Listed("optimal_analytic", 2, whole_update=False),
         Listed("imprint", 2),
         Listed("best_candidate", 2, whole_update=False),
+        Listed("glm", 20, whole_update=False),
         Listed("inverting_gradients", 200, {"steps": 200}),
+        Listed("invert_training", 600, whole_update=False),
         Listed("gauss_newton", 800, {"iterations": 20, "warm_start": ("inverting_gradients", {"steps": 100})}),
     ),
     "thorough": (
@@ -91,6 +109,8 @@ PORTFOLIOS: Mapping[str, tuple[Listed, ...]] = {
         Listed("imprint", 2),
         Listed("trap_weights", 2),
         Listed("best_candidate", 2, whole_update=False),
+        Listed("glm", 20, whole_update=False),
+        Listed("invert_training", 600, whole_update=False),
         Listed("gauss_newton", 600, {"restarts": 4}),
         Listed("idlg", 600, {"restarts": 2}),
         Listed("dlg", 600),

@@ -27,6 +27,7 @@ from reconrisk.core.validation import (
     refuse,
 )
 from reconrisk.releases.observe import DefendedMap
+from reconrisk.releases.shadow_release import PrivateTrainingMap
 from reconrisk.releases.shadow_training import ShadowTraining
 from reconrisk.releases.training import TrainedModelRelease, TrainingMap
 
@@ -73,7 +74,7 @@ class InvertTraining:
             raise refuse("batch_size", observation.batch_size, "to be 1", "All records but one must be known.")
         problem = self._problem(observation)
         row = problem.flatten(_checked_names(problem, observation.released))
-        weights = _weights(problem, observation)
+        weights = _weights(problem, observation, noise_of(self._training_of(observation)))
         return self._rebuilt(
             problem, row[None], observation.labels, weights, observation.data_range, tuple(observation.input_shape)
         )
@@ -104,14 +105,19 @@ class InvertTraining:
 
     def _problem(self, observation: Observation) -> Problem:
         """Training as stated, or as the observation says it can be replayed."""
+        return problem_for(self._training_of(observation), observation.input_shape)
+
+    def _training_of(self, observation: Observation) -> Training:
         if self.training is not None:
-            return problem_for(self.training, observation.input_shape)
+            return self.training
         forward = observation.forward
         inner = forward.undefended if isinstance(forward, DefendedMap) else forward
+        if isinstance(inner, PrivateTrainingMap):
+            return inner.training
         if not isinstance(inner, (ShadowTraining, TrainingMap)):
             remedy = "Write invert_training(training), or observe a TrainedModelRelease."
             raise refuse("training", None, "to be given where the observation holds none", remedy)
-        return problem_for(inner, observation.input_shape)
+        return inner
 
     def _rebuilt(
         self,
@@ -242,15 +248,21 @@ def invert_training(
     return InvertTraining(training, starts, iterations, refreshes, directions, memory, labels_tried, seconds)
 
 
-def _weights(problem: Problem, observation: Observation) -> Tensor | None:
-    """One over the noise on each value, 0 for those not sent; None where both are unknown."""
-    if observation.noise_std is None and observation.kept is None:
+def _weights(problem: Problem, observation: Observation, trained: float | None) -> Tensor | None:
+    """One over the noise on each value, that of the defense and of private training, 0 for those not sent.
+
+    Edge cases: None where nothing is known of either.
+    """
+    if observation.noise_std is None and observation.kept is None and trained is None:
         return None
     ones = {name: torch.ones_like(value, dtype=torch.float64) for name, value in observation.released.items()}
     if observation.kept is not None:
         ones = {name: value * observation.kept[name] for name, value in ones.items()}
+    noise = {name: torch.zeros_like(value) for name, value in ones.items()}
     if observation.noise_std is not None:
-        ones = {name: value / observation.noise_std[name].double() for name, value in ones.items()}
+        noise = {name: value.double() for name, value in observation.noise_std.items()}
+    if observation.noise_std is not None or trained is not None:
+        ones = {name: value / (noise[name].square() + (trained or 0.0) ** 2).sqrt() for name, value in ones.items()}
     return problem.flatten(ones)
 
 

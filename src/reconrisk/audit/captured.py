@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.beliefs import Beliefs, configured_attack, name_of
 from reconrisk.audit.client import Client, client_for
-from reconrisk.audit.rebuild import Rebuilt
+from reconrisk.audit.rebuild import Rebuilt, check_reads_updates
 from reconrisk.audit.rebuild_report import RebuildReport
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Ending, Reconstruction
@@ -59,6 +59,7 @@ def rebuild_captured(
     >>> rebuild_captured("analytic", model, input_shape=(2,), gradient=gradient, rng=torch.Generator()).estimates
     tensor([[0.2500, 0.5000]])
     """
+    check_reads_updates(attack)
     if gradient is not None and (local_steps, learning_rate) != (None, None):
         given = (local_steps, learning_rate)
         raise refuse("(local_steps, learning_rate)", given, "to be left out with a gradient", "They go with after=.")

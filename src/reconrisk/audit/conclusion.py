@@ -103,7 +103,7 @@ class Conclusion:
             seconds=seconds,
             environment=environment(),
             signature=self.info.signature,
-            assumptions=_assumptions(lines, len(population.rows)),
+            assumptions=(*_assumptions(lines, len(population.rows)), *self.experiment.remarks),
             training=self._training(),
             pictures=self._pictures(exposures, estimates),
         )
@@ -123,7 +123,7 @@ class Conclusion:
     @cached_property
     def _prover(self) -> Prover:
         experiment, size = self.experiment, len(self.experiment.plan.updates[0])
-        return Prover(experiment.population, experiment.threat, size, self.stated, self.training)
+        return Prover(experiment.population, experiment.threat, size, self.stated, self.training, experiment.sender)
 
     def _evidence(self, trials: Sequence[Trial]) -> Mapping[str, Evidence]:
         """Trials by defense and attack, without attacks that applied to no update."""

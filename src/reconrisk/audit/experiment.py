@@ -16,6 +16,7 @@ from reconrisk.audit.client import Client
 from reconrisk.audit.fingerprint import in_words
 from reconrisk.audit.plan import Plan, PlannedAttack, Sender
 from reconrisk.audit.population import Population
+from reconrisk.audit.trained import what_is_released
 from reconrisk.audit.trial import Trial, TrialKey, TrialScores
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.metric import Metric
@@ -26,6 +27,7 @@ from reconrisk.core.validation import refuse
 from reconrisk.metrics.scoring import score
 from reconrisk.releases.observe import observe
 from reconrisk.releases.release import Release
+from reconrisk.releases.shadow_release import PrivateModelRelease
 
 _SEEDS = 2**63
 _REFUSALS = (InvalidInput, InvalidFile, MissingExtra)
@@ -51,8 +53,10 @@ class Experiment:
         """
         planned, rows = self.attacks[key.attack], self.plan.updates[key.draw]
         noise, search = (self._rng(kind, key) for kind in ("noise", "search"))
-        with refused_if_raised(f"an update of the records {rows} under {key.defense}"):
+        with refused_if_raised(f"{self.unit} of the records {rows} under {key.defense}"):
             release = self.release_of(planned, rows)
+            if isinstance(release, PrivateModelRelease):
+                release = release.drawn(noise)
             observation = observe(
                 release,
                 defense=self.plan.defenses[key.defense],
@@ -84,10 +88,22 @@ class Experiment:
         return {planned.label: planned for planned in self.plan.attacks}
 
     @property
+    def unit(self) -> str:
+        """What an attack gets to see, in a word with its article."""
+        return "a model" if self.sender.is_trained_model else "an update"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What else a reader must know of what is audited."""
+        return () if self.sender.fitted is None else self.sender.fitted.remarks
+
+    @property
     def described(self) -> str:
         """What is released, in words."""
         if self.sender.release is not None:
-            return type(self.sender.release).__name__
+            return what_is_released(self.sender.release)
+        if self.sender.fitted is not None:
+            return what_is_released(self.sender.fitted)
         return str(self.sender.client(self.plan.attacks[-1].attack, self.population))
 
     @cached_property
@@ -96,6 +112,8 @@ class Experiment:
 
     def release_of(self, planned: PlannedAttack, rows: tuple[int, ...]) -> Release:
         """The update of these rows, with the layer in it that the attack plants, if it does."""
+        if self.sender.fitted is not None:
+            return self.sender.fitted.release(rows)
         batch = self.population.dataset.subset(list(rows))
         labels = torch.zeros(len(batch), dtype=torch.int64) if batch.labels is None else batch.labels
         if self.sender.release is not None:

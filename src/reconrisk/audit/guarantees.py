@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
 from reconrisk.accounting.phases import phases_of
+from reconrisk.audit.plan import Sender
 from reconrisk.audit.population import Population
 from reconrisk.bounds.for_goal import Answer, Question, guarantees_for
 from reconrisk.bounds.prior_success import PriorSuccess
@@ -16,6 +17,7 @@ from reconrisk.core.goal import Goal
 from reconrisk.core.guarantee import Guarantee
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
 from reconrisk.core.threat import ThreatModel
+from reconrisk.releases.shadow_release import PrivateModelRelease
 
 StatedGuarantee: TypeAlias = Callable[[Goal, str], Guarantee | None]
 """A guarantee that the caller states for a goal under the defense of this label, None for none."""
@@ -23,6 +25,8 @@ StatedGuarantee: TypeAlias = Callable[[Goal, str], Guarantee | None]
 _STATED = "stated by the caller for these records"
 _SAMPLED = "over whether a record is sampled; the attacked update always holds it"
 _WHOLE_RUN = "of the whole run, of which the attacked update, which always holds the record, is one step"
+_WITHOUT_NOISE = "of a run with noise, which the attacked model was trained without"
+_ONE_IS_LEFT = "of targets that are independent of the known records, which here are all others of the data"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +38,7 @@ class Prover:
     batch_size: int
     stated: tuple[StatedGuarantee, ...] = ()
     training: Mechanism | None = None
+    sender: Sender = field(default_factory=Sender)
 
     def answers(self, goal: Goal, label: str, defense: Defense | None) -> tuple[Answer, ...]:
         """Every guarantee for a goal under a defense: from its mechanism, from the caller, from the whole run."""
@@ -42,9 +47,23 @@ class Prover:
         mechanism = None if defense is None else defense.mechanism
         if mechanism is not None:
             answers += [_of_one_update(each, mechanism) for each in self._from(mechanism, goal)]
-        if self.training is not None:
-            answers += [Answer(each.guarantee, False, _WHOLE_RUN) for each in self._from(self.training, goal)]
+        answers += self._of_training(goal)
+        if self.sender.fitted is not None:
+            answers = [
+                each if each.why == _STATED else replace(each, is_about_targets=False, why=_ONE_IS_LEFT)
+                for each in answers
+            ]
         return tuple(answers)
+
+    def _of_training(self, goal: Goal) -> list[Answer]:
+        """Guarantees of the whole run; they are about the attacked model only if it was trained with that noise."""
+        private = self.sender.release if isinstance(self.sender.release, PrivateModelRelease) else None
+        if private is not None:
+            runs = dict.fromkeys(each for each in (private.mechanism, self.training) if each is not None)
+            return [_of_one_update(each, run) for run in runs for each in self._from(run, goal)]
+        why = _WITHOUT_NOISE if self.sender.is_trained_model else _WHOLE_RUN
+        answers = () if self.training is None else self._from(self.training, goal)
+        return [Answer(each.guarantee, False, why) for each in answers]
 
     def prior(self, goal: Goal) -> PriorSuccess | None:
         """The best success of guesses, None for a goal that no mean squared error stands for."""

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from reconrisk.audit.choice import Choice
 from reconrisk.audit.fingerprint import in_words
+from reconrisk.audit.fitted import Fitted, fitted_to
 from reconrisk.audit.plan import UNDEFENDED
 from reconrisk.audit.population import Population
+from reconrisk.audit.trained import KnownRecords, informed_threat, is_trained_model, release_of_training
 from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.threat import Knows, Sees, ThreatModel
@@ -23,10 +25,16 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.defenses.by_name import defense_by_name, defense_of_one_step
 from reconrisk.defenses.unchosen import chosen_by_public, waits_for_public
+from reconrisk.releases.estimator_release import EstimatorRelease
+from reconrisk.releases.estimators import is_estimator
 from reconrisk.releases.release import Release
+from reconrisk.releases.shadow_training import ShadowTraining
 
 Records: TypeAlias = Dataset | str | Path | tuple[Any, Any]
 Defenses: TypeAlias = Defense | str | Sequence[Defense | str | None] | Mapping[str, Defense | None] | None
+
+DEFAULT_THREAT = ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE}))
+"""Whoever reads one update and knows how it was defended: secrecy of the defense protects nobody for long."""
 
 _FEWEST = 30  # records of which a mean says what people are like, and little of any of them
 _MOST_PUBLIC = 256  # records that choose a defense: more would cost more than trials do
@@ -37,15 +45,31 @@ _DEFENSE = (
 )
 
 
+def audited(subject: Any, data: Any) -> tuple[nn.Module | Release | Fitted, Dataset]:
+    """What is audited and the records: a model, a release, a training, or an estimator with what it was fitted to."""
+    if isinstance(subject, EstimatorRelease) and data is not None:
+        remedy = "Pass the estimator itself with all its records, (features, labels): each in turn is the unknown one."
+        raise refuse("data", type(data).__name__, "to be None for the release of one record", remedy)
+    if isinstance(subject, ShadowTraining):
+        dataset = checked_data(None, data)
+        return release_of_training(subject, dataset), dataset
+    if is_estimator(subject) and not isinstance(subject, (type, nn.Module)):
+        fitted = fitted_to(subject, data)
+        return fitted, fitted.dataset
+    subject = checked_subject(subject)
+    return subject, checked_data(subject, data)
+
+
 def checked_subject(subject: Any) -> nn.Module | Release:
     """A model or a release."""
     if not isinstance(subject, (nn.Module, Release)):
         what = f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__
-        raise refuse("subject", what, "to be a torch model or a release", "Pass the model itself, with its weights.")
+        expected = "to be a torch model, a release or a fitted estimator"
+        raise refuse("subject", what, expected, "Pass the model itself, with its weights.")
     return subject
 
 
-def checked_data(subject: nn.Module | Release, data: Any) -> Dataset:
+def checked_data(subject: nn.Module | Release | None, data: Any) -> Dataset:
     """Records as a data set; those of a release where none are stated."""
     if isinstance(data, Dataset):
         return data
@@ -62,14 +86,22 @@ def checked_data(subject: nn.Module | Release, data: Any) -> Dataset:
     return Dataset("records", inputs.float(), labels.float() if labels.is_floating_point() else labels.long())
 
 
-def checked_threat(threat: Any, subject: nn.Module | Release) -> ThreatModel:
-    """A threat that sees what is attacked: one update, or what a release that is passed itself stands for."""
+def checked_threat(threat: Any, subject: nn.Module | Release | Fitted) -> ThreatModel:
+    """A threat that sees what is attacked: one update, or what a release that is passed itself stands for.
+
+    Edge cases: None is whoever reads one update and knows its defense, or sees a trained model and knows all but a
+    record of its training.
+    """
+    if threat is None:
+        return informed_threat(subject) if is_trained_model(subject) else DEFAULT_THREAT
     if not isinstance(threat, ThreatModel):
         remedy = "Pass rr.ThreatModel(sees='one-update', knows={'defense'}), for instance."
         raise refuse("threat", threat, "to be a ThreatModel", remedy)
     seen = (Sees.ONE_UPDATE,) if isinstance(subject, nn.Module) else (Sees.ONE_UPDATE, Sees.FINAL_MODEL)
+    remedy = "Trials attack one update: guarantees for more are those of rr.success_upper_bound for the whole run."
+    if isinstance(subject, (Fitted, EstimatorRelease)):
+        seen, remedy = (Sees.FINAL_MODEL,), "An estimator is released when it is fitted."
     if threat.sees not in seen:
-        remedy = "Trials attack one update: guarantees for more are those of rr.success_upper_bound for the whole run."
         raise refuse("threat.sees", threat.sees.value, f"to be {' or '.join(each.value for each in seen)}", remedy)
     return threat
 
@@ -81,10 +113,12 @@ def checked_seed(seed: Any) -> int:
     return int(seed)
 
 
-def labelled_defenses(defenses: Any, training: Mechanism | None) -> dict[str, Defense | None]:
-    """Defenses by label; where none was stated, that of one step of the training, else the update as it is."""
+def labelled_defenses(
+    defenses: Any, training: Mechanism | None, *, of_updates: bool = True
+) -> dict[str, Defense | None]:
+    """Defenses by label; where none was stated, that of one step of the training, else the release as it is."""
     if defenses is None:
-        step = None if training is None else defense_of_one_step(training)
+        step = None if training is None or not of_updates else defense_of_one_step(training)
         return {UNDEFENDED if step is None else str(step): step}
     listed = isinstance(defenses, Sequence) and not isinstance(defenses, str)
     several = [_defense(each) for each in (defenses if listed else [defenses])]
@@ -133,14 +167,21 @@ def settled_by_public(
     }
 
 
-def public_records(population: Population, public: Dataset | None, threat: ThreatModel) -> Dataset | None:
+def public_records(
+    population: Population, public: Dataset | None, threat: ThreatModel, known: KnownRecords | None = None
+) -> Dataset | None:
     """Records that no target is drawn from; else the population, if there are so many that a mean tells of none.
+
+    Whoever sees a trained model has the fixed records, ``known`` to them, for that.
 
     A mean over few records, the target among them, is no guess but the target itself.
     """
     if public is not None:
         return public
     dataset = population.dataset
+    fixed = None if known is None else known.dataset(dataset)
+    if fixed is not None:
+        return fixed
     others = sorted(set(range(len(dataset))) - set(population.rows))
     if others:
         return dataset.subset(others)

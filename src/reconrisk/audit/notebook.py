@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _WIDTH = 160
 _COLUMNS = ("goal", "defense", "rebuilt", "", "best attack", "guess", "bound", "verdict")
 _CHANGES = ("goal", "defense", "", "rebuilt", "", "best attack", "bound", "change")
-_KEY = "Dot and line: best attack with interval; diamond: guess without the update; bar: bound on any attack covered."
+_KEY = "Dot and line: best attack with interval; diamond: guess without the release; bar: bound on any attack covered."
 
 
 def notebook_html(result: AuditResult) -> str:

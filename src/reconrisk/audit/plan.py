@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,28 +11,38 @@ import torch
 from torch import nn
 
 from reconrisk.attacks.beliefs import Beliefs, attack_with_beliefs, name_of
+from reconrisk.attacks.best_candidate import BestCandidate
 from reconrisk.attacks.by_name import (
+    AT_ANY_RELEASE,
     BASELINES,
     PORTFOLIOS,
+    READS,
     Listed,
     is_stated_attack,
     settings_from_text,
     settings_of,
 )
+from reconrisk.attacks.invert_training_problem import ShadowProblem, problem_for
 from reconrisk.audit.choice import Choice
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.fingerprint import hash_of_model, hash_of_tensors, settings_in_full
+from reconrisk.audit.fitted import Fitted
 from reconrisk.audit.population import Population
+from reconrisk.audit.trained import is_trained_model
 from reconrisk.audit.trial import TrialKey
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.observation import Attack
+from reconrisk.core.observation import Attack, ForwardMap
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import refuse
+from reconrisk.releases.estimator_release import EstimatorRelease
 from reconrisk.releases.release import Release
+from reconrisk.releases.shadow_release import PrivateModelRelease
 from reconrisk.releases.state import LossFunction
+from reconrisk.releases.training import TrainedModelRelease
 
 _TYPICAL_EVALUATIONS = 300
+_TOGETHER = 8  # models trained to see how long one takes
 UNDEFENDED = "none"
 """The label of the release as it is."""
 
@@ -57,17 +67,31 @@ class PlannedAttack:
 
 @dataclass(frozen=True, eq=False)
 class Sender:
-    """Whose updates are audited: a release made again for other records, or a client that trains a model."""
+    """What is audited: a release made again for other records, a client that trains a model, a fitted estimator."""
 
     release: Release | None = None
     model: nn.Module | None = None
     loss_fn: LossFunction | None = None
     steps: int | None = None
     learning_rate: float | None = None
+    fitted: Fitted | None = None
+
+    @property
+    def is_trained_model(self) -> bool:
+        """Whether a model after its training is audited, not an update on the way."""
+        return self.fitted is not None or is_trained_model(self.release)
+
+    def training(self, population: Population) -> ForwardMap | None:
+        """The map from a record to the trained model; None where updates are audited."""
+        if self.fitted is not None:
+            return self.fitted.release(population.rows[:1]).forward
+        return self.release.forward if self.release is not None and self.is_trained_model else None
 
     @property
     def fingerprint(self) -> str:
         """The hash of what is audited; of a release by what it is at its own records."""
+        if self.fitted is not None:
+            return self.fitted.fingerprint
         if self.release is not None:
             return hash_of_tensors(sorted(self.release.value().items()), extra=repr(type(self.release)))
         if self.model is None:
@@ -94,6 +118,7 @@ class Plan:
     defenses: Mapping[str, Defense | None]
     updates: tuple[tuple[int, ...], ...]
     seconds_per_evaluation: float
+    unit: str = "update"
 
     def trials(self) -> Iterator[TrialKey]:
         """Every trial."""
@@ -115,13 +140,14 @@ class Plan:
 
     def __str__(self) -> str:
         """The plan in a few lines."""
-        records = len(self.updates[0])
+        count, records = len(self.updates), len(self.updates[0])
+        drawn = f"{count} updates of {records} record{'s' if records > 1 else ''}"
+        drawn = drawn if self.unit == "update" else f"{count} models, of each one record unknown"
         chosen = ", ".join(planned.label for planned in self.attacks if not planned.is_baseline)
         guesses = ", ".join(planned.label for planned in self.attacks if planned.is_baseline)
         return "\n".join(
             (
-                f"plan      {self.size} trials: {len(self.updates)} updates of {records} "
-                f"record{'s' if records > 1 else ''}, {len(self.defenses)} defenses, {len(self.attacks)} attacks",
+                f"plan      {self.size} trials: {drawn}, {len(self.defenses)} defenses, {len(self.attacks)} attacks",
                 f"defenses  {', '.join(self.defenses)}",
                 f"attacks   {chosen}; guesses: {guesses}",
                 f"expected  {_duration(self.expected_seconds)}",
@@ -165,27 +191,49 @@ def _told_apart(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
 
 
 def seconds_of_an_evaluation(release: Release) -> float:
-    """How long it takes to compute a release and its derivative once: the better of two."""
+    """How long it takes to compute a release and its derivative once, or to train a model once: the better of two."""
     best = float("inf")
     for _ in range(2):
         begun = time.monotonic()
-        derivative = release.linearized()
-        derivative.pull({name: torch.ones_like(value) for name, value in release.template().items()})
-        best = min(best, time.monotonic() - begun)
+        parts = _evaluated(release)
+        best = min(best, (time.monotonic() - begun) / parts)
     return best
+
+
+def _evaluated(release: Release) -> int:
+    """Evaluate a release as attacks do, and say how many evaluations that was: models are trained together."""
+    if isinstance(release, EstimatorRelease):
+        release.evaluated()
+        return 1
+    if isinstance(release, (TrainedModelRelease, PrivateModelRelease)):
+        inner = release.training if isinstance(release, PrivateModelRelease) else release.forward
+        problem = problem_for(inner, tuple(release.inputs.shape[1:]))
+        count = _TOGETHER if isinstance(problem, ShadowProblem) else 1
+        problem.values(
+            release.inputs.flatten(1).expand(count, -1), release.labels.expand(count, *release.labels[0].shape)
+        )
+        return count
+    derivative = release.linearized()
+    derivative.pull({name: torch.ones_like(value) for name, value in release.template().items()})
+    return 1
 
 
 def _listed(entry: Listed, threat: ThreatModel, beliefs: Beliefs) -> PlannedAttack | None:
     """An attack of a portfolio, None if the threat or the data does not allow it."""
     if beliefs.batch_size > 1 and not entry.whole_update:
         return None
+    if entry.name in READS and not isinstance(beliefs.training, READS[entry.name]):
+        return None
     try:
         attack, believed = attack_with_beliefs(entry.name, dict(entry.settings), beliefs)
     except InvalidInput:  # it needs other records, labels or images than there are
         return None
-    if not threat.covers(attack.needs.knowing(*believed)):
+    if not threat.covers(_needed(entry.name, attack, believed, threat)):
         return None
-    return PlannedAttack(_label(entry.name, entry.settings), attack, False, False, entry.evaluations)
+    evaluations = entry.evaluations
+    if beliefs.training is not None and isinstance(attack, BestCandidate):
+        evaluations = len(attack.candidates)  # each is trained on; of updates, all take about as long as two
+    return PlannedAttack(_label(entry.name, entry.settings), attack, False, False, evaluations)
 
 
 def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs) -> PlannedAttack:
@@ -199,7 +247,7 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs) -> Plan
         label, evaluations = _label(name, dict(stated.settings)), _as_listed(name, settings)
     else:
         attack, believed, label = choice, frozenset(), name_of(choice)
-    needed = attack.needs.knowing(*believed)
+    needed = _needed(label.partition("(")[0], attack, believed, threat)
     is_baseline = BASELINES.get(label.partition("(")[0], frozenset(Knows)) <= threat.knows
     if not is_baseline and not threat.covers(needed):
         raise refuse("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
@@ -219,6 +267,12 @@ def _as_listed(name: str, settings: Mapping[str, object]) -> int | None:
     """The evaluations of an attack that a portfolio lists with these settings."""
     listed = (entry for entries in PORTFOLIOS.values() for entry in entries)
     return next((entry.evaluations for entry in listed if (entry.name, entry.settings) == (name, settings)), None)
+
+
+def _needed(name: str, attack: Attack, believed: Iterable[Knows], threat: ThreatModel) -> ThreatModel:
+    """The weakest adversary who could run an attack on what this threat sees."""
+    needed = attack.needs.knowing(*believed)
+    return replace(needed, sees=threat.sees) if name in AT_ANY_RELEASE else needed
 
 
 def _label(name: str, settings: Mapping[str, object]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,17 +79,30 @@ class Population:
         return float(self.dataset.inputs[list(self.rows)].flatten(1).norm(dim=1).min())
 
 
-def population_of(dataset: Dataset, records: Sequence[int] | None, rng: torch.Generator) -> Population:
-    """All records, or a sample where there are more than :data:`LARGEST`, or those that were chosen."""
+def population_of(
+    dataset: Dataset, records: Sequence[int] | None, rng: torch.Generator, known: Collection[int] = ()
+) -> Population:
+    """All records, or a sample where there are more than :data:`LARGEST`, or those that were chosen.
+
+    Guarantee: rows that the adversary has as ``known`` records are left out, and refused where they were chosen.
+    """
     if records is not None:
         rows = tuple(check_whole("records", row, minimum=0) for row in records)
         if not rows or len(set(rows)) < len(rows) or max(rows) >= len(dataset):
             raise refuse("records", rows[:8], f"to be different rows from 0 to {len(dataset) - 1} of {dataset.name}")
+        clash = sorted(set(rows) & set(known))
+        if clash:
+            remedy = "Who knows a record needs no attack: choose others, or leave them out of the fixed ones."
+            raise refuse("records", clash[:8], "to be none of the fixed records", remedy)
         return Population(dataset, rows)
     largest = min(LARGEST, max(2, _MOST_VALUES // dataset.inputs[0].numel()))
-    if len(dataset) <= largest:
-        return Population(dataset, tuple(range(len(dataset))))
-    chosen = torch.randperm(len(dataset), generator=rng)[:largest].sort().values
+    free = torch.tensor(sorted(set(range(len(dataset))) - set(known)), dtype=torch.int64)
+    if not len(free):
+        remedy = "Pass records that the model was not trained on: each in turn is the one more that it is trained on."
+        raise refuse("data", dataset.name, "to hold records beside the fixed ones, which are known", remedy)
+    if len(free) <= largest:
+        return Population(dataset, tuple(free.tolist()))
+    chosen = free[torch.randperm(len(free), generator=rng)[:largest].sort().values]
     return Population(dataset, tuple(chosen.tolist()))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import constant_guess
 from reconrisk.attacks.beliefs import Beliefs, configured_attack, name_of
+from reconrisk.attacks.by_name import READS
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.rebuild_report import MetricScores, RebuildReport, RebuiltColumn
 from reconrisk.core.defense import Defense
@@ -85,6 +86,7 @@ def rebuild(
     tensor([[0.2500, 0.5000],
             [0.7500, 1.0000]])
     """
+    check_reads_updates(attack)
     chosen = _chosen(dataset, records)
     size = min(check_whole("batch_size", batch_size), len(chosen))
     others, clip_norm = _public(dataset, records, public), getattr(defense, "clip_norm", None)
@@ -109,6 +111,14 @@ def rebuild(
     estimates, targets = torch.cat([update.estimates for update in updates]), chosen.inputs[:done]
     columns = _columns(estimates, targets, dataset, others)
     return Rebuilt(replace(report, columns=columns), estimates, targets)
+
+
+def check_reads_updates(attack: str | Attack) -> None:
+    """Refuse an attack on trained models where updates are attacked, with the way to run it."""
+    name = attack if isinstance(attack, str) else name_of(attack)
+    if name in READS:
+        remedy = "It reads a trained model: run reconrisk informed, or rr.audit with a trained model or an estimator."
+        raise refuse("attack", name, "to be one on updates", remedy)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from reconrisk.attacks.beliefs import Beliefs
 from reconrisk.audit.audit_result import AuditResult
@@ -18,14 +17,15 @@ from reconrisk.audit.conclusion import Conclusion, ContradictedBound
 from reconrisk.audit.deadline import Deadline, seconds_from_budget
 from reconrisk.audit.experiment import Experiment, refused_if_raised
 from reconrisk.audit.fingerprint import environment, hash_of_data, settings_in_full
+from reconrisk.audit.fitted import Fitted
 from reconrisk.audit.goals import checked_goals, checked_limits, metrics_for
 from reconrisk.audit.guarantees import StatedGuarantee
 from reconrisk.audit.inputs import (
+    DEFAULT_THREAT,
     Defenses,
     Records,
-    checked_data,
+    audited,
     checked_seed,
-    checked_subject,
     checked_threat,
     labelled_defenses,
     public_records,
@@ -35,29 +35,31 @@ from reconrisk.audit.plan import AttackChoice, Plan, Sender, planned_attacks, se
 from reconrisk.audit.population import population_of
 from reconrisk.audit.run_info import RunInfo, hash_of_text
 from reconrisk.audit.store import Store
+from reconrisk.audit.trained import known_records
 from reconrisk.audit.trial import Trial
 from reconrisk.core.defense import Defense
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import Ending
-from reconrisk.core.threat import Knows, Sees, ThreatModel
+from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import Release
+from reconrisk.releases.shadow_release import PrivateModelRelease
 from reconrisk.releases.state import LossFunction
+from reconrisk.releases.training import TrainedModelRelease
 
-DEFAULT_THREAT = ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE}))
-"""Whoever reads one update and knows how it was defended: secrecy of the defense protects nobody for long."""
+__all__ = ["DEFAULT_THREAT", "audit"]
 
 DEFAULT_TRIALS = {"quick": 16, "thorough": 64}
 
 
 def audit(
-    subject: nn.Module | Release,
+    subject: Any,
     data: Records | None = None,
     *,
-    threat: ThreatModel = DEFAULT_THREAT,
+    threat: ThreatModel | None = None,
     defenses: Defenses = None,
     attacks: str | Sequence[AttackChoice] = "quick",
     goals: Sequence[Goal | str] | Goal | str | None = None,
@@ -80,20 +82,25 @@ def audit(
     signature: str | None = None,
     show_plan: Callable[[str], None] | None = None,
 ) -> AuditResult:
-    """Attack the updates of a model under every defense, and put what came back beside what can be proved.
+    """Attack what is released of a model under every defense, and put what came back beside what can be proved.
 
     ``subject`` is a model that clients train on ``data`` (its gradient is released, or the change by ``local_steps`` of
-    SGD), or a release, which is made again for other records. Targets are drawn from ``data``, or from the rows
-    ``records`` of it, each equally likely. ``attacks`` are a portfolio, ``"quick"`` or ``"thorough"``, from which those
-    are taken that ``threat`` allows, or a list of names, pairs of a name and settings, and configured attacks.
-    ``trials`` is the number of updates, each attacked by every attack under every defense; what the ``budget`` of time
-    does not allow is left out, balanced over attacks and defenses. With a ``store``, the same call goes on where an
-    earlier one ended, and more trials add to those that are there. ``training`` is the mechanism of a finished run,
-    ``account`` its Fisher account; without ``defenses``, the update is then that of one step of it. ``name`` is what
-    the report calls the subject. ``show_plan`` is called with the plan before anything starts; without it the plan is
-    shown at a terminal.
+    SGD), or a release, which is made again for other records. A ``TrainedModelRelease`` or ``ShadowTraining`` is
+    trained on its fixed records and one of ``data``; a fitted estimator of scikit-learn comes with all records of its
+    fit, of which one in turn is unknown. Unless ``threat`` states another, the adversary reads one update, or sees the
+    trained model and knows every other record. Targets are drawn from ``data``, or from its rows ``records``, each
+    equally likely; fixed records, which are known, are left out.
 
-    Assumes: the model is in the mode that clients train in. Defenses act on the whole update.
+    ``attacks`` are a portfolio, ``"quick"`` or ``"thorough"``, from which those are taken that ``threat`` allows, or a
+    list of names, pairs of a name and settings, and configured attacks. ``trials`` is the number of releases, each
+    attacked by every attack under every defense; what the ``budget`` of time does not allow is left out, balanced over
+    attacks and defenses. With a ``store``, the same call goes on where an earlier one ended, and more trials add to
+    those that are there. ``training`` is the mechanism of a finished run, ``account`` its Fisher account; without
+    ``defenses``, the update is then that of one step of it. ``name`` is what the report calls the subject.
+    ``show_plan`` is called with the plan before anything starts; without it the plan is shown at a terminal.
+
+    Assumes: the model is in the mode that clients train in. Defenses act on the whole release. An estimator was fitted
+    to these records and no others, which is checked as far as its solver's rule allows.
     Guarantee: the same trials for the same seed. Success has intervals that hold for all attacks together. A bound is
     compared with attacks only if it covers ``threat`` and these records; an attack that beats such a bound raises
     ContradictedBound with both numbers, except with a probability of one in a thousand.
@@ -106,23 +113,20 @@ def audit(
     >>> line.best_attack, line.success.value, line.baseline.value
     ('analytic', 1.0, 0.0)
     """
-    subject = checked_subject(subject)
-    limits, dataset = checked_limits(max_risk), checked_data(subject, data)
-    stated, threat = checked_goals(goals, limits, dataset), checked_threat(threat, subject)
+    subject, dataset = audited(subject, data)
+    limits, threat = checked_limits(max_risk), checked_threat(threat, subject)
+    stated = checked_goals(goals, limits, dataset)
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     deadline, seed = Deadline(seconds_from_budget(budget)), checked_seed(seed)
     options = {"loss_fn": loss_fn, "steps": local_steps, "learning_rate": local_learning_rate}
-    if isinstance(subject, Release):
-        sender = Sender(release=subject)
-    else:
-        sender = Sender(None, subject, loss_fn, local_steps, local_learning_rate)
-    training = _training(training, account)
+    sender = _sender(subject, loss_fn, local_steps, local_learning_rate)
+    training = _training(training, account, sender)
     experiment = _experiment(
         sender,
         dataset,
         threat,
-        labelled_defenses(defenses, training),
+        labelled_defenses(defenses, training, of_updates=not sender.is_trained_model),
         attacks=attacks,
         trials=trials,
         records=records,
@@ -132,7 +136,7 @@ def audit(
     )
     stated_too = {**options, "public": None if public is None else hash_of_data(public)}
     portfolio = attacks if isinstance(attacks, str) else None
-    info = _info(experiment, name or type(subject).__name__, batch_size, stated_too, portfolio, signature)
+    info = _info(experiment, name or _name_of(subject), batch_size, stated_too, portfolio, signature)
     conclusion = Conclusion(experiment, info, stated, limits, confidence, tuple(guarantees), training, account)
     with Store.open(store) as opened:
         opened.begin(info)
@@ -161,23 +165,45 @@ def _experiment(
 ) -> Experiment:
     """Who is drawn, which attacks fit, and what an evaluation costs."""
     rng = torch.Generator().manual_seed(seed)
-    population = population_of(dataset, records, rng)
+    known = known_records(sender.release)
+    population = population_of(dataset, records, rng, () if known is None else known.among(dataset))
     defenses = settled_by_public(defenses, population, public)
     beliefs = Beliefs(
         dataset.shape,
         batch_size,
-        public_records(population, public, threat),
-        dataset.subset(list(population.rows)),
+        public_records(population, public, threat, known),
+        None if sender.fitted is not None else dataset.subset(list(population.rows)),
         dataset.columns,
         _least_clip(defenses) if Knows.DEFENSE in threat.knows else None,
+        sender.training(population),
     )
     usual = DEFAULT_TRIALS[attacks if isinstance(attacks, str) and attacks in DEFAULT_TRIALS else "quick"]
     count = usual if trials is None else check_whole("trials", trials)
-    plan = Plan(planned_attacks(attacks, threat, beliefs), defenses, population.updates(count, batch_size, rng), 0.0)
+    updates, unit = population.updates(count, batch_size, rng), "model" if sender.is_trained_model else "update"
+    plan = Plan(planned_attacks(attacks, threat, beliefs), defenses, updates, 0.0, unit)
     experiment = Experiment(plan, sender, population, threat, metrics_for(dataset), seed)
     with refused_if_raised("a model or release that can be differentiated by the records"):
         first = experiment.release_of(plan.attacks[0], plan.updates[0])
         return replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds_of_an_evaluation(first)))
+
+
+def _sender(subject: Any, loss_fn: LossFunction | None, steps: int | None, learning_rate: float | None) -> Sender:
+    """What is audited; settings of clients are refused where none trains."""
+    if not isinstance(subject, (Release, Fitted)):
+        return Sender(None, subject, loss_fn, steps, learning_rate)
+    if isinstance(subject, Fitted):
+        return Sender(fitted=subject)
+    return Sender(release=subject)
+
+
+def _name_of(subject: Any) -> str:
+    """What a report calls the subject: an estimator or a trained network by its own name."""
+    named = subject.estimator if isinstance(subject, Fitted) else subject
+    if isinstance(subject, TrainedModelRelease):
+        named = subject.model
+    if isinstance(subject, PrivateModelRelease):
+        named = subject.training.model
+    return type(named).__name__
 
 
 def _show(plan: str, show_plan: Callable[[str], None] | None) -> None:
@@ -188,8 +214,12 @@ def _show(plan: str, show_plan: Callable[[str], None] | None) -> None:
         sys.stderr.write(f"{plan}\n")
 
 
-def _training(training: Mechanism | None, account: Any) -> Mechanism | None:
-    """The mechanism of the run, as stated, or as its account knows it."""
+def _training(training: Mechanism | None, account: Any, sender: Sender) -> Mechanism | None:
+    """The mechanism of the run, as stated, or as its account knows it, or as private training has it."""
+    if sender.fitted is not None and (training is not None or account is not None):
+        raise refuse("training", training, "to be None for an estimator, which is fitted without noise")
+    if isinstance(sender.release, PrivateModelRelease) and training is None:
+        return sender.release.mechanism
     if training is not None or account is None:
         return training
     found: Mechanism = account.mechanism()

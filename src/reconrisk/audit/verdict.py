@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from reconrisk.core.guarantee import Estimate, Guarantee
 from reconrisk.core.rounding import rounded_down, rounded_up
+from reconrisk.core.threat import Knows, Sees
 
 if TYPE_CHECKING:
     from reconrisk.audit.audit_result import AuditLine, AuditResult, Comparison
@@ -21,12 +22,21 @@ def sentence_of(result: AuditResult) -> str:
         )
     goal = result.goals[0]
     parts = [_clause(line) for line in result.lines if line.goal == goal]
-    text = f"From one update of {result.subject.batch_size} record{'s' if result.subject.batch_size > 1 else ''}, "
+    text = f"From {_seen(result)}, "
     text += f"{_goal_in_words(str(goal))}: " + "; ".join(parts) + "."
     for limit in dict.fromkeys(check.limit for _, check in result.exceeded):
         where = [_under(line.defense) for line, check in result.exceeded if check.limit == limit]
         text += f" The limit {limit} is exceeded {' and '.join(where)}."
     return text
+
+
+def _seen(result: AuditResult) -> str:
+    """What the adversary has to rebuild records from."""
+    if result.threat.sees is Sees.FINAL_MODEL:
+        known = Knows.OTHER_RECORDS in result.threat.knows
+        return "the trained model and all records but one" if known else "the trained model"
+    count = result.subject.batch_size
+    return f"one update of {count} record{'s' if count > 1 else ''}"
 
 
 def table_of(result: AuditResult) -> str:

@@ -39,6 +39,8 @@ SENTENCES = {
     "optimal_analytic": "A planted layer whose gradient is the record.",
     "imprint": "A planted layer that sorts a batch into bins.",
     "trap_weights": "A planted layer that few records activate.",
+    "glm": "Reads a linear model: see reconrisk informed.",
+    "invert_training": "Reads a trained network: see reconrisk informed.",
     "best_candidate": "The record of the data set whose update is nearest.",
     "class_mean": "Guesses the mean of a class of other records.",
     "prior_mean": "Guesses the mean of other records.",

@@ -18,6 +18,7 @@ from reconrisk.reports.audit_words import (
     measured,
     metric_name,
     number,
+    released_thing,
     share,
 )
 from reconrisk.reports.svg import WIDTH_OF_A_LETTER, Axis, diamond, disc, drawing, line, polyline, rectangle, text
@@ -218,9 +219,9 @@ def bars(counts: Sequence[int], axis: Axis, top: float, height: float) -> list[M
 
 
 def frontier_of_defenses(result: AuditResult) -> Markup:
-    """What each defense costs the update against how often its records are rebuilt."""
+    """What each defense costs the release against how often its records are rebuilt."""
     goal = result.goals[0]
-    title = f"Defenses: distortion of the update against success at {goal}"
+    title = f"Defenses: distortion of the {released_thing(result.threat)} against success at {goal}"
     return for_screens(lambda width, name: _frontier(result, goal, title, width, name), "frontier")
 
 
@@ -236,7 +237,7 @@ def letter(place: int) -> str:
 def _frontier(result: AuditResult, goal: Goal, title: str, width: int, name: str) -> Markup:
     points = [(each.distortion, result.line(each.label, goal).success) for each in result.defenses]
     positive = [cost for cost, _ in points if 0 < cost < math.inf]
-    across = axis_of(positive or [1.0], 96, width - 28)
+    across, thing = axis_of(positive or [1.0], 96, width - 28), released_thing(result.threat)
     upward = Axis(0.0, 1.0, 220, 20)
 
     def at(cost: float) -> float:
@@ -247,7 +248,7 @@ def _frontier(result: AuditResult, goal: Goal, title: str, width: int, name: str
     parts += [text(at(0), 238, "0", kind="tiny", anchor="middle")]
     parts += [text(at(tick), 238, number(tick), kind="tiny", anchor="middle") for tick in across.ticks() if positive]
     parts.append(
-        text(width / 2, 256, "distortion (relative squared error of the update)", kind="tiny", anchor="middle")
+        text(width / 2, 256, f"distortion (relative squared error of the {thing})", kind="tiny", anchor="middle")
     )
     parts.append(polyline([(at(cost), upward.at(value)) for cost, value in undominated(points)], "frontier"))
     for place, (cost, success) in enumerate(points):

@@ -37,6 +37,7 @@ _FILTERS = (
     "adversary",
     "defense_name",
     "metric_name",
+    "released_thing",
 )
 
 

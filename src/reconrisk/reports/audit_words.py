@@ -23,7 +23,7 @@ PRIVATE = (
 _SMALLEST_PERCENT = 1e-4
 _THOUSAND = 1000
 _SEES = {
-    Sees.FINAL_MODEL: "the trained model, and nothing of how it came about",
+    Sees.FINAL_MODEL: "the trained model, and no update on the way to it",
     Sees.ONE_UPDATE: "one update",
     Sees.EVERY_UPDATE: "every update of the training",
 }
@@ -35,6 +35,11 @@ _KNOWS = {
     Knows.PRIOR: "what records are like",
     Knows.BATCH_STATISTICS: "the statistics of the batch",
     Knows.DEFENSE: "how the update was defended",
+}
+_KNOWS_OF_A_MODEL = {
+    Knows.OTHER_RECORDS: "every record of the training but one",
+    Knows.INITIALISATION: "how training went: the weights it began with, the order of records, the optimizer",
+    Knows.DEFENSE: "how the model was defended",
 }
 _CONTROLS = {Controls.MODEL_PARAMETERS: "the parameters that the update is computed on"}
 
@@ -154,13 +159,23 @@ def adversary(threat: ThreatModel) -> tuple[tuple[str, str], ...]:
     >>> adversary(ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE})))[1]
     ('Knows', 'how the update was defended')
     """
-    known = [words for power, words in _KNOWS.items() if power in threat.knows]
+    words_of = {**_KNOWS, **(_KNOWS_OF_A_MODEL if threat.sees is Sees.FINAL_MODEL else {})}
+    known = [words for power, words in words_of.items() if power in threat.knows]
     held = [words for power, words in _CONTROLS.items() if power in threat.controls]
     return (
         ("Sees", _SEES[threat.sees]),
         ("Knows", "; ".join(known) or "nothing about the records or the training"),
         ("Controls", "; ".join(held) or "nothing: it follows the protocol and reads"),
     )
+
+
+def released_thing(threat: ThreatModel) -> str:
+    """What an adversary reads, in a word.
+
+    >>> released_thing(ThreatModel(Sees.FINAL_MODEL)), released_thing(ThreatModel(Sees.ONE_UPDATE))
+    ('model', 'update')
+    """
+    return "model" if threat.sees is Sees.FINAL_MODEL else "update"
 
 
 def metric_name(metric: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from reconrisk.reports.audit_words import adversary, bounded, defense_name, interval, measured
+from reconrisk.reports.audit_words import adversary, bounded, defense_name, interval, measured, released_thing
 
 if TYPE_CHECKING:
     from reconrisk.audit.audit_result import AuditLine, AuditResult
@@ -24,7 +24,7 @@ def model_card(result: AuditResult) -> str:
     subject = result.subject
     version = dict(result.environment.versions).get("reconrisk", "")
     head = (
-        f"What can be rebuilt of a record from {_plain(subject.release)} ({_records(subject.batch_size)} each) of "
+        f"What can be rebuilt of a record from {_release(result)} "
         f"{_code(subject.model)} ({_code(subject.model_hash)}), measured on {subject.population} records of "
         f"{_code(subject.data)} with reconrisk {_plain(version)} on {_plain(result.created[:10])}."
     )
@@ -44,6 +44,13 @@ def model_card(result: AuditResult) -> str:
             f"Based on {trials}.\n",
         ]
     )
+
+
+def _release(result: AuditResult) -> str:
+    subject = result.subject
+    if released_thing(result.threat) == "model":
+        return f"{_plain(subject.release)}:"
+    return f"{_plain(subject.release)} ({_records(subject.batch_size)} each) of"
 
 
 def _row(line: AuditLine) -> tuple[str, ...]:
