@@ -244,6 +244,26 @@ def findings(
     return [Finding(row.what, row.paper, row.ours, setting.remark) for row in rows]
 
 
+def compared(
+    setting: Setting,
+    families: Mapping[str, Family],
+    strengths: Sequence[float],
+    *,
+    strength: str,
+    leakage: str,
+    scatter: str,
+    claims: Sequence[str],
+    plot: str,
+) -> list[Finding | Drawing]:
+    """The rows of :func:`findings` for these families, the first of which is the baseline, and the scatter plot."""
+    curves = measured(setting, families, strengths)
+    baseline = next(iter(families))
+    rows = findings(
+        curves, baseline, setting=setting, strength=strength, leakage=leakage, scatter=scatter, claims=claims
+    )
+    return [*rows, scatter_plot(plot, curves)]
+
+
 def scatter_plot(name: str, curves: Curves) -> Drawing:
     """Training loss against MSE for either attacker, one line per family."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from reproductions.chen2025.settings import cifar10, pruning
 from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce
-from reproductions.optimal_defenses import Setting, findings, measured, scatter_plot
+from reproductions.optimal_defenses import compared
 
 SHARES = (0.5, 0.7, 0.9)
 CLAIMS = (
@@ -24,22 +24,16 @@ CLAIMS = (
 def run(scale: Scale) -> Sequence[Finding | Drawing]:
     """MSE, PSNR and training loss by pruning ratio, for attackers who ignore and who use the mask."""
     need_data()
-    return compared(cifar10(scale, learning_rate=5e-5), SHARES)
-
-
-def compared(setting: Setting, shares: Sequence[float]) -> list[Finding | Drawing]:
-    """The rows of the figure, and the scatter plot."""
-    curves = measured(setting, pruning(), shares)
-    rows = findings(
-        curves,
-        "magnitude pruning",
-        setting=setting,
+    return compared(
+        cifar10(scale, learning_rate=5e-5),
+        pruning(),
+        SHARES,
         strength="pruning ratio",
         leakage="Figure 2",
         scatter="Figure 2",
         claims=CLAIMS,
+        plot="chen2025_figure2.png",
     )
-    return [*rows, scatter_plot("chen2025_figure2.png", curves)]
 
 
 if __name__ == "__main__":

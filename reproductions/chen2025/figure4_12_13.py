@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from reproductions.chen2025.settings import cifar10, noise
 from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce
-from reproductions.optimal_defenses import Setting, findings, measured, scatter_plot
+from reproductions.optimal_defenses import compared
 
 SCALES = (0.01, 0.1, 1.0)
 CLAIMS = (
@@ -24,22 +24,16 @@ CLAIMS = (
 def run(scale: Scale) -> Sequence[Finding | Drawing]:
     """MSE, PSNR and training loss by noise scale, for attackers who ignore and who use the covariance."""
     need_data()
-    return compared(cifar10(scale, learning_rate=1e-4), SCALES)
-
-
-def compared(setting: Setting, scales: Sequence[float]) -> list[Finding | Drawing]:
-    """The rows of the three figures, and the scatter plot."""
-    curves = measured(setting, noise(), scales)
-    rows = findings(
-        curves,
-        "equal noise",
-        setting=setting,
+    return compared(
+        cifar10(scale, learning_rate=1e-4),
+        noise(),
+        SCALES,
         strength="noise scale",
         leakage="Figure 13",
         scatter="Figures 4 and 12",
         claims=CLAIMS,
+        plot="chen2025_figure4.png",
     )
-    return [*rows, scatter_plot("chen2025_figure4.png", curves)]
 
 
 if __name__ == "__main__":

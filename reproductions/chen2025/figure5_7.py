@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from reproductions.chen2025.settings import mnist, pruning
 from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce
-from reproductions.optimal_defenses import Setting, findings, measured, scatter_plot
+from reproductions.optimal_defenses import compared
 
 SHARES = (0.5, 0.8, 0.9)
 CLAIMS = (
@@ -23,22 +23,16 @@ CLAIMS = (
 def run(scale: Scale) -> Sequence[Finding | Drawing]:
     """MSE, PSNR and training loss by pruning ratio, for attackers who ignore and who use the mask."""
     need_data()
-    return compared(mnist(scale), SHARES)
-
-
-def compared(setting: Setting, shares: Sequence[float]) -> list[Finding | Drawing]:
-    """The rows of both figures, and the scatter plot."""
-    curves = measured(setting, pruning(), shares)
-    rows = findings(
-        curves,
-        "magnitude pruning",
-        setting=setting,
+    return compared(
+        mnist(scale),
+        pruning(),
+        SHARES,
         strength="pruning ratio",
         leakage="Figure 5",
         scatter="Figure 7",
         claims=CLAIMS,
+        plot="chen2025_figure7.png",
     )
-    return [*rows, scatter_plot("chen2025_figure7.png", curves)]
 
 
 if __name__ == "__main__":
