@@ -17,6 +17,7 @@ import typer
 from reconrisk.audit.deadline import seconds_from_budget
 from reconrisk.audit.spec import AuditSpec, read_spec, spec_from_mapping, values_from_mapping
 from reconrisk.cli import audit_options as options
+from reconrisk.cli import update_options as updates
 from reconrisk.cli.inputs import INTERRUPTED, check_folder
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import to_json
@@ -31,25 +32,25 @@ FAILED = 1
 
 def audit(
     spec: options.Spec = None,
-    model: options.Model = None,
-    weights: options.Weights = None,
-    data: options.Data = None,
-    split: options.Split = None,
-    label: options.Label = None,
-    data_range: options.DataRange = None,
+    model: updates.Model = None,
+    weights: updates.Weights = None,
+    data: updates.Data = None,
+    split: updates.Split = None,
+    label: updates.Label = None,
+    data_range: updates.DataRange = None,
     records: options.Records = None,
-    batch_size: options.BatchSize = None,
-    local_steps: options.LocalSteps = None,
-    local_learning_rate: options.LocalLearningRate = None,
-    train_mode: options.TrainMode = None,
+    batch_size: updates.BatchSize = None,
+    local_steps: updates.LocalSteps = None,
+    local_learning_rate: updates.LocalLearningRate = None,
+    train_mode: updates.TrainMode = None,
     defense: options.Defense = None,
-    attacks: options.Attacks = None,
+    attacks: updates.Attacks = None,
     trials: options.Trials = None,
-    budget: options.Budget = None,
-    seed: options.Seed = None,
-    sees: options.Sees = None,
-    knows: options.Knows = None,
-    controls: options.Controls = None,
+    budget: updates.Budget = None,
+    seed: updates.Seed = None,
+    sees: updates.Sees = None,
+    knows: updates.Knows = None,
+    controls: updates.Controls = None,
     noise_multiplier: options.NoiseMultiplier = None,
     clip_norm: options.ClipNorm = None,
     sampling_probability: options.SamplingProbability = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from reconrisk.cli import defend_options as options
+from reconrisk.cli import update_options as updates
 from reconrisk.cli.inputs import INTERRUPTED
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.files import write_whole
@@ -24,30 +25,30 @@ _BUDGET = "20min"
 
 
 def defend(
-    model: options.Model = None,
-    data: options.Data = None,
+    model: updates.Model = None,
+    data: updates.Data = None,
     accept: options.Accept = None,
     mse_bound: options.MseBound = None,
     evidence: options.Evidence = "measured",
     confidence: options.Confidence = 0.95,
-    weights: options.Weights = None,
-    split: options.Split = None,
-    label: options.Label = None,
-    data_range: options.DataRange = None,
-    batch_size: options.BatchSize = None,
-    local_steps: options.LocalSteps = None,
-    local_learning_rate: options.LocalLearningRate = None,
-    train_mode: options.TrainMode = None,
+    weights: updates.Weights = None,
+    split: updates.Split = None,
+    label: updates.Label = None,
+    data_range: updates.DataRange = None,
+    batch_size: updates.BatchSize = None,
+    local_steps: updates.LocalSteps = None,
+    local_learning_rate: updates.LocalLearningRate = None,
+    train_mode: updates.TrainMode = None,
     family: options.Families = None,
-    attacks: options.Attacks = None,
+    attacks: updates.Attacks = None,
     search_trials: options.SearchTrials = 8,
     confirm_trials: options.ConfirmTrials = None,
     finalists: options.Finalists = 3,
-    budget: options.Budget = None,
-    seed: options.Seed = None,
-    sees: options.Sees = None,
-    knows: options.Knows = None,
-    controls: options.Controls = None,
+    budget: updates.Budget = None,
+    seed: updates.Seed = None,
+    sees: updates.Sees = None,
+    knows: updates.Knows = None,
+    controls: updates.Controls = None,
     training_steps: options.TrainingSteps = 100,
     learning_rate: options.LearningRate = 0.1,
     training_seeds: options.TrainingSeeds = 3,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
+from reconrisk.cli.panels import option
 from reconrisk.core.serialization import to_json
 from reconrisk.core.validation import did_you_mean, refuse
 
@@ -43,52 +44,48 @@ _STRENGTHS: Mapping[str, str] = {
 """The setting that a bare number of a family stands for."""
 
 
-def _option(panel: str, words: str, *names: str) -> Any:
-    return typer.Option(*names, help=words, rich_help_panel=panel)
-
-
 def tradeoff(
-    model: Annotated[str, _option(_WHAT, "A name such as lenet, or package.module:function of yours.")],
-    data: Annotated[str, _option(_WHAT, "A file or folder of records, or a name such as digits.")],
+    model: Annotated[str, option(_WHAT, "A name such as lenet, or package.module:function of yours.")],
+    data: Annotated[str, option(_WHAT, "A file or folder of records, or a name such as digits.")],
     defense: Annotated[
         list[str],
-        _option(
+        option(
             _WHAT,
             "A family and its strengths: 'optimal_noise:0.01,0.1', 'clip_and_noise(clip_norm=1):0.1,1', or with the "
             "setting named, 'optimal_noise:noise_norm=0.1,1'; repeat for several.",
         ),
     ],
-    weights: Annotated[Path | None, _option(_WHAT, "Its weights; else drawn from the seed.")] = None,
-    split: Annotated[str | None, _option(_WHAT, "train or test, where the data have both.")] = None,
-    label: Annotated[str | None, _option(_WHAT, "Column of the label, for csv files.")] = None,
-    records: Annotated[int | None, _option(_WHAT, "Draw so many records at random instead of taking all.")] = None,
-    public: Annotated[int, _option(_WHAT, "Records set apart as public: optimal defenses are chosen by them.")] = 64,
-    steps: Annotated[int | None, _option(_TRAINING, "Steps of training; else 100.")] = None,
-    epochs: Annotated[int | None, _option(_TRAINING, "Times through the records, instead of steps.")] = None,
-    clients: Annotated[int, _option(_TRAINING, "Clients whose defended gradients are averaged.")] = 1,
-    batch_size: Annotated[int, _option(_TRAINING, "Records of a client's gradient in training.")] = 16,
-    optimizer: Annotated[str, _option(_TRAINING, "sgd or adam.")] = "sgd",
-    learning_rate: Annotated[float, _option(_TRAINING, "Learning rate.")] = 0.1,
+    weights: Annotated[Path | None, option(_WHAT, "Its weights; else drawn from the seed.")] = None,
+    split: Annotated[str | None, option(_WHAT, "train or test, where the data have both.")] = None,
+    label: Annotated[str | None, option(_WHAT, "Column of the label, for csv files.")] = None,
+    records: Annotated[int | None, option(_WHAT, "Draw so many records at random instead of taking all.")] = None,
+    public: Annotated[int, option(_WHAT, "Records set apart as public: optimal defenses are chosen by them.")] = 64,
+    steps: Annotated[int | None, option(_TRAINING, "Steps of training; else 100.")] = None,
+    epochs: Annotated[int | None, option(_TRAINING, "Times through the records, instead of steps.")] = None,
+    clients: Annotated[int, option(_TRAINING, "Clients whose defended gradients are averaged.")] = 1,
+    batch_size: Annotated[int, option(_TRAINING, "Records of a client's gradient in training.")] = 16,
+    optimizer: Annotated[str, option(_TRAINING, "sgd or adam.")] = "sgd",
+    learning_rate: Annotated[float, option(_TRAINING, "Learning rate.")] = 0.1,
     attacks: Annotated[
-        list[str] | None, _option(_ATTACKED, "quick, thorough, or an attack such as gauss_newton; repeat for several.")
+        list[str] | None, option(_ATTACKED, "quick, thorough, or an attack such as gauss_newton; repeat for several.")
     ] = None,
-    trials: Annotated[int, _option(_ATTACKED, "Attacked gradients for each seed.")] = 4,
-    attacked_batch_size: Annotated[int, _option(_ATTACKED, "Records of an attacked gradient.")] = 1,
+    trials: Annotated[int, option(_ATTACKED, "Attacked gradients for each seed.")] = 4,
+    attacked_batch_size: Annotated[int, option(_ATTACKED, "Records of an attacked gradient.")] = 1,
     attack_trained: Annotated[
-        bool, _option(_ATTACKED, "Attack at the trained model, not the initial one.", "--attack-trained")
+        bool, option(_ATTACKED, "Attack at the trained model, not the initial one.", "--attack-trained")
     ] = False,
     knows: Annotated[
-        list[str] | None, _option(_ATTACKED, "What both attackers know, such as labels; repeat for several.")
+        list[str] | None, option(_ATTACKED, "What both attackers know, such as labels; repeat for several.")
     ] = None,
-    repeat: Annotated[int, _option(_ATTACKED, "Seeds: splits, trainings and attacks, for the intervals.")] = 3,
-    seed: Annotated[int, _option(_ATTACKED, "The first seed.")] = 0,
+    repeat: Annotated[int, option(_ATTACKED, "Seeds: splits, trainings and attacks, for the intervals.")] = 3,
+    seed: Annotated[int, option(_ATTACKED, "The first seed.")] = 0,
     utility: Annotated[
         str | None,
-        _option(_OUT, "test_accuracy, training_loss, test_loss, utility_1, utility_2; else accuracy, or loss."),
+        option(_OUT, "test_accuracy, training_loss, test_loss, utility_1, utility_2; else accuracy, or loss."),
     ] = None,
-    leakage: Annotated[str, _option(_OUT, "mse, psnr, fisher_trace or mse_bound.")] = "mse",
-    out: Annotated[Path, _option(_OUT, "Folder for the table, the picture and the finished runs.")] = Path("tradeoff"),
-    as_json: Annotated[bool, _option(_OUT, "Print the result as JSON instead of text.", "--json")] = False,
+    leakage: Annotated[str, option(_OUT, "mse, psnr, fisher_trace or mse_bound.")] = "mse",
+    out: Annotated[Path, option(_OUT, "Folder for the table, the picture and the finished runs.")] = Path("tradeoff"),
+    as_json: Annotated[bool, option(_OUT, "Print the result as JSON instead of text.", "--json")] = False,
 ) -> None:
     """Train under each defense and strength, attack what is sent, and show leakage against utility."""
     check_folder(out)
