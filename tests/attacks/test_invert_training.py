@@ -194,6 +194,19 @@ def test_private_training_is_inverted_as_far_as_its_noise_allows():
     assert found[1] > 0.02  # uniform records have variance 1/12
 
 
+def test_clipped_training_is_differentiated_along_few_directions():
+    # 20 fixed records and 6 rows of weights span less than the directions taken, so that nothing is left out
+    training = trained(features=100, steps=6, private=rr.Gaussian(1.0, 0.5))
+    problem = problem_for(training)
+    record, label = uniform(100, seed=2).double(), torch.tensor(1)
+    everything = problem.push(record, label, torch.eye(100, dtype=torch.float64))
+    trainings = problem.trainings
+    found = problem.jacobian(record, label)
+    assert problem.trainings - trainings < 2 * 70
+    # both are differences whose rounding and curvature are about 1e-8 of the derivative
+    assert float((found - everything).norm()) < 1e-6 * float(everything.norm())
+
+
 def test_noise_of_private_training_adds_up():
     # without momentum T steps add T draws: lr sigma C / (m + 1) sqrt(T)
     plain = trained(steps=16, optimizer=rr.sgd(0.2), private=rr.Gaussian(2.0, 0.5))

@@ -24,6 +24,7 @@ Training = ShadowTraining | TrainingMap | TrainedModelRelease
 _AT_ONCE = 512  # models trained in one call: more do not run faster
 _NO_NOISE = 1e-12  # a noise multiplier that rounding hides
 _DIFFERENCE = 1e-4  # of the data: rounding and curvature cost about 1e-8 each
+_LEADING = 64  # directions of the fixed records along which training with clipped gradients is differenced
 _COLUMNS = 128  # tangents pushed at once through training that is differentiated
 
 
@@ -166,6 +167,25 @@ class ClippedProblem(ShadowProblem):
         moved = torch.cat([record.double() + steps, record.double() - steps])
         ahead, behind = self.values(moved, label.expand(len(moved), *label.shape)).chunk(2)
         return ((ahead - behind) / (2 * _DIFFERENCE)).to(record.dtype)
+
+    def jacobian(self, record: Tensor, label: Tensor) -> Tensor:
+        """The derivative (d, p) along the record and the fixed records' leading directions, the direct part elsewhere.
+
+        Exact where these directions span the fixed records and the first weights: to first order a change that is
+        orthogonal to them and to the record changes no gradient's norm, so that clipping does not see it.
+        """
+        if self._first is None or self.d <= _LEADING + 2:
+            return super().jacobian(record, label)
+        begin, units = self._first
+        leading = torch.cat([self._basis[:_LEADING], record.double()[None]])
+        basis = torch.linalg.qr(torch.cat([leading, self._basis[-1:]]).T)[0].T
+        basis, beside = basis[:-1], basis[-1:]
+        pushed = self.push(record.double(), label, torch.cat([basis, beside]))
+        direct = pushed[-1, begin : begin + units * self.d].view(units, self.d) @ beside[0]
+        whole = basis.T @ pushed[:-1]
+        rest = torch.eye(self.d, dtype=torch.float64) - basis.T @ basis
+        whole[:, begin : begin + units * self.d] += torch.einsum("u,ij->iuj", direct, rest).flatten(1)
+        return whole
 
 
 class MapProblem(Problem):

@@ -48,6 +48,10 @@ class Weighted(Problem):
         """The derivative in units of the noise."""
         return self._inner.push(record, label, directions) * self._weights.to(record.dtype)
 
+    def jacobian(self, record: Tensor, label: Tensor) -> Tensor:
+        """The whole derivative in units of the noise, in double precision."""
+        return self._inner.jacobian(record, label) * self._weights
+
     def tangents(self, records: Tensor, labels: Tensor, directions: int) -> Tangents:
         """Few tangents where the noise is the same everywhere, else all of them."""
         if self._even:
