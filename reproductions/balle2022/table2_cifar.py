@@ -25,7 +25,7 @@ from reconrisk.releases.shadow_training import ShadowTraining
 from reproductions.balle2022.table2 import DEFAULT, Setting, finding, models_of, oracle, rebuilt
 from reproductions.frame import Finding, Scale, need_data, reproduce
 
-SMALL = replace(DEFAULT, fixed=20, shadows=300, targets=50, learning_rate=0.01)
+SMALL = replace(DEFAULT, fixed=10, shadows=200, targets=50, learning_rate=0.01)
 WHOLE = replace(SMALL, fixed=5_000, shadows=14_000, targets=1_000)
 
 
