@@ -14,14 +14,14 @@ from typing import Any
 
 from torch import nn
 
-from reproductions.balle2022.table2 import DEFAULT, LARGE, SEED, attacked, finding
+from reproductions.balle2022.table2 import LARGE, QUICK, SEED, attacked, finding
 from reproductions.frame import Finding, Scale, need_data, reproduce
 
 
 def run(scale: Scale) -> Sequence[Finding]:
     """Mean squared error of reconstructors on MNIST, one factor changed at a time."""
     need_data()
-    sizes = replace(DEFAULT, fixed=100) if scale == "small" else LARGE
+    sizes = QUICK if scale == "small" else LARGE
     tenth, wide = sizes.fixed // 10, 30 if scale == "small" else 100
     rows: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("default", "0.0089", {}),
