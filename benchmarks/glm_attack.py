@@ -3,7 +3,10 @@
 The result is the relative error |estimate - record| / |record|, median and worst of twenty targets, each left out of
 what the attacker knows about one model of all records, and the largest ratio of an error to the upper end that the
 attack states for it. "Fully optimised" models are at the rounding of floats; lbfgs at its default tolerance is not,
-and the attack says of how many targets that it hides them. The digits are the 12,665 of MNIST where RECONRISK_DATA
+and the attack says of how many targets that it hides them. What limits the error is the gradient that rounding of the
+released coefficients leaves, 2e-13 at C = 1, divided by the target's pull: a target that is fitted to better than 2e-7
+cannot come back to 1e-6, and sums over known records in extended precision change no error by more than 2 %.
+The digits are the 12,665 of MNIST where RECONRISK_DATA
 names a folder that holds it, else those of the 4,000 bundled ones.
 """
 
@@ -48,11 +51,14 @@ def attacked(estimator: Any, *, regress: bool = False) -> Callable[[], str]:
     relative = errors / np.linalg.norm(features[rows], axis=1)
     rms = errors / np.sqrt(features.shape[1])
     hidden = sum(one.status.is_failure for one in results.values())
-    trusted = [error / one.error_range[1] for error, one in zip(rms, results.values(), strict=True)]
+    highs = np.array([one.error_range[1] for one in results.values()])
+    trusted, stated = rms / highs, highs * relative / rms
+    worst = int(relative.argmax())
     words = (
-        f"n={len(labels)}: median {np.median(relative):.1e}, worst {relative.max():.1e}, "
+        f"n={len(labels)}: median {np.median(relative):.1e}, worst {relative.max():.1e} "
+        f"(pull {results[int(rows[worst])].influence:.0e}, stated at most {stated[worst]:.0e}), "
         f"{(relative < 1e-6).sum()} of {TARGETS} below 1e-6, {hidden} said to be hidden, "
-        f"error over stated end {max(trusted):.2g}"
+        f"error over stated end {trusted.max():.2g}"
     )
     known, known_labels = np.delete(features, rows[0], 0), np.delete(answers, rows[0])
 

@@ -160,7 +160,7 @@ def _result(
 
 def _status(best: Outcome, spread: float, noise_std: float | None) -> Status:
     """In words, against what a guess of the known records' mean errs."""
-    expected, sure, origin = best.accuracy.expected, best.accuracy.sure, best.origin
+    expected, high, origin = best.accuracy.expected, best.accuracy.high, best.origin
     refit = "Fit with a smaller tol and a larger max_iter, or look at a target that the model fits less well"
     if best.influence == 0 or math.isinf(expected):
         return Status(Ending.NOT_APPLICABLE, f"the target leaves no trace in the model ({origin})", refit)
@@ -173,8 +173,7 @@ def _status(best: Outcome, spread: float, noise_std: float | None) -> Status:
         return Status(Ending.BUDGET_SPENT, f"nothing tells how near the estimate is; {origin}", "Pass label=")
     if not expected < spread:
         return Status(Ending.NOT_APPLICABLE, said, refit)
-    if sure <= _EXACT * max(spread, float(best.record.square().mean().sqrt())):
-        return Status(Ending.EXACT, said)
-    if sure < spread:
-        return Status(Ending.CONVERGED, said)
+    if best.accuracy.sure < spread:
+        is_exact = high <= _EXACT * max(spread, float(best.record.square().mean().sqrt()))
+        return Status(Ending.EXACT if is_exact else Ending.CONVERGED, said)
     return Status(Ending.BUDGET_SPENT, f"{said}, which may hide the record", refit)

@@ -16,6 +16,7 @@ _PARTS = (0.975, 0.025, 0.001)  # of the chi-square: a range of 95 %, and the en
 _DOUBLE = float(np.finfo(float).eps)
 _CAUTION = 2.0
 _LARGEST_ROUNDING = 100.0  # solvers that are as exact as floats lose two more digits to the condition of the problem
+_USUAL_ROUNDING = 10.0  # and one as a rule
 _TYPICAL = 3.0  # a gradient whose largest entry meets a limit has a root mean square of about a third of it
 
 
@@ -68,6 +69,7 @@ def accuracy(equations: TargetEquations, record: Tensor, pulls: Tensor, target: 
         low, high, sure = (max(end, rounding) for end in ends)
         high, sure = min(high, ceiling), min(sure, ceiling)
         expected = math.sqrt(min(max(tau, rounding), ceiling) * high)
+        high, sure = max(high, _USUAL_ROUNDING * rounding), max(sure, _USUAL_ROUNDING * rounding)
     beyond = equations.outside(record) / size
     expected, high = max(expected, min(beyond, sure)), max(high, min(_CAUTION * beyond, sure))
     influence = float(pulls.norm())
