@@ -68,9 +68,9 @@ def run(scale: Scale) -> Sequence[Finding | Drawing]:
     """Error and success of both attacks by epsilon, beside the bound on success, and test accuracy."""
     need_data()
     small = scale == "small"
-    learned = QUICK if small else LARGE
+    learned = replace(QUICK, shadows=600) if small else LARGE
     inverted, pooled = (
-        (replace(QUICK, fixed=30, steps=30, targets=12), 2) if small else (replace(LARGE, targets=100), 1)
+        (replace(QUICK, fixed=30, steps=30, targets=10), 2) if small else (replace(LARGE, targets=100), 1)
     )
     priors = {by: {limit: prior_success(by, limit) for limit in THRESHOLDS} for by in {1, pooled}}
     findings: list[Finding | Drawing] = []
