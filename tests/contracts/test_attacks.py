@@ -207,8 +207,8 @@ def test_every_attack_has_a_row():
     planted_elsewhere = {"optimal_analytic"}  # needs a loss of its own: tests/attacks/test_optimal_analytic.py
     # of whoever sees a trained model: tests/contracts/test_informed.py
     informed = {
-        "glm", "glm_attributes", "glm_candidates", "glm_observed", "informed_membership", "invert_training", "match_candidates",
-        "reconstructor", "fine_tuned_reconstructor", "load_reconstructor", "save_reconstructor",
+        "glm", "glm_attributes", "glm_candidates", "glm_observed", "informed_membership", "invert_training",
+        "match_candidates", "reconstructor", "fine_tuned_reconstructor", "load_reconstructor", "save_reconstructor",
         "balle2022_reconstructor", "linear_reconstructor", "residual_reconstructor",
     }  # fmt: skip
     types = {name for name in rr.attacks.__all__ if name[0].isupper()}

@@ -49,6 +49,18 @@ def attacked(**settings):
     return Solved(first, torch.as_tensor(features[:1]), again)
 
 
+def observed():
+    features, labels = cancer()
+    low, width = torch.as_tensor(features.min(0)), torch.as_tensor(np.ptp(features, axis=0))
+    model = LogisticRegression(C=0.1, solver="newton-cholesky", tol=1e-12).fit(features, labels)
+    rows, answers = torch.as_tensor(features), torch.as_tensor(labels)
+    given = {"known_inputs": rows[1:], "known_labels": answers[1:], "low": low, "width": width}
+    release = rr.EstimatorRelease(model, (rows[:1] - low) / width, answers[:1], **given)
+    observation = rr.observe(release, threat=GLM_NEEDS)
+    first, again = (rr.attacks.glm_observed()(observation, rng=torch.Generator()) for _ in range(2))
+    return Solved(first, release.inputs, again)
+
+
 def matched():
     features, labels = load_digits(return_X_y=True)
     inputs, labels = torch.as_tensor(features[:14] / 16, dtype=torch.float32), torch.as_tensor(labels[:14])
@@ -104,6 +116,7 @@ def read_off():
 ROWS = {
     "glm": Row(attacked, 1e-16, GLM_NEEDS),
     "glm under noise": Row(lambda: attacked(noise_std=1e-8), 1e-8, GLM_NEEDS),
+    "glm by observation": Row(observed, 1e-13, GLM_NEEDS),
     "invert_training": Row(inverted, 1e-12, INVERT_NEEDS),
     "match_candidates": Row(matched, 0.0, MATCH_NEEDS),
     # the nearest of the 600 other digits is at 0.011

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from reconrisk.attacks.glm import NEEDS, GlmReconstruction, glm
+from reconrisk.attacks.invert_training_defended import adds_noise_alone
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
@@ -16,7 +16,7 @@ from reconrisk.core.validation import refuse
 from reconrisk.releases.estimator_release import EstimatorMap
 from reconrisk.releases.observe import DefendedMap
 
-_FAR = 1e6  # times what was sent: a norm that any clipping would change
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class GlmObserved:
             sample_weight=known.known_weights,
             target_weight=known.target_weight,
         )
-        record = known.scaled(torch.as_tensor(found.record)).clamp(*observation.data_range)
+        record = _likeliest(found, known, observation.data_range).clamp(*observation.data_range)
         estimates = record.view(1, *observation.input_shape).to(torch.get_default_dtype())
         return Reconstruction(estimates, replace(found.account, attack=repr(self), status=_status(found, noise_std)))
 
@@ -62,7 +62,8 @@ def glm_observed() -> GlmObserved:
     defense, the label if the threat knows it.
 
     Assumes: as ``glm``.
-    Guarantee: as ``glm``; the estimate is clipped to the data range.
+    Guarantee: as ``glm``; the estimate is clipped to the data range. Of several records that explain a model without
+    intercept, one within the range is taken, the nearest to a known record.
     Edge cases: where known noise hides the record the attack has converged, and its estimate stands. Where the solver
     stopped too early to tell, it does not apply. Defenses that do more than add noise of one size are refused.
     Reference: Theorems 1 and 8, balle2022.
@@ -87,19 +88,20 @@ def _known(observation: Observation) -> EstimatorMap:
     if not isinstance(inner, EstimatorMap):
         remedy = "For others use rr.attacks.glm(model, known_inputs, known_labels)."
         raise refuse("observation", type(inner).__name__, "to be of a fitted estimator of scikit-learn", remedy)
-    if isinstance(forward, DefendedMap):
-        _check_noise_alone(forward, observation.released)
+    changed = isinstance(forward, DefendedMap) and not adds_noise_alone(forward.defense, observation.released)
+    if isinstance(forward, DefendedMap) and (changed or observation.kept is not None):
+        remedy = "Coefficients that are clipped or left out are no minimum any more."
+        raise refuse("defense", type(forward.defense).__name__, "to add noise and do nothing else", remedy)
     return inner
 
 
-def _check_noise_alone(forward: DefendedMap, sent: Mapping[str, Tensor]) -> None:
-    """Refuse a defense that changes coefficients otherwise than by noise."""
-    for scale in (1.0, _FAR):
-        values = {name: scale * value for name, value in sent.items()}
-        replayed = forward.defense.replay(values)
-        if any(not torch.equal(replayed[name], value) for name, value in values.items()):
-            remedy = "Coefficients that are clipped or left out are no minimum any more."
-            raise refuse("defense", type(forward.defense).__name__, "to add noise and do nothing else", remedy)
+def _likeliest(found: GlmReconstruction, known: EstimatorMap, data_range: tuple[float, float]) -> Tensor:
+    """Of all records that explain the model alike, one within the range, nearest to a known record."""
+    rows = known.scaled(torch.cat([torch.as_tensor(found.record)[None], torch.as_tensor(found.alternatives)]))
+    outside = (rows - rows.clamp(*data_range)).square().mean(1).sqrt()
+    within = outside <= max(_ROUNDING * (data_range[1] - data_range[0]), float(outside.min()))
+    distances = torch.cdist(rows, known.scaled(known.known_inputs)).min(1).values
+    return rows[int(distances.masked_fill(~within, torch.inf).argmin())]
 
 
 def _noise(observation: Observation) -> float | None:
@@ -112,8 +114,11 @@ def _noise(observation: Observation) -> float | None:
 
 
 def _status(found: GlmReconstruction, noise_std: float | None) -> Status:
-    """As the attack ended; what known noise hides is a finding, not a failure."""
+    """As the attack ended; what known noise hides is a finding, not a failure, and one of two roots is not exact."""
     status = found.status
+    if len(found.alternatives) and status.ending is Ending.EXACT:
+        cause = f"one of {1 + len(found.alternatives)} records that explain the model alike; {status.cause}"
+        return Status(Ending.CONVERGED, cause, "Know a feature of the record, or fit an intercept")
     if noise_std is None or status.ending is not Ending.NOT_APPLICABLE:
         return status
     return Status(Ending.CONVERGED, status.cause, status.remedy)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.invert_training_chord import Effort
+from reconrisk.attacks.invert_training_defended import Defended, adds_noise_alone
 from reconrisk.attacks.invert_training_problem import Problem, Training, noise_of, problem_for
 from reconrisk.attacks.invert_training_search import EXACT, Inversion
 from reconrisk.attacks.invert_training_weights import Weighted
@@ -105,7 +106,10 @@ class InvertTraining:
 
     def _problem(self, observation: Observation) -> Problem:
         """Training as stated, or as the observation says it can be replayed."""
-        return problem_for(self._training_of(observation), observation.input_shape)
+        problem, forward = problem_for(self._training_of(observation), observation.input_shape), observation.forward
+        if not isinstance(forward, DefendedMap) or adds_noise_alone(forward.defense, observation.released):
+            return problem
+        return Defended(problem, forward.defense, _checked_names(problem, observation.released))
 
     def _training_of(self, observation: Observation) -> Training:
         if self.training is not None:

@@ -152,8 +152,7 @@ def _from_arrays(estimator: Any, features: Any, labels: Any) -> Fitted:
         return Fitted(estimator, Dataset("records", rows.float(), shown, classes=classes), rows, answers)
     width = torch.where(high > low, high - low, torch.ones_like(high))
     scaled = ((rows - low) / width).clamp(0, 1).float()
-    name = "records, columns scaled to their ranges"
-    return Fitted(estimator, Dataset(name, scaled, shown, classes=classes), rows, answers, low, width)
+    return Fitted(estimator, Dataset("records", scaled, shown, classes=classes), rows, answers, low, width)
 
 
 def _labels(estimator: Any, names: NDArray[Any], classes: tuple[str, ...] | None) -> Tensor:

@@ -35,7 +35,7 @@ from reconrisk.audit.plan import AttackChoice, Plan, Sender, planned_attacks, se
 from reconrisk.audit.population import population_of
 from reconrisk.audit.run_info import RunInfo, hash_of_text
 from reconrisk.audit.store import Store
-from reconrisk.audit.trained import known_records
+from reconrisk.audit.trained import goals_for, is_trained_model, known_records
 from reconrisk.audit.trial import Trial
 from reconrisk.core.defense import Defense
 from reconrisk.core.goal import Goal, Limit
@@ -108,19 +108,24 @@ def audit(
     Reference: empirical success against reconstruction robustness, Section VII, balle2022.
 
     >>> data = Dataset("toy", torch.rand(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2)
-    >>> result = audit(nn.Linear(4, 2), data, trials=4)
+    >>> result = audit(torch.nn.Linear(4, 2), data, trials=4)
     >>> line = result.lines[0]
     >>> line.best_attack, line.success.value, line.baseline.value
     ('analytic', 1.0, 0.0)
+    >>> from sklearn.linear_model import Ridge
+    >>> rows, labels = data.inputs.double().numpy(), data.inputs.double().square().sum(1).numpy()
+    >>> line = audit(Ridge().fit(rows, labels), (rows, labels), trials=4).lines[0]
+    >>> line.best_attack, line.success.value, line.baseline.value
+    ('glm', 1.0, 0.0)
     """
     subject, dataset = audited(subject, data)
     limits, threat = checked_limits(max_risk), checked_threat(threat, subject)
-    stated = checked_goals(goals, limits, dataset)
+    stated = checked_goals(goals or goals_for(subject), limits, dataset)
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     deadline, seed = Deadline(seconds_from_budget(budget)), checked_seed(seed)
     options = {"loss_fn": loss_fn, "steps": local_steps, "learning_rate": local_learning_rate}
-    sender = _sender(subject, loss_fn, local_steps, local_learning_rate)
+    sender = _sender(subject, batch_size, **options)
     training = _training(training, account, sender)
     experiment = _experiment(
         sender,
@@ -187,13 +192,17 @@ def _experiment(
         return replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds_of_an_evaluation(first)))
 
 
-def _sender(subject: Any, loss_fn: LossFunction | None, steps: int | None, learning_rate: float | None) -> Sender:
-    """What is audited; settings of clients are refused where none trains."""
-    if not isinstance(subject, (Release, Fitted)):
-        return Sender(None, subject, loss_fn, steps, learning_rate)
+def _sender(subject: Any, batch_size: int, **options: Any) -> Sender:
+    """What is audited; settings of clients are refused where a model is trained already."""
+    if is_trained_model(subject):
+        for name, value in options.items():
+            if value is not None:
+                raise refuse(name, value, "to be left out for a trained model", "Its training is stated with it.")
+        if batch_size != 1:
+            raise refuse("batch_size", batch_size, "to be 1", "All records but one of a trained model are known.")
     if isinstance(subject, Fitted):
         return Sender(fitted=subject)
-    return Sender(release=subject)
+    return Sender(release=subject) if isinstance(subject, Release) else Sender(None, subject, **options)
 
 
 def _name_of(subject: Any) -> str:
