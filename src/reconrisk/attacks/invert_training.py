@@ -221,9 +221,9 @@ def invert_training(
     earlier ones, and count only where they lower the residual; where that does not halve in four of at most
     ``iterations`` trainings, the derivative is taken at the point reached, up to ``refreshes`` times. For dense
     networks trained by gradient descent it is taken along ``directions`` of the fixed records and known for all others.
-    An unknown label is tried: the ``labels_tried`` that are nearest at the start take a few steps, the residual
-    chooses, and the others follow where no record explains the model. With known noise, of the defense or
-    ``noise_std``, the estimate is that of maximum likelihood within the data range.
+    An unknown label is tried: the ``labels_tried`` that are nearest at the start take a few steps, and the residual
+    chooses. Where no record explains the model, all others take these steps, and the best ``labels_tried`` follow. With
+    known noise, of the defense or ``noise_std``, the estimate is that of maximum likelihood within the data range.
 
     Assumes: all records but one, initialisation, order and optimizer are known, and training is a function of them
     that is smooth in the record.

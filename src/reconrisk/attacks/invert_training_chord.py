@@ -14,6 +14,8 @@ from reconrisk.core.progress import track
 
 _SURE = 0.02  # of the residual to be expected: nothing can be gained below
 _WINDOW = 4  # trainings in which the residual must halve, or the derivative is taken anew
+_STILL = 0.95  # of the residual is left after a window from a derivative taken at the point itself: a minimum, ...
+_TWICE = 2  # ... if that was not the first one: steps begin long, and halve where they fail
 _LARGEST = 0.1  # of the longest possible step: the first one from a derivative taken elsewhere goes no further
 
 
@@ -147,7 +149,8 @@ class ChordSearch:
         self._before[halved] = norms[halved]
         stuck = due[norms[due] > 0.5 * self._before[due]]
         fits = norms[stuck] <= self.expected[stuck]
-        spent = self._refreshed[stuck] >= self.effort.refreshes
+        still = (self._refreshed[stuck] >= _TWICE) & (norms[stuck] > _STILL * self._before[stuck])
+        spent = still | (self._refreshed[stuck] >= self.effort.refreshes)
         self._open[stuck[fits | spent]] = False
         self._open[rows[norms[rows] <= _SURE * self.expected[rows]]] = False
         self._refresh(stuck[~(fits | spent)])

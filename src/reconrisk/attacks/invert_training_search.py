@@ -59,12 +59,10 @@ class Inversion:
     def run(self) -> bool:
         """Try labels, best first, until a record explains its model; whether the user stopped it."""
         try:
-            order, begun = self._glance()
-            for attempt in range(order.shape[1]):
-                rows = (~self.explained).nonzero()[:, 0]
-                if not len(rows) or (attempt and not self.in_time()):
-                    break
-                self._attempt(rows, begun if attempt == 0 else self._begun(rows, order[rows, attempt]))
+            order, norms, begun = self._glance()
+            self._attempt(torch.arange(len(self.observed)), begun)
+            if order.shape[1] > 1:
+                self._go_on(order, norms)
             self._widen()
         except KeyboardInterrupt:
             if self._running is not None:
@@ -120,34 +118,58 @@ class Inversion:
         self._running = rows, search
         return search
 
-    def _glance(self) -> tuple[Tensor, ChordSearch]:
-        """For each model its labels, most likely first, and the search under the first one so far."""
+    def _glance(self) -> tuple[Tensor, Tensor, ChordSearch]:
+        """For each model its labels, most likely first, with their residuals, and the search under the first so far."""
         n, classes = len(self.observed), self.problem.classes
         everyone = torch.arange(n)
         if self.labels is not None or classes is None:
-            return self.fit.labels[:, None], self._begun(everyone, self.fit.labels)
+            begun = self._begun(everyone, self.fit.labels)
+            return self.fit.labels[:, None], begun.fit.norms[:, None], begun
         every = torch.arange(classes)
         values = self.problem.values(self._start(every).to(self.problem.coarse), every).double()
-        norms = torch.stack([(self.observed - one).norm(dim=1) for one in values], 1)
-        order = norms.nan_to_num(nan=torch.inf).argsort(1)[:, : self.labels_tried]
-        parts = [self._tried(rows, order[rows]) for rows in everyone.split(_AT_ONCE)]
-        order = torch.cat([ranked for ranked, _ in parts])
-        fits = [fit for _, fit in parts]
+        distances = torch.stack([(self.observed - one).norm(dim=1) for one in values], 1)
+        order = distances.nan_to_num(nan=torch.inf).argsort(1)[:, : self.labels_tried]
+        order, norms, fits = self._tried_in_parts(everyone, order)
         fit = Fit(*(torch.cat([getattr(one, name) for one in fits]) for name in ("records", "labels", "residuals")))
         tangents = self._tangents(self._start(fit.labels).to(self.problem.coarse), fit.labels)
-        return order, self._search(everyone, fit, tangents, self.problem.coarse)
+        return order, norms, self._search(everyone, fit, tangents, self.problem.coarse)
 
-    def _tried(self, rows: Tensor, order: Tensor) -> tuple[Tensor, Fit]:
-        """Labels ranked by where a few steps under each lead, and what they led to under the best."""
+    def _go_on(self, tried: Tensor, norms: Tensor) -> None:
+        """A few steps under all other labels where the first one explains nothing, then the best of them in turn."""
+        rows = (~self.explained).nonzero()[:, 0]
+        if not len(rows) or not self.in_time():
+            return
+        order, norms = tried[rows], norms[rows]
+        every = torch.arange(self.problem.classes or 0)
+        others = torch.stack([every[~torch.isin(every, known)] for known in order])
+        if others.shape[1]:
+            ranked, found, _ = self._tried_in_parts(rows, others)
+            order, norms = torch.cat([order, ranked], 1), torch.cat([norms, found], 1)
+        ranks = norms[:, 1:].argsort(1) + 1  # the first of all has had its turn
+        for attempt in range(min(self.labels_tried, ranks.shape[1])):
+            left = (~self.explained[rows]).nonzero()[:, 0]
+            if not len(left) or not self.in_time():
+                return
+            labels = order[left].gather(1, ranks[left, attempt : attempt + 1])[:, 0]
+            self._attempt(rows[left], self._begun(rows[left], labels))
+
+    def _tried_in_parts(self, rows: Tensor, order: Tensor) -> tuple[Tensor, Tensor, list[Fit]]:
+        parts = [self._tried(rows[some], order[some]) for some in torch.arange(len(rows)).split(_AT_ONCE)]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts]), [one[2] for one in parts]
+
+    def _tried(self, rows: Tensor, order: Tensor) -> tuple[Tensor, Tensor, Fit]:
+        """Labels ranked by the residuals that a few steps under each leave, and what they led to under the best."""
         count = order.shape[1]
         search = self._begun(rows.repeat_interleave(count), order.flatten())
         if count > 1:
             search.effort = replace(self.effort, iterations=_GLANCE, refreshes=0)
             search.run("labels")
-        ranks = search.fit.norms.view(-1, count).argsort(1)
+        norms = search.fit.norms.view(-1, count)
+        ranks = norms.argsort(1)
         best = ranks[:, 0] + count * torch.arange(len(rows))
         found = search.fit
-        return order.gather(1, ranks), Fit(found.records[best], found.labels[best], found.residuals[best])
+        fit = Fit(found.records[best], found.labels[best], found.residuals[best])
+        return order.gather(1, ranks), norms.gather(1, ranks), fit
 
     def _attempt(self, rows: Tensor, search: ChordSearch) -> None:
         """Rebuild these, first in coarse, then in double precision; keep what fits better than what there was."""
