@@ -102,13 +102,13 @@ def test_a_training_known_wrongly_is_said_and_decides_nothing(toy, net, wrong):
 
 
 def test_noise_is_met_by_maximum_likelihood_beside_its_bound(toy, net):
-    quiet, loud = (run(net, toy, list(range(8)), noise_std=std, known_labels=True).report for std in (1e-6, 1e-4))
+    quiet, loud = (run(net, toy, list(range(4)), noise_std=std, known_labels=True).report for std in (1e-6, 1e-4))
     for quieter, louder in zip(quiet.targets, loud.targets, strict=True):
         # the information does not depend on the noise, so the bound grows by its square
         assert louder.cramer_rao_mse == pytest.approx(1e4 * quieter.cramer_rao_mse, rel=1e-6)
-    # 8 targets of 5 values: a mean of 40 squares in units of their bound is within a factor 3 but once in 10^4
+    # 4 targets of 5 values: a mean of 20 squares in units of their bound is within a factor 4 but once in 10^3
     ratio = sum(target.mse for target in quiet.targets) / sum(target.cramer_rao_mse for target in quiet.targets)
-    assert 1 / 3 < ratio < 3
+    assert 1 / 4 < ratio < 4
     assert all(target.found == "" for target in quiet.targets)
     assert "1e-06 on every value, known" in str(quiet)
     assert run(net, toy, [7], noise_std=1.0, membership=True).report.targets[0].membership == "undecided"

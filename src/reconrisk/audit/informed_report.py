@@ -109,7 +109,9 @@ class InformedReport:
         knows = ", ".join(sorted(item.value for item in self.threat.knows))
         yield f"adversary sees {self.threat.sees.value}, knows {knows}: {self.known} records and not the target"
         if not self.is_complete:
-            yield f"INTERRUPTED: {len(self.targets)} of {self.requested} targets were reached."
+            reached = f"{len(self.targets)} of {self.requested} targets were reached"
+            whole = "the estimates are as near as the search had come"
+            yield f"INTERRUPTED: {reached if len(self.targets) < self.requested else whole}."
 
     def _table(self) -> Iterator[str]:
         bound, asked = self._has_bound, self._has_membership
