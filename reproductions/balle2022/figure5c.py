@@ -14,7 +14,7 @@ from dataclasses import replace
 from reproductions.balle2022.table2 import LARGE, QUICK, attacked, finding, oracle, other_scores
 from reproductions.frame import Finding, Scale, need_data, reproduce
 
-COUNTS = {"small": (100, 300, 1_000, 3_000), "paper": (100, 300, 1_000, 3_000, 10_000, 30_000)}
+COUNTS = {"small": (100, 300, 1_000, 2_000), "paper": (100, 300, 1_000, 3_000, 10_000, 30_000)}
 
 
 def run(scale: Scale) -> Sequence[Finding]:

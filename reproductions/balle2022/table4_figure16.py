@@ -24,7 +24,7 @@ PAPER: dict[tuple[int, tuple[str, ...] | None], tuple[str, str, str]] = {
 def run(scale: Scale) -> Sequence[Finding]:
     """MSE, LPIPS and KL by the width of the hidden layer."""
     need_data()
-    sizes = QUICK if scale == "small" else LARGE
+    sizes = replace(QUICK, shadows=500) if scale == "small" else LARGE
     findings = []
     for (hidden, parameters), (squared, perceptual, divergence) in PAPER.items():
         setting = replace(sizes, hidden=hidden, parameters=parameters)
