@@ -120,7 +120,7 @@ def audit(
     """
     subject, dataset = audited(subject, data)
     limits, threat = checked_limits(max_risk), checked_threat(threat, subject)
-    stated = checked_goals(goals or goals_for(subject), limits, dataset)
+    stated = checked_goals(goals_for(subject) if goals is None else goals, limits, dataset)
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     deadline, seed = Deadline(seconds_from_budget(budget)), checked_seed(seed)
