@@ -135,6 +135,11 @@ def test_a_reconstructor_learns_from_records_left_over(toy, net, tmp_path):
     assert len(found.report.accounts) == 2
     assert all(target.beats_neighbour for target in found.report.targets)
     assert (tmp_path / "shadows").is_dir()
+    # shadow targets are known too: the nearest record is sought among all others
+    others = torch.tensor([row for row in range(60) if row not in (50, 51)])
+    nearest = (toy.inputs[others] - toy.inputs[50]).square().mean(1)
+    assert found.report.targets[0].neighbour_mse == pytest.approx(float(nearest.min()), rel=1e-5)
+    assert found.report.accounts[0].cost.evaluations == 43
     again = run(net, toy, [50, 51], store=tmp_path / "shadows", **settings)
     torch.testing.assert_close(again.estimates, found.estimates, rtol=0, atol=0)
     fewer = run(net, toy, [50, 51], shadows=20, noise_std=1e-4, **settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from reconrisk.audit.informed_result import Finding, RebuiltInformed, Words, inf
 from reconrisk.audit.informed_split import InformedSplit, informed_split
 from reconrisk.audit.training_loss import binary_cross_entropy, squared_error, training_loss
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Ending
+from reconrisk.core.reconstruction import Account, Cost, Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_positive, check_whole, refuse
 from reconrisk.data.dataset import Dataset
@@ -103,7 +104,7 @@ def rebuild_informed(
     )
     findings, accounts = run.trained() if released is None else run.on_released(released)
     return informed_result(
-        split,
+        split if run.shadows is None else replace(split, prior=run.shadows),
         findings,
         accounts,
         words=run.words(model_name or type(model).__name__, released is not None),
@@ -214,7 +215,8 @@ class _Run:
         return findings, [account]
 
     def _learned(self, training: ShadowTraining, models: Tensor, places: range) -> tuple[list[Finding], list[Account]]:
-        data, shadows = self.split.dataset, torch.empty(0) if self.shadows is None else self.shadows
+        begun, data = time.monotonic(), self.split.dataset
+        shadows = torch.empty(0) if self.shadows is None else self.shadows
         knowledge = ShadowKnowledge(training, data.inputs[shadows], self.labels[shadows])
         alone = self.store is not None and len(places) < len(self.split.targets)
         store = Path(self.store or "") / str(self.split.targets[places[0]]) if alone else self.store
@@ -234,7 +236,8 @@ class _Run:
             error = None if found.status.is_failure else math.sqrt(attack.error)
             findings.append(Finding(found.estimates[0], label, found.account.objective[0], place, error=error))
             accounts.append(found.account)
-        return findings, accounts
+        cost = Cost(time.monotonic() - begun, len(shadows))  # learning is what takes time, once for all models
+        return findings, [replace(accounts[0], cost=cost), *accounts[1:]]
 
     @property
     def _range(self) -> tuple[float, float]:

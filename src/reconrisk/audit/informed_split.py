@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -28,7 +28,8 @@ class InformedSplit:
     """Targets, the records that are fixed, and those left over.
 
     ``together`` says that one model was trained on the fixed records and all targets, whose adversary knows the other
-    targets too; otherwise there is a model for each target, trained on the fixed records and it.
+    targets too; otherwise there is a model for each target, trained on the fixed records and it. ``prior`` are records
+    that were not trained on and are known all the same, such as shadow targets.
     """
 
     dataset: Dataset
@@ -36,6 +37,7 @@ class InformedSplit:
     fixed: Tensor
     left: Tensor
     together: bool
+    prior: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     def known(self, place: int) -> Tensor:
         """Which records the adversary of one target knows, in the order of the data."""
@@ -51,7 +53,7 @@ class InformedSplit:
 
     def guess(self, place: int) -> Guess:
         """What the records known to the adversary of a target tell about it."""
-        rows, target = self.known(place), self.dataset.inputs[self.targets[place]]
+        rows, target = torch.cat([self.known(place), self.prior]), self.dataset.inputs[self.targets[place]]
         known, labels = self.dataset.inputs[rows], self.dataset.labels
         index = int(nearest_neighbour_oracle(target[None], known).indices[0])
         alike = known
