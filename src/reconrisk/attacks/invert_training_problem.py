@@ -182,7 +182,7 @@ class ClippedProblem(ShadowProblem):
         basis, beside = basis[:-1], basis[-1:]
         pushed = self.push(record.double(), label, torch.cat([basis, beside]))
         direct = pushed[-1, begin : begin + units * self.d].view(units, self.d) @ beside[0]
-        whole = basis.T @ pushed[:-1]
+        whole: Tensor = basis.T @ pushed[:-1]
         rest = torch.eye(self.d, dtype=torch.float64) - basis.T @ basis
         whole[:, begin : begin + units * self.d] += torch.einsum("u,ij->iuj", direct, rest).flatten(1)
         return whole

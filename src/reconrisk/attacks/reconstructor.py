@@ -62,7 +62,7 @@ class Reconstructor:
         return Reconstruction(estimates.to(torch.get_default_dtype()), account)
 
     def estimates(self, rows: Tensor) -> Tensor:
-        """The records behind many models at once, (n, *shape), from what is read of each, (n, values)."""
+        """The records behind many models at once, ``(n, *shape)``, from what is read of each, ``(n, values)``."""
         return self.estimates_and_labels(rows)[0]
 
     def estimates_and_labels(self, rows: Tensor) -> tuple[Tensor, tuple[int, ...] | None]:

@@ -128,6 +128,6 @@ class ResidualReconstructor(nn.Module):
         self.body = nn.Sequential(*layers, last)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Estimates (n, *shape), not yet clipped to the range of the data."""
+        """Estimates ``(n, *shape)``, not yet clipped to the range of the data."""
         better: Tensor = features[:, : math.prod(self.shape)] + self.body(features)
         return better.reshape(-1, *self.shape)

@@ -1,0 +1,143 @@
+"""Records that are jointly normal: the prior whose posterior can be written down."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.validation import check_all_finite, check_nonnegative, check_not_empty, refuse
+from reconrisk.priors.diffusion_prior import DiffusionPrior
+from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
+
+_ROUNDING = 1e-9  # of the largest variance: how far below 0 rounding may leave one
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianPrior:
+    r"""Records distributed as :math:`N(m, S)`, in the units of the data.
+
+    ``directions`` (d, k) are orthonormal and ``variances`` (k,) those along them; all others vary by nothing.
+    """
+
+    mean: Tensor = field(repr=False)
+    directions: Tensor = field(repr=False)
+    variances: Tensor = field(repr=False)
+    data_range: tuple[float, float] = (0.0, 1.0)
+    schedule: NoiseSchedule = field(default_factory=linear_schedule, repr=False)
+    name: str = "gaussian"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a record."""
+        return tuple(self.mean.shape)
+
+    @cached_property
+    def root(self) -> Tensor:
+        """The matrix L (d, k) with L L^T = S: records are the mean plus L times what is standard normal."""
+        scaled: Tensor = self.directions * self.variances.sqrt()
+        return scaled
+
+    def draw(self, count: int, rng: torch.Generator) -> Tensor:
+        """So many records."""
+        drawn = torch.randn(count, len(self.variances), generator=rng, dtype=torch.float64)
+        records: Tensor = self.mean + (drawn @ self.root.T).unflatten(1, self.shape)
+        return records
+
+    @cached_property
+    def diffusion(self) -> DiffusionPrior:
+        r"""The same belief as a denoiser, which is linear and exact.
+
+        .. math:: E[x_0 \mid x_t] = m + \sqrt{\bar\alpha} S (\bar\alpha S + (1 - \bar\alpha) I)^{-1}
+            (x_t - \sqrt{\bar\alpha} m)
+        """
+        low, high = self.data_range
+        scale = 2 / (high - low)
+        mean = (scale * (self.mean - low) - 1).flatten()
+        variances = self.variances * scale**2
+
+        def predict_noise(noisy: Tensor, times: Tensor) -> Tensor:
+            share = self.schedule.signal[times].to(noisy.dtype)[:, None]
+            vectors, centre = self.directions.to(noisy.dtype), mean.to(noisy.dtype)
+            left = noisy.flatten(1) - share.sqrt() * centre
+            gain = share.sqrt() * variances.to(noisy.dtype) / (share * variances.to(noisy.dtype) + 1 - share)
+            clean = centre + (gain * (left @ vectors)) @ vectors.T
+            noise: Tensor = ((noisy.flatten(1) - share.sqrt() * clean) / (1 - share).sqrt()).unflatten(1, self.shape)
+            return noise
+
+        return DiffusionPrior(self.name, self.shape, predict_noise, self.schedule, self.data_range)
+
+
+def gaussian(
+    mean: Tensor,
+    covariance: Tensor,
+    *,
+    data_range: tuple[float, float] = (0.0, 1.0),
+    schedule: NoiseSchedule | None = None,
+    name: str = "gaussian",
+) -> GaussianPrior:
+    r"""The prior of records that are jointly normal.
+
+    .. math:: x \sim N(m, S)
+
+    ``mean`` has the shape of a record and ``covariance`` is (d, d), both in the units of the data.
+
+    Guarantee: a covariance that is not symmetric, or has a negative variance beyond rounding, is refused.
+    Reference: the linear case in which the posterior of a Gaussian release is known, chapter 2.3, Bishop (2006).
+
+    >>> gaussian(torch.zeros(2), torch.eye(2)).draw(3, torch.Generator().manual_seed(0)).shape
+    torch.Size([3, 2])
+    """
+    check_all_finite("mean", mean)
+    check_all_finite("covariance", covariance)
+    check_not_empty("mean", mean)
+    size = mean.numel()
+    if tuple(covariance.shape) != (size, size):
+        raise refuse(
+            "covariance.shape", tuple(covariance.shape), f"to be {(size, size)}, as the mean has {size} values"
+        )
+    matrix = covariance.double()
+    if not torch.allclose(matrix, matrix.T, atol=_ROUNDING * float(matrix.abs().max())):
+        raise refuse("covariance", "given", "to be symmetric")
+    variances, directions = torch.linalg.eigh(matrix)
+    if float(variances[0]) < -_ROUNDING * max(float(variances[-1]), math.ulp(0.0)):
+        raise refuse("covariance", f"an eigenvalue of {float(variances[0]):.3g}", "to be positive semidefinite")
+    return GaussianPrior(
+        mean.double(), directions, variances.clamp_min(0), data_range, schedule or linear_schedule(), name
+    )
+
+
+def fit_gaussian(
+    records: Tensor,
+    *,
+    data_range: tuple[float, float] = (0.0, 1.0),
+    floor: float = 1e-3,
+    schedule: NoiseSchedule | None = None,
+    name: str = "gaussian",
+) -> GaussianPrior:
+    r"""The normal distribution with the mean and the covariance of ``records``.
+
+    .. math:: m = \bar x, \qquad S = \tfrac{1}{n} \sum_i (x_i - m)(x_i - m)^T + (f w)^2 I
+
+    Notation: w is the width of the data range, f = ``floor``: what a sample has never shown is still possible.
+    Assumes: these records are public. Whoever fits it to private ones releases their mean and covariance.
+    Reference: chapter 2.3, Bishop (2006).
+
+    >>> prior = fit_gaussian(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    >>> prior.mean.tolist(), [round(v, 4) for v in prior.variances.tolist()]
+    ([0.5, 0.5], [0.0, 0.5])
+    """
+    check_not_empty("records", records)
+    check_all_finite("records", records)
+    check_nonnegative("floor", floor)
+    if records.ndim < 2:
+        raise refuse("records.shape", tuple(records.shape), "to be (n, *shape of a record)")
+    flat = records.double().flatten(1)
+    mean = flat.mean(0)
+    centred = flat - mean
+    least = (floor * (data_range[1] - data_range[0])) ** 2
+    covariance = centred.T @ centred / len(flat) + least * torch.eye(flat.shape[1], dtype=torch.float64)
+    return gaussian(mean.reshape(records.shape[1:]), covariance, data_range=data_range, schedule=schedule, name=name)

@@ -1,0 +1,135 @@
+"""Guided sampling on a linear release under a Gaussian prior, where the posterior is known."""
+
+import pytest
+import torch
+
+import reconrisk as rr
+from reconrisk.attacks.ggss_r import ggss_r
+from reconrisk.attacks.guided_trajectory import GuidedTrajectory
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.observation import Observation
+from reconrisk.core.reconstruction import Ending
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
+from reconrisk.priors.diffusion_prior import denoiser
+from tests.attacks.gaussian_problem import GaussianProblem
+
+THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR)
+
+
+def test_error_lies_between_the_posterior_mean_and_a_draw_of_the_posterior():
+    # a draw of the posterior has twice the error of its mean; twelve targets leave a third of chance
+    problem = GaussianProblem(size=8, equations=24, noise=0.3)
+    found, best = [], []
+    for seed in range(12):
+        target, observation = problem.drawn(seed)
+        estimate = ggss_r(problem.prior, guidance=0.3)(observation, rng=torch.Generator().manual_seed(seed)).estimates[
+            0
+        ]
+        found.append(float((estimate - target).square().mean()))
+        best.append(float((problem.posterior_mean(observation) - target).square().mean()))
+    prior_alone = float(problem.prior.variances.mean())
+    assert sum(best) / 12 < sum(found) / 12 < 3 * sum(best) / 12
+    assert sum(found) / 12 < 0.7 * prior_alone
+
+
+def test_without_guidance_it_draws_from_the_prior():
+    problem = GaussianProblem(size=4, equations=8, noise=0.1)
+    attack = ggss_r(problem.prior, guidance=0.0, steps=100)
+    rng = torch.Generator().manual_seed(0)
+    _, observation = problem.drawn(0)
+    ends = torch.stack([attack.trace(observation, rng=rng).estimates[-1, 0] for _ in range(200)])
+    error = (problem.covariance.diagonal() / 200).sqrt()
+    # steps are of one length each, so that the mean is that of the prior and the spread about it
+    assert bool(((ends.mean(0) - problem.mean).abs() < 5 * error + 0.02).all())
+    assert float(ends.var(0).mean() / problem.covariance.diagonal().mean()) == pytest.approx(1, abs=0.4)
+
+
+def test_clean_release_is_met_with_full_guidance():
+    problem = GaussianProblem(size=6, equations=18, noise=0.0)
+    target, observation = problem.drawn(1)
+    found = ggss_r(problem.prior, guidance=1.0, steps=400)(observation, rng=torch.Generator().manual_seed(0))
+    assert float((found.estimates[0] - target).square().mean()) < 1e-3
+    assert found.status.ending is Ending.CONVERGED
+
+
+def test_batches_are_guided_record_by_record():
+    problem = GaussianProblem(size=5, equations=20, noise=0.0, records=3)
+    targets, observation = problem.drawn(2)
+    found = ggss_r(problem.prior, guidance=1.0, steps=400)(observation, rng=torch.Generator().manual_seed(0))
+    assert found.estimates.shape == (3, 5)
+    assert float((found.estimates - targets).square().mean()) < 3e-3
+
+
+def test_same_seed_same_estimate():
+    _, observation = GaussianProblem(size=3, equations=6, noise=0.1).drawn(0)
+    prior = GaussianProblem(size=3, equations=6, noise=0.1).prior
+    one, two = (ggss_r(prior, steps=10)(observation, rng=torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(one.estimates, two.estimates)
+
+
+def trajectory(residuals, noise_is_known, values=100):
+    count = len(residuals)
+    estimates = torch.arange(count).float().reshape(count, 1, 1).expand(count, 1, 4)
+    return GuidedTrajectory(tuple(range(count)), torch.tensor(residuals), estimates, values, noise_is_known)
+
+
+def test_known_noise_stops_where_the_residual_is_that_of_noise():
+    assert trajectory([400.0, 150.0, 99.0, 40.0, 20.0], True).stop == 2
+
+
+def test_unknown_noise_stops_at_the_elbow():
+    # four free values of a hundred: the truth's residual would be 100/96 of the lowest
+    assert trajectory([4.0, 1.5, 1.03, 1.0, 1.01], False).stop == 2
+
+
+def test_a_residual_that_noise_never_explains_stops_at_the_lowest():
+    assert trajectory([400.0, 150.0, 120.0, 130.0], True).stop == 2
+
+
+def test_steps_that_are_no_number_are_never_chosen():
+    assert trajectory([float("nan"), 5.0, float("nan")], False).stop == 1
+
+
+def test_the_oracle_is_at_least_as_near_as_the_stop():
+    problem = GaussianProblem(size=6, equations=12, noise=0.5)
+    target, observation = problem.drawn(3)
+    path = ggss_r(problem.prior, guidance=0.5).trace(observation, rng=torch.Generator().manual_seed(0))
+    _, nearest = path.oracle_peak(target[None])
+    assert float((nearest - target).square().mean()) <= float((path.chosen - target).square().mean())
+
+
+def test_a_prior_of_another_shape_is_refused():
+    _, observation = GaussianProblem(size=3, equations=6, noise=0.1).drawn(0)
+    other = denoiser(lambda noisy, times: noisy, (4,))
+    with pytest.raises(InvalidInput, match=r"prior\.shape"):
+        ggss_r(other)(observation, rng=torch.Generator())
+
+
+def test_a_threat_without_a_prior_is_refused():
+    problem = GaussianProblem(size=3, equations=6, noise=0.0)
+    _, seen = problem.drawn(0)
+    blind = Observation(
+        seen.released, seen.forward, HONEST_BUT_CURIOUS.knowing(Knows.LABELS), (3,), (0.0, 1.0), labels=seen.labels
+    )
+    with pytest.raises(InvalidInput, match="to cover what the attack needs"):
+        ggss_r(problem.prior)(blind, rng=torch.Generator())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"guidance": 1.5}, "guidance=1.5"),
+        ({"steps": 0}, "steps=0"),
+        ({"steps": 2000}, "steps=2000"),
+        ({"step_size": 0.0}, "step_size"),
+        ({"stochasticity": 2.0}, "stochasticity"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, words):
+    with pytest.raises(rr.InvalidInput, match=words):
+        ggss_r(GaussianProblem(size=3, equations=6, noise=0.1).prior, **settings)
+
+
+def test_what_is_no_prior_is_refused():
+    with pytest.raises(InvalidInput, match=r"rr\.priors"):
+        ggss_r(torch.nn.Linear(2, 2))

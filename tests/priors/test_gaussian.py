@@ -1,0 +1,74 @@
+"""The Gaussian prior: its denoiser against the textbook formula, and what is no covariance."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.priors.gaussian import fit_gaussian, gaussian
+from reconrisk.priors.schedule import linear_schedule
+
+
+def moments(seed, size=5):
+    rng = torch.Generator().manual_seed(seed)
+    root = torch.randn(size, size, generator=rng, dtype=torch.float64)
+    return torch.rand(size, generator=rng, dtype=torch.float64), 0.02 * root @ root.T
+
+
+@given(st.integers(0, 1000), st.integers(0, 99))
+def test_the_denoiser_is_the_conditional_mean(seed, time):
+    mean, covariance = moments(seed)
+    schedule = linear_schedule(100, last=0.1)
+    prior = gaussian(mean, covariance, schedule=schedule).diffusion
+    noisy = torch.randn(4, 5, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    share = float(schedule.signal[time])
+    # in units of [-1, 1] records have mean 2m - 1 and covariance 4S
+    gain = (
+        share**0.5
+        * 4
+        * covariance
+        @ torch.linalg.inv(share * 4 * covariance + (1 - share) * torch.eye(5, dtype=torch.float64))
+    )
+    expected = (2 * mean - 1) + (noisy - share**0.5 * (2 * mean - 1)) @ gain.T
+    assert torch.allclose(prior.clean(noisy, time), expected, atol=1e-8)
+
+
+def test_draws_have_the_moments():
+    mean, covariance = moments(3)
+    drawn = gaussian(mean, covariance).draw(20_000, torch.Generator().manual_seed(0))
+    error = (covariance.diagonal() / 20_000).sqrt()  # of a mean of so many draws
+    assert bool(((drawn.mean(0) - mean).abs() < 5 * error).all())
+    spread = torch.cov(drawn.T)
+    scale = (covariance.diagonal()[:, None] * covariance.diagonal()).sqrt()
+    assert bool(((spread - covariance).abs() < 5 * scale * (2 / 20_000) ** 0.5).all())
+
+
+def test_a_fit_has_the_moments_of_the_records():
+    records = torch.rand(50, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    prior = fit_gaussian(records, floor=0.1, data_range=(0.0, 2.0))
+    flat = records.double().flatten(1)
+    assert prior.shape == (1, 2, 2)
+    assert torch.allclose(prior.mean.flatten(), flat.mean(0))
+    expected = torch.cov(flat.T, correction=0) + 0.04 * torch.eye(4, dtype=torch.float64)
+    assert torch.allclose(prior.root @ prior.root.T, expected)
+
+
+@pytest.mark.parametrize(
+    ("covariance", "words"),
+    [
+        (torch.eye(3), r"to be \(2, 2\)"),
+        (torch.tensor([[1.0, 0.5], [0.0, 1.0]]), "symmetric"),
+        (torch.tensor([[1.0, 2.0], [2.0, 1.0]]), "positive semidefinite"),
+        (torch.full((2, 2), float("nan")), "finite"),
+    ],
+)
+def test_what_is_no_covariance_is_refused(covariance, words):
+    with pytest.raises(InvalidInput, match=words):
+        gaussian(torch.zeros(2), covariance)
+
+
+def test_a_covariance_without_full_rank_is_one():
+    prior = gaussian(torch.zeros(2), torch.ones(2, 2))
+    drawn = prior.draw(10, torch.Generator().manual_seed(0))
+    assert torch.allclose(drawn[:, 0], drawn[:, 1], atol=1e-6)
