@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 
 import reconrisk as rr
 from reconrisk.bounds.glm import fit_glm
@@ -133,6 +133,26 @@ def test_noise_that_hides_the_record_is_said_to():
     coefficients, intercept = noisy(fit, 0.3, np.random.default_rng(0))
     found = rr.attacks.glm(coefficients, known, known_labels, intercept=intercept, noise_std=0.3, **setting)
     assert found.status.ending is Ending.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("noise_std", [1e-3, 0.1, 10.0])
+def test_errors_under_noise_are_not_understated(noise_std):
+    # first order in the noise at the estimate itself flatters: what noise made pull hard would be seen well
+    data = rr.load_dataset("diabetes")
+    features, labels = data.inputs.double().numpy(), data.labels.double().numpy()
+    fit, rng = Ridge().fit(features, labels), np.random.default_rng(0)
+    for target in range(12):
+        coefficients = fit.coef_ + noise_std * rng.standard_normal(fit.coef_.shape)
+        intercept = np.atleast_1d(fit.intercept_ + noise_std * rng.standard_normal())
+        known, known_labels = np.delete(features, target, 0), np.delete(labels, target)
+        found = rr.attacks.glm(
+            coefficients, known, known_labels, intercept=intercept, family="squared", penalty=1.0, noise_std=noise_std
+        )
+        error = np.sqrt(np.mean((found.record - features[target]) ** 2))
+        assert error < 2.5 * found.expected_error  # one in a thousand of a chi-square of ten is beyond
+        if noise_std == 10.0:
+            assert found.status.ending is Ending.NOT_APPLICABLE
+            assert "The noise hides the record" in str(found.status)
 
 
 def test_an_estimator_can_be_attacked_under_noise_and_bad_noise_is_refused():

@@ -162,7 +162,7 @@ def _status(best: Outcome, spread: float, noise_std: float | None) -> Status:
     """In words, against what a guess of the known records' mean errs."""
     expected, high, origin = best.accuracy.expected, best.accuracy.high, best.origin
     refit = "Fit with a smaller tol and a larger max_iter, or look at a target that the model fits less well"
-    if best.influence == 0 or math.isinf(expected):
+    if best.influence == 0 or (math.isinf(expected) and noise_std is None):
         return Status(Ending.NOT_APPLICABLE, f"the target leaves no trace in the model ({origin})", refit)
     said = f"expected error {expected:.2g} per feature where a guess errs by {spread:.2g}; {origin}"
     if noise_std is not None:

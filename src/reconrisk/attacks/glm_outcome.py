@@ -22,6 +22,7 @@ _CLASSIFIERS = ("logistic", "multinomial")
 _NO_TRACE = Accuracy(math.inf, math.inf, math.inf, math.inf, math.inf)
 _AS_GOOD = 10.0  # times the smallest misfit, up to which a root explains the model as well
 _ROUNDING = 1e-9
+_OUTLIER = 3.0  # times the largest pull of a known record: what another may have
 _IMPLAUSIBLE = 3.0  # times the root of the number of coefficients, in units of the noise
 
 
@@ -203,17 +204,36 @@ def _refined(
     equations: TargetEquations, record: Tensor, target: Tensor, free: Tensor, free_label: bool, noise_std: float
 ) -> Outcome:
     best = most_likely(equations, record, target, free=free, free_label=free_label, noise_std=noise_std)
-    reached = _spread(best.covariance)
     pulls = equations.target_weight * (best.target - equations.means(best.record))
+    reached = _spread(best.covariance * _flattered(equations, float(pulls.norm()), noise_std) ** 2)
     outcome = _outcome(equations, best.record, best.target, reached, float(pulls.norm()), best.misfit)
     bound = float(best.known_label_covariance.diagonal().mean())
     words = f"most likely under noise of {noise_std:g}"
     return replace(outcome, covariance=best.covariance, cramer_rao_mse=bound, origin=words, converged=best.converged)
 
 
+def _flattered(equations: TargetEquations, pull: float, noise_std: float) -> float:
+    r"""How many times too good the covariance at the estimate may be: errors go as one over the pull of the record.
+
+    Noise changes the pull by up to two standard deviations, those of the intercept's derivative, and alone makes
+    estimates that pull much harder than any known record does.
+    """
+    known, count = equations.objective, equations.objective.design.shape[1]
+    largest = float(known.residuals(equations.theta).norm(dim=1).max()) * equations.target_weight
+    if equations.has_intercept:
+        rows = known.hessian(equations.theta)[count - 1 :: count]
+        certain = pull - 2 * noise_std * float(rows.norm())
+    else:
+        certain = pull
+    certain = min(certain, _OUTLIER * largest) if largest > 0 else certain
+    return max(1.0, pull / certain) if certain > 0 else math.inf
+
+
 def _spread(covariance: Tensor) -> Accuracy:
     """The root mean square error under a covariance, and its range by Satterthwaite's chi-square."""
     mean = float(covariance.diagonal().mean())
+    if not math.isfinite(mean):
+        return _NO_TRACE
     freedom = float(covariance.trace() ** 2 / covariance.square().sum())
     low, high, sure = (math.sqrt(mean * chi2.ppf(part, freedom) / freedom) for part in (0.025, 0.975, 0.999))
     return Accuracy(math.sqrt(mean), low, high, sure, 0.0)
