@@ -199,3 +199,20 @@ def test_the_report_speaks_of_a_model_and_shows_rebuilt_pictures(result, tmp_pat
     for expected in ("every record of the training but one", "guess without the model", "how the model was defended"):
         assert expected in words
     assert words.count('alt="Estimate of record') == 6
+
+
+def test_a_search_that_got_stuck_is_said_to_be_a_lower_bound():
+    stuck = rr.attacks.invert_training(iterations=1, refreshes=0, directions=1, labels_tried=1)
+    found = rr.audit(release(), DATA, trials=2, goals="psnr>=60", attacks=[stuck])
+    attack = next(each for each in found.attacks if not each.is_baseline)
+    assert found.lines[0].success.value < 1
+    assert attack.remark.startswith("2 of 2 models were not explained, so that success is a lower bound. budget spent")
+    assert attack.remark in str(found)
+
+
+@pytest.mark.parametrize("kind", [release, training])
+def test_a_training_that_never_takes_the_target_is_refused(kind):
+    batches = {"steps": None, "batches": [[0, 1], [2, 3, 11]]}
+    made = kind(**batches) if kind is release else rr.ShadowTraining(network(), *FIXED, GIVEN["optimizer"], **batches)
+    with pytest.raises(rr.InvalidInput, match="batches='without the target' to hold the record that is attacked"):
+        rr.audit(made, DATA, trials=1)

@@ -235,7 +235,8 @@ def invert_training(
     Edge cases: the objective is the residual in units of that rounding, with noise half its square in units of the
     noise. Of training with clipped gradients and noise, the noise is taken as added to the final model, equally to all
     values (:func:`reconrisk.attacks.invert_training_problem.noise_of`). A wrong initialisation or order leaves a large
-    objective, and the ending says so. Labels that are no classes must be known.
+    objective, as does a search that got stuck; the ending is then "budget spent", since without noise the record
+    explains its model. Labels that are no classes must be known.
     Reference: the adversary of section II, balle2022; Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization;
     `Walker and Ni (2011) <https://doi.org/10.1137/10078356X>`_ for the mixing.
 
@@ -319,4 +320,6 @@ def _status(sizes: Tensor, explained: Tensor, errors: Tensor, noisy: bool, stopp
         told = f"{cause}; that leaves an error of about {lost:.1e} of the data range, root mean square"
         return Status(Ending.CONVERGED if noisy or lost > _EXACT_ERROR else Ending.EXACT, told)
     remedy = "Check initialisation, order, fixed records and noise: a training known wrongly leaves such residuals"
-    return Status(Ending.BUDGET_SPENT if not in_time else Ending.CONVERGED, cause, remedy)
+    if noisy and in_time:  # the most likely record was found, however unlikely it is
+        return Status(Ending.CONVERGED, cause, remedy)
+    return Status(Ending.BUDGET_SPENT, cause, f"{remedy}; if it is known rightly, raise iterations or pass starts")

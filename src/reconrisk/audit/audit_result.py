@@ -81,7 +81,7 @@ class AttackSummary:
     """An attack by its label, and how its trials went.
 
     A ``is_baseline`` attack does not look at the update. ``failed`` trials diverged or did not apply; they count as not
-    rebuilt. ``remark`` is the cause and remedy of the first of them.
+    rebuilt. ``remark`` is the cause and remedy of the first of them, or of the first that left its model unexplained.
     """
 
     label: str

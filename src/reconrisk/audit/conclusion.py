@@ -159,10 +159,23 @@ class Conclusion:
                     failed=len(failed),
                     seconds=sum(trial.account.cost.seconds for trial in mine),
                     evaluations=sum(trial.account.cost.evaluations for trial in mine),
-                    remark=str(failed[0].account.status) if failed else "",
+                    remark=self._remark(mine),
                 )
             )
         return tuple(found)
+
+    def _remark(self, trials: Sequence[Trial]) -> str:
+        """Why trials failed; of a trained model also that searches ended before they explained it.
+
+        What training led to can be led to again: a search that found no such record is no evidence of privacy.
+        """
+        failed = [trial.account.status for trial in trials if trial.account.status.is_failure]
+        if failed:
+            return str(failed[0])
+        spent = [trial.account.status for trial in trials if trial.account.status.ending is Ending.BUDGET_SPENT]
+        if not spent or not self.experiment.sender.is_trained_model:
+            return ""
+        return f"{len(spent)} of {len(trials)} models were not explained, so that success is a lower bound. {spent[0]}"
 
     def _wanted(self, defense: str, trials: Sequence[Trial]) -> int:
         """How many trials of an attack there are to be: no more than were run where it does not apply."""

@@ -16,7 +16,13 @@ from reconrisk.audit.fingerprint import in_words
 from reconrisk.audit.fitted import Fitted, fitted_to
 from reconrisk.audit.plan import UNDEFENDED
 from reconrisk.audit.population import Population
-from reconrisk.audit.trained import KnownRecords, informed_threat, is_trained_model, release_of_training
+from reconrisk.audit.trained import (
+    KnownRecords,
+    check_takes_target,
+    informed_threat,
+    is_trained_model,
+    release_of_training,
+)
 from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.threat import Knows, Sees, ThreatModel
@@ -50,6 +56,7 @@ def audited(subject: Any, data: Any) -> tuple[nn.Module | Release | Fitted, Data
     if isinstance(subject, EstimatorRelease) and data is not None:
         remedy = "Pass the estimator itself with all its records, (features, labels): each in turn is the unknown one."
         raise refuse("data", type(data).__name__, "to be None for the release of one record", remedy)
+    check_takes_target(subject)
     if isinstance(subject, ShadowTraining):
         dataset = checked_data(None, data)
         return release_of_training(subject, dataset), dataset

@@ -82,6 +82,19 @@ def known_records(subject: object) -> KnownRecords | None:
     return KnownRecords(training.fixed_inputs, training.fixed_labels)
 
 
+def check_takes_target(subject: object) -> None:
+    """Refuse a training none of whose batches holds the record that is attacked: its model says nothing of it."""
+    training = subject.training if isinstance(subject, PrivateModelRelease) else subject
+    if not isinstance(training, (TrainedModelRelease, ShadowTraining)) or training.batches is None:
+        return
+    if isinstance(training.batches, RandomBatches):
+        return
+    fixed = 0 if training.fixed_inputs is None else len(training.fixed_inputs)
+    if not any(int(torch.as_tensor(rows).max()) >= fixed for rows in training.batches):
+        remedy = f"Its number is {fixed}, after the fixed records: leave batches out, or name it in one of them."
+        raise refuse("batches", "without the target", "to hold the record that is attacked", remedy)
+
+
 def release_of_training(training: ShadowTraining, dataset: Dataset) -> Release:
     """The model that a training makes of its fixed records and the first of ``dataset``.
 
