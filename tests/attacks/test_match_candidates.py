@@ -201,3 +201,92 @@ def test_bad_input_is_refused_in_words():
         most_likely_candidate(torch.zeros(2), torch.eye(2), prior=torch.zeros(2))
     with pytest.raises(InvalidInput, match=r"noise_std=0\.0 > 0"):
         log_likelihood_ratios(torch.zeros(1, 1), torch.zeros(1, 1, 1), noise_std=0.0)
+
+
+def digit_run(noise=0.5, steps=2, **change):
+    """The arguments for a run on ten known digits and the first of two candidates, as it was or with a change."""
+    inputs, labels = digits(12)
+    rng = torch.Generator().manual_seed(0)
+    model, trajectory = trained(inputs[:11], labels[:11], steps=steps, noise=noise, clip_norm=1.0, rate=0.5, rng=rng)
+    run = {
+        "model": model,
+        "loss_fn": nn.functional.cross_entropy,
+        "trajectory": trajectory,
+        "candidates": inputs[10:],
+        "candidate_labels": labels[10:],
+        "known_inputs": inputs[:10],
+        "known_labels": labels[:10],
+        "learning_rate": 0.5,
+        "clip_norm": 1.0,
+        "noise_multiplier": noise,
+    }
+    return {**run, **change}
+
+
+def test_a_run_as_stated_is_almost_never_said_to_be_another():
+    for noise in (1e-4, 0.05, 3.0):  # at the least, rounding of float32 is a part of what is left
+        found = rr.attacks.match_candidates(**digit_run(noise))
+        assert found.status.ending.value == "converged"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"learning_rate": 0.25},
+        {"noise_multiplier": 0.05},
+        {"batch_size": 22},
+        {"known_inputs": digits(12)[0][1:11]},
+        {"candidates": 1 - digits(12)[0][10:], "noise_multiplier": 0.01},
+    ],
+)
+def test_a_run_that_no_candidate_explains_is_not_applicable(change):
+    noise = 0.01 if "candidates" in change or "known_inputs" in change else 0.5
+    found = rr.attacks.match_candidates(**{**digit_run(noise), **change})
+    assert found.status.ending.value == "not applicable"
+    assert "no candidate explains the run" in found.status.cause
+    assert "Check known records" in found.status.remedy
+    assert found.mass == 0
+
+
+def test_under_sampling_a_step_without_the_target_is_explained_too():
+    """Eight steps of which the target enters half, among known records who all enter, with little noise."""
+    rng = torch.Generator().manual_seed(0)
+    model, loss = nn.Linear(3, 1, bias=False), nn.functional.mse_loss
+    known, answers = torch.rand(4, 3, generator=rng), torch.rand(4, 1, generator=rng)
+    candidates, wanted = torch.rand(2, 3, generator=rng), torch.ones(2, 1)
+    point, trajectory = {"weight": torch.zeros(1, 3)}, [{"weight": torch.zeros(1, 3)}]
+    for step in range(8):
+        some = torch.cat([known, candidates[:1]])[: 5 - step % 2], torch.cat([answers, wanted[:1]])[: 5 - step % 2]
+        total = clipped_gradients(model, loss, point, *some, 1.0).sum(0)
+        noisy = total + 0.01 * torch.randn(3, generator=rng)
+        point = {"weight": point["weight"] - 0.1 / 3 * noisy.float()[None]}
+        trajectory.append(point)
+    settings = {"known_inputs": known, "known_labels": answers, "learning_rate": 0.1, "clip_norm": 1.0}
+    settings.update(noise_multiplier=0.01, participation=torch.ones(8, 4), batch_size=3)
+    run = model, loss, trajectory, candidates, wanted
+    found = rr.attacks.match_candidates(*run, sampling_probability=0.5, **settings)
+    assert found.index == 0
+    assert found.status.ending.value == "converged"
+    assert rr.attacks.match_candidates(*run, **settings).status.ending.value == "not applicable"  # never left out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"known_inputs": digits(10)[0] * torch.nan}, "known_inputs to be finite"),
+        ({"candidates": digits(12)[0][10:] * torch.nan}, "candidates to be finite"),
+        ({"known_labels": digits(9)[1]}, "known_labels='of 9 records' to be of 10, as known_inputs"),
+        (
+            {"candidate_labels": torch.tensor([0, 10])},
+            "candidate_labels=10 to be a class of the model. The model has 10",
+        ),
+        ({"known_labels": digits(10)[1] - 1}, "known_labels=-1 to be a class of the model"),
+        (
+            {"sampling_probability": 0.2, "participation": torch.ones(2, 10)},
+            "batch_size=None to be given under sampling",
+        ),
+    ],
+)
+def test_what_cannot_be_a_run_is_refused(change, message):
+    with pytest.raises(InvalidInput, match=message):
+        rr.attacks.match_candidates(**digit_run(**change))

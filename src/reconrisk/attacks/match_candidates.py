@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from scipy.stats import chi2
 from torch import Tensor, nn
 
 from reconrisk.attacks.candidate_gradients import clipped_gradients, flat, iterates_of
@@ -22,7 +23,7 @@ from reconrisk.core.validation import (
     check_probability,
     refuse,
 )
-from reconrisk.releases.state import LossFunction
+from reconrisk.releases.state import LossFunction, called
 
 NEEDS = ThreatModel(
     sees=Sees.EVERY_UPDATE,
@@ -31,13 +32,17 @@ NEEDS = ThreatModel(
 """The weakest adversary who can run it; of a single step the final model is enough."""
 
 _ROWS = 1024
+_FALSE_ALARM = 1e-6  # how often a run as it is stated to be may be said to be another
+_ROUNDINGS = 8  # units of the last place that a step and a sum of gradients may be off by
+_REMEDY = "Check known records, labels, learning rate, clip norm, noise, batch size, and that the target is a candidate"
 
 
 @dataclass(frozen=True, eq=False)
 class Identification:
     """The candidate that most posterior mass lies around, and the posterior probability of each.
 
-    ``mass`` is the posterior probability within the radius of ``index``: the success that the attack expects of itself.
+    ``mass`` is the posterior probability within the radius of ``index``: the success that the attack expects of itself,
+    0 where no candidate explains the run.
     ``log_ratios`` compare each candidate with a run without the target.
     """
 
@@ -87,12 +92,22 @@ def log_likelihood_ratios(
             tuple(residuals.shape),
             f"to be (steps, values) for contributions (steps, candidates, values)={tuple(contributions.shape)}",
         )
+    return _sampled(_exponents(residuals, contributions, noise), rate).sum(0)
+
+
+def _exponents(residuals: Tensor, contributions: Tensor, noise: float) -> Tensor:
+    """The logarithms (steps, candidates) for a candidate who entered every step."""
+    check_all_finite("residuals", residuals)
+    check_all_finite("contributions", contributions)
     gradients = contributions.double()
     products = torch.einsum("tp,tcp->tc", residuals.double(), gradients)
-    exponents = (products - gradients.square().sum(2) / 2) / noise**2
-    if rate < 1:
-        exponents = torch.logaddexp(exponents + math.log(rate), torch.full_like(exponents, math.log1p(-rate)))
-    return exponents.sum(0)
+    return (products - gradients.square().sum(2) / 2) / noise**2
+
+
+def _sampled(exponents: Tensor, rate: float) -> Tensor:
+    if rate == 1:
+        return exponents
+    return torch.logaddexp(exponents + math.log(rate), torch.full_like(exponents, math.log1p(-rate)))
 
 
 def most_likely_candidate(
@@ -151,11 +166,13 @@ def match_candidates(
 
     Assumes: plain gradient descent on the loss of each record, clipped to ``clip_norm`` C, with noise of
     ``noise_multiplier`` sigma; B is ``batch_size``, by default the number of records. With ``sampling_probability``
-    below 1, ``participation`` (steps, known records) says who else entered each step.
+    below 1, ``batch_size`` is needed (the one that sums were divided by), and ``participation`` (steps, known records),
+    which says who else entered each step.
     Guarantee: the maximum a posteriori rule (within the radius ``mse``): no adversary who sees the same and names a
     candidate is right more often, and none can exceed ``success_upper_bound`` of the run.
     Edge cases: steps that are not seen cannot be matched; a final model of several steps is refused, since its
-    likelihood is an integral over all ways there.
+    likelihood is an integral over all ways there. Where what every candidate leaves is more than the noise can be (a
+    chi-square test, wrong in one of a million runs), the ending is "not applicable".
     Reference: Section VII-A, balle2022.
 
     >>> layer = nn.Linear(2, 1, bias=False)
@@ -171,43 +188,99 @@ def match_candidates(
     """
     begun = time.monotonic()
     steps = iterates_of(model, trajectory)
-    _check_candidates(candidates, candidate_labels, known_inputs)
-    who = _participation(participation, len(steps) - 1, len(known_inputs), sampling_probability)
-    size = len(known_inputs) + 1 if batch_size is None else check_positive("batch_size", batch_size)
-    scale = size / check_positive("learning_rate", learning_rate)
+    _check_records(model, loss_fn, candidates, candidate_labels, known_inputs, known_labels)
+    rate = check_positive("sampling_probability", check_probability("sampling_probability", sampling_probability))
+    who = _participation(participation, len(steps) - 1, len(known_inputs), rate)
+    scale = _divisor(batch_size, len(known_inputs) + 1, rate) / check_positive("learning_rate", learning_rate)
     std = check_positive("noise_multiplier", noise_multiplier) * check_positive("clip_norm", clip_norm)
-    ratios = torch.zeros(len(candidates), dtype=torch.float64)
+    ratios, left = torch.zeros(2, len(candidates), dtype=torch.float64)
+    rounded = 0.0
     for step, (before, after) in enumerate(itertools.pairwise(steps)):
-        noisy_sum = scale * (flat(before) - flat(after))
         known = clipped_gradients(model, loss_fn, before, known_inputs[who[step]], known_labels[who[step]], clip_norm)
         own = clipped_gradients(model, loss_fn, before, candidates, candidate_labels, clip_norm)
-        residual = noisy_sum - known.sum(0)
-        ratios += log_likelihood_ratios(
-            residual[None], own[None], noise_std=std, sampling_probability=sampling_probability
-        )
+        residual = scale * (flat(before) - flat(after)) - known.sum(0)
+        exponents = _exponents(residual[None], own[None], std)[0]
+        ratios += _sampled(exponents, rate)
+        # whoever did not enter leaves the residual as it is
+        left += (residual / std).square().sum() - 2 * (exponents if rate == 1 else exponents.clamp(min=0))
+        rounded += _rounding(before, after, scale, (len(known) + 1) * clip_norm) ** 2
     index, posterior, masses = most_likely_candidate(ratios, candidates, prior=prior, mse=mse)
-    mass = float(masses[index].clamp(max=1.0))
+    status = _status(float(left.min()), len(flat(steps[0])) * (len(steps) - 1), math.sqrt(rounded) / std)
+    mass = 0.0 if status is not None else float(masses[index].clamp(max=1.0))
+    named = Status(Ending.CONVERGED, f"posterior mass {mass:.3g} around one of {len(candidates)} candidates")
     account = Account(
         attack=f"match_candidates({len(candidates)} candidates, {len(steps) - 1} steps, mse={mse:g})",
-        status=Status(Ending.CONVERGED, f"posterior mass {mass:.3g} around one of {len(candidates)} candidates"),
+        status=status or named,
         objective=(-float(ratios[index]),),
         cost=Cost(time.monotonic() - begun, (len(steps) - 1) * (len(candidates) + len(known_inputs))),
     )
     return Identification(index, candidates[index].detach().clone(), posterior, mass, ratios, account)
 
 
+def _status(left: float, values: int, rounded: float) -> Status | None:
+    """Not applicable where even the candidate that leaves least leaves more than noise and rounding do."""
+    most = math.sqrt(float(chi2.isf(_FALSE_ALARM, values))) + rounded
+    found = math.sqrt(max(left, 0.0))
+    if found <= most:
+        return None
+    usual = math.sqrt(values)
+    cause = f"no candidate explains the run: the nearest leaves {found / usual:.3g} times the noise that is stated"
+    return Status(Ending.NOT_APPLICABLE, cause, _REMEDY)
+
+
+def _rounding(before: Mapping[str, Tensor], after: Mapping[str, Tensor], scale: float, gradients: float) -> float:
+    """How far rounding moves the noisy sum of a step, as a norm: that of the iterates, and that of the gradients."""
+    each = max(torch.finfo(value.dtype).eps for value in before.values())
+    return float(_ROUNDINGS * each * (scale * (flat(before).norm() + flat(after).norm()) + gradients))
+
+
+def _divisor(given: float | None, records: int, rate: float) -> float:
+    if given is None and rate < 1:
+        remedy = "Pass what sums were divided by: under sampling usually the expected batch, records times probability."
+        raise refuse("batch_size", None, "to be given under sampling", remedy)
+    return float(records) if given is None else check_positive("batch_size", given)
+
+
 def _distances(part: Tensor, rows: Tensor) -> Tensor:
     return torch.cdist(part, rows, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def _check_candidates(candidates: Tensor, labels: Tensor, known_inputs: Tensor) -> None:
+def _check_records(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    candidates: Tensor,
+    candidate_labels: Tensor,
+    known_inputs: Tensor,
+    known_labels: Tensor,
+) -> None:
     check_not_empty("candidates", candidates)
-    if len(labels) != len(candidates):
-        raise refuse("candidate_labels", f"of {len(labels)} records", f"to be of {len(candidates)}, as candidates")
     if candidates.shape[1:] != known_inputs.shape[1:]:
         raise refuse(
             "candidates.shape", tuple(candidates.shape), f"to end in {tuple(known_inputs.shape[1:])}, as known"
         )
+    both = {"candidate": (candidates, candidate_labels), "known": (known_inputs, known_labels)}
+    for name, (inputs, labels) in both.items():
+        whose = "candidates" if name == "candidate" else "known_inputs"
+        if len(labels) != len(inputs):
+            raise refuse(f"{name}_labels", f"of {len(labels)} records", f"to be of {len(inputs)}, as {whose}")
+        check_all_finite(whose, inputs)
+        check_all_finite(f"{name}_labels", labels)
+        _check_classes(f"{name}_labels", model, loss_fn, inputs, labels)
+
+
+def _check_classes(name: str, model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> None:
+    """Class labels that the loss takes: the least and the greatest are tried."""
+    if labels.is_floating_point() or labels.ndim != 1 or len(labels) == 0:
+        return
+    for row in (int(labels.argmin()), int(labels.argmax())):
+        with torch.no_grad():
+            state = {name: value.clone() for name, value in model.state_dict().items()}  # statistics stay as they are
+            outputs = called(model, state, inputs[row : row + 1])
+            try:
+                loss_fn(outputs, labels[row : row + 1])
+            except IndexError as error:
+                remedy = f"The model has {outputs.shape[-1]} outputs; classes begin at 0."
+                raise refuse(name, int(labels[row]), "to be a class of the model", remedy) from error
 
 
 def _participation(given: Tensor | None, steps: int, known: int, rate: float) -> Tensor:
