@@ -8,10 +8,12 @@ import torch
 from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, PoissonRegressor, Ridge
 
 import reconrisk as rr
+from reconrisk.audit.fingerprint import hash_of_tensors
 from reconrisk.audit.fitted import fitted_to
 from reconrisk.audit.trained import OF_ESTIMATORS
 from reconrisk.core.threat import Knows, Sees
 from reconrisk.data.dataset import Dataset
+from reconrisk.releases.estimator_release import coefficients
 
 DRAWS = np.random.default_rng(0)
 X = DRAWS.normal(size=(60, 5)) * (1.0, 10.0, 0.1, 1000.0, 1.0) + (0.0, 5.0, 0.0, 300.0, -2.0)
@@ -180,3 +182,24 @@ def test_the_same_estimator_and_seed_give_the_same_trials_and_another_fit_anothe
     other = rr.audit(Ridge(alpha=9.0).fit(X, SCORES), (X, SCORES), trials=3, goals="psnr>=40", store=store)
     assert one.exposures == same.exposures
     assert one.run == same.run != other.run
+
+
+@pytest.mark.parametrize("name", ["ridge", "logistic", "poisson"])
+def test_weights_of_records_are_part_of_the_fit(name):
+    estimator, features, labels = ESTIMATORS[name]
+    weights = np.linspace(0.5, 3.0, 60)
+    model = estimator.fit(features, labels, sample_weight=weights)
+    with pytest.raises(rr.InvalidInput, match="Check that features, labels, sample_weight and penalty"):
+        rr.audit(model, (features, labels), trials=1)
+    result = rr.audit(model, (features, labels, weights), trials=4, goals="psnr>=80")
+    assert (result.lines[0].success.value, result.lines[0].best_attack) == (1.0, "glm")
+    assert fitted_to(model, (features, labels, weights)).fingerprint != hash_without_weights(model)
+
+
+def hash_without_weights(model):
+    return hash_of_tensors(sorted(coefficients(model).items()), extra=repr(model))
+
+
+def test_weights_that_do_not_fit_are_refused():
+    with pytest.raises(rr.InvalidInput, match=r"sample_weight.shape=\(59,\) to be \(60,\)"):
+        rr.audit(fitted(), (X, SCORES, np.ones(59)), trials=1)

@@ -193,3 +193,17 @@ def test_one_class_and_unknown_columns_are_refused():
         run("ridge", table, [3], known_columns=[column.name for column in table.columns])
     with pytest.raises(InvalidInput, match=">= 0 for poisson"):
         run("poisson", Dataset("negative", INPUTS, -SUMS), [3])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_of_records_are_part_of_the_fit(kind):
+    weights = np.linspace(0.5, 3.0, 40)
+    found = run(kind, data(kind), [3, 9], sample_weight=weights, membership=True)
+    assert max(target.mse for target in found.report.targets) < 1e-14
+    assert [target.membership for target in found.report.targets] == ["in", "in"]
+    released = Ridge().fit(INPUTS.double().numpy(), LABELS["ridge"].double().numpy(), sample_weight=weights)
+    rebuilt = run(released, data("ridge"), [3], sample_weight=weights)
+    assert rebuilt.report.targets[0].mse < 1e-14
+    assert run(released, data("ridge"), [3]).report.targets[0].mse > 1e-6
+    with pytest.raises(InvalidInput, match=r"sample_weight\.shape"):
+        run(kind, data(kind), [3], sample_weight=weights[1:])

@@ -21,10 +21,11 @@ from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.releases.estimator_release import EstimatorRelease, check_features, coefficients, model_of_all
+from reconrisk.releases.estimators import Floats, weights_of_records
 
 _SMALL = 0.1  # of the pull of a typical record: what may be left of the gradient before attacks notice
 _FARTHER = 10.0  # times what the solver's rule leaves: no chance of rounding, but other records
-_DATA = "Pass the pair (features, labels) that it was fitted to, or a Dataset of them."
+_DATA = "Pass (features, labels) that it was fitted to, (features, labels, sample_weight), or an rr.data.Dataset."
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,20 +33,29 @@ class Fitted:
     """An estimator, all records it was fitted to, and the same as a data set whose values are in a stated range.
 
     ``inputs`` are rows in the units of the estimator, in double precision: ``low + width * dataset.inputs``. ``labels``
-    are indices of classes, or numbers.
+    are indices of classes, or numbers, ``weights`` those of the records in the fit.
     """
 
     estimator: Any
     dataset: Dataset
     inputs: Tensor = field(repr=False)
     labels: Tensor = field(repr=False)
+    weights: Floats = field(repr=False)
     low: Tensor | None = field(default=None, repr=False)
     width: Tensor | None = field(default=None, repr=False)
 
     @property
     def fingerprint(self) -> str:
-        """The hash of the coefficients, and of the settings that the estimator was fitted with."""
-        return hash_of_tensors(sorted(coefficients(self.estimator).items()), extra=repr(self.estimator))
+        """The hash of the coefficients, and of the settings and weights that the estimator was fitted with."""
+        values = sorted(coefficients(self.estimator).items())
+        if self.is_weighted:
+            values.append(("sample_weight", torch.as_tensor(self.weights.copy())))
+        return hash_of_tensors(values, extra=repr(self.estimator))
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether records count differently in the fit."""
+        return bool((self.weights != 1).any())
 
     def release(self, rows: tuple[int, ...]) -> EstimatorRelease:
         """The estimator as a release of this one record, all others known."""
@@ -59,6 +69,8 @@ class Fitted:
             self.labels[list(rows)],
             known_inputs=self.inputs[others],
             known_labels=self.labels[others],
+            known_weights=self.weights[others.numpy()] if self.is_weighted else None,
+            target_weight=float(self.weights[rows[0]]),
             low=self.low,
             width=self.width,
         )
@@ -92,7 +104,7 @@ class Fitted:
                 "data",
                 f"a gradient of {left / typical:.2g} times that of a typical record",
                 f"to be the records that {type(self.estimator).__name__} was fitted to",
-                _DATA,
+                f"Check that features, labels, sample_weight and penalty (C or alpha) are those of the fit. {_DATA}",
             )
         lost = (
             f"{solver.words}: the gradient that is left, {left / typical:.2g} times that of a typical record, hides "
@@ -102,7 +114,7 @@ class Fitted:
 
     @cached_property
     def _equations(self) -> TargetEquations:
-        return equations(model_of_all(self.estimator, self.names), self.inputs, 1.0)
+        return equations(model_of_all(self.estimator, self.names, self.weights), self.inputs, 1.0)
 
     def _pulls(self, system: TargetEquations) -> Tensor:
         """The length of each record's gradient, in the scales of the columns."""
@@ -116,7 +128,8 @@ class Fitted:
 def fitted_to(estimator: Any, data: Any) -> Fitted:
     """An estimator with the records it was fitted to.
 
-    Columns of a plain array that leave [0, 1] are scaled to their ranges, so that errors of all columns count alike.
+    ``data`` is a data set, or features and labels, with ``sample_weight`` of the fit as a third. Columns of a plain
+    array that leave [0, 1] are scaled to their ranges, so that errors of all columns count alike.
 
     Guarantee: another number of features or of labels is refused, as is an estimator that is not fitted or not linear.
     """
@@ -126,8 +139,8 @@ def fitted_to(estimator: Any, data: Any) -> Fitted:
         if data.labels is None:
             raise refuse("data", data.name, "to have labels", _DATA)
         rows, labels = known_records(data.inputs, data.labels)
-        found = Fitted(estimator, data, rows, _labels(estimator, labels, data.classes))
-    elif isinstance(data, tuple) and len(data) == 2:
+        found = Fitted(estimator, data, rows, _labels(estimator, labels, data.classes), np.ones(len(rows)))
+    elif isinstance(data, tuple) and len(data) in (2, 3):
         found = _from_arrays(estimator, *data)
     else:
         raise refuse("data", None if data is None else type(data).__name__, "to hold the records of the fit", _DATA)
@@ -140,19 +153,20 @@ def fitted_to(estimator: Any, data: Any) -> Fitted:
     return found
 
 
-def _from_arrays(estimator: Any, features: Any, labels: Any) -> Fitted:
+def _from_arrays(estimator: Any, features: Any, labels: Any, sample_weight: Any = None) -> Fitted:
     rows, names = known_records(features, labels)
     if len(rows) != len(names):
         raise InvalidInput(f"Expected one label per record, {len(rows)} records came with {len(names)} labels.")
+    weights = weights_of_records(sample_weight, len(rows)).copy()
     answers = _labels(estimator, names, None)
     shown = answers if answers.dtype == torch.int64 else answers.float()
     classes = tuple(str(name) for name in estimator.classes_) if answers.dtype == torch.int64 else None
     low, high = rows.min(0).values, rows.max(0).values
     if float(low.min()) >= 0 and float(high.max()) <= 1:
-        return Fitted(estimator, Dataset("records", rows.float(), shown, classes=classes), rows, answers)
+        return Fitted(estimator, Dataset("records", rows.float(), shown, classes=classes), rows, answers, weights)
     width = torch.where(high > low, high - low, torch.ones_like(high))
     scaled = ((rows - low) / width).clamp(0, 1).float()
-    return Fitted(estimator, Dataset("records", scaled, shown, classes=classes), rows, answers, low, width)
+    return Fitted(estimator, Dataset("records", scaled, shown, classes=classes), rows, answers, weights, low, width)
 
 
 def _labels(estimator: Any, names: NDArray[Any], classes: tuple[str, ...] | None) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from reconrisk.attacks.glm import NEEDS, GlmReconstruction, glm
@@ -26,7 +26,7 @@ from reconrisk.core.reconstruction import Account
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_nonnegative, check_positive, refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.releases.estimators import LinearModel, is_estimator, read_estimator
+from reconrisk.releases.estimators import LinearModel, is_estimator, read_estimator, weights_of_records
 from reconrisk.releases.glm_objective import Family
 
 Floats = NDArray[np.float64]
@@ -58,6 +58,7 @@ def rebuild_informed_linear(
     fixed: int | None = None,
     known_labels: bool = False,
     known_columns: Sequence[str] = (),
+    sample_weight: ArrayLike | None = None,
     noise_std: float | None = None,
     membership: bool = False,
     model_name: str | None = None,
@@ -73,7 +74,8 @@ def rebuild_informed_linear(
     ``regularization`` :math:`\lambda` (1 / C, alpha; 1 by default). Or it is released, an estimator that was fitted or
     :class:`Coefficients` with the ``regularization`` they were fitted with: one model of the fixed records and all
     targets, each of which is rebuilt by who knows the others. ``known_columns`` of the target are known too: attribute
-    inference, whose scores are of the other columns. ``noise_std`` is output perturbation of every coefficient, known
+    inference, whose scores are of the other columns. ``sample_weight`` is that of each record of the data set in the
+    fit, known to the adversary. ``noise_std`` is output perturbation of every coefficient, known
     to the adversary, drawn here unless the model is released. ``membership`` asks whether each target was trained on.
 
     Guarantee: the attack sees models, known records and what is stated as known; targets are for scores. How well the
@@ -90,7 +92,9 @@ def rebuild_informed_linear(
     released = isinstance(model, Coefficients) or hasattr(model, "coef_")
     split = informed_split(dataset, targets, fixed=fixed, together=released)
     noise = None if noise_std is None else check_positive("noise_std", noise_std)
-    run = _Run(model, split, regularization, known_labels, _known(dataset, known_columns), noise, membership, rng)
+    weights = None if sample_weight is None else weights_of_records(sample_weight, len(dataset))
+    columns = _known(dataset, known_columns)
+    run = _Run(model, split, regularization, known_labels, columns, weights, noise, membership, rng)
     run.check()
     findings, accounts = run.on_all(released)
     return informed_result(
@@ -114,6 +118,7 @@ class _Run:
     regularization: float | None
     known_labels: bool
     known: Tensor
+    weights: Floats | None
     noise_std: float | None
     membership: bool
     rng: torch.Generator
@@ -174,6 +179,8 @@ class _Run:
         rows, row = self.split.known(place).numpy(), self.split.targets[place]
         inputs, labels = self._inputs[rows], self._labels[rows]
         subject, stated = self._stated(model)
+        if self.weights is not None:
+            stated |= {"sample_weight": self.weights[rows], "target_weight": float(self.weights[row])}
         own = self._labels[row] if self.known_labels else None
         side = np.where(self.known.numpy(), self._inputs[row], np.nan) if bool(self.known.any()) else None
         found = glm(subject, inputs, labels, label=own, known_values=side, noise_std=self.noise_std, **stated)
@@ -196,7 +203,7 @@ class _Run:
         if self.noise_std is None:
             return None
         rows = torch.cat([self.split.known(place), torch.tensor([self.split.targets[place]])]).numpy()
-        inputs, labels, ones = torch.as_tensor(self._inputs[rows]), self._labels[rows], np.ones(len(rows))
+        inputs, labels, ones = torch.as_tensor(self._inputs[rows]), self._labels[rows], self._weights(rows)
         if isinstance(model, Coefficients):
             weight = np.atleast_2d(model.weight)
             linear = LinearModel(weight, model.intercept, self._family(model), labels, ones, self._penalty)
@@ -232,11 +239,11 @@ class _Run:
         from sklearn.exceptions import ConvergenceWarning
 
         rows = torch.cat([self.split.known(place), torch.tensor([self.split.targets[place]])]).numpy()
-        blank = self._estimator(len(rows)) if isinstance(self.model, str) else clone(self.model)
+        blank = self._estimator(float(self._weights(rows).sum())) if isinstance(self.model, str) else clone(self.model)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the status of the attack tells how well it converged
             try:
-                fitted = blank.fit(self._inputs[rows], self._labels[rows])
+                fitted = blank.fit(self._inputs[rows], self._labels[rows], sample_weight=self._weights(rows))
             except ValueError as error:
                 raise InvalidInput(f"Expected records that {type(blank).__name__} can be fitted to. {error}") from error
         if self.noise_std is not None:
@@ -249,7 +256,7 @@ class _Run:
         drawn: Floats = torch.randn(np.shape(like), generator=self.rng, dtype=torch.float64).numpy()
         return drawn
 
-    def _estimator(self, records: int) -> Any:
+    def _estimator(self, records: float) -> Any:
         from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge  # slow to import
 
         penalty = self._penalty
@@ -264,6 +271,9 @@ class _Run:
         small = self._inputs.shape[1] * (1 if classes == 2 else classes) <= _SECOND_ORDER
         solver = "newton-cholesky" if small else "lbfgs"
         return LogisticRegression(C=1 / penalty if penalty else np.inf, solver=solver, tol=_TOLERANCE, max_iter=10_000)
+
+    def _weights(self, rows: NDArray[Any]) -> Floats:
+        return np.ones(len(rows)) if self.weights is None else self.weights[rows]
 
     @cached_property
     def _inputs(self) -> Floats:

@@ -36,7 +36,7 @@ from reconrisk.releases.estimators import is_estimator
 from reconrisk.releases.release import Release
 from reconrisk.releases.shadow_training import ShadowTraining
 
-Records: TypeAlias = Dataset | str | Path | tuple[Any, Any]
+Records: TypeAlias = Dataset | str | Path | tuple[Any, Any] | tuple[Any, Any, Any]
 Defenses: TypeAlias = Defense | str | Sequence[Defense | str | None] | Mapping[str, Defense | None] | None
 
 DEFAULT_THREAT = ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE}))

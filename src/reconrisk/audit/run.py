@@ -87,9 +87,10 @@ def audit(
     ``subject`` is a model that clients train on ``data`` (its gradient is released, or the change by ``local_steps`` of
     SGD), or a release, which is made again for other records. A ``TrainedModelRelease`` or ``ShadowTraining`` is
     trained on its fixed records and one of ``data``; a fitted estimator of scikit-learn comes with all records of its
-    fit, of which one in turn is unknown. Unless ``threat`` states another, the adversary reads one update, or sees the
-    trained model and knows every other record. Targets are drawn from ``data``, or from its rows ``records``, each
-    equally likely; fixed records, which are known, are left out.
+    fit, ``(features, labels)`` or ``(features, labels, sample_weight)``, of which one in turn is unknown. Unless
+    ``threat`` states another, the adversary reads one update, or sees the trained model and knows every other record.
+    Targets are drawn from ``data``, or from its rows ``records``, each equally likely; fixed records, which are known,
+    are left out.
 
     ``attacks`` are a portfolio, ``"quick"`` or ``"thorough"``, from which those are taken that ``threat`` allows, or a
     list of names, pairs of a name and settings, and configured attacks. ``trials`` is the number of releases, each
