@@ -1,0 +1,97 @@
+"""Diffusers' networks and schedulers from local folders; the only file that imports the library."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.core.errors import InvalidFile, MissingExtra
+from reconrisk.priors.schedule import NoiseSchedule
+
+_CONFIG, _SCHEDULER = "config.json", "scheduler_config.json"
+_PREDICTIONS = ("epsilon", "v_prediction", "sample")
+
+
+def library(purpose: str) -> Any:
+    """What is used of diffusers."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # models that want CUDA say at their import that there is none
+            from diffusers.models.unets.unet_2d import UNet2DModel
+            from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
+    except ImportError as error:
+        raise MissingExtra("diffusers", "diffusion", purpose) from error
+    return SimpleNamespace(UNet2DModel=UNet2DModel, DDPMScheduler=DDPMScheduler)
+
+
+def read_network(folder: Path) -> nn.Module:
+    """The ``UNet2DModel`` in a folder, or in its part ``unet``, in single precision and for use.
+
+    Guarantee: nothing is downloaded. What is no such network, or weights that do not fit it, are refused.
+    """
+    place = folder / "unet" if (folder / "unet" / _CONFIG).is_file() else folder
+    stated = _json(place / _CONFIG, "Pass the folder that save_pretrained wrote.")
+    if stated.get("_class_name") != "UNet2DModel":
+        problem = f"It is a {stated.get('_class_name', 'network of no stated kind')}, not a UNet2DModel."
+        raise InvalidFile(place / _CONFIG, "_class_name", problem, "Wrap other networks with rr.priors.denoiser.")
+    kinds = library(f"Reading {folder}")
+    try:
+        found: nn.Module = kinds.UNet2DModel.from_pretrained(
+            place, local_files_only=True, use_safetensors=True, torch_dtype=torch.float32, low_cpu_mem_usage=False
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise InvalidFile(place, "weights", f"{first}.", "Save them with save_pretrained as safetensors.") from error
+    return found.requires_grad_(False).eval()
+
+
+def read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
+    """The noise schedule of a folder, or of its part ``scheduler``, and what its network predicts."""
+    choices = [folder / "scheduler" / _SCHEDULER, folder / _SCHEDULER]
+    path = next((each for each in choices if each.is_file()), choices[0])
+    stated = _json(path, "Save the scheduler of training beside the network.")
+    kinds = library(f"Reading {folder}")
+    try:
+        shares: Tensor = kinds.DDPMScheduler.from_config(stated).alphas_cumprod
+    except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+        problem = f"It has no cumulative products of alphas: {error}."
+        raise InvalidFile(path, "beta_schedule", problem, "Pass a scheduler of a discrete diffusion.") from error
+    predicts = str(stated.get("prediction_type", "epsilon"))
+    if predicts not in _PREDICTIONS:
+        raise InvalidFile(path, "prediction_type", f"It is {predicts}.", f"Known are {', '.join(_PREDICTIONS)}.")
+    return NoiseSchedule(shares.double()), predicts
+
+
+def noise_from_prediction(predicted: Tensor, noisy: Tensor, share: Tensor, predicts: str) -> Tensor:
+    r"""The noise in ``noisy`` from what a network predicts: itself, the clean record, or v.
+
+    .. math:: \epsilon = (x_t - \sqrt{\bar\alpha} x_0) / \sqrt{1 - \bar\alpha}, \qquad
+        v = \sqrt{\bar\alpha} \epsilon - \sqrt{1 - \bar\alpha} x_0
+
+    Reference: appendix D, `Salimans and Ho (2022) <https://arxiv.org/abs/2202.00512>`_.
+    """
+    if predicts == "epsilon":
+        return predicted
+    if predicts == "sample":
+        return (noisy - share.sqrt() * predicted) / (1 - share).sqrt()
+    found: Tensor = share.sqrt() * predicted + (1 - share).sqrt() * noisy
+    return found
+
+
+def _json(path: Path, remedy: str) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise InvalidFile(path, "file", "There is no such file.", remedy)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InvalidFile(path, "syntax", f"It cannot be read: {error}.", remedy) from error
+    if not isinstance(found, dict):
+        raise InvalidFile(path, "whole", "It is no table of settings.", remedy)
+    return found

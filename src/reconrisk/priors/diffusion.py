@@ -1,0 +1,60 @@
+"""Diffusion priors from local folders, and those that are shipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.errors import InvalidFile
+from reconrisk.core.validation import refuse
+from reconrisk.priors.diffusers_models import noise_from_prediction, read_network, read_schedule
+from reconrisk.priors.diffusion_prior import DiffusionPrior
+
+
+def diffusion(
+    path: str | Path,
+    *,
+    data_range: tuple[float, float] = (0.0, 1.0),
+    units: tuple[float, float] = (-1.0, 1.0),
+) -> DiffusionPrior:
+    r"""The diffusion prior in a folder: diffusers' ``UNet2DModel`` with the scheduler it was trained with.
+
+    .. math:: \epsilon(x_t, t), \quad x_0, \quad \text{or} \quad
+        v = \sqrt{\bar\alpha_t}\, \epsilon - \sqrt{1 - \bar\alpha_t}\, x_0
+
+    ``data_range`` is that of the records, ``units`` what its ends are to the network.
+
+    Assumes: a folder as ``save_pretrained`` of a pipeline writes it (``unet`` and ``scheduler``), or both in one.
+    Guarantee: nothing is downloaded; networks that predict the noise, the clean record or v are understood.
+    Edge cases: needs the extra ``diffusion``.
+    Reference: `von Platen et al. (2022) <https://github.com/huggingface/diffusers>`_.
+
+    >>> diffusion("no/such/folder")
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidFile: no/such/folder, folder: There is none. Nothing is downloaded: pass a local one.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise InvalidFile(path, "folder", "There is none.", "Nothing is downloaded: pass a local one.")
+    schedule, predicts = read_schedule(folder)
+    network = read_network(folder)
+    sides = _sides(network)
+
+    def predict_noise(noisy: Tensor, times: Tensor) -> Tensor:
+        predicted: Tensor = network(noisy, times).sample
+        share = schedule.signal[times].to(noisy.dtype).reshape(-1, *([1] * (noisy.ndim - 1)))
+        return noise_from_prediction(predicted, noisy, share, predicts)
+
+    return DiffusionPrior(folder.name or str(folder), sides, predict_noise, schedule, data_range, units)
+
+
+def _sides(network: torch.nn.Module) -> tuple[int, int, int]:
+    """The shape of a record, as the network's settings state it."""
+    settings = network.config
+    size = settings["sample_size"]  # type: ignore[index]  # a mapping that torch takes for a module
+    if size is None:
+        raise refuse("sample_size", None, "to be stated by the network", "Save it with its sample_size.")
+    height, width = (size, size) if isinstance(size, int) else tuple(size)
+    return int(settings["in_channels"]), int(height), int(width)  # type: ignore[index]  # as above

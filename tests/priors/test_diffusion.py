@@ -1,0 +1,108 @@
+"""Diffusion priors from folders of diffusers: what networks predict, and what is refused."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconrisk.core.errors import InvalidFile
+from reconrisk.priors.diffusers_models import library, noise_from_prediction
+from reconrisk.priors.diffusion import diffusion
+
+pytest.importorskip("diffusers", reason="needs the extra diffusion")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A tiny network with its scheduler, as a pipeline is saved."""
+    folder = tmp_path_factory.mktemp("prior")
+    kinds = library("this test")
+    torch.manual_seed(0)
+    network = kinds.UNet2DModel(
+        sample_size=8,
+        in_channels=1,
+        out_channels=1,
+        block_out_channels=(8, 8),
+        layers_per_block=1,
+        down_block_types=("DownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D"),
+        norm_num_groups=4,
+    )
+    network.save_pretrained(folder / "unet")
+    kinds.DDPMScheduler(num_train_timesteps=50).save_pretrained(folder / "scheduler")
+    return folder, network
+
+
+def copied(source, target, **changed):
+    """The folder again with settings of its scheduler changed."""
+    for part in ("unet", "scheduler"):
+        (target / part).mkdir()
+        for file in (source / part).iterdir():
+            (target / part / file.name).write_bytes(file.read_bytes())
+    path = target / "scheduler" / "scheduler_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    return target
+
+
+def test_the_noise_is_that_of_the_network(saved):
+    folder, network = saved
+    prior = diffusion(folder)
+    noisy = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    assert (prior.shape, len(prior.schedule)) == ((1, 8, 8), 50)
+    with torch.no_grad():
+        expected = network(noisy, torch.tensor([7, 7])).sample
+    assert torch.allclose(prior.noise(noisy, 7), expected, atol=1e-6)  # rounding of float32 by other kernels
+
+
+@given(st.sampled_from(["epsilon", "sample", "v_prediction"]), st.floats(0.01, 0.99), st.integers(0, 10**6))
+def test_every_prediction_is_the_same_noise(predicts, share, seed):
+    clean, noise = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    kept = torch.tensor(share, dtype=torch.float64)
+    noisy = kept.sqrt() * clean + (1 - kept).sqrt() * noise
+    velocity = kept.sqrt() * noise - (1 - kept).sqrt() * clean
+    predicted = {"epsilon": noise, "sample": clean, "v_prediction": velocity}[predicts]
+    assert torch.allclose(noise_from_prediction(predicted, noisy, kept, predicts), noise, atol=1e-9)
+
+
+def test_a_missing_scheduler_is_named(saved, tmp_path):
+    folder = copied(saved[0], tmp_path)
+    (folder / "scheduler" / "scheduler_config.json").unlink()
+    with pytest.raises(InvalidFile, match="Save the scheduler of training"):
+        diffusion(folder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"prediction_type": "flow"}, "prediction_type: It is flow"),
+        ({"beta_schedule": "odd"}, "no cumulative products"),
+    ],
+)
+def test_schedulers_without_what_is_needed_are_refused(saved, tmp_path, changed, words):
+    with pytest.raises(InvalidFile, match=words):
+        diffusion(copied(saved[0], tmp_path, **changed))
+
+
+def test_another_network_is_refused(saved, tmp_path):
+    folder = copied(saved[0], tmp_path)
+    path = folder / "unet" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "_class_name": "Transformer2DModel"}))
+    with pytest.raises(InvalidFile, match="not a UNet2DModel"):
+        diffusion(folder)
+
+
+def test_weights_that_do_not_fit_are_refused(saved, tmp_path):
+    folder = copied(saved[0], tmp_path)
+    path = folder / "unet" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "block_out_channels": [8, 16]}))
+    with pytest.raises(InvalidFile, match="weights"):
+        diffusion(folder)
+
+
+def test_text_that_is_no_settings_is_refused(saved, tmp_path):
+    folder = copied(saved[0], tmp_path)
+    (folder / "unet" / "config.json").write_text("{")
+    with pytest.raises(InvalidFile, match="syntax"):
+        diffusion(folder)
