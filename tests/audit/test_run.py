@@ -354,6 +354,18 @@ def test_a_loss_that_weighs_otherwise_is_another_run():
     assert len(runs) == 2
 
 
+def test_losses_of_one_name_that_close_over_something_else_are_other_runs():
+    """So near to each other that the norm of an update, which has four digits, does not tell them apart."""
+
+    def loss_of(factor):
+        return lambda outputs, labels: factor * nn.functional.cross_entropy(outputs, labels)
+
+    model = nn.Linear(3, 2)
+    factors = (1.0, 1.0, 1.000001)
+    runs = [audit(model, DATA, attacks=["analytic"], trials=1, loss_fn=loss_of(factor)).run for factor in factors]
+    assert runs[0] == runs[1] != runs[2]
+
+
 def test_a_record_is_no_guess_at_itself():
     """Of a single record the mean is the record: as a guess it would say that the attack gains nothing."""
     single = ForwardRelease(RELEASE.forward, INPUTS[:1], DATA.labels[:1])

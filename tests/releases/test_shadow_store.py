@@ -208,6 +208,38 @@ def test_losses_that_look_alike_are_told_apart(tmp_path):
         run(tmp_path / "store", private=None, loss_fn=nn.SmoothL1Loss(beta=0.5))
 
 
+def drawn(spread):
+    def network(stream):
+        made = perceptron(stream)
+        made[0].weight.data.mul_(spread)
+        return made
+
+    return network
+
+
+@pytest.mark.parametrize(
+    ("part", "first", "other"),
+    [
+        ("draw_start", drawn(0.1), drawn(5.0)),
+        ("loss_fn", lambda made, wanted: (made - wanted).square().mean(), lambda made, wanted: (made - wanted).mean()),
+    ],
+)
+def test_functions_of_one_name_are_told_apart(tmp_path, part, first, other):
+    assert first.__qualname__ == other.__qualname__
+    settings = {"private": None, "batches": None}
+    rows = run(tmp_path / "store", **settings, **{part: first}).rows
+    assert torch.equal(run(tmp_path / "store", **settings, **{part: first}).rows, rows)
+    with pytest.raises(InvalidInput, match=f"differs in {part}"):
+        run(tmp_path / "store", **settings, **{part: other})
+
+
+def test_the_same_batches_in_another_container_are_the_same(tmp_path):
+    settings = {"private": None, "draw_start": None, "steps": None}
+    rows = run(tmp_path / "store", **settings, batches=[[0, 1, 9], [2, 3]]).rows
+    tensors = [torch.tensor([0, 1, 9]), torch.tensor([2, 3])]
+    assert torch.equal(run(tmp_path / "store", **settings, batches=tensors).rows, rows)
+
+
 def test_a_store_of_another_model_is_refused(tmp_path):
     training, inputs, labels = problem(draw_start=None, private=None, batches=None)
     train_shadow_models(training, inputs, labels, store=tmp_path / "store")

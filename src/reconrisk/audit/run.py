@@ -45,6 +45,7 @@ from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
+from reconrisk.releases.described import described
 from reconrisk.releases.release import Release
 from reconrisk.releases.shadow_release import PrivateModelRelease
 from reconrisk.releases.state import LossFunction
@@ -333,9 +334,8 @@ def _size_of_an_update(experiment: Experiment) -> str:
 
 
 def _in_words(value: object) -> str:
-    """A setting as text that is the same in every process: functions by name and code, not by address."""
-    code = getattr(value, "__code__", None)
-    if code is None:
+    """A setting as text that is the same in every process: functions by name and content, not by address."""
+    if not callable(value):
         return str(value)
-    constants = [each for each in code.co_consts if not isinstance(each, type(code))]
-    return f"{getattr(value, '__qualname__', '')} {hash_of_text(repr((code.co_code, code.co_names, constants)))}"
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    return f"{name} {hash_of_text(described(value))}"

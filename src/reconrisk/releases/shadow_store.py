@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.files import write_whole
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_whole, refuse
+from reconrisk.releases.described import described
 from reconrisk.releases.shadow_batches import RandomBatches
 from reconrisk.releases.shadow_training import ShadowTraining
 from reconrisk.releases.state import chosen_names
 
 _PART = 128  # models of a part: few seconds for the network of balle2022, which is what a kill costs
 _COPIES = 4  # of a model's row at hand while its part is trained: start, result, and two on the way
-_FORMAT = 1
+_FORMAT = 2
 _DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("<f4"), torch.float64: np.dtype("<f8")}
+_DESCRIBED = ("model", "fixed_inputs", "fixed_labels", "optimizer", "loss_fn", "draw_start")
 _REMEDY = "Delete the folder and train again, or name another."
 
 
@@ -72,8 +72,8 @@ def train_shadow_models(
     whole or not at all, and the result is the same to the last bit, with the same number of threads. A folder of other
     settings, or one whose content has changed, is refused. With a store, memory does not grow with the models.
     Edge cases: precision is that of the targets. A model that diverges has values that are not finite. Without
-    ``store``, models that do not fit into ``memory`` are refused. Functions among the settings are told apart by their
-    names alone.
+    ``store``, models that do not fit into ``memory`` are refused. Functions among the settings are told apart by
+    their code and what it works with, which another version of Python may compile otherwise.
     Reference: shadow models, section V-A, balle2022.
 
     >>> training = ShadowTraining(torch.nn.Linear(2, 2), torch.eye(2), torch.tensor([0, 1]), steps=3)
@@ -194,50 +194,20 @@ def _fingerprint(
     training: ShadowTraining, inputs: Tensor, labels: Tensor, starts: Tensor | None, seeds: Tensor | None
 ) -> dict[str, str]:
     """A digest of everything that decides what the models will be, by name, so that an error can say what differs."""
-    batches = training.batches
-    if batches is not None and not isinstance(batches, RandomBatches):
-        order = _digest([torch.as_tensor(rows) for rows in batches])
-    else:
-        order = repr(batches)
+    order = training.batches
+    if order is not None and not isinstance(order, RandomBatches):
+        order = [torch.as_tensor(rows) for rows in order]  # the same rows, in whatever they are listed
     return {
         "precision": str(inputs.dtype),
-        "model": _digest([str(training.model).encode(), *training.model.state_dict().values()]),
-        "fixed_inputs": _digest([training.fixed_inputs]),
-        "fixed_labels": _digest([training.fixed_labels]),
-        "optimizer": _described(training.optimizer),
         "steps": str(training.steps),
-        "loss_fn": _described(training.loss_fn),
-        "batches": order,
         "private": repr(training.private),
-        "draw_start": _described(training.draw_start),
-        "inputs": _digest([inputs]),
-        "labels": _digest([labels]),
-        "starts": _digest([] if starts is None else [starts]),
-        "rng": _digest([] if seeds is None else [seeds]),
+        **{name: described(getattr(training, name)) for name in _DESCRIBED},
+        "batches": described(order),
+        "inputs": described(inputs),
+        "labels": described(labels),
+        "starts": described(starts),
+        "rng": described(seeds),
     }
-
-
-def _described(part: object) -> str:
-    """A setting in words that are the same in another process, as the default ``repr`` with its address is not."""
-    if part is None or is_dataclass(part):
-        return repr(part)
-    if isinstance(part, nn.Module):
-        plain = {name: value for name, value in vars(part).items() if isinstance(value, (bool, int, float, str))}
-        return f"{type(part).__qualname__} {plain} {_digest(list(part.state_dict().values()))}"
-    if isinstance(part, partial):
-        return f"{_described(part.func)} {part.args} {part.keywords}"
-    return str(getattr(part, "__qualname__", type(part).__qualname__))  # a module's name depends on how it is run
-
-
-def _digest(parts: Sequence[Tensor | bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, Tensor):
-            digest.update(f"{part.dtype} {tuple(part.shape)}".encode())
-            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
-        else:
-            digest.update(part)
-    return digest.hexdigest()
 
 
 def _parts(models: int, size: int) -> Iterator[slice]:
