@@ -240,3 +240,30 @@ def test_data_without_labels_and_models_of_one_output_are_refused(toy, net):
         run(net, Dataset("bare", toy.inputs), [7])
     with pytest.raises(InvalidInput, match="Give it two outputs"):
         run(nn.Linear(5, 1), Dataset("two", toy.inputs, toy.labels.clamp(max=1)), [7])
+
+
+@pytest.fixture
+def many():
+    inputs = torch.rand(160, 5, generator=torch.Generator().manual_seed(1))
+    return Dataset("many", inputs, (inputs.sum(1) > 2.5).long() + (inputs[:, 0] > 0.7).long())
+
+
+def answers(found):
+    return [target.membership for target in found.report.targets]
+
+
+@pytest.mark.parametrize("shadows", [20, 40])
+def test_members_whose_estimate_errs_more_than_is_typical_are_never_said_to_be_out(many, net, shadows):
+    settings = {"attack": "reconstructor", "fixed": 15, "shadows": shadows, "membership": True}
+    found = answers(run(net, many, list(range(100, 160)), **settings))
+    assert "not in" not in found
+    assert shadows == 20 or found.count("in") > 50
+
+
+def test_under_noise_members_are_said_to_be_out_at_most_once_in_a_thousand(many, net):
+    found = run(net, many, list(range(100, 112)), fixed=15, noise_std=1e-5, known_labels=True, membership=True)
+    status = found.report.accounts[0].status
+    # 75 values, whose residual is above 1.1 times the noise for one model in twenty
+    assert (status.ending, status.remedy) == (Ending.CONVERGED, "")
+    assert "not in" not in answers(found)
+    assert answers(found).count("in") > 6

@@ -177,7 +177,7 @@ class InvertTraining:
         width = found[0].data_range[1] - found[0].data_range[0]
         records = torch.cat([one.fit.records for one in found]).unflatten(1, shape)
         labels = torch.cat([one.fit.labels for one in found])
-        names = ("sizes", "explained", "errors")
+        names = ("sizes", "plausible", "errors")
         sizes, explained, errors = (torch.cat([getattr(one, name) for one in found]) for name in names)
         account = Account(
             attack=repr(self),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from scipy.stats import chi2
 from torch import Tensor
 
 from reconrisk.attacks.invert_training_chord import ChordSearch, Effort, Fit
@@ -18,6 +19,7 @@ EXACT = 3.0
 
 _MANY_STEPS = 30.0  # times the precision of a model: rounding of many steps of training stays below
 _NOISE = 1.1  # times the size of noise: its residual stays below
+_RARE = 1e-4  # probability of a residual by which a record is said not to explain its model, though it does
 _GLANCE = 5  # trainings after which the labels worth going on with are chosen
 _EXACT_STEPS = 8  # with exact derivatives, once noise decides
 _WIDER = 4  # times more directions for what few do not solve
@@ -76,6 +78,13 @@ class Inversion:
         """Which residuals are no larger than rounding, or than the known noise."""
         limits: Tensor = self._expected if self.noisy else EXACT * self.rounding
         return self.fit.norms <= limits
+
+    @property
+    def plausible(self) -> Tensor:
+        """Which models are told to be explained: under noise, all but one in ten thousand that are."""
+        if not self.noisy:
+            return self.explained
+        return self.explained | (self.fit.norms.square() <= float(chi2.isf(_RARE, self.noisy)))
 
     @property
     def sizes(self) -> Tensor:

@@ -35,8 +35,8 @@ class Finding:
     """What the attack on one target gave.
 
     ``label`` is the one it found, None where it was known. ``account`` is the place of its account. ``error`` is the
-    root mean square error that the estimate may have, None where nothing is known of it; ``membership`` an answer that
-    does not rest on the estimate.
+    root mean square error that the estimate has at most, None where nothing is known of it; if it ``is_typical``, some
+    estimates err more. ``membership`` is an answer that does not rest on the estimate.
     """
 
     estimate: Tensor
@@ -45,6 +45,7 @@ class Finding:
     account: int
     cramer_rao_mse: float | None = None
     error: float | None = None
+    is_typical: bool = False
     membership: str | None = None
 
 
@@ -139,4 +140,6 @@ def _label(dataset: Dataset, record: int) -> str:
 def _membership(split: InformedSplit, place: int, finding: Finding) -> str:
     if finding.membership is not None:
         return finding.membership
-    return split.membership(place, finding.estimate.reshape(split.dataset.shape), finding.error)
+    answer = split.membership(place, finding.estimate.reshape(split.dataset.shape), finding.error)
+    # an estimate farther off than is typical may still be of the target
+    return "undecided" if finding.is_typical and answer == "not in" else answer
