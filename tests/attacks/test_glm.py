@@ -305,6 +305,86 @@ def test_a_model_of_the_known_records_alone_is_not_said_to_hold_another():
     assert found.influence < 1e-9
 
 
+AT_THE_MINIMUM = {
+    "logistic": (
+        LogisticRegression(**CHOLESKY),
+        lambda x, noise: (x @ (1, -2, 1, 0.5) + 0.3 * noise > 0.2).astype(int),
+    ),
+    "multinomial": (LogisticRegression(**CHOLESKY), lambda x, noise: np.digitize(x.sum(1) + 0.3 * noise, [1.7, 2.3])),
+    "poisson": (PoissonRegressor(**CHOLESKY), lambda x, noise: np.floor(np.exp(x @ (1, -0.5, 0.2, 0.1) + 0.5 * noise))),
+    "ridge": (Ridge(), lambda x, noise: x @ (1, -2, 1, 0.5) + 0.3 * noise),
+}
+
+
+def at_the_minimum(kind, **weights):
+    rng = np.random.default_rng(0)
+    features = rng.random((60, 4))
+    estimator, answer = AT_THE_MINIMUM[kind]
+    labels = answer(features, rng.standard_normal(60))
+    return estimator.fit(features, labels, **weights), features, labels
+
+
+@pytest.mark.parametrize("kind", ["logistic", "multinomial", "poisson"])
+def test_two_missing_records_are_not_read_as_one(kind):
+    model, features, labels = at_the_minimum(kind)
+    for target in range(0, 58, 3):
+        two = np.delete(features, [target, target + 1], 0), np.delete(labels, [target, target + 1])
+        found = rr.attacks.glm(model, *two)
+        assert found.status.ending is Ending.NOT_APPLICABLE
+        assert str(found.status).startswith("not applicable: no one record explains the model")
+        assert found.error_range[1] == np.inf
+        one = np.delete(features, target, 0), np.delete(labels, target)
+        assert rr.attacks.glm(model, *one).status.ending is Ending.EXACT
+
+
+@pytest.mark.parametrize("kind", ["logistic", "poisson", "ridge"])
+def test_weights_that_are_not_passed_are_not_read_as_a_record(kind):
+    model, features, labels = at_the_minimum(kind, sample_weight=np.random.default_rng(1).uniform(0.5, 3, 60))
+    for target in range(0, 60, 3):
+        found = rr.attacks.glm(model, np.delete(features, target, 0), np.delete(labels, target))
+        if kind == "ridge":  # as many numbers as unknowns: what is wrong shows only where the record is out of range
+            assert found.error_range[1] > 0.1 or "if these are its records" in found.status.cause
+        else:
+            assert found.status.ending is Ending.NOT_APPLICABLE
+
+
+def test_where_nothing_is_left_to_check_only_records_like_the_known_are_exact():
+    model, features, labels = at_the_minimum("ridge")
+    seen = set()
+    for target in range(59):
+        two = np.delete(features, [target, target + 1], 0), np.delete(labels, [target, target + 1])
+        found = rr.attacks.glm(model, *two)
+        far = root_mean_square(found.record - found.record.clip(two[0].min(0), two[0].max(0))) > two[0].std()
+        seen.add(far)
+        assert (found.status.ending is Ending.EXACT) == (not far)
+        assert "if these are its records" in found.status.cause
+        assert not far or found.error_range[1] > root_mean_square(found.record - features[target]) / 2
+    assert seen == {True, False}
+
+
+def test_an_outlier_that_the_equations_confirm_is_exact():
+    model, features, labels = at_the_minimum("logistic")
+    features = np.vstack([features, [[9.0, 8.0, 9.0, 9.0]]])
+    labels = np.append(labels, 0)
+    found = rr.attacks.glm(model.fit(features, labels), features[:-1], labels[:-1])
+    np.testing.assert_allclose(found.record, features[-1], rtol=1e-9)
+    assert found.status.ending is Ending.EXACT
+
+
+def test_a_label_far_above_all_known_ones_is_not_exact():
+    """The penalty of PoissonRegressor belongs to a mean: as one of a sum it is too small by the number of records."""
+    _, features, labels = at_the_minimum("poisson")
+    model = PoissonRegressor(alpha=0.1, **CHOLESKY).fit(features, labels)
+    settings = {"family": "poisson", "intercept": model.intercept_}
+    for target in range(0, 60, 2):
+        known = np.delete(features, target, 0), np.delete(labels, target)
+        wrong = rr.attacks.glm(model.coef_, *known, penalty=0.1, **settings)
+        assert wrong.status.ending in (Ending.BUDGET_SPENT, Ending.NOT_APPLICABLE)
+        right = rr.attacks.glm(model.coef_, *known, penalty=0.1 * 60, **settings)
+        np.testing.assert_allclose(right.record, features[target], atol=1e-8)
+        assert right.status.ending is not Ending.NOT_APPLICABLE
+
+
 SOLVERS = {
     "lbfgs": {},
     "lbfgs 1e-6": {"tol": 1e-6},

@@ -22,6 +22,7 @@ from reconrisk.releases.glm_objective import Family
 Floats = NDArray[np.float64]
 
 _EXACT = 1e-6
+_CHECK = "Check that known records, weights and penalty are those it was fitted with, and only the target is missing"
 
 NEEDS = ThreatModel(sees=Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS}))
 """The weakest adversary who can run it; without intercept the label must be known too."""
@@ -102,7 +103,10 @@ def glm(
     Guarantee: exact up to the gradient g that the solver left: the error is ``(g_x - g_b x) / (1^T r + lambda_0 b)``,
     which ``expected_error`` estimates from what the solver's rule allows and what does not fit in the equations.
     Edge cases: a target that is fitted exactly leaves no trace, and a model that is too far from its minimum hides it:
-    the status then is ``not applicable``. Class weights that depend on the label try every class.
+    the status then is ``not applicable``. So it is where the equations show that no one record explains the model, as
+    with wrong known records, weights or penalty. A squared loss whose label is not known has no equation to spare that
+    could show it: only an estimate that is far from all known records is then doubted. Class weights
+    that depend on the label try every class.
     Reference: Theorems 1 and 8, balle2022, whose label formula prints a product for the sum.
 
     >>> from sklearn.linear_model import Ridge
@@ -169,10 +173,16 @@ def _status(best: Outcome, spread: float, noise_std: float | None) -> Status:
         if not expected < spread:
             return Status(Ending.NOT_APPLICABLE, said, "The noise hides the record: lower it to see more")
         return Status(Ending.CONVERGED if best.converged else Ending.BUDGET_SPENT, said)
+    if best.accuracy.is_contradicted:
+        return Status(Ending.NOT_APPLICABLE, f"no one record explains the model; {origin}", _CHECK)
     if math.isnan(expected):
         return Status(Ending.BUDGET_SPENT, f"nothing tells how near the estimate is; {origin}", "Pass label=")
     if not expected < spread:
         return Status(Ending.NOT_APPLICABLE, said, refit)
+    if not best.accuracy.is_checked:
+        said = f"if these are its records, {said}"
+    if best.is_far and not best.accuracy.is_compelling:
+        return Status(Ending.BUDGET_SPENT, f"the estimate is far from all known records; {said}", _CHECK)
     if best.accuracy.sure < spread:
         is_exact = high <= _EXACT * max(spread, float(best.record.square().mean().sqrt()))
         return Status(Ending.EXACT if is_exact else Ending.CONVERGED, said)

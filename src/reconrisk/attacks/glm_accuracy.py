@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ _DOUBLE = float(np.finfo(float).eps)
 _CAUTION = 2.0
 _LARGEST_ROUNDING = 100.0  # solvers that are as exact as floats lose two more digits to the condition of the problem
 _USUAL_ROUNDING = 10.0  # and one as a rule
+_SELDOM = 0.9999  # of the chi-square: what one in ten thousand exceeds by chance
+_CLEAR = 10.0  # times what a solver may leave: a pull that is some record's, not the solver's
+_COMPELLING = 1e-3  # of the pull, or of a whole number: agreement that one wrong record in a thousand has by chance
 _TYPICAL = 3.0  # a gradient whose largest entry meets a limit has a root mean square of about a third of it
 
 
@@ -25,7 +28,9 @@ class Accuracy:
     """The root mean square error to expect per feature, a range for it, and the part of rho that may be rounding.
 
     ``expected`` is NaN where nothing tells, ``high`` infinite where the leftover gradient may hide the target.
-    ``sure`` is an upper end that one record in a thousand exceeds: what words such as exact rest on.
+    ``sure`` is an upper end that one record in a thousand exceeds: what words such as exact rest on. The equations may
+    hold more numbers than unknowns: then the estimate ``is_checked``; it ``is_contradicted`` where they disagree by
+    more than the solver's rule allows, and ``is_compelling`` where they agree by far better than chance would have it.
     """
 
     expected: float
@@ -33,6 +38,9 @@ class Accuracy:
     high: float
     sure: float
     rounding: float
+    is_checked: bool = True
+    is_contradicted: bool = False
+    is_compelling: bool = False
 
 
 def accuracy(equations: TargetEquations, record: Tensor, pulls: Tensor, target: Tensor | None) -> Accuracy:
@@ -44,39 +52,73 @@ def accuracy(equations: TargetEquations, record: Tensor, pulls: Tensor, target: 
 
     What is seen rests on few numbers, often on one, and may be small by chance: ``expected`` is the geometric mean of
     it and the upper end, about the root mean square over what is possible. A record whose features are beyond those of
-    all known ones is taken to err by that, as far as chance allows. Where all of Z is within what the solver's rule
-    leaves, and what is seen does not exclude it, Z may be nothing but g, which then is taken to be as large.
+    all known ones is taken to err by that, as far as chance allows; if it is beyond them by more than they differ and
+    nothing confirms it, however much that is. Where all of Z is within what the solver's rule leaves, and what is seen
+    does not exclude it, Z may be nothing but g, which then is taken to be as large. Where tau as it is seen exceeds
+    what the solver's rule allows, no one record explains the model.
 
     Notation: ``target`` is the label as a row of targets, None if it was read from the equations themselves.
     """
     squares = equations.scales[: equations.features].square()
     size = float((squares.mean() + record.square().mean()).sqrt() / pulls.norm()) / _steepness(equations, record, pulls)
-    rounding = _from_rounding(equations)
-    solver = equations.model.optimisation
-    limit = None if solver.gradient_limit is None else solver.gradient_limit / float(equations.scales.max())
-    ceiling = math.inf if limit is None else max(limit, solver.objective_limit, rounding)
-    if limit == 0:
-        ceiling = max(rounding, _of_normal_equations(equations))
+    rounding, influence = _from_rounding(equations), float(pulls.norm())
+    ceiling = _ceiling(equations, rounding)
     seen = _seen(equations, record, pulls, target) if equations.has_intercept else None
     if seen is None:
-        expected = math.nan if limit is None else max(limit / _TYPICAL, rounding)
-        if limit == 0:
-            expected = math.sqrt(rounding * ceiling)
-        low, high, sure = rounding, ceiling, ceiling
+        expected, low, high, sure = _allowed(equations, rounding, ceiling)
     else:
-        tau, freedom = seen
-        ends = (tau * math.sqrt(freedom / chi2.ppf(part, freedom)) for part in _PARTS)
-        low, high, sure = (max(end, rounding) for end in ends)
-        high, sure = min(high, ceiling), min(sure, ceiling)
-        expected = math.sqrt(min(max(tau, rounding), ceiling) * high)
-        high, sure = max(high, _USUAL_ROUNDING * rounding), max(sure, _USUAL_ROUNDING * rounding)
-    beyond = equations.outside(record) / size
-    expected, high = max(expected, min(beyond, sure)), max(high, min(_CAUTION * beyond, sure))
-    influence = float(pulls.norm())
-    if high >= influence and float(equations.moments.abs().max()) <= (solver.gradient_limit or 0.0):
+        expected, low, high, sure = _bounded(*seen, rounding, ceiling)
+    compelling = seen is not None and max(seen[0], ceiling) < _COMPELLING * min(influence, 1.0)
+    beyond, most = equations.outside(record), math.inf
+    if compelling or beyond <= equations.spread(torch.ones_like(record, dtype=torch.bool)):
+        most = sure
+    expected, high = max(expected, min(beyond / size, sure)), max(high, min(_CAUTION * beyond / size, most))
+    if high >= influence and float(equations.moments.abs().max()) <= (equations.model.optimisation.gradient_limit or 0):
         expected = max(expected, influence)
     worst, surely = (math.inf if end >= influence else end * size for end in (high, sure))
-    return Accuracy(expected * size, min(low * size, worst), worst, surely, rounding)
+    reached = Accuracy(expected * size, min(low * size, worst), worst, surely, rounding, seen is not None)
+    if seen is not None and _excess(*seen, rounding) > ceiling and influence > _CLEAR * ceiling:
+        return replace(reached, expected=math.nan, high=math.inf, sure=math.inf, is_contradicted=True)
+    return replace(reached, is_compelling=compelling)
+
+
+def _ceiling(equations: TargetEquations, rounding: float) -> float:
+    """The largest tau that the solver's rule allows; infinite where it has none."""
+    limit = _limit(equations)
+    if limit is None:
+        return math.inf
+    if limit == 0:
+        return max(rounding, _of_normal_equations(equations))
+    return max(limit, equations.model.optimisation.objective_limit, rounding)
+
+
+def _limit(equations: TargetEquations) -> float | None:
+    limit = equations.model.optimisation.gradient_limit
+    return None if limit is None else limit / float(equations.scales.max())
+
+
+def _allowed(equations: TargetEquations, rounding: float, ceiling: float) -> tuple[float, float, float, float]:
+    """Tau to expect, its range and sure end where nothing is seen: what the solver's rule allows."""
+    limit = _limit(equations)
+    expected = math.nan if limit is None else max(limit / _TYPICAL, rounding)
+    if limit == 0:
+        expected = math.sqrt(rounding * ceiling)
+    return expected, rounding, ceiling, ceiling
+
+
+def _bounded(tau: float, freedom: float, rounding: float, ceiling: float) -> tuple[float, float, float, float]:
+    """Tau to expect, its range and sure end from what is seen, as far as the solver's rule allows."""
+    ends = (tau * math.sqrt(freedom / chi2.ppf(part, freedom)) for part in _PARTS)
+    low, high, sure = (max(end, rounding) for end in ends)
+    high, sure = min(high, ceiling), min(sure, ceiling)
+    expected = math.sqrt(min(max(tau, rounding), ceiling) * high)
+    return expected, low, max(high, _USUAL_ROUNDING * rounding), max(sure, _USUAL_ROUNDING * rounding)
+
+
+def _excess(tau: float, freedom: float, rounding: float) -> float:
+    """The least tau that what is seen leaves, in caution; zero where rounding of a hard problem explains it."""
+    least = tau * math.sqrt(freedom / chi2.ppf(_SELDOM, freedom)) / _CAUTION
+    return least if least > _LARGEST_ROUNDING * rounding else 0.0
 
 
 def leftover_limit(equations: TargetEquations) -> float:

@@ -23,6 +23,7 @@ _NO_TRACE = Accuracy(math.inf, math.inf, math.inf, math.inf, math.inf)
 _AS_GOOD = 10.0  # times the smallest misfit, up to which a root explains the model as well
 _ROUNDING = 1e-9
 _OUTLIER = 3.0  # times the largest pull of a known record: what another may have
+_STRANGE = 10.0  # times the range of known labels: beyond it a label is rather of wrong weights or a wrong penalty
 _IMPLAUSIBLE = 3.0  # times the root of the number of coefficients, in units of the noise
 
 
@@ -41,6 +42,18 @@ class Outcome:
     covariance: Tensor | None = None
     cramer_rao_mse: float | None = None
     converged: bool = True
+
+    @property
+    def is_far(self) -> bool:
+        """Whether record or label lie beyond all known ones by far more than these differ."""
+        system = self.equations
+        everywhere = torch.ones(system.features, dtype=torch.bool)
+        low, high = system.objective.targets.amin(0), system.objective.targets.amax(0)
+        beyond = (self.target - self.target.clamp(low, high)).abs()
+        counted = system.model.family not in _CLASSIFIERS
+        return system.outside(self.record) > system.spread(everywhere) or (
+            counted and bool((beyond > _STRANGE * (high - low)).any())
+        )
 
 
 def outcomes(given: Given, known: Tensor, label: object | None) -> list[Outcome]:
