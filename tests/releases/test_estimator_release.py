@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeRegressor
 
 import reconrisk as rr
-from reconrisk.releases.estimator_release import EstimatorMap, coefficients
+from reconrisk.releases.estimator_release import EstimatorMap, coefficients, without_coefficients
 
 DRAWS = np.random.default_rng(1)
 X = DRAWS.random((20, 3))
@@ -53,6 +56,21 @@ def test_the_map_holds_neither_the_coefficients_nor_the_record():
     seen = known.shown({"coef": torch.ones(3), "intercept": torch.zeros(())})
     assert seen.coef_.tolist() == [1.0, 1.0, 1.0]
     assert not hasattr(known.estimator, "coef_")
+
+
+@pytest.mark.parametrize(
+    "fitted", [Ridge().fit(X, Y), LinearRegression().fit(X, Y), LogisticRegression().fit(X, NAMES)]
+)
+def test_of_what_a_fit_left_the_map_holds_only_what_is_known_before_the_release(fitted):
+    known = EstimatorMap(without_coefficients(fitted), torch.as_tensor(X[1:]), torch.as_tensor(Y[1:])).estimator
+    assert {name for name in vars(known) if name.endswith("_")} <= {"classes_", "n_iter_", "solver_", "n_features_in_"}
+    assert known.get_params() == fitted.get_params()
+
+
+@pytest.mark.parametrize("other", [make_pipeline(StandardScaler(), Ridge()), DecisionTreeRegressor()])
+def test_fitted_estimators_of_other_kinds_are_refused_by_name(other):
+    with pytest.raises(rr.InvalidInput, match=f"estimator='{type(other).__name__}' to be one of LogisticRegression"):
+        release(other.fit(X, Y), Y)
 
 
 def test_records_in_units_of_their_ranges_are_those_that_the_estimator_read():

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
-from reconrisk.releases.estimators import Floats, LinearModel, is_estimator, read_estimator
+from reconrisk.releases.estimators import Floats, LinearModel, check_kind, is_estimator, read_estimator
 from reconrisk.releases.release import Linearized, Release, check_records
 
-_FITTED = ("coef_", "intercept_")
+_PUBLIC = ("classes_", "n_iter_", "solver_", "n_features_in_", "feature_names_in_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,11 +146,16 @@ def coefficients(estimator: Any) -> dict[str, Tensor]:
 
 
 def without_coefficients(estimator: Any) -> Any:
-    """What an adversary knows of an estimator before it is released: conventions, classes, how its solver ended."""
-    bare = copy.copy(estimator)
-    for name in _FITTED:
-        if hasattr(bare, name):
-            delattr(bare, name)
+    """What an adversary knows of an estimator before it is released: conventions, classes, how its solver ended.
+
+    Guarantee: of what a fit left, nothing else; ranks and singular values, for instance, depend on the record.
+    """
+    from sklearn.base import clone  # slow to import
+
+    bare = clone(estimator)
+    for name in _PUBLIC:
+        if hasattr(estimator, name):
+            setattr(bare, name, getattr(estimator, name))
     return bare
 
 
@@ -160,7 +165,8 @@ def model_of_all(estimator: Any, names: NDArray[Any], weights: Floats | None = N
 
 
 def check_features(estimator: Any, *counts: int) -> None:
-    """Refuse an estimator that is not fitted, and records with another number of features than it has."""
+    """Refuse an estimator of another kind, one not fitted, and records with another number of features than it has."""
+    check_kind(estimator)
     if not hasattr(estimator, "coef_"):
         raise refuse("estimator", type(estimator).__name__, "to be fitted", "Call its fit(features, labels) first.")
     features = int(np.atleast_2d(np.asarray(estimator.coef_)).shape[1])

@@ -68,14 +68,17 @@ def read_estimator(estimator: Any, labels: NDArray[Any], sample_weights: Floats)
     >>> read_estimator(Ridge(alpha=0.3).fit([[0.0], [1.0], [2.0]], labels), labels, np.ones(3)).penalty
     0.3
     """
-    read = _readers().get(type(estimator))
-    if read is None:
-        names = ", ".join(kind.__name__ for kind in _readers())
-        raise refuse("estimator", type(estimator).__name__, f"to be one of {names}", _remedy(estimator))
+    check_kind(estimator)
     if not hasattr(estimator, "coef_"):
         raise refuse("estimator", type(estimator).__name__, "to be fitted", "Call its fit(features, labels) first.")
-    model: LinearModel = read(estimator, labels, sample_weights)
-    return model
+    return _readers()[type(estimator)](estimator, labels, sample_weights)
+
+
+def check_kind(estimator: Any) -> None:
+    """Refuse estimators that cannot be read, fitted or not, by name."""
+    if type(estimator) not in _readers():
+        names = ", ".join(kind.__name__ for kind in _readers())
+        raise refuse("estimator", type(estimator).__name__, f"to be one of {names}", _remedy(estimator))
 
 
 def is_estimator(model: object) -> bool:
