@@ -184,6 +184,8 @@ def test_without_intercept_the_label_gives_both_roots(alpha):
     found = rr.attacks.glm(model, known, known_labels, label=label)
     roots = np.vstack([found.record[None], found.alternatives])
     assert len(roots) == 2
+    assert found.status.ending is Ending.CONVERGED
+    assert found.status.cause.startswith("one of 2 records that explain the model alike")
     assert min(root_mean_square(root - record) for root in roots) < 1e-9
     # Theorem 8, balle2022: both solve a^2 v^T theta - a y + 1 = 0, so that refitting with either gives the model
     for root in roots:
@@ -191,6 +193,21 @@ def test_without_intercept_the_label_gives_both_roots(alpha):
             np.vstack([known, root]), np.append(known_labels, label)
         )
         np.testing.assert_allclose(again.coef_, model.coef_, rtol=1e-7, atol=1e-9)
+
+
+def test_without_intercept_a_wrong_root_is_never_called_exact():
+    rng = np.random.default_rng(0)
+    features = rng.random((60, 4)) - 0.5
+    labels = features @ (1, -2, 1, 0.5) + 0.5 * rng.standard_normal(60)
+    model = Ridge(fit_intercept=False).fit(features, labels)
+    wrong = 0
+    for target in range(60):
+        known, known_labels, record, label = split(features, labels, target)
+        found = rr.attacks.glm(model, known, known_labels, label=label)
+        is_wrong = root_mean_square(found.record - record) > 1e-3
+        wrong += is_wrong
+        assert not (is_wrong and found.status.ending is Ending.EXACT)
+    assert wrong > 0
 
 
 def test_a_predictor_of_zero_has_one_root():

@@ -95,7 +95,8 @@ def glm(
     with several outputs by least squares over them. ``model`` is a fitted ``LogisticRegression``, ``Ridge``,
     ``LinearRegression`` or ``PoissonRegressor``; a linear torch model with ``loss_fn`` and ``weight_decay``; or plain
     coefficients with ``family``, ``penalty`` and ``intercept`` (penalties of sums: 1 / C). Without an intercept the
-    length of x solves an equation in its label, which has up to two roots: pass ``label``. ``known_values`` are
+    length of x solves an equation in its label, which has up to two roots: pass ``label``; one of two is never called
+    exact. ``known_values`` are
     features of the target that are known, NaN for the others. With ``noise_std`` on every coefficient the estimate is
     the most likely record.
 
@@ -143,7 +144,7 @@ def _result(
     number = isinstance(best.label, (int, float, np.number)) and float(best.label).is_integer()
     account = Account(
         attack=f"glm({name}, known={len(given.inputs)}, noise_std={noise_std})",
-        status=_status(best, spread, noise_std),
+        status=_status(best, len(found), spread, noise_std),
         objective=(best.misfit,),
         cost=Cost(seconds, 1),
         labels=(int(best.label),) if number else None,
@@ -162,9 +163,9 @@ def _result(
     )
 
 
-def _status(best: Outcome, spread: float, noise_std: float | None) -> Status:
+def _status(best: Outcome, records: int, spread: float, noise_std: float | None) -> Status:
     """In words, against what a guess of the known records' mean errs."""
-    expected, high, origin = best.accuracy.expected, best.accuracy.high, best.origin
+    expected, origin = best.accuracy.expected, best.origin
     refit = "Fit with a smaller tol and a larger max_iter, or look at a target that the model fits less well"
     if best.influence == 0 or (math.isinf(expected) and noise_std is None):
         return Status(Ending.NOT_APPLICABLE, f"the target leaves no trace in the model ({origin})", refit)
@@ -173,17 +174,26 @@ def _status(best: Outcome, spread: float, noise_std: float | None) -> Status:
         if not expected < spread:
             return Status(Ending.NOT_APPLICABLE, said, "The noise hides the record: lower it to see more")
         return Status(Ending.CONVERGED if best.converged else Ending.BUDGET_SPENT, said)
+    return _without_noise(best, records, spread, said, refit)
+
+
+def _without_noise(best: Outcome, records: int, spread: float, said: str, refit: str) -> Status:
+    """How the attack ended on a model without noise; one of several records that explain it alike is not exact."""
+    expected = best.accuracy.expected
     if best.accuracy.is_contradicted:
-        return Status(Ending.NOT_APPLICABLE, f"no one record explains the model; {origin}", _CHECK)
+        return Status(Ending.NOT_APPLICABLE, f"no one record explains the model; {best.origin}", _CHECK)
     if math.isnan(expected):
-        return Status(Ending.BUDGET_SPENT, f"nothing tells how near the estimate is; {origin}", "Pass label=")
+        return Status(Ending.BUDGET_SPENT, f"nothing tells how near the estimate is; {best.origin}", "Pass label=")
     if not expected < spread:
         return Status(Ending.NOT_APPLICABLE, said, refit)
     if not best.accuracy.is_checked:
         said = f"if these are its records, {said}"
     if best.is_far and not best.accuracy.is_compelling:
         return Status(Ending.BUDGET_SPENT, f"the estimate is far from all known records; {said}", _CHECK)
-    if best.accuracy.sure < spread:
-        is_exact = high <= _EXACT * max(spread, float(best.record.square().mean().sqrt()))
-        return Status(Ending.EXACT if is_exact else Ending.CONVERGED, said)
-    return Status(Ending.BUDGET_SPENT, f"{said}, which may hide the record", refit)
+    if not best.accuracy.sure < spread:
+        return Status(Ending.BUDGET_SPENT, f"{said}, which may hide the record", refit)
+    if records > 1:
+        cause = f"one of {records} records that explain the model alike; {said}"
+        return Status(Ending.CONVERGED, cause, "Know a feature of the record, or fit an intercept")
+    is_exact = best.accuracy.high <= _EXACT * max(spread, float(best.record.square().mean().sqrt()))
+    return Status(Ending.EXACT if is_exact else Ending.CONVERGED, said)

@@ -114,11 +114,8 @@ def _noise(observation: Observation) -> float | None:
 
 
 def _status(found: GlmReconstruction, noise_std: float | None) -> Status:
-    """As the attack ended; what known noise hides is a finding, not a failure, and one of two roots is not exact."""
+    """As the attack ended; what known noise hides is a finding, not a failure."""
     status = found.status
-    if len(found.alternatives) and status.ending is Ending.EXACT:
-        cause = f"one of {1 + len(found.alternatives)} records that explain the model alike; {status.cause}"
-        return Status(Ending.CONVERGED, cause, "Know a feature of the record, or fit an intercept")
     if noise_std is None or status.ending is not Ending.NOT_APPLICABLE:
         return status
     return Status(Ending.CONVERGED, status.cause, status.remedy)
