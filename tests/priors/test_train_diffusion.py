@@ -1,0 +1,103 @@
+"""Training of diffusion priors: what it learns, and that being stopped changes nothing."""
+
+import pytest
+import torch
+
+from reconrisk.core.errors import InvalidFile, InvalidInput
+from reconrisk.priors.diffusion import diffusion
+from reconrisk.priors.train_diffusion import DiffusionTraining, denoising_loss, train_diffusion
+
+pytest.importorskip("diffusers", reason="needs the extra diffusion")
+
+TINY = DiffusionTraining(channels=(8,), steps=12, batch_size=8)
+
+
+def pictures(count=32, seed=0):
+    return torch.rand(count, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+
+
+class Stopped(KeyboardInterrupt):
+    """The user's Ctrl-C after some steps."""
+
+
+def stopped_after(monkeypatch, steps):
+    from reconrisk.priors import train_diffusion as module
+
+    original = module._Run.remaining
+
+    def remaining(run):
+        for number, step in enumerate(original(run)):
+            yield step
+            if number + 1 == steps:
+                raise Stopped
+
+    monkeypatch.setattr(module._Run, "remaining", remaining)
+
+
+def weights(folder):
+    prior = diffusion(folder)
+    return prior.noise(torch.ones(1, 1, 4, 4), 500)
+
+
+def test_stopped_twice_it_ends_with_the_same_weights(tmp_path, monkeypatch):
+    whole = train_diffusion(pictures(), tmp_path / "whole", TINY)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            stopped_after(patch, 4)
+            with pytest.raises(Stopped):
+                train_diffusion(pictures(), tmp_path / "parts", TINY)
+    parts = train_diffusion(pictures(), tmp_path / "parts", TINY)
+    assert torch.equal(weights(whole), weights(parts))
+    assert sorted(path.name for path in parts.iterdir()) == ["scheduler", "unet"]
+
+
+def test_it_learns_a_single_picture(tmp_path):
+    # of one picture, the noise is known from the noisy one: the loss falls from 1 toward 0
+    values = torch.where(torch.arange(16).view(1, 1, 4, 4) % 3 == 0, 1.0, 0.0).repeat(8, 1, 1, 1)
+    settings = DiffusionTraining(channels=(16,), steps=150, batch_size=32, learning_rate=5e-3, average=0.9)
+    prior = diffusion(train_diffusion(values, tmp_path / "one", settings))
+    rng = torch.Generator().manual_seed(1)
+    noise = torch.randn(64, 1, 4, 4, generator=rng)
+    time, share = 300, float(prior.schedule.signal[300])
+    noisy = share**0.5 * prior.values(values[:1]) + (1 - share) ** 0.5 * noise
+    assert float((prior.noise(noisy, time) - noise).square().mean()) < 0.2
+
+
+def test_the_loss_of_a_network_that_finds_nothing_is_that_of_noise():
+    class Nothing(torch.nn.Module):
+        def forward(self, noisy, times):
+            return type("Found", (), {"sample": torch.zeros_like(noisy)})
+
+    from reconrisk.priors.schedule import linear_schedule
+
+    # a mean of 4 x 400 x 16 squares of standard normals, whose variance is 2
+    loss = denoising_loss(Nothing(), linear_schedule(), pictures(400))
+    assert loss == pytest.approx(1.0, abs=5 * (2 / 25_600) ** 0.5)
+
+
+def test_a_folder_of_another_training_is_refused(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopped_after(patch, 4)
+        with pytest.raises(Stopped):
+            train_diffusion(pictures(), tmp_path / "one", TINY)
+    with pytest.raises(InvalidFile, match="of another training"):
+        train_diffusion(pictures(seed=1), tmp_path / "one", TINY)
+
+
+@pytest.mark.parametrize(
+    ("records", "settings", "words"),
+    [
+        (torch.rand(4, 16), TINY, "to be pictures"),
+        (torch.rand(4, 1, 6, 6), DiffusionTraining(channels=(8, 8, 8), steps=1), "divisible by 4"),
+        (2 * torch.ones(4, 1, 4, 4), TINY, "records"),
+    ],
+)
+def test_records_that_cannot_be_learned_are_refused(tmp_path, records, settings, words):
+    with pytest.raises(InvalidInput, match=words):
+        train_diffusion(records, tmp_path / "none", settings)
+    assert not (tmp_path / "none").exists()
+
+
+def test_channels_that_cannot_be_grouped_are_refused():
+    with pytest.raises(InvalidInput, match="multiples of 8"):
+        DiffusionTraining(channels=(12,))
