@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.invert_training_tangents import Tangents
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.validation import refuse
 from reconrisk.releases.optimizers import StochasticGradientDescent
+from reconrisk.releases.shadow_batches import RandomBatches
 from reconrisk.releases.shadow_layers import dense_layers
 from reconrisk.releases.shadow_training import ShadowTraining
 from reconrisk.releases.training import TrainedModelRelease, TrainingMap
@@ -230,8 +232,7 @@ def problem_for(training: Training, shape: tuple[int, ...] | None = None) -> Pro
         if noise_of(plain) is not None and plain.private is not None:
             return ClippedProblem(plain, plain.private)
         if plain.is_random:
-            remedy = "Pass the order and the start that were drawn, and state the noise as noise_std."
-            raise refuse("training", "with chance", "to be a function of the record", remedy)
+            raise _refused(plain)
         return ShadowProblem(plain)
     together = _together(plain)
     if together is not None:
@@ -240,6 +241,22 @@ def problem_for(training: Training, shape: tuple[int, ...] | None = None) -> Pro
     if known is None:
         raise refuse("shape", None, "to be that of a record", "Pass input_shape=..., there are no fixed records.")
     return MapProblem(plain, known)
+
+
+def _refused(training: ShadowTraining) -> InvalidInput:
+    """Why a training that draws something cannot be inverted, and what serves instead."""
+    elsewhere = "rr.attacks.reconstructor with rr.attacks.ShadowKnowledge serves for"
+    if training.draw_start is not None or isinstance(training.batches, RandomBatches):
+        remedy = f"Pass the start and the order that were drawn; {elsewhere} unknown ones."
+        return refuse("training", "with a drawn start or order", "to be a function of the record", remedy)
+    rule = training.optimizer
+    how = "Nesterov's momentum or dampening" if isinstance(rule, StochasticGradientDescent) else type(rule).__name__
+    how = "batches" if training.batches is not None else how
+    remedy = (
+        "Private training is inverted where rr.sgd takes all records in every step (batches=None), with momentum or "
+        f"without, not Nesterov's and not dampened; {elsewhere} other rules and for batches."
+    )
+    return refuse("training", f"private, with {how}", "to be full-batch gradient descent", remedy)
 
 
 def noise_of(training: Training | None) -> float | None:
