@@ -302,3 +302,11 @@ def test_observations_it_cannot_attack_are_refused(solved):
     for message, one in bad.items():
         with pytest.raises(rr.InvalidInput, match=message):
             attack(one, rng=drawn(0))
+
+
+def test_shadow_targets_that_are_fixed_records_are_refused():
+    knowledge = informed()
+    training, targets = knowledge.training, knowledge.targets.clone()
+    targets[[2, 4]] = training.fixed_inputs[:2]
+    with pytest.raises(rr.InvalidInput, match=r"targets='\[2, 4\]' to be none of the fixed records"):
+        ShadowKnowledge(training, targets, knowledge.labels)

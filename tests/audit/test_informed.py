@@ -267,3 +267,15 @@ def test_under_noise_members_are_said_to_be_out_at_most_once_in_a_thousand(many,
     assert (status.ending, status.remedy) == (Ending.CONVERGED, "")
     assert "not in" not in answers(found)
     assert answers(found).count("in") > 6
+
+
+def test_shadow_targets_are_no_copies_of_targets_or_fixed_records(many, net):
+    inputs = many.inputs.clone()
+    inputs[70:75], inputs[75:80] = inputs[:5], inputs[150:155]
+    copied = Dataset("copied", inputs, many.labels)
+    settings = {"attack": "reconstructor", "fixed": 60, "steps": 3}
+    found = run(net, copied, [*range(150, 155)], **settings)
+    # 160 records, 60 fixed, 5 targets, 10 copies
+    assert found.report.attack == "reconstructor with 85 shadow models"
+    with pytest.raises(InvalidInput, match="Expected shadows=86 <= 85"):
+        run(net, copied, [*range(150, 155)], shadows=86, **settings)

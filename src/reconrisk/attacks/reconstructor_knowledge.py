@@ -11,6 +11,7 @@ from torch import Tensor
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+from reconrisk.releases.same_records import rows_among
 from reconrisk.releases.shadow_batches import RandomBatches
 from reconrisk.releases.shadow_store import train_shadow_models
 from reconrisk.releases.shadow_training import ShadowTraining
@@ -27,7 +28,8 @@ class ShadowKnowledge:
     unknown), and the privacy of training. ``targets`` and ``labels`` are the shadow targets, and ``in_distribution``
     states whether they are drawn as the target was.
 
-    Assumes: shadow targets are not among the fixed records, and the target is not among them.
+    Assumes: the target is not among the shadow targets.
+    Edge cases: shadow targets that are fixed records are refused: trained on twice, they are not like the target.
     Reference: sections II-A and VI-B, balle2022.
 
     >>> from torch import nn
@@ -54,6 +56,10 @@ class ShadowKnowledge:
         if tuple(self.targets.shape[1:]) != shape:
             found = tuple(self.targets.shape)
             raise refuse("targets.shape", found, f"to be records of shape {shape}, as the fixed ones")
+        twice = rows_among(self.targets, self.training.fixed_inputs)
+        if twice:
+            shown = f"{list(twice[:5])}{' and more' if len(twice) > 5 else ''}"
+            raise refuse("targets", shown, "to be none of the fixed records", "Leave these rows out.")
 
     @property
     def initialisation(self) -> bool:

@@ -26,6 +26,7 @@ from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_positive, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.optimizers import UpdateRule, sgd
+from reconrisk.releases.same_records import rows_among
 from reconrisk.releases.shadow_store import train_shadow_models
 from reconrisk.releases.shadow_training import ShadowTraining
 from reconrisk.releases.state import LossFunction
@@ -290,14 +291,19 @@ def _shadows(split: InformedSplit, attack: str, count: int | None, store: str | 
             if value is not None:
                 raise refuse(name, value, "to be left out for invert_training", "It trains no shadow models.")
         return None
-    left = len(split.left)
+    inputs = split.dataset.inputs
+    known = torch.cat([split.fixed, torch.tensor(split.targets)])
+    others = torch.ones(len(split.left), dtype=torch.bool)
+    others[list(rows_among(inputs[split.left], inputs[known]))] = False  # who has a copy of a target has learned it
+    free = split.left[others]
+    left = len(free)
     if left < _FEWEST:
         remedy = "State fixed, so that records are left over."
         raise refuse("fixed", len(split.fixed), f"to leave at least {_FEWEST} records for shadow targets", remedy)
     wanted = left if count is None else check_whole("shadows", count, minimum=_FEWEST)
     if wanted > left:
         raise refuse("shadows", count, f"<= {left}, the records that are neither fixed nor targets")
-    return split.left[:wanted]
+    return free[:wanted]
 
 
 def _row(training: ShadowTraining, released: Mapping[str, Tensor]) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.estimator_release import EstimatorRelease
 from reconrisk.releases.release import Release
+from reconrisk.releases.same_records import rows_among
 from reconrisk.releases.shadow_batches import RandomBatches
 from reconrisk.releases.shadow_release import PrivateModelRelease, steps_of
 from reconrisk.releases.shadow_training import ShadowTraining
@@ -67,9 +67,7 @@ class KnownRecords:
 
     def among(self, dataset: Dataset) -> tuple[int, ...]:
         """Rows of a data set whose record is one of these."""
-        known = {row.tobytes() for row in np.ascontiguousarray(self.inputs.detach().float().flatten(1).numpy())}
-        rows = np.ascontiguousarray(dataset.inputs.flatten(1).numpy())
-        return tuple(place for place, row in enumerate(rows) if row.tobytes() in known)
+        return rows_among(dataset.inputs, self.inputs)
 
 
 def known_records(subject: object) -> KnownRecords | None:
