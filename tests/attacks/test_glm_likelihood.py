@@ -1,11 +1,14 @@
 """Noisy linear models: the most likely record, its covariance, and the Cramer-Rao bound beside it."""
 
+import mpmath
 import numpy as np
 import pytest
+import torch
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import reconrisk as rr
+from reconrisk.attacks.glm_likelihood import _covariance
 from reconrisk.bounds.glm import fit_glm
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import Ending
@@ -125,6 +128,47 @@ def test_known_features_lower_the_error_of_the_others():
     assert part.covariance.shape == (2, 2)
     assert (np.linalg.eigvalsh(whole.covariance[1:3, 1:3] - part.covariance) > 0).all()
     np.testing.assert_array_equal(part.record[[0, 3]], features[target, [0, 3]])
+
+
+def precisely(features, labels, record, label, alpha, noise_std):
+    """Covariance of who knows the label, for ridge regression: the implicit function theorem in 60 digits."""
+    with mpmath.workdps(60):
+        rows = np.vstack([features, record])
+        design = mpmath.matrix(np.column_stack([rows, np.ones(len(rows))]).tolist())
+        count = rows.shape[1]
+        penalty = mpmath.diag([alpha] * count + [0])
+        inverse = (design.T * design + penalty) ** -1
+        theta = inverse * design.T * mpmath.matrix(np.append(labels, label).tolist())
+        own = design[len(rows) - 1, :]
+        residual = label - (own * theta)[0]
+        sides = mpmath.matrix(count + 1, count)
+        for column in range(count):
+            for row in range(count + 1):
+                sides[row, column] = residual * (row == column) - own[row] * theta[column]
+        jacobian = inverse * sides
+        return np.array(((jacobian.T * jacobian) ** -1 * noise_std**2).tolist(), dtype=float)
+
+
+@pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (1e3, 1.0, 1e-2), (1e4, 1.0, 1e-4)])
+def test_features_of_very_different_units_have_their_whole_covariance(scales):
+    rng = np.random.default_rng(0)
+    features = rng.random((80, 3)) * scales
+    labels = features @ (1 / np.array(scales)) + 0.1 * rng.standard_normal(80)
+    model = Ridge(alpha=1e-6).fit(features, labels)
+    known, known_labels = np.delete(features, 5, 0), np.delete(labels, 5)
+    found = rr.attacks.glm(model, known, known_labels, label=labels[5], noise_std=1e-9)
+    expected = precisely(known, known_labels, found.record, labels[5], 1e-6, 1e-9)
+    # the condition of the derivatives, up to 1e11, times rounding
+    sizes = np.sqrt(np.outer(expected.diagonal(), expected.diagonal()))
+    np.testing.assert_allclose(found.covariance / sizes, expected / sizes, atol=1e-4)
+    assert found.cramer_rao_mse == pytest.approx(expected.trace() / 3, rel=1e-4)
+
+
+def test_a_direction_that_the_model_does_not_show_has_no_bound():
+    columns = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 2.0]]).double()
+    found = _covariance(columns, 0.5)
+    assert found.diagonal().tolist() == [np.inf, np.inf, pytest.approx(0.5**2 / 4)]
+    assert _covariance(torch.zeros(3, 2).double(), 0.5).diagonal().tolist() == [np.inf, np.inf]
 
 
 def test_noise_that_hides_the_record_is_said_to():

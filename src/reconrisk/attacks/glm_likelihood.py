@@ -73,13 +73,29 @@ def most_likely(
             break
     by_record, by_label = _derivatives(equations, record, label, point)
     features = by_record[:, free]
-    own = noise_std**2 * torch.linalg.pinv(features.T @ features, hermitian=True)
+    own = _covariance(features, noise_std)
     covariance = own
     if free_label:
-        both = torch.cat([features, by_label], dim=1)
-        covariance = noise_std**2 * torch.linalg.pinv(both.T @ both, hermitian=True)[: len(own), : len(own)]
+        covariance = _covariance(torch.cat([features, by_label], dim=1), noise_std)[: len(own), : len(own)]
     misfit = float((equations.theta - point).norm()) / noise_std
     return MostLikely(record, label, misfit, covariance, own, converged)
+
+
+def _covariance(columns: Tensor, noise_std: float) -> Tensor:
+    r"""``noise_std^2 (J^T J)^{-1}`` by the singular values of J itself, whose products would lose half the digits.
+
+    Columns are brought to one length first, so that units of features do not matter. A direction in which the model
+    does not move leaves the features that have a part in it without bound: inf on their diagonal.
+    """
+    lengths = columns.norm(dim=0)
+    scales = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
+    _, values, rows = torch.linalg.svd(columns / scales, full_matrices=False)
+    found = values > torch.finfo(values.dtype).eps * max(columns.shape) * values.max()
+    spread = rows[found] / values[found, None]
+    covariance = noise_std**2 * (spread.T @ spread) / torch.outer(scales, scales)
+    lost = 1 - rows[found].square().sum(0) > torch.finfo(values.dtype).eps ** 0.5
+    covariance.diagonal()[lost] = torch.inf
+    return covariance
 
 
 def _moved(
