@@ -12,6 +12,22 @@ from reconrisk.core.serialization import from_json
 from reconrisk.core.version import VERSION
 
 RUNNER = CliRunner()
+COMMANDS = (
+    "demo",
+    "audit",
+    "attack",
+    "informed",
+    "defend",
+    "risk",
+    "calibrate",
+    "leakage",
+    "tradeoff",
+    "runs",
+    "show",
+    "compare",
+    "export",
+    "doctor",
+)
 
 
 def run(*words):
@@ -21,11 +37,16 @@ def run(*words):
 def test_version_and_help():
     assert run("--version").output.strip() == f"reconrisk {VERSION}"
     text = run("--help").output
-    assert all(command in text for command in ("demo", "doctor"))
+    assert all(command in text for command in COMMANDS)
+
+
+def test_these_are_the_commands():
+    """A new command is written here, so that whoever adds one meets the tests of all."""
+    assert tuple(command.name or command.callback.__name__ for command in app.registered_commands) == COMMANDS
 
 
 def test_every_command_explains_itself():
-    for command in (item.name or item.callback.__name__ for item in app.registered_commands):
+    for command in COMMANDS:
         result = run(command, "--help")
         assert result.exit_code == 0
         assert "--help" in result.output
@@ -104,6 +125,10 @@ def test_demo_refuses_a_file_as_folder_before_it_works(tmp_path):
     [
         (["demo", "--trials", "0"], "Expected trials=0 >= 1."),
         (["demo", "--seed", "99999999999999999999"], "Expected seed=99999999999999999999 < 2^63."),
+        (
+            ["informed", "--model", "ridge", "--data", "diabetes", "--target-index", "17", "--noise-std", "-1"],
+            "Expected noise_std=-1.0 > 0.",
+        ),
     ],
 )
 def test_wrong_values_end_with_a_sentence_and_code_two(words, message, tmp_path):
