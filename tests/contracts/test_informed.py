@@ -1,6 +1,7 @@
 """One row per attack on a trained model: what every informed attack promises, whatever it does inside."""
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 
@@ -14,39 +15,42 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.attacks.glm import NEEDS as GLM_NEEDS
 from reconrisk.attacks.invert_training import NEEDS as INVERT_NEEDS
-from reconrisk.attacks.match_candidates import NEEDS as MATCH_NEEDS
 from reconrisk.core.reconstruction import Reconstruction
-from reconrisk.core.threat import INFORMED, Knows
+from reconrisk.core.threat import Knows, Sees
 
 
 @dataclasses.dataclass(frozen=True)
 class Solved:
-    """What an informed attack found, and the record it was after, which it never saw."""
+    """What an informed attack found, and the record it was after, which it never saw.
+
+    ``attack`` is the function, or the configured attack with the ``observation`` that it met.
+    """
 
     reconstruction: Reconstruction
     target: torch.Tensor
     again: Reconstruction
+    attack: Callable
+    observation: rr.Observation | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """An attack on a problem it must solve, the largest mean squared error, and the adversary it needs."""
+    """An attack on a problem it must solve, and the largest mean squared error."""
 
     solve: Callable[[], Solved]
     largest_mse: float
-    needs: rr.ThreatModel
 
 
-def cancer():
+def cancer(count=200):
     features, labels = load_breast_cancer(return_X_y=True)
-    return (features[:200] - features[:200].mean(0)) / features[:200].std(0), labels[:200]
+    return (features[:count] - features[:200].mean(0)) / features[:200].std(0), labels[:count]
 
 
 def attacked(**settings):
     features, labels = cancer()
     model = LogisticRegression(C=0.1, solver="newton-cholesky", tol=1e-12).fit(features, labels)
     first, again = (rr.attacks.glm(model, features[1:], labels[1:], **settings).reconstruction for _ in range(2))
-    return Solved(first, torch.as_tensor(features[:1]), again)
+    return Solved(first, torch.as_tensor(features[:1]), again, rr.attacks.glm)
 
 
 def observed():
@@ -57,8 +61,9 @@ def observed():
     given = {"known_inputs": rows[1:], "known_labels": answers[1:], "low": low, "width": width}
     release = rr.EstimatorRelease(model, (rows[:1] - low) / width, answers[:1], **given)
     observation = rr.observe(release, threat=GLM_NEEDS)
-    first, again = (rr.attacks.glm_observed()(observation, rng=torch.Generator()) for _ in range(2))
-    return Solved(first, release.inputs, again)
+    attack = rr.attacks.glm_observed()
+    first, again = (attack(observation, rng=torch.Generator()) for _ in range(2))
+    return Solved(first, release.inputs, again, attack, observation)
 
 
 def matched():
@@ -86,7 +91,7 @@ def matched():
         ).reconstruction
         for _ in range(2)
     )
-    return Solved(first, inputs[12:13], again)
+    return Solved(first, inputs[12:13], again, rr.attacks.match_candidates)
 
 
 def inverted():
@@ -96,31 +101,36 @@ def inverted():
     given = {"fixed_inputs": inputs[1:], "fixed_labels": labels[1:], "optimizer": rr.sgd(0.2, 0.9), "steps": 10}
     release = rr.TrainedModelRelease(model, nn.functional.cross_entropy, inputs[:1], labels[:1], **given)
     observation = rr.observe(release, threat=INVERT_NEEDS)
-    first, again = (rr.attacks.invert_training()(observation, rng=torch.Generator()) for _ in range(2))
-    return Solved(first, inputs[:1], again)
+    attack = rr.attacks.invert_training()
+    first, again = (attack(observation, rng=torch.Generator()) for _ in range(2))
+    return Solved(first, inputs[:1], again, attack, observation)
 
 
-def read_off():
+def read_off(queries=None):
     features, labels = load_digits(return_X_y=True)
     inputs, labels = torch.as_tensor(features[:601] / 16, dtype=torch.float32), torch.as_tensor(labels[:601])
     model = rr.models.mlp(64, (6,), 10, activation=nn.ELU, rng=torch.Generator().manual_seed(0))
     training = rr.ShadowTraining(model, inputs[1:51], labels[1:51], rr.sgd(0.2, 0.9), steps=20)
     knowledge = rr.attacks.ShadowKnowledge(training, inputs[51:], labels[51:])
-    attack = rr.attacks.reconstructor(knowledge, rng=torch.Generator().manual_seed(0))
-    (row,) = training.train(inputs[:1], labels[:1])
-    observation = rr.Observation(training.unflatten(row), lambda x, y: {}, INFORMED, (64,), (0.0, 1.0))
+    asked = None if queries is None else inputs[-queries:]
+    attack = rr.attacks.reconstructor(knowledge, queries=asked, rng=torch.Generator().manual_seed(0))
+    released = training.unflatten(training.train(inputs[:1], labels[:1])[0])
+    if asked is not None:
+        released = {"logits": torch.func.functional_call(model, released, (asked,)).detach()}
+    observation = rr.Observation(released, lambda x, y: {}, attack.needs, (64,), (0.0, 1.0))
     first, again = (attack(observation, rng=torch.Generator()) for _ in range(2))
-    return Solved(first, inputs[:1], again)
+    return Solved(first, inputs[:1], again, attack, observation)
 
 
 ROWS = {
-    "glm": Row(attacked, 1e-16, GLM_NEEDS),
-    "glm under noise": Row(lambda: attacked(noise_std=1e-8), 1e-8, GLM_NEEDS),
-    "glm by observation": Row(observed, 1e-13, GLM_NEEDS),
-    "invert_training": Row(inverted, 1e-12, INVERT_NEEDS),
-    "match_candidates": Row(matched, 0.0, MATCH_NEEDS),
+    "glm": Row(attacked, 1e-16),
+    "glm under noise": Row(lambda: attacked(noise_std=1e-8), 1e-8),
+    "glm by observation": Row(observed, 1e-13),
+    "invert_training": Row(inverted, 1e-12),
+    "match_candidates": Row(matched, 0.0),
     # the nearest of the 600 other digits is at 0.011
-    "reconstructor": Row(read_off, 0.005, INFORMED),
+    "reconstructor": Row(read_off, 0.005),
+    "reconstructor, black box": Row(lambda: read_off(queries=100), 0.01),
 }
 
 
@@ -159,7 +169,48 @@ def test_the_same_problem_gives_the_same_estimates(solved):
     assert torch.equal(found.reconstruction.estimates, found.again.estimates)
 
 
-def test_what_it_needs_is_an_informed_adversary(solved):
-    row, _ = solved
-    assert isinstance(row.needs, rr.ThreatModel)
-    assert Knows.OTHER_RECORDS in row.needs.knows
+def weaker(needs):
+    """Every threat that lacks one thing of what an attack needs."""
+    for power in needs.knows:
+        yield dataclasses.replace(needs, knows=needs.knows - {power})
+    yield dataclasses.replace(needs, sees=Sees.ONE_UPDATE)
+
+
+def test_it_needs_an_informed_adversary_and_refuses_every_weaker_one(solved):
+    _, found = solved
+    if found.observation is None:  # a function is handed what it needs to know: no default stands for other records
+        needed = [inspect.signature(found.attack).parameters[name] for name in ("known_inputs", "known_labels")]
+        assert all(parameter.default is inspect.Parameter.empty for parameter in needed)
+        return
+    needs = found.attack.needs
+    assert needs.sees is Sees.FINAL_MODEL
+    assert Knows.OTHER_RECORDS in needs.knows
+    for threat in weaker(needs):
+        with pytest.raises(rr.InvalidInput, match="to cover what the attack needs"):
+            found.attack(dataclasses.replace(found.observation, threat=threat), rng=torch.Generator())
+
+
+def candidates_of(features, labels, trained):
+    model = LogisticRegression(C=0.1, solver="newton-cholesky", tol=1e-12).fit(features[trained], labels[trained])
+    return rr.attacks.glm_candidates(model, features[10:200], labels[10:200], features[:10], labels[:10]).fits.tolist()
+
+
+def attributes_of(features, labels, trained):
+    model = LogisticRegression(C=0.1, solver="newton-cholesky", tol=1e-12).fit(features[trained], labels[trained])
+    unknown, own = np.where(np.arange(30) == 5, np.nan, features[3]), features[:10, 5:6]
+    return rr.attacks.glm_attributes(model, features[10:200], labels[10:200], unknown, labels[3], own).fits.tolist()
+
+
+def members_of(features, labels, trained):
+    model = LogisticRegression(C=0.1, solver="newton-cholesky", tol=1e-12).fit(features[trained], labels[trained])
+    found = rr.attacks.glm(model, features[10:200], labels[10:200])
+    decided = rr.attacks.informed_membership(found.reconstruction, features[:10], error=1e-4)
+    return [place == decided.index for place in range(10)]
+
+
+@pytest.mark.parametrize("decide", [candidates_of, attributes_of, members_of])
+def test_who_decides_among_candidates_names_the_one_that_was_trained_on_and_no_other(decide):
+    features, labels = cancer(201)
+    known = list(range(10, 200))
+    assert decide(features, labels, [3, *known]) == [place == 3 for place in range(10)]
+    assert not any(decide(features, labels, [200, *known]))
