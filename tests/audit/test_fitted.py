@@ -100,6 +100,7 @@ def test_an_estimator_that_stopped_early_says_so_and_nothing_is_certain():
     assert "stopped at max_iter=2" in attack.remark
     assert all(line.verdict.name == "NOTHING_RUN" for line in result.lines)
     assert result.failures()  # a limit that nothing was run for is not kept
+    assert "-1 (" not in str(result)
 
 
 def test_a_loose_solver_loses_accuracy_which_counts_as_not_known():

@@ -36,7 +36,7 @@ def test_text_has_scores_beside_guesses_and_the_status():
     assert "median 1e-09, of the nearest known record 0.02, of the class mean 0.05; 1 of 1 nearer" in text
     assert "\nlabel     1 of 1 found" in text
     assert "status    exact: explained." in text
-    assert "bound" not in text
+    assert "Cramer-Rao" not in text
     assert "membership" not in text
     assert "20 records and not the target" in text
 
@@ -44,7 +44,7 @@ def test_text_has_scores_beside_guesses_and_the_status():
 def test_columns_appear_where_there_is_something_to_say():
     told = replace(TARGET, cramer_rao_mse=0.5, membership="undecided", found="")
     text = str(replace(REPORT, targets=(told, replace(told, cramer_rao_mse=None)), requested=2))
-    assert "bound" in text
+    assert "Cramer-Rao is the least mse of unbiased estimates" in text
     assert "undecided" in text
     assert "none" in text
     assert "\nlabel     " not in text

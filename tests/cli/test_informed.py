@@ -155,7 +155,7 @@ def test_noise_has_its_bound_beside(work):
     result = run(*words, "--target-index", "3", "--noise-std", "1e-6", "--labels", "known")
     target = report(work / "informed-report").targets[0]
     assert 0 < target.cramer_rao_mse < 1
-    assert re.search(r"class mean +bound +objective", result.output)
+    assert re.search(r"class mean +Cramer-Rao +objective", result.output)
     assert "picture   not drawn: the records are no images" in result.output
     assert not (work / "informed-report" / "informed.png").exists()
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from reconrisk.attacks.reconstructor_features import Reading, features_of, reading
-from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
+from reconrisk.attacks.reconstructor_knowledge import FEWEST, ShadowKnowledge
 from reconrisk.attacks.reconstructor_linear import LinearFit, LinearReconstruction, linear_reconstruction
 from reconrisk.attacks.reconstructor_network import built_network
 from reconrisk.attacks.reconstructor_scaling import Scaling, scaling
@@ -25,7 +25,6 @@ from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_all_finite, check_all_within, check_positive, check_whole, refuse
 
 _UNLIKE = 3.0  # times the farthest shadow model from their mean: a released model beyond is of another training
-_FEWEST = 10  # shadow models
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +157,7 @@ def reconstructor(
     """
     settings = ReconstructorSettings() if settings is None else settings
     check_all_within("targets", knowledge.targets, data_range, "State the public range of the values.")
-    check_whole("len(targets)", len(knowledge.targets), _FEWEST, "Pass more shadow targets.")
+    check_whole("len(targets)", len(knowledge.targets), FEWEST, "Pass more shadow targets.")
     what = reading(knowledge.training, parameters, queries)
     rows = _shadow_rows(knowledge, shadow_models, store, rng)
     read = features_of(knowledge.training, rows, what, queries)

@@ -16,6 +16,9 @@ from reconrisk.releases.shadow_batches import RandomBatches
 from reconrisk.releases.shadow_store import train_shadow_models
 from reconrisk.releases.shadow_training import ShadowTraining
 
+FEWEST = 10
+"""Shadow targets of which a reconstructor learns anything."""
+
 _MEMORY = 2**32  # bytes: 10,000 shadow models of the MNIST network of balle2022 take a twelfth of it
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.invert_training import NEEDS, invert_training
 from reconrisk.attacks.reconstructor import reconstructor
-from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
+from reconrisk.attacks.reconstructor_knowledge import FEWEST, ShadowKnowledge
 from reconrisk.audit.informed_bound import LARGEST, least_unbiased_mse
 from reconrisk.audit.informed_result import Finding, RebuiltInformed, Words, informed_result
 from reconrisk.audit.informed_split import InformedSplit, informed_split
@@ -27,7 +27,6 @@ from reconrisk.core.validation import check_positive, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.optimizers import UpdateRule, sgd
 from reconrisk.releases.same_records import rows_among
-from reconrisk.releases.shadow_store import train_shadow_models
 from reconrisk.releases.shadow_training import ShadowTraining
 from reconrisk.releases.state import LossFunction
 
@@ -37,8 +36,6 @@ AttackName = Literal["invert_training", "reconstructor"]
 # Bakirov (2003), Extremal probabilities for Gaussian quadratic forms. Times its mean, one exceeds this once in 1000.
 _TAIL = float(chi2.isf(1e-3, 1))
 _EXACT = 1e-4  # of the data range: what an exact inversion leaves at most, by its own words
-_MEMORY = 2**32
-_FEWEST = 10  # shadow targets
 
 
 def rebuild_informed(
@@ -225,7 +222,7 @@ class _Run:
         knowledge = ShadowKnowledge(training, data.inputs[shadows], self.labels[shadows])
         alone = self.store is not None and len(places) < len(self.split.targets)
         store = Path(self.store or "") / str(self.split.targets[places[0]]) if alone else self.store
-        rows = train_shadow_models(training, knowledge.targets, knowledge.labels, store=store, memory=_MEMORY).rows
+        rows = knowledge.shadow_models(store=store, rng=self.rng)
         if self.noise_std is not None:
             rows = rows + self.noise_std * torch.randn(rows.shape, generator=self.rng)
         attack = reconstructor(knowledge, data_range=self._range, shadow_models=rows, rng=self.rng)
@@ -297,10 +294,10 @@ def _shadows(split: InformedSplit, attack: str, count: int | None, store: str | 
     others[list(rows_among(inputs[split.left], inputs[known]))] = False  # who has a copy of a target has learned it
     free = split.left[others]
     left = len(free)
-    if left < _FEWEST:
+    if left < FEWEST:
         remedy = "State fixed, so that records are left over."
-        raise refuse("fixed", len(split.fixed), f"to leave at least {_FEWEST} records for shadow targets", remedy)
-    wanted = left if count is None else check_whole("shadows", count, minimum=_FEWEST)
+        raise refuse("fixed", len(split.fixed), f"to leave at least {FEWEST} records for shadow targets", remedy)
+    wanted = left if count is None else check_whole("shadows", count, minimum=FEWEST)
     if wanted > left:
         raise refuse("shadows", count, f"<= {left}, the records that are neither fixed nor targets")
     return free[:wanted]

@@ -116,7 +116,7 @@ class InformedReport:
     def _table(self) -> Iterator[str]:
         bound, asked = self._has_bound, self._has_membership
         scores = f"{'mse':>11}{'psnr':>8}{'neighbour':>11}{'(record)':>10}{'class mean':>12}"
-        more = f"{'bound':>11}" * bound + f"{'objective':>11}" + f"  {'membership':<10}" * asked
+        more = f"{'Cramer-Rao':>11}" * bound + f"{'objective':>11}" + f"  {'membership':<10}" * asked
         yield f"{'target':>8}  {'label':<10} {'found':<10}{scores}{more}".rstrip()
         for target in self.targets[:_LISTED]:
             yield self._line(target).rstrip()
@@ -152,6 +152,8 @@ class InformedReport:
         if sought:
             right = sum(target.found == target.label for target in sought)
             yield f"label     {right} of {len(sought)} found"
+        if self._has_bound:
+            yield "Cramer-Rao is the least mse of unbiased estimates; a biased one, such as a clipped one, may be below"
 
     def _endings(self) -> Iterator[str]:
         """The first of each ending, and how many there are of it."""

@@ -45,7 +45,7 @@ DEFAULT_THREAT = ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE}))
 _FEWEST = 30  # records of which a mean says what people are like, and little of any of them
 _MOST_PUBLIC = 256  # records that choose a defense: more would cost more than trials do
 _SEEDS = 2**63
-_DATA = "Pass a Dataset, the name of one, a file, or a pair of tensors: records in [0, 1] and labels."
+_DATA = "Pass an rr.data.Dataset, the name of one, a file, or a pair of tensors: records in [0, 1] and labels."
 _DEFENSE = (
     "Pass configured ones such as rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), or None, or 'none'."
 )

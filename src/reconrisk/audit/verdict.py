@@ -101,7 +101,7 @@ def _row(line: AuditLine) -> tuple[str, ...]:
         line.best_attack or "none",
         f"{100 * line.baseline.value:.3g}%",
         "none" if bound is None else f"<= {rounded_up(100 * bound.value)}%",
-        f"{line.worst_record} ({line.worst_score:.3g})",
+        "none" if line.worst_record < 0 else f"{line.worst_record} ({line.worst_score:.3g})",
         f"{line.verdict.value}{standing}",
     )
 
