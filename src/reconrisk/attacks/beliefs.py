@@ -77,9 +77,8 @@ class Beliefs:
     def records(self, attack: str) -> KnownRecords:
         """The public records, or an error that says who needs them."""
         if self.public is None:
-            raise InvalidInput(
-                f"Expected records beside the attacked ones for {attack}. Pass public=, or attack fewer."
-            )
+            remedy = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
+            raise InvalidInput(f"Expected records beside the attacked ones for {attack}. {remedy}")
         return self.public
 
 
