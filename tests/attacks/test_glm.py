@@ -491,6 +491,9 @@ def test_bad_input_is_refused_in_words():
     broken[2, 1] = np.nan
     with pytest.raises(InvalidInput, match=r"known_inputs\[2, 1\]=nan to be finite"):
         rr.attacks.glm(model, broken, known_labels)
+    numbers = np.where(np.arange(149) == 3, np.nan, 1.0)
+    with pytest.raises(InvalidInput, match=r"known_labels\[3\]=nan to be finite"):
+        rr.attacks.glm(Ridge().fit(known, np.ones(149)), known, numbers)
     with pytest.raises(InvalidInput, match="family=None to be one of"):
         rr.attacks.glm(np.zeros(30), known, known_labels)
     with pytest.raises(InvalidInput, match="penalty=None to be stated"):

@@ -8,6 +8,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge
 
 import reconrisk as rr
+from reconrisk.attacks.glm_candidates import GlmMatch
 from reconrisk.core.errors import InvalidInput
 
 CHOLESKY = {"solver": "newton-cholesky", "tol": 1e-12}
@@ -56,6 +57,76 @@ def test_no_candidate_is_a_member_of_a_model_of_the_known_records_alone(case):
     found = rr.attacks.glm_candidates(model, features[:99], labels[:99], features[100:110], labels[100:110])
     assert not found.is_member
     assert not found.fits.any()
+
+
+def toy(seed=0):
+    rng = np.random.default_rng(seed)
+    features = rng.random((60, 4))
+    return features, (features @ (1, -2, 1, 0.5) + 0.3 * rng.standard_normal(60) > 0.2).astype(int)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_iter": 3}, {"solver": "liblinear"}, {"solver": "saga", "max_iter": 300}, {"tol": 1e-3}, {}, {"tol": 1e-6}],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("plain", [False, True], ids=["estimator", "coefficients"])
+def test_a_record_that_was_trained_on_is_never_excluded_whatever_the_solver_left(settings, plain):
+    features, labels = toy()
+    features = features * (100, 1, 0.1, 1)
+    fitted = LogisticRegression(C=100.0, random_state=0, **settings).fit(features, labels)
+    model, stated = fitted, {}
+    if plain:
+        # liblinear has its own penalty on the intercept
+        own = {"intercept_penalty": 0.01} if fitted.solver == "liblinear" else {}
+        model, stated = fitted.coef_, {"family": "logistic", "penalty": 0.01, "intercept": fitted.intercept_, **own}
+    for target in range(0, 60, 6):
+        known = np.delete(features, target, 0), np.delete(labels, target)
+        own = features[target : target + 1], labels[target : target + 1]
+        found = rr.attacks.glm_candidates(model, *known, *own, **stated)
+        assert found.membership() != "not in"
+        assert found.is_member == (found.membership() == "in")
+        says = not plain and settings.get("solver") is None and "max_iter" not in settings
+        assert found.excludes == says
+
+
+def test_coefficients_at_their_minimum_show_who_was_trained_on():
+    features, labels = toy()
+    model = LogisticRegression(**CHOLESKY).fit(features[:50], labels[:50])
+    stated = {"family": "logistic", "penalty": 1.0, "intercept": model.intercept_}
+    found = rr.attacks.glm_candidates(model.coef_, features[:49], labels[:49], features[49:], labels[49:], **stated)
+    assert [found.membership(index) for index in range(11)] == ["in"] + ["undecided"] * 10
+    assert found.index == 0
+    alone = rr.attacks.glm_candidates(model.coef_, features[:50], labels[:50], features[50:], labels[50:], **stated)
+    assert not alone.is_member
+
+
+def test_known_records_that_explain_a_model_up_to_its_tolerance_leave_membership_open():
+    found = GlmMatch(np.array([0.5, 4.0]), 2.0, np.array([True, False]), None)
+    assert [found.membership(index) for index in range(2)] == ["undecided", "not in"]
+    assert not found.is_member
+
+
+@pytest.mark.parametrize("weights", ["balanced", {0: 1.0, 1: 5.0}], ids=["balanced", "dict"])
+@pytest.mark.parametrize("noise_std", [None, 1e-3])
+def test_with_class_weights_each_candidate_is_met_with_its_own_label(weights, noise_std):
+    features, labels = toy()
+    model = LogisticRegression(class_weight=weights, **CHOLESKY).fit(features[:50], labels[:50])
+    given = model, features[:49], labels[:49]
+    together = rr.attacks.glm_candidates(*given, features[49:], labels[49:], noise_std=noise_std)
+    assert len(set(labels[49:])) == 2
+    for index in range(11):
+        row = slice(49 + index, 50 + index)
+        single = rr.attacks.glm_candidates(*given, features[row], labels[row], noise_std=noise_std)
+        assert single.misfits[0] == pytest.approx(together.misfits[index], rel=1e-9)
+        assert single.without == pytest.approx(together.without, rel=1e-9)
+    alone = LogisticRegression(class_weight=weights, **CHOLESKY).fit(features[:49], labels[:49])
+    nothing = rr.attacks.glm_candidates(
+        alone, features[:49], labels[:49], features[49:], labels[49:], noise_std=noise_std
+    )
+    assert nothing.without < 1
+    assert not nothing.is_member
 
 
 @pytest.mark.parametrize("case", ["ridge", "logistic", "multinomial"])
@@ -155,6 +226,11 @@ def test_bad_input_is_refused_in_words():
         rr.attacks.glm_candidates(*known, features[-1:], labels[-2:])
     with pytest.raises(InvalidInput, match="lam=1 to be one of family"):
         rr.attacks.glm_candidates(*known, features[-1:], labels[-1:], lam=1)
+    missing = np.where(np.arange(len(labels)) == 3, np.nan, labels)
+    with pytest.raises(InvalidInput, match=r"known_labels\[3\]=nan to be finite"):
+        rr.attacks.glm_candidates(model, features[:-1], missing[:-1], features[-1:], labels[-1:])
+    with pytest.raises(InvalidInput, match=r"labels\[1\]=nan to be finite"):
+        rr.attacks.glm_candidates(*known, features[-2:], [1.0, np.nan])
     partly = np.full(10, np.nan)
     with pytest.raises(InvalidInput, match=r"values\.shape=\(1, 2\) to be \(possibilities, 10 unknown"):
         rr.attacks.glm_attributes(*known, partly, 1.0, [[0.0, 1.0]])

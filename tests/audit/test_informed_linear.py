@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
 import reconrisk.audit.informed_linear as linear_module
@@ -87,6 +88,15 @@ def test_membership_of_a_record_that_was_not_trained_on():
     assert alone.report.failed
     inside = run(fitted(rows=30), data("ridge"), [29], fixed=29, membership=True)
     assert inside.report.targets[0].membership == "in"
+
+
+def test_membership_in_a_model_that_stopped_early_is_not_denied():
+    with pytest.warns(ConvergenceWarning):
+        rough = LogisticRegression(C=100.0, max_iter=3).fit(INPUTS.double().numpy(), LABELS["logistic"].numpy())
+    bare = Coefficients("logistic", rough.coef_, rough.intercept_)
+    for model, settings in ((rough, {}), (bare, {"regularization": 0.01})):
+        report = run(model, data("logistic"), [3, 9], membership=True, **settings).report
+        assert [target.membership for target in report.targets] == ["undecided", "undecided"]
 
 
 def test_an_estimator_that_did_not_converge_says_what_that_costs():

@@ -75,12 +75,18 @@ class Given:
         known = replace(whole, labels=whole.labels[:-1], sample_weights=whole.sample_weights[:-1])
         return equations(known, self.inputs, float(whole.sample_weights[-1]))
 
+    def alone(self) -> TargetEquations:
+        """The equations of a model that was fitted to the known records and nothing else."""
+        weights = np.array(weights_of_records(self.sample_weight, len(self.labels)))
+        return equations(self._read(self.labels, weights), self.inputs, float(self.target_weight))
+
     def _whole(self, label: object | None) -> LinearModel:
         """The model as fitted to the known records and, last, the target."""
         last = self.labels[:1] if label is None else np.asarray(label).reshape(1, *self.labels.shape[1:])
-        labels = np.concatenate([self.labels, last])
         known = weights_of_records(self.sample_weight, len(self.labels))
-        weights = np.append(known, float(self.target_weight))
+        return self._read(np.concatenate([self.labels, last]), np.append(known, float(self.target_weight)))
+
+    def _read(self, labels: NDArray[Any], weights: NDArray[np.float64]) -> LinearModel:
         if is_estimator(self.model):
             return read_estimator(self.model, labels, weights)
         if isinstance(self.model, nn.Module):
@@ -136,7 +142,14 @@ def known_records(known_inputs: Any, known_labels: Any) -> tuple[Tensor, NDArray
     if labels.ndim == 0:
         raise refuse("known_labels", known_labels, "to be one label per record")
     rows = values.reshape(len(values), -1)
-    return torch.as_tensor(_finite("known_inputs", rows)), labels
+    return torch.as_tensor(_finite("known_inputs", rows)), finite_labels("known_labels", labels)
+
+
+def finite_labels(name: str, labels: NDArray[Any]) -> NDArray[Any]:
+    """Labels as they are: numbers that must be finite, or names of classes."""
+    if labels.dtype.kind == "f":
+        _finite(name, labels)
+    return labels
 
 
 def known_features(known_values: ArrayLike | None, features: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from reconrisk.attacks.glm_accuracy import leftover_limit
-from reconrisk.attacks.glm_arguments import Given, known_features, known_records
+from reconrisk.attacks.glm_arguments import Given, finite_labels, known_features, known_records
 from reconrisk.attacks.glm_equations import TargetEquations, target_row
 from reconrisk.attacks.glm_outcome import index_of
 from reconrisk.core.validation import check_positive, refuse
@@ -20,6 +20,11 @@ from reconrisk.releases.glm_objective import GlmObjective, factorise
 
 Floats = NDArray[np.float64]
 
+Membership = Literal["in", "not in", "undecided"]
+
+_DECIDED = math.log(100.0)  # odds at which a likelihood ratio counts as an answer
+_TOLD = 3.0  # times what a solver may leave: less could be left of the known records alone
+_SHARE = 1e-6  # of what known records leave unexplained: a candidate that leaves no more is the record, by no chance
 _SETTINGS = ("family", "penalty", "intercept", "intercept_penalty", "loss_fn", "weight_decay", "decay_bias")
 
 
@@ -30,13 +35,16 @@ class GlmMatch:
     ``misfits`` are lengths of what remains to be explained: under noise of the way from the released coefficients to
     the minimiser with the candidate, in units of the noise; else of the gradient, in units of what the solver may have
     left over. ``without`` is the same for the known records alone. ``fits`` marks candidates that leave nothing to be
-    explained; ``posterior`` the probability of each under noise and equal belief, None without noise.
+    explained; ``posterior`` the probability of each under noise and equal belief, None without noise. Where nothing
+    tells what the solver left over, units are those of rounding, and ``excludes`` is False: a candidate fits that leaves
+    next to nothing of what known records do not explain; others may have been trained on all the same.
     """
 
     misfits: Floats
     without: float
     fits: NDArray[np.bool_]
     posterior: Floats | None
+    excludes: bool = True
 
     @property
     def index(self) -> int:
@@ -45,8 +53,17 @@ class GlmMatch:
 
     @property
     def is_member(self) -> bool:
-        """Whether the best candidate explains the model better than the known records alone."""
-        return bool(self.misfits[self.index] < self.without)
+        """Whether the best candidate explains the model and the known records alone do not; False if undecided."""
+        return self.membership(self.index) == "in"
+
+    def membership(self, index: int = 0) -> Membership:
+        """Whether a candidate was trained on: in, not in, or undecided where known records alone explain the model."""
+        if not bool(self.fits[index]):
+            return "not in" if self.excludes else "undecided"
+        if self.posterior is None:
+            return "in" if self.without > _TOLD else "undecided"
+        evidence = (self.without**2 - float(self.misfits[index]) ** 2) / 2  # of the logarithms of two likelihoods
+        return "in" if evidence > _DECIDED else "undecided"
 
 
 def glm_candidates(
@@ -68,7 +85,8 @@ def glm_candidates(
     do not carry their own, and ``sample_weight``, ``target_weight``.
 
     Assumes: at most one of the candidates was trained on besides the known records.
-    Edge cases: a candidate that the model fits exactly cannot be told from none.
+    Edge cases: a candidate that the model fits exactly cannot be told from none. A model that does not say how near it
+    is to its minimum excludes no candidate.
     Reference: the informed membership test of Section II-D, balle2022.
 
     >>> from sklearn.linear_model import Ridge
@@ -79,29 +97,24 @@ def glm_candidates(
     """
     given = _given(model, known_inputs, known_labels, conventions)
     rows = _candidates(records, given.inputs.shape[1])
-    names = list(np.asarray(labels))
-    if len(names) != len(rows):
-        raise refuse("labels", f"of {len(names)} records", f"to be of {len(rows)}, as records")
+    names = _names(labels, len(rows))
     systems = {label: given.equations(label) for label in set(names)} if given.depends_on_label else {}
     common = None if systems else given.equations(None)
-    gradients, pieces = [], []
-    for row, label in zip(rows, names, strict=True):
-        system = common or systems[label]
-        pulls = system.target_weight * (target_row(system.model, index_of(system.model, label)) - system.means(row))
-        gradients.append(system.moments - pulls[:, None] * system.known_columns(row))
-        pieces.append(system)
-    first = pieces[0]
+    pieces = [common or systems[label] for label in names]
+    gradients = [_gradient(*each) for each in zip(pieces, rows, names, strict=True)]
+    alone = given.alone()
     if noise_std is None:
-        limit = leftover_limit(first)
-        misfits = np.array([_scaled(gradient, first) / limit for gradient in gradients])
-        without = _scaled(first.moments, first) / limit
-        return GlmMatch(misfits, without, misfits <= 1.0, None)
+        misfits = np.array([_leftover(g, system) for g, system in zip(gradients, pieces, strict=True)])
+        tells = alone.model.optimisation.gradient_limit is not None
+        without = _leftover(alone.moments, alone)
+        return GlmMatch(misfits, without, misfits <= (1.0 if tells else max(1.0, _SHARE * without)), None, tells)
     noise = check_positive("noise_std", noise_std)
-    solve = _NewtonSteps(first)
-    misfits = np.array([solve.length(g, row) / noise for g, row in zip(gradients, rows, strict=True)])
-    without = solve.length(first.moments, None) / noise
+    steps = {id(system): _NewtonSteps(system) for system in pieces}
+    each = zip(gradients, pieces, rows, strict=True)
+    misfits = np.array([steps[id(system)].length(g, row) / noise for g, system, row in each])
+    without = _NewtonSteps(alone).length(alone.moments, None) / noise
     weights = torch.as_tensor(-0.5 * misfits**2).softmax(0).numpy()
-    usual = math.sqrt(first.theta.numel()) + 3.0  # the length of noise on all coefficients, with room
+    usual = math.sqrt(alone.theta.numel()) + 3.0  # the length of noise on all coefficients, with room
     return GlmMatch(misfits, without, misfits <= usual, weights)
 
 
@@ -160,8 +173,25 @@ def _candidates(records: Any, features: int) -> Tensor:
     return rows
 
 
-def _scaled(gradient: Tensor, equations: TargetEquations) -> float:
-    return float((gradient / equations.scales).square().mean().sqrt())
+def _names(labels: ArrayLike, records: int) -> list[Any]:
+    """The candidates' labels, each as the estimator names it."""
+    values = np.asarray(labels)
+    if len(values) != records:
+        raise refuse("labels", f"of {len(values)} records", f"to be of {records}, as records")
+    return list(finite_labels("labels", values))
+
+
+def _gradient(system: TargetEquations, row: Tensor, label: Any) -> Tensor:
+    """The gradient of the objective with a candidate at the released coefficients."""
+    pulls = system.target_weight * (target_row(system.model, index_of(system.model, label)) - system.means(row))
+    return system.moments - pulls[:, None] * system.known_columns(row)
+
+
+def _leftover(gradient: Tensor, system: TargetEquations) -> float:
+    """A gradient in units of what the solver may leave: in the scales of features, or by its rule's largest entry."""
+    scaled = float((gradient / system.scales).square().mean().sqrt()) / leftover_limit(system)
+    limit = system.model.optimisation.gradient_limit
+    return min(scaled, float(gradient.abs().max()) / limit) if limit else scaled
 
 
 class _NewtonSteps:

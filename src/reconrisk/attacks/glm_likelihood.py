@@ -92,7 +92,7 @@ def _covariance(columns: Tensor, noise_std: float) -> Tensor:
     _, values, rows = torch.linalg.svd(columns / scales, full_matrices=False)
     found = values > torch.finfo(values.dtype).eps * max(columns.shape) * values.max()
     spread = rows[found] / values[found, None]
-    covariance = noise_std**2 * (spread.T @ spread) / torch.outer(scales, scales)
+    covariance: Tensor = noise_std**2 * (spread.T @ spread) / torch.outer(scales, scales)
     lost = 1 - rows[found].square().sum(0) > torch.finfo(values.dtype).eps ** 0.5
     covariance.diagonal()[lost] = torch.inf
     return covariance

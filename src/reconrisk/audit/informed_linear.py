@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from reconrisk.attacks.glm import NEEDS, GlmReconstruction, glm
-from reconrisk.attacks.glm_candidates import GlmMatch, glm_candidates
+from reconrisk.attacks.glm_candidates import glm_candidates
 from reconrisk.audit.informed_bound import linear_bound
 from reconrisk.audit.informed_result import Finding, RebuiltInformed, Words, informed_result
 from reconrisk.audit.informed_split import InformedSplit, informed_split
@@ -36,7 +35,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """Linear models by name: scikit-learn fits them."""
 
 _TOLERANCE = 1e-12
-_DECIDED = math.log(100.0)  # odds at which a likelihood ratio counts as an answer
 _SECOND_ORDER = 2000  # coefficients up to which Newton's method with a full Hessian is the fastest way to the minimum
 
 
@@ -187,7 +185,8 @@ class _Run:
         member = None
         if self.membership:
             record = self._inputs[row][None], self._labels[row][None]
-            member = _member(glm_candidates(subject, inputs, labels, *record, noise_std=self.noise_std, **stated))
+            match = glm_candidates(subject, inputs, labels, *record, noise_std=self.noise_std, **stated)
+            member = match.membership()
         finding = Finding(
             estimate=torch.as_tensor(found.record),
             label=None if self.known_labels or np.ndim(found.label) else float(found.label),
@@ -302,13 +301,3 @@ def _known(dataset: Dataset, columns: Sequence[str]) -> Tensor:
     if bool(known.all()):
         raise refuse("known_columns", list(columns), "to leave at least one column to be found")
     return known
-
-
-def _member(match: GlmMatch) -> str:
-    """A candidate fits or not; where the known records alone explain the model about as well, nothing is decided."""
-    if not bool(match.fits[0]):
-        return "not in"
-    if match.posterior is None:
-        return "in" if match.without > 1 else "undecided"
-    evidence = (match.without**2 - float(match.misfits[0]) ** 2) / 2  # of the logarithms of two likelihoods
-    return "in" if evidence > _DECIDED else "undecided"
