@@ -181,7 +181,7 @@ def test_ctrl_c_gives_what_is_done(monkeypatch):
         ("linear", "linear", {"regularization": 1.0}, r"Expected regularization=1.0 to be 0 for linear. Use ridge"),
         ("ridge", "ridge", {"regularization": -1.0}, r"Expected regularization=-1.0 >= 0"),
         (Ridge(), "ridge", {"regularization": 1.0}, "to be left out for an estimator"),
-        (Coefficients("ridge", np.ones(4)), "ridge", {}, "to be stated for released coefficients"),
+        (Coefficients("ridge", np.ones(4)), "ridge", {}, "to be stated for released coefficients.*alpha of Poisson"),
         (Coefficients("ridge", np.ones(3), np.ones(1)), "ridge", {"regularization": 1.0}, "to have 3 features"),
         ("ridge", "ridge", {"known_columns": ["age"]}, "to be left out where records are no table"),
         ("ridge", "ridge", {"noise_std": -1.0}, r"Expected noise_std=-1.0 > 0"),

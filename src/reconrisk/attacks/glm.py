@@ -94,10 +94,10 @@ def glm(
 
     with several outputs by least squares over them. ``model`` is a fitted ``LogisticRegression``, ``Ridge``,
     ``LinearRegression`` or ``PoissonRegressor``; a linear torch model with ``loss_fn`` and ``weight_decay``; or plain
-    coefficients with ``family``, ``penalty`` and ``intercept`` (penalties of sums: 1 / C). Without an intercept the
-    length of x solves an equation in its label, which has up to two roots: pass ``label``; one of two is never called
-    exact. ``known_values`` are
-    features of the target that are known, NaN for the others. With ``noise_std`` on every coefficient the estimate is
+    coefficients with ``family``, ``penalty`` and ``intercept`` (penalties of sums over n records: 1 / C, alpha
+    of Ridge, n times alpha of PoissonRegressor). Without an intercept the length of x solves an equation in its label,
+    which has up to two roots: pass ``label``; one of two is never called exact. ``known_values`` are features of the
+    target that are known, NaN for the others. With ``noise_std`` on every coefficient the estimate is
     the most likely record.
 
     Assumes: the model minimises its objective over the known records and the target.

@@ -22,6 +22,9 @@ from reconrisk.releases.estimators import (
 )
 from reconrisk.releases.glm_objective import Family
 
+PENALTIES = "Pass 1 / C, alpha of Ridge, or alpha of PoissonRegressor times the sum of sample weights; 0 for none."
+"""What the penalty of a sum over records is in the terms of estimators, whose alpha may belong to a mean."""
+
 _STATED = ("family", "penalty", "intercept", "intercept_penalty")
 _TORCH = ("loss_fn", "weight_decay", "decay_bias")
 
@@ -109,7 +112,7 @@ class Given:
         if family not in get_args(Family):
             raise refuse("family", family, f"to be one of {', '.join(get_args(Family))}", "Coefficients do not say it.")
         if penalty is None:
-            raise refuse("penalty", None, "to be stated", "Pass 0 if there was none, or 1 / C, or alpha.")
+            raise refuse("penalty", None, "to be stated", PENALTIES)
         array = _finite("model", np.asarray(_numpy(self.model), dtype=float))
         bias = self.settings["intercept"]
         weight = np.atleast_2d(array)

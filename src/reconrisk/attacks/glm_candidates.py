@@ -36,8 +36,8 @@ class GlmMatch:
     the minimiser with the candidate, in units of the noise; else of the gradient, in units of what the solver may have
     left over. ``without`` is the same for the known records alone. ``fits`` marks candidates that leave nothing to be
     explained; ``posterior`` the probability of each under noise and equal belief, None without noise. Where nothing
-    tells what the solver left over, units are those of rounding, and ``excludes`` is False: a candidate fits that leaves
-    next to nothing of what known records do not explain; others may have been trained on all the same.
+    tells what the solver left over, units are those of rounding, and ``excludes`` is False: a candidate fits that
+    leaves next to nothing of what known records do not explain; others may have been trained on all the same.
     """
 
     misfits: Floats

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from reconrisk.attacks.glm import NEEDS, GlmReconstruction, glm
+from reconrisk.attacks.glm_arguments import PENALTIES
 from reconrisk.attacks.glm_candidates import glm_candidates
 from reconrisk.audit.informed_bound import linear_bound
 from reconrisk.audit.informed_result import Finding, RebuiltInformed, Words, informed_result
@@ -69,7 +70,8 @@ def rebuild_informed_linear(
 
     ``model`` is ``logistic``, ``ridge``, ``linear`` or ``poisson``: scikit-learn then fits one model for each target to
     the ``fixed`` first records that are no target (by default all) and to it, as far as floats go, with
-    ``regularization`` :math:`\lambda` (1 / C, alpha; 1 by default). Or it is released, an estimator that was fitted or
+    ``regularization`` :math:`\lambda` (1 / C, alpha of ridge, alpha of poisson times the number of records, whose alpha
+    belongs to a mean; 1 by default). Or it is released, an estimator that was fitted or
     :class:`Coefficients` with the ``regularization`` they were fitted with: one model of the fixed records and all
     targets, each of which is rebuilt by who knows the others. ``known_columns`` of the target are known too: attribute
     inference, whose scores are of the other columns. ``sample_weight`` is that of each record of the data set in the
@@ -135,7 +137,7 @@ class _Run:
         if kind == "linear" and self.regularization:
             raise refuse("regularization", self.regularization, "to be 0 for linear", "Use ridge.")
         if isinstance(self.model, Coefficients) and kind != "linear" and self.regularization is None:
-            raise refuse("regularization", None, "to be stated for released coefficients", "Pass 1 / C, or alpha.")
+            raise refuse("regularization", None, "to be stated for released coefficients", PENALTIES)
         if kind == "logistic" and self._labels.dtype.kind == "f":
             raise refuse("labels", "real numbers", "to be classes for logistic", "Use ridge, linear or poisson.")
         if kind == "poisson" and float(self._labels.min()) < 0:

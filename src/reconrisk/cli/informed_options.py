@@ -35,7 +35,10 @@ Optimizer = Annotated[str | None, _option(_NETWORK, "sgd or adam; sgd if not sta
 LearningRate = Annotated[float | None, _option(_NETWORK, "0.2 for sgd and 0.001 for adam if not stated.")]
 Momentum = Annotated[float | None, _option(_NETWORK, "Of sgd; 0.9 if not stated.")]
 
-Regularization = Annotated[float | None, _option(_LINEAR, "1 / C, or alpha, of a sum over records; 1 if fitted here.")]
+Regularization = Annotated[
+    float | None,
+    _option(_LINEAR, "1 / C, alpha of ridge, or number of records times alpha of poisson; 1 if fitted here."),
+]
 KnownColumns = Annotated[str | None, _option(_LINEAR, "Columns of the target that are known, such as age,sex.")]
 
 Labels = Annotated[str, _option(_ADVERSARY, "known or inferred.")]
