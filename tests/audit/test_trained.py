@@ -10,7 +10,7 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.audit.inputs import DEFAULT_THREAT, checked_threat
 from reconrisk.audit.plan import seconds_of_an_evaluation
-from reconrisk.audit.trained import INFORMED_THREAT, known_records, what_is_released
+from reconrisk.audit.trained import INFORMED_THREAT, TrainedOnce, known_records, what_is_released
 from reconrisk.core.mechanism import Gaussian, Repeated
 from reconrisk.core.threat import Knows, Sees
 from reconrisk.data.dataset import Dataset
@@ -216,3 +216,26 @@ def test_a_training_that_never_takes_the_target_is_refused(kind):
     made = kind(**batches) if kind is release else rr.ShadowTraining(network(), *FIXED, GIVEN["optimizer"], **batches)
     with pytest.raises(rr.InvalidInput, match="batches='without the target' to hold the record that is attacked"):
         rr.audit(made, DATA, trials=1)
+
+
+def test_every_model_is_trained_once_for_all_guesses_and_defenses(monkeypatch):
+    trained, value = [], rr.TrainedModelRelease.value
+
+    def counted(self):
+        trained.append(self.inputs)
+        return value(self)
+
+    monkeypatch.setattr(rr.TrainedModelRelease, "value", counted)
+    noise = rr.defenses.gaussian_noise(0.1)
+    found = rr.audit(release(), DATA, trials=3, defenses=[None, noise], attacks=["constant_guess"], goals="psnr>=60")
+    assert found.done == 3 * 2 * 2
+    assert len(trained) == 3
+
+
+def test_a_model_that_is_kept_cannot_be_changed_by_who_looks_at_it():
+    kept = TrainedOnce.of(release(), INPUTS[30:31], LABELS[30:31])
+    plain = release().forward(INPUTS[30:31], LABELS[30:31])
+    for tensor in kept.value().values():
+        tensor.zero_()
+    for name, tensor in kept.value().items():
+        assert torch.equal(tensor, plain[name])

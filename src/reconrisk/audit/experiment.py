@@ -16,7 +16,7 @@ from reconrisk.audit.client import Client
 from reconrisk.audit.fingerprint import in_words
 from reconrisk.audit.plan import Plan, PlannedAttack, Sender
 from reconrisk.audit.population import Population
-from reconrisk.audit.trained import what_is_released
+from reconrisk.audit.trained import TrainedOnce, what_is_released
 from reconrisk.audit.trial import Trial, TrialKey, TrialScores
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.metric import Metric
@@ -28,6 +28,7 @@ from reconrisk.metrics.scoring import score
 from reconrisk.releases.observe import observe
 from reconrisk.releases.release import Release
 from reconrisk.releases.shadow_release import PrivateModelRelease
+from reconrisk.releases.training import TrainedModelRelease
 
 _SEEDS = 2**63
 _REFUSALS = (InvalidInput, InvalidFile, MissingExtra)
@@ -110,12 +111,22 @@ class Experiment:
     def _clients(self) -> dict[str, Client]:
         return {}
 
+    @cached_property
+    def _trained(self) -> dict[tuple[int, ...], Release]:
+        """The model of the current draw: training it may take longer than an attack."""
+        return {}
+
     def release_of(self, planned: PlannedAttack, rows: tuple[int, ...]) -> Release:
         """The update of these rows, with the layer in it that the attack plants, if it does."""
         if self.sender.fitted is not None:
             return self.sender.fitted.release(rows)
         batch = self.population.dataset.subset(list(rows))
         labels = torch.zeros(len(batch), dtype=torch.int64) if batch.labels is None else batch.labels
+        if isinstance(self.sender.release, TrainedModelRelease):
+            if rows not in self._trained:
+                self._trained.clear()  # trials go draw by draw
+                self._trained[rows] = TrainedOnce.of(self.sender.release, batch.inputs, labels)
+            return self._trained[rows]
         if self.sender.release is not None:
             return replace(self.sender.release, inputs=batch.inputs, labels=labels)  # type: ignore[type-var]  # is a dataclass
         if planned.label not in self._clients:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -91,6 +92,25 @@ def check_takes_target(subject: object) -> None:
     if not any(int(torch.as_tensor(rows).max()) >= fixed for rows in training.batches):
         remedy = f"Its number is {fixed}, after the fixed records: leave batches out, or name it in one of them."
         raise refuse("batches", "without the target", "to hold the record that is attacked", remedy)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedOnce(TrainedModelRelease):
+    """A trained model whose training is run once, however often it is looked at: by guesses, attacks and defenses."""
+
+    @classmethod
+    def of(cls, release: TrainedModelRelease, inputs: Tensor, labels: Tensor) -> TrainedOnce:
+        """The same training on other private records."""
+        given = {each.name: getattr(release, each.name) for each in fields(release) if each.init}
+        return cls(**{**given, "inputs": inputs, "labels": labels})
+
+    def value(self) -> dict[str, Tensor]:
+        """What is released, a copy: defenses may change theirs."""
+        return {name: tensor.clone() for name, tensor in self._value.items()}
+
+    @cached_property
+    def _value(self) -> dict[str, Tensor]:
+        return super().value()
 
 
 def release_of_training(training: ShadowTraining, dataset: Dataset) -> Release:
