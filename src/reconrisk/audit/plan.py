@@ -87,7 +87,7 @@ class Sender:
             return self.fitted.release(population.rows[:1]).forward
         return self.release.forward if self.release is not None and self.is_trained_model else None
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """The hash of what is audited; of a release by what it is at its own records."""
         if self.fitted is not None:
