@@ -365,6 +365,25 @@ def test_weights_that_are_not_passed_are_not_read_as_a_record(kind):
             assert found.status.ending is Ending.NOT_APPLICABLE
 
 
+@pytest.mark.parametrize("kind", ["logistic", "ridge"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_rounded_copies_of_known_records_are_part_of_the_error(kind, dtype):
+    model, features, labels = at_the_minimum(kind)
+    copies = torch.as_tensor(features.astype(dtype))
+    within, caution = 0, []
+    for target in range(60):
+        kept = np.arange(60) != target
+        found = rr.attacks.glm(model, copies[kept], labels[kept])
+        error = root_mean_square(found.record - features[target])
+        within += error <= found.error_range[1]
+        assert found.status.ending is not Ending.EXACT or error < 1e-6
+        caution.append(found.error_range[1] / error)
+        own = copies[target : target + 1], labels[target : target + 1]
+        assert rr.attacks.glm_candidates(model, copies[kept], labels[kept], *own).membership() != "not in"
+    assert within >= 54  # 60 ranges of 95 % miss more than six times with chance 3 %
+    assert np.median(caution) < 50  # nor is it so cautious that it says nothing
+
+
 def test_where_nothing_is_left_to_check_only_records_like_the_known_are_exact():
     model, features, labels = at_the_minimum("ridge")
     seen = set()

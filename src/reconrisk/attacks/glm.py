@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from reconrisk.attacks.glm_arguments import Given, known_features, known_records
+from reconrisk.attacks.glm_arguments import Given, known_features, known_records, precision_of
 from reconrisk.attacks.glm_outcome import Outcome, outcomes, under_noise
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
@@ -127,7 +127,7 @@ def glm(
         "weight_decay": weight_decay,
         "decay_bias": decay_bias,
     }
-    given = Given(model, inputs, labels, settings, sample_weight, target_weight)
+    given = Given(model, inputs, labels, settings, sample_weight, target_weight, precision_of(known_inputs))
     known = known_features(known_values, inputs.shape[1])
     found = outcomes(given, known, label)
     if noise_std is not None:

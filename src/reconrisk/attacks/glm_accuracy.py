@@ -88,7 +88,8 @@ def _ceiling(equations: TargetEquations, rounding: float) -> float:
     if limit is None:
         return math.inf
     if limit == 0:
-        return max(rounding, _of_normal_equations(equations))
+        drawn = _TYPICAL if equations.input_precision > _DOUBLE else 1.0  # one draw of rounding is not another
+        return max(drawn * rounding, _of_normal_equations(equations))
     return max(limit, equations.model.optimisation.objective_limit, rounding)
 
 
@@ -147,7 +148,20 @@ def _from_rounding(equations: TargetEquations) -> float:
         terms = terms + objective.targets.square()
     weights = 1.0 if objective.weights is None else objective.weights.square()[:, None]
     summed = _DOUBLE * float((weights * terms).sum().sqrt())
-    return _CAUTION * (float((moved / equations.scales).square().mean().sqrt()) + summed)
+    tau = float((moved / equations.scales).square().mean().sqrt()) + summed
+    return _CAUTION * (tau + _from_copies(equations))
+
+
+def _from_copies(equations: TargetEquations) -> float:
+    """Tau of what known records change that were rounded more coarsely than doubles, by one draw of such rounding."""
+    if equations.input_precision <= _DOUBLE:
+        return 0.0
+    design = equations.objective.design
+    draws = torch.rand(design.shape, generator=torch.Generator().manual_seed(0), dtype=design.dtype) - 0.5
+    draws[:, equations.features :] = 0.0  # the one of the intercept is exact
+    rounded = replace(equations.objective, design=design * (1 + equations.input_precision * draws))
+    moved = rounded.gradient(equations.theta) - equations.moments
+    return float((moved / equations.scales).square().mean().sqrt())
 
 
 def _of_normal_equations(equations: TargetEquations) -> float:

@@ -39,6 +39,7 @@ class Given:
     settings: dict[str, Any]
     sample_weight: ArrayLike | None
     target_weight: float
+    input_precision: float = float(np.finfo(float).eps)
 
     def __post_init__(self) -> None:
         kind = _STATED if not self.reads_itself else () if is_estimator(self.model) else _TORCH
@@ -76,12 +77,12 @@ class Given:
                 "Pass the features that reach the model, after any scaling.",
             )
         known = replace(whole, labels=whole.labels[:-1], sample_weights=whole.sample_weights[:-1])
-        return equations(known, self.inputs, float(whole.sample_weights[-1]))
+        return equations(known, self.inputs, float(whole.sample_weights[-1]), self.input_precision)
 
     def alone(self) -> TargetEquations:
         """The equations of a model that was fitted to the known records and nothing else."""
         weights = np.array(weights_of_records(self.sample_weight, len(self.labels)))
-        return equations(self._read(self.labels, weights), self.inputs, float(self.target_weight))
+        return equations(self._read(self.labels, weights), self.inputs, self.target_weight, self.input_precision)
 
     def _whole(self, label: object | None) -> LinearModel:
         """The model as fitted to the known records and, last, the target."""
@@ -120,7 +121,6 @@ class Given:
         if intercept is not None and len(intercept) != len(weight):
             raise refuse("intercept.shape", intercept.shape, f"to be {(len(weight),)}, one per row of coefficients")
         _check_labels(labels, family, len(weight))
-        kind = np.asarray(_numpy(self.model)).dtype
         return LinearModel(
             weight,
             intercept,
@@ -129,7 +129,7 @@ class Given:
             weights,
             check_nonnegative("penalty", penalty),
             check_nonnegative("intercept_penalty", self.settings["intercept_penalty"] or 0.0),
-            precision=float(np.finfo(kind if np.issubdtype(kind, np.floating) else float).eps),
+            precision=precision_of(self.model),
             optimisation=Optimisation(None, "coefficients that do not say how near they are to their minimum"),
         )
 
@@ -146,6 +146,12 @@ def known_records(known_inputs: Any, known_labels: Any) -> tuple[Tensor, NDArray
         raise refuse("known_labels", known_labels, "to be one label per record")
     rows = values.reshape(len(values), -1)
     return torch.as_tensor(_finite("known_inputs", rows)), finite_labels("known_labels", labels)
+
+
+def precision_of(values: Any) -> float:
+    """The unit of rounding of what is given: that of doubles for whole numbers and lists."""
+    kind = np.asarray(_numpy(values)).dtype
+    return float(np.finfo(kind if np.issubdtype(kind, np.floating) else float).eps)
 
 
 def finite_labels(name: str, labels: NDArray[Any]) -> NDArray[Any]:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from reconrisk.attacks.glm_accuracy import leftover_limit
-from reconrisk.attacks.glm_arguments import Given, finite_labels, known_features, known_records
+from reconrisk.attacks.glm_arguments import Given, finite_labels, known_features, known_records, precision_of
 from reconrisk.attacks.glm_equations import TargetEquations, target_row
 from reconrisk.attacks.glm_outcome import index_of
 from reconrisk.core.validation import check_positive, refuse
@@ -160,9 +160,8 @@ def _given(model: Any, known_inputs: Any, known_labels: Any, conventions: dict[s
     if unknown:
         raise refuse(unknown[0], conventions[unknown[0]], f"to be one of {', '.join(_SETTINGS)}")
     settings = {key: conventions.get(key) for key in _SETTINGS}
-    return Given(
-        model, inputs, labels, settings, conventions.get("sample_weight"), conventions.get("target_weight", 1.0)
-    )
+    weights = conventions.get("sample_weight"), conventions.get("target_weight", 1.0)
+    return Given(model, inputs, labels, settings, *weights, precision_of(known_inputs))
 
 
 def _candidates(records: Any, features: int) -> Tensor:

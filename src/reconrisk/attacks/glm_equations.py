@@ -35,6 +35,7 @@ class TargetEquations:
     objective: GlmObjective
     theta: Tensor
     target_weight: float
+    input_precision: float = 0.0
 
     @cached_property
     def moments(self) -> Tensor:
@@ -137,7 +138,9 @@ class TargetEquations:
         return [length * direction for length in lengths]
 
 
-def equations(model: LinearModel, inputs: Tensor, target_weight: float) -> TargetEquations:
+def equations(
+    model: LinearModel, inputs: Tensor, target_weight: float, input_precision: float = 0.0
+) -> TargetEquations:
     """The equations for the target from a model whose ``labels`` are those of the known ``inputs``."""
     ones = inputs.new_ones(len(inputs), 1)
     design = inputs if model.bias is None else torch.cat([inputs, ones], dim=1)
@@ -149,7 +152,7 @@ def equations(model: LinearModel, inputs: Tensor, target_weight: float) -> Targe
     weights = torch.as_tensor(np.ascontiguousarray(model.sample_weights))
     plain = bool((weights == 1).all())
     objective = GlmObjective(design, _targets(model), penalties, model.family, None if plain else weights)
-    return TargetEquations(model, objective, theta, target_weight)
+    return TargetEquations(model, objective, theta, float(target_weight), input_precision)
 
 
 def target_row(model: LinearModel, label: object) -> Tensor:
