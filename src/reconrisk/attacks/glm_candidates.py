@@ -36,8 +36,9 @@ class GlmMatch:
     the minimiser with the candidate, in units of the noise; else of the gradient, in units of what the solver may have
     left over. ``without`` is the same for the known records alone. ``fits`` marks candidates that leave nothing to be
     explained; ``posterior`` the probability of each under noise and equal belief, None without noise. Where nothing
-    tells what the solver left over, units are those of rounding, and ``excludes`` is False: a candidate fits that
-    leaves next to nothing of what known records do not explain; others may have been trained on all the same.
+    tells what the solver left over, units are those of rounding, and a candidate fits that leaves next to nothing of
+    what known records do not explain; if neither one does nor known records alone explain all, ``excludes`` is False:
+    candidates that do not fit may have been trained on all the same.
     """
 
     misfits: Floats
@@ -86,7 +87,7 @@ def glm_candidates(
 
     Assumes: at most one of the candidates was trained on besides the known records.
     Edge cases: a candidate that the model fits exactly cannot be told from none. A model that does not say how near it
-    is to its minimum excludes no candidate.
+    is to its minimum excludes candidates only where another one, or none, explains it far better.
     Reference: the informed membership test of Section II-D, balle2022.
 
     >>> from sklearn.linear_model import Ridge
@@ -107,7 +108,10 @@ def glm_candidates(
         misfits = np.array([_leftover(g, system) for g, system in zip(gradients, pieces, strict=True)])
         tells = alone.model.optimisation.gradient_limit is not None
         without = _leftover(alone.moments, alone)
-        return GlmMatch(misfits, without, misfits <= (1.0 if tells else max(1.0, _SHARE * without)), None, tells)
+        fits = misfits <= (1.0 if tells else max(1.0, _SHARE * without))
+        # known records that explain the model far better, alone or with one candidate, show that it is at its minimum
+        shown = bool(fits.any()) or without <= max(1.0, _SHARE * float(misfits.min()))
+        return GlmMatch(misfits, without, fits, None, excludes=tells or shown)
     noise = check_positive("noise_std", noise_std)
     steps = {id(system): _NewtonSteps(system) for system in pieces}
     each = zip(gradients, pieces, rows, strict=True)
