@@ -264,6 +264,7 @@ LINE = ["--model", "logistic", *ON]
         ([*NET, "--target-index", "1", "--start", "none.safetensors"], "There is no such file."),
         (["--model", "tiny_nets:mpl", *ON], "Did you mean mlp?"),
         (["--model", "logistc", *ON], "Did you mean logistic?"),
+        (["--model", "ridg", *ON], "Did you mean ridge?"),
         ([*LINE, "--steps", "5"], "Expected --steps to be left out for logistic, a linear model."),
         ([*LINE, "--weights", "model.npz"], "to be stated for released coefficients"),
         (

@@ -12,7 +12,7 @@ from reconrisk.cli import informed_options as options
 from reconrisk.cli.attack import FAILED
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network, whole_numbers
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import did_you_mean, refuse
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -80,10 +80,21 @@ def informed(
     if model in LINEAR:
         rebuilt = _linear(model, dataset, targets, weights, seed=drawn, **for_linear, **shared)
     else:
+        _check_name(model)
         if weights is not None and start is None and seed is None:
             raise InvalidInput("Expected --start or --seed with --weights: the weights before training must be known.")
         rebuilt = _network(model, dataset, targets, weights, seed=drawn, **for_network, **shared)
     _finish(out, rebuilt)
+
+
+def _check_name(model: str) -> None:
+    """Refuse a name that is none, with all that there are: linear models are no networks."""
+    from reconrisk.models.by_name import NAMES
+
+    if ":" not in model and model not in NAMES:
+        known = (*LINEAR, *(name for name in NAMES if name not in LINEAR))
+        remedy = f"Or write package.module:function.{did_you_mean(model, known)}"
+        raise refuse("model", model, f"to be one of {', '.join(known)}", remedy)
 
 
 def _linear(

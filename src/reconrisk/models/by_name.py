@@ -39,7 +39,8 @@ _OF_SHAPE = {
         vgg16,
     )
 }
-_NAMES = (*_OF_SHAPE, "linear", "logistic")
+NAMES = (*_OF_SHAPE, "linear", "logistic")
+"""Networks that have a name."""
 
 
 def model_by_name(name: str, *, shape: Sequence[int], classes: int | None) -> nn.Module:
@@ -60,10 +61,10 @@ def model_by_name(name: str, *, shape: Sequence[int], classes: int | None) -> nn
         return _built(name, _found(name))
     if name == "linear":
         return linear(math.prod(shape))
-    if name not in _NAMES:
-        close = difflib.get_close_matches(name, _NAMES, n=1)
+    if name not in NAMES:
+        close = difflib.get_close_matches(name, NAMES, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
-        known = f"to be package.module:function or one of {', '.join(_NAMES)}"
+        known = f"to be package.module:function or one of {', '.join(NAMES)}"
         raise refuse("model", name, known, f"Write the colon between module and function.{hint}")
     if classes is None:
         raise refuse("model", name, "to fit real labels", "It has an output per class; use linear or a model of yours.")
