@@ -46,7 +46,7 @@ def test_private_training_of_another_rule_is_refused_with_what_serves(how):
 
 @pytest.mark.parametrize("how", REFUSED)
 def test_what_is_said_to_serve_does(how):
-    rng = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(1)  # other records than the fixed ones
     shadows, labels = torch.rand(60, 4, generator=rng), torch.arange(60) % 3
     knowledge = rr.attacks.ShadowKnowledge(training(**REFUSED[how]), shadows, labels)
     attack = rr.attacks.reconstructor(knowledge, rng=rng)
