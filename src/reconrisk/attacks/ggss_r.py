@@ -12,17 +12,15 @@ from torch import Tensor
 from reconrisk.attacks.distances import Distance, squares
 from reconrisk.attacks.guided_trajectory import GuidedTrajectory
 from reconrisk.attacks.labels import labels_for
+from reconrisk.attacks.latents import NEEDS
 from reconrisk.attacks.objective import compared
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
-from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
+from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_nonnegative, check_positive, check_probability, check_whole, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
-
-NEEDS = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
-"""Whoever reads one update and knows what records look like."""
 
 
 @dataclass(frozen=True, eq=False)

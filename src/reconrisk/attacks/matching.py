@@ -23,6 +23,18 @@ from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.core.validation import check_positive, check_whole
 
 
+@dataclass(frozen=True, eq=False)
+class Match:
+    """Records and the ``coordinates`` of one restart that they were decoded from, with what the search says of them."""
+
+    estimates: Tensor
+    coordinates: Tensor
+    value: float
+    status: Status
+    evaluations: int
+    labels: tuple[int, ...] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching:
     r"""Records whose release is nearest to the observed one, by optimisation from several starts.
@@ -63,6 +75,19 @@ class GradientMatching:
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Estimate the records behind ``observation``."""
         begun = time.monotonic()
+        match = self.match(observation, rng=rng)
+        account = Account(
+            attack=repr(self),
+            status=match.status,
+            objective=(match.value,) * observation.batch_size,
+            cost=Cost(time.monotonic() - begun, match.evaluations),
+            labels=match.labels,
+        )
+        return Reconstruction(_usable(match.estimates, observation), account)
+
+    def match(self, observation: Observation, *, rng: torch.Generator) -> Match:
+        """The best candidates with their coordinates."""
+        begun = time.monotonic()
         observation.check_covers(self.needs)
         labels = self.labels.begin(observation, self.restarts, rng)
         starts = self.start(observation, self.restarts, rng)
@@ -71,17 +96,15 @@ class GradientMatching:
         search = _Search(objective(variables))
         status = self._search(objective, search, begun)
         winner = search.winner()
-        value = float(search.best.scores[winner])
         best = {name: tensor[winner : winner + 1] for name, tensor in search.best.variables.items()}
-        estimates = self.parametrization.finish(objective.inputs(best)[0], observation)
-        account = Account(
-            attack=repr(self),
+        return Match(
+            estimates=self.parametrization.finish(objective.inputs(best)[0], observation),
+            coordinates=best["inputs"][0],
+            value=float(search.best.scores[winner]),
             status=status,
-            objective=(value,) * observation.batch_size,
-            cost=Cost(time.monotonic() - begun, objective.evaluations),
+            evaluations=objective.evaluations,
             labels=labels.chosen(best),
         )
-        return Reconstruction(_usable(estimates, observation), account)
 
     def _search(self, objective: Objective, search: _Search, begun: float) -> Status:
         if not any(bool(tensor.any()) for tensor in objective.observation.released.values()):

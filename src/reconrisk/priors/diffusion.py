@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.validation import refuse
 from reconrisk.priors.diffusers_models import noise_from_prediction, read_network, read_schedule
 from reconrisk.priors.diffusion_prior import DiffusionPrior
+from reconrisk.priors.schedule import NoiseSchedule
 
 
 def diffusion(
@@ -40,17 +40,25 @@ def diffusion(
         raise InvalidFile(path, "folder", "There is none.", "Nothing is downloaded: pass a local one.")
     schedule, predicts = read_schedule(folder)
     network = read_network(folder)
-    sides = _sides(network)
-
-    def predict_noise(noisy: Tensor, times: Tensor) -> Tensor:
-        predicted: Tensor = network(noisy, times).sample
-        share = schedule.signal[times].to(noisy.dtype).reshape(-1, *([1] * (noisy.ndim - 1)))
-        return noise_from_prediction(predicted, noisy, share, predicts)
-
-    return DiffusionPrior(folder.name or str(folder), sides, predict_noise, schedule, data_range, units)
+    noise = NoiseNetwork(network, schedule, predicts)
+    return DiffusionPrior(folder.name or str(folder), _sides(network), noise, schedule, data_range, units)
 
 
-def _sides(network: torch.nn.Module) -> tuple[int, int, int]:
+class NoiseNetwork(nn.Module):
+    """A network of diffusers as a function from noisy records and times to noise, whatever it predicts."""
+
+    def __init__(self, network: nn.Module, schedule: NoiseSchedule, predicts: str) -> None:
+        super().__init__()
+        self.network, self._schedule, self._predicts = network, schedule, predicts
+
+    def forward(self, noisy: Tensor, times: Tensor) -> Tensor:
+        """The noise, in the network's units."""
+        predicted: Tensor = self.network(noisy, times).sample
+        share = self._schedule.signal[times].to(noisy.dtype).reshape(-1, *([1] * (noisy.ndim - 1)))
+        return noise_from_prediction(predicted, noisy, share, self._predicts)
+
+
+def _sides(network: nn.Module) -> tuple[int, int, int]:
     """The shape of a record, as the network's settings state it."""
     settings = network.config
     size = settings["sample_size"]  # type: ignore[index]  # a mapping that torch takes for a module

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_finite, check_whole, refuse
+from reconrisk.core.validation import check_whole, refuse
 from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
+from reconrisk.priors.units import SYMMETRIC, check_fits, check_range, moved
 
 PredictNoise = Callable[[Tensor, Tensor], Tensor]
-
-_SYMMETRIC = (-1.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,15 +35,13 @@ class DiffusionPrior:
     predict_noise: PredictNoise = field(repr=False)
     schedule: NoiseSchedule = field(default_factory=linear_schedule, repr=False)
     data_range: tuple[float, float] = (0.0, 1.0)
-    units: tuple[float, float] = _SYMMETRIC
+    units: tuple[float, float] = SYMMETRIC
 
     def __post_init__(self) -> None:
         for side in self.shape:
             check_whole("shape", side)
-        for name in ("data_range", "units"):
-            low, high = (check_finite(name, end) for end in getattr(self, name))
-            if not low < high:
-                raise refuse(name, getattr(self, name), "to be (low, high) with low < high")
+        check_range("data_range", self.data_range)
+        check_range("units", self.units)
         if not callable(self.predict_noise):
             raise refuse("predict_noise", self.predict_noise, "to be a function of noisy records and their times")
 
@@ -76,11 +73,11 @@ class DiffusionPrior:
 
     def values(self, records: Tensor) -> Tensor:
         """Records in the prior's units."""
-        return _moved(records, self.data_range, self.units)
+        return moved(records, self.data_range, self.units)
 
     def records(self, values: Tensor) -> Tensor:
         """What is in the prior's units as records."""
-        return _moved(values, self.units, self.data_range)
+        return moved(values, self.units, self.data_range)
 
     def scaled_to(self, data_range: tuple[float, float]) -> DiffusionPrior:
         """The same prior for records that lie in another range, as 0 to 255 is that of a picture in [0, 1]."""
@@ -88,12 +85,7 @@ class DiffusionPrior:
 
     def check_fits(self, shape: Sequence[int], data_range: tuple[float, float]) -> None:
         """Refuse records of another shape or range than the prior was made for."""
-        if tuple(shape) != self.shape:
-            remedy = "Train one with reconrisk train-prior, or resize the records."
-            raise refuse("prior.shape", self.shape, f"to be that of the records, {tuple(shape)}", remedy)
-        if tuple(map(float, data_range)) != tuple(map(float, self.data_range)):
-            remedy = f"If they are the same pictures in other units, pass prior.scaled_to({tuple(data_range)})."
-            raise refuse("prior.data_range", self.data_range, f"to be that of the records, {data_range}", remedy)
+        check_fits(self.shape, self.data_range, shape, data_range)
 
 
 def denoiser(
@@ -102,7 +94,7 @@ def denoiser(
     *,
     schedule: NoiseSchedule | None = None,
     data_range: tuple[float, float] = (0.0, 1.0),
-    units: tuple[float, float] = _SYMMETRIC,
+    units: tuple[float, float] = SYMMETRIC,
     name: str = "denoiser",
 ) -> DiffusionPrior:
     r"""A prior from any function that finds the noise in records.
@@ -117,8 +109,3 @@ def denoiser(
     tensor(0.9900)
     """
     return DiffusionPrior(name, tuple(shape), predict_noise, schedule or linear_schedule(), data_range, units)
-
-
-def _moved(values: Tensor, one: tuple[float, float], other: tuple[float, float]) -> Tensor:
-    scale = (other[1] - other[0]) / (one[1] - one[0])
-    return other[0] + scale * (values - one[0])

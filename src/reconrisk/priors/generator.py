@@ -1,0 +1,95 @@
+"""Priors that make records from noise: the generator of a GAN, or any function of latent values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.core.validation import check_whole, refuse
+from reconrisk.priors.units import SYMMETRIC, check_fits, check_range, moved
+
+Decode = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class GeneratorPrior:
+    r"""What records look like, as a function that makes them of standard normal values.
+
+    .. math:: x = g(z), \qquad z \sim N(0, I)
+
+    ``generate`` takes latent values (n, ``latent_size``) and gives records (n, \*``shape``) in its own units, in which
+    ``units`` are the ends of ``data_range``. A sequence of layers can be entered between two of them.
+
+    Guarantee: records that are not finite or of another shape are refused, by the name of the prior.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    latent_size: int
+    generate: Decode | nn.Module = field(repr=False)
+    data_range: tuple[float, float] = (0.0, 1.0)
+    units: tuple[float, float] = SYMMETRIC
+
+    def __post_init__(self) -> None:
+        for side in self.shape:
+            check_whole("shape", side)
+        check_whole("latent_size", self.latent_size)
+        check_range("data_range", self.data_range)
+        check_range("units", self.units)
+        if not callable(self.generate):
+            raise refuse("generate", self.generate, "to be a function of latent values")
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Records of latent values; differentiable."""
+        if latents.ndim != 2 or latents.shape[1] != self.latent_size:
+            raise refuse("latents.shape", tuple(latents.shape), f"to be (n, {self.latent_size}), as {self.name}")
+        return self.checked(self.generate(latents), len(latents))
+
+    def checked(self, made: Tensor, count: int) -> Tensor:
+        """What was made as records, if it can be such."""
+        if not isinstance(made, Tensor) or tuple(made.shape) != (count, *self.shape):
+            given = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+            raise refuse(f"what {self.name} makes", given, f"to be records of shape {(count, *self.shape)}")
+        if not bool(made.isfinite().all()):
+            raise refuse(f"what {self.name} makes", "given", "to be finite", "Check its weights.")
+        return moved(made, self.units, self.data_range)
+
+    def draw(self, count: int, rng: torch.Generator) -> Tensor:
+        """So many records."""
+        with torch.no_grad():
+            return self.decode(torch.randn(count, self.latent_size, generator=rng))
+
+    def scaled_to(self, data_range: tuple[float, float]) -> GeneratorPrior:
+        """The same prior for records that lie in another range."""
+        return replace(self, data_range=data_range)
+
+    def check_fits(self, shape: Sequence[int], data_range: tuple[float, float]) -> None:
+        """Refuse records of another shape or range than the prior was made for."""
+        check_fits(self.shape, self.data_range, shape, data_range)
+
+
+def generator(
+    generate: Decode | nn.Module,
+    shape: Sequence[int],
+    latent_size: int,
+    *,
+    data_range: tuple[float, float] = (0.0, 1.0),
+    units: tuple[float, float] = SYMMETRIC,
+    name: str = "generator",
+) -> GeneratorPrior:
+    r"""A prior from any function that makes records of latent values.
+
+    .. math:: x = g(z), \qquad z \sim N(0, I)
+
+    Assumes: ``generate`` takes latent values (n, ``latent_size``) and is differentiable.
+    Edge cases: the weights of a module are not changed, nor are they trained; it is used in the mode it is in.
+    Reference: `Goodfellow et al. (2014) <https://arxiv.org/abs/1406.2661>`_.
+
+    >>> prior = generator(lambda latents: latents.tanh().view(-1, 1, 2, 2), (1, 2, 2), 4)
+    >>> prior.decode(torch.zeros(1, 4)).flatten()
+    tensor([0.5000, 0.5000, 0.5000, 0.5000])
+    """
+    return GeneratorPrior(name, tuple(shape), latent_size, generate, data_range, units)

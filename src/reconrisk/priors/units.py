@@ -1,0 +1,37 @@
+"""The units in which a prior sees records, and whether it was made for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from reconrisk.core.validation import check_finite, refuse
+
+SYMMETRIC = (-1.0, 1.0)
+"""What the ends of the data range are to most networks."""
+
+
+def moved(values: Tensor, one: tuple[float, float], other: tuple[float, float]) -> Tensor:
+    """Values of the range ``one`` in that of ``other``."""
+    scale = (other[1] - other[0]) / (one[1] - one[0])
+    return other[0] + scale * (values - one[0])
+
+
+def check_range(name: str, ends: tuple[float, float]) -> None:
+    """Refuse what is no range."""
+    low, high = (check_finite(name, end) for end in ends)
+    if not low < high:
+        raise refuse(name, ends, "to be (low, high) with low < high")
+
+
+def check_fits(
+    own_shape: tuple[int, ...], own_range: tuple[float, float], shape: Sequence[int], data_range: tuple[float, float]
+) -> None:
+    """Refuse records of another shape or range than a prior was made for."""
+    if tuple(shape) != own_shape:
+        remedy = "Train one with reconrisk train-prior, or resize the records."
+        raise refuse("prior.shape", own_shape, f"to be that of the records, {tuple(shape)}", remedy)
+    if tuple(map(float, data_range)) != tuple(map(float, own_range)):
+        remedy = f"If they are the same pictures in other units, pass prior.scaled_to({tuple(data_range)})."
+        raise refuse("prior.data_range", own_range, f"to be that of the records, {data_range}", remedy)

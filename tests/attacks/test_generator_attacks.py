@@ -1,0 +1,159 @@
+"""Inversion in the range of a generator: linear releases of linear generators, where the answer is known."""
+
+import pytest
+import torch
+from torch import nn
+
+from reconrisk.attacks.distances import SquaredError
+from reconrisk.attacks.ggl import ggl
+from reconrisk.attacks.gias import gias
+from reconrisk.attacks.gifd import gifd
+from reconrisk.attacks.latents import _in_ball
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.observation import Observation
+from reconrisk.core.reconstruction import Ending
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
+from reconrisk.priors.generator import generator
+
+THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR)
+SIZE, LATENT = 6, 3
+ATTACKS = {
+    "gias": lambda prior, **given: gias(prior, weight_steps=0, distance=SquaredError(), **given),
+    "ggl": lambda prior, **given: ggl(prior, latent_weight=0.0, population=16, **given),
+}
+
+
+def linear_generator(seed=0):
+    network = nn.Linear(LATENT, SIZE)
+    rng = torch.Generator().manual_seed(seed)
+    network.weight.data = 0.1 * torch.randn(SIZE, LATENT, generator=rng)
+    network.bias.data = torch.full((SIZE,), 0.5)
+    return generator(network, (SIZE,), LATENT, units=(0.0, 1.0), name="linear")
+
+
+def seen(records, equations=18):
+    """What is released of records: as many random sums as there are equations."""
+    matrix = torch.randn(equations, records.numel(), generator=torch.Generator().manual_seed(1))
+    return Observation(
+        {"y": matrix @ records.flatten()},
+        lambda candidates, labels: {"y": matrix.to(candidates.dtype) @ candidates.flatten()},
+        THREAT,
+        (SIZE,),
+        (0.0, 1.0),
+        len(records),
+        labels=torch.zeros(len(records), dtype=torch.int64),
+    )
+
+
+def errors(attack, observation, targets):
+    found = attack(observation, rng=torch.Generator().manual_seed(0))
+    return (found.estimates - targets).square().mean(), found
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_record_that_the_generator_makes_is_found(name, count):
+    prior = linear_generator()
+    targets = prior.draw(count, torch.Generator().manual_seed(5))
+    error, found = errors(ATTACKS[name](prior), seen(targets), targets)
+    assert float(error) < 1e-5
+    assert found.account.objective[0] < 1e-5
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_of_another_record_the_nearest_in_effect_is_found(name):
+    prior = linear_generator()
+    target = torch.rand(1, SIZE, generator=torch.Generator().manual_seed(2))
+    observation = seen(target)
+    matrix = torch.func.jacrev(lambda record: observation.forward(record[None], None)["y"])(target[0])
+    module = prior.generate
+    left = observation.released["y"] - matrix @ module.bias.detach()
+    latent = torch.linalg.lstsq(matrix @ module.weight.detach(), left[:, None]).solution
+    expected = (module(latent.T)).detach().clamp(0, 1)
+    found = ATTACKS[name](prior)(observation, rng=torch.Generator().manual_seed(0))
+    assert torch.allclose(found.estimates, expected, atol=5e-3)
+
+
+def test_weights_reach_what_the_generator_cannot_make_and_stay_unchanged():
+    prior = linear_generator()
+    before = [value.clone() for value in prior.generate.parameters()]
+    targets = torch.rand(2, SIZE, generator=torch.Generator().manual_seed(3))
+    stiff, _ = errors(gias(prior, weight_steps=0, distance=SquaredError()), seen(targets), targets)
+    settings = {"weight_steps": 800, "weight_learning_rate": 0.02, "distance": SquaredError()}
+    error, _ = errors(gias(prior, **settings), seen(targets), targets)
+    assert float(stiff) > 0.01
+    assert float(error) < 1e-4
+    assert all(torch.equal(one, other) for one, other in zip(before, prior.generate.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_time_spent_returns_what_there_is(name):
+    prior = linear_generator()
+    targets = prior.draw(1, torch.Generator().manual_seed(5))
+    _, found = errors(ATTACKS[name](prior, seconds=1e-6), seen(targets), targets)
+    assert found.status.ending is Ending.BUDGET_SPENT
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_same_seed_same_estimate(name):
+    prior = linear_generator()
+    observation = seen(prior.draw(1, torch.Generator().manual_seed(5)))
+    attack = ATTACKS[name](prior, steps=5)
+    one, two = (attack(observation, rng=torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(one.estimates, two.estimates)
+
+
+@pytest.mark.parametrize("build", [gias, ggl])
+def test_what_is_no_generator_is_refused(build):
+    with pytest.raises(InvalidInput, match="to be one that makes records"):
+        build(lambda latents: latents)
+
+
+def test_a_function_has_no_weights():
+    prior = generator(lambda latents: latents, (SIZE,), SIZE)
+    with pytest.raises(InvalidInput, match="weight_steps=0"):
+        gias(prior, steps=2)(seen(torch.full((1, SIZE), 0.5)), rng=torch.Generator())
+
+
+def deep_generator():
+    torch.manual_seed(3)
+    network = nn.Sequential(nn.Linear(LATENT, 8), nn.Tanh(), nn.Linear(8, SIZE), nn.Sigmoid())
+    return generator(network, (SIZE,), LATENT, units=(0.0, 1.0), name="deep")
+
+
+def test_features_reach_more_than_latent_values():
+    prior = deep_generator()
+    target = torch.rand(1, SIZE, generator=torch.Generator().manual_seed(4))
+    stiff, first = errors(gias(prior, weight_steps=0, distance=SquaredError()), seen(target), target)
+    error, found = errors(gifd(prior, radius=2.0, layer_steps=600, distance=SquaredError()), seen(target), target)
+    assert float(error) < 0.2 * float(stiff)
+    assert found.account.objective[0] < first.account.objective[0]
+
+
+def test_a_small_ball_keeps_features_near_what_the_generator_makes():
+    prior = deep_generator()
+    target = torch.rand(1, SIZE, generator=torch.Generator().manual_seed(4))
+    settings = {"distance": SquaredError(), "layer_steps": 200}
+    wide, _ = errors(gifd(prior, radius=2.0, **settings), seen(target), target)
+    narrow, _ = errors(gifd(prior, radius=1e-4, **settings), seen(target), target)
+    assert float(wide) < float(narrow)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("radius", [0.1, 1.0, 100.0])
+def test_the_projection_onto_a_ball_is_the_nearest_point(seed, radius):
+    rng = torch.Generator().manual_seed(seed)
+    vector = torch.randn(7, generator=rng, dtype=torch.float64)
+    nearest = _in_ball(vector, radius)
+    assert float(nearest.abs().sum()) <= radius * (1 + 1e-12)
+    # no point of the ball is on the far side: <v - p, q - p> <= 0 for every q in it
+    others = torch.randn(500, 7, generator=rng, dtype=torch.float64)
+    inside = others / others.abs().sum(1, keepdim=True) * radius * torch.rand(500, 1, generator=rng).double()
+    corners = radius * torch.cat([torch.eye(7), -torch.eye(7)]).double()
+    for point in (inside, corners):
+        assert float(((point - nearest) @ (vector - nearest)).max()) <= 1e-12 * radius**2 + 1e-12
+
+
+def test_a_generator_that_is_no_sequence_cannot_be_entered():
+    with pytest.raises(InvalidInput, match=r"nn\.Sequential"):
+        gifd(linear_generator())
