@@ -4,6 +4,7 @@ from . import data as data
 from . import defenses as defenses
 from . import metrics as metrics
 from . import models as models
+from . import priors as priors
 from .accounting.events import mechanism_from_event as mechanism_from_event
 from .audit.audit_result import AuditResult as AuditResult
 from .audit.captured import rebuild_captured as rebuild_captured

@@ -14,7 +14,12 @@ from reconrisk.attacks.analytic_estimates import (
 from reconrisk.attacks.baselines import class_mean, constant_guess, prior_mean
 from reconrisk.attacks.best_candidate import best_candidate
 from reconrisk.attacks.deep_leakage import dlg, idlg
+from reconrisk.attacks.finetuned_diffusion import finetuned_diffusion
 from reconrisk.attacks.gauss_newton import gauss_newton
+from reconrisk.attacks.ggl import ggl
+from reconrisk.attacks.ggss_r import ggss_r
+from reconrisk.attacks.gias import gias
+from reconrisk.attacks.gifd import gifd
 from reconrisk.attacks.glm import GlmReconstruction, glm
 from reconrisk.attacks.glm_candidates import GlmMatch, glm_attributes, glm_candidates
 from reconrisk.attacks.glm_observed import glm_observed
@@ -25,6 +30,7 @@ from reconrisk.attacks.invert_training import invert_training
 from reconrisk.attacks.inverting_gradients import inverting_gradients
 from reconrisk.attacks.match_candidates import Identification, match_candidates
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping, optimal_analytic
+from reconrisk.attacks.plug_and_play import plug_and_play
 from reconrisk.attacks.reconstructor import Reconstructor, fine_tuned_reconstructor, reconstructor
 from reconrisk.attacks.reconstructor_file import load_reconstructor, save_reconstructor
 from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
@@ -54,7 +60,12 @@ __all__ = [
     "constant_guess",
     "dlg",
     "fine_tuned_reconstructor",
+    "finetuned_diffusion",
     "gauss_newton",
+    "ggl",
+    "ggss_r",
+    "gias",
+    "gifd",
     "glm",
     "glm_attributes",
     "glm_candidates",
@@ -74,6 +85,7 @@ __all__ = [
     "match_candidates",
     "neurons_for_clipping",
     "optimal_analytic",
+    "plug_and_play",
     "posterior_mean",
     "prior_mean",
     "ratio",

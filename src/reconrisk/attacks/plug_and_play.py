@@ -209,6 +209,7 @@ class _Alternation:
         left = torch.cat([(caused[name] - value).double().flatten() for name, value in seen.released.items()])
         whole = torch.cat([value.double().flatten() for value in seen.released.values()])
         least = _LEAST_ERROR * float(whole.square().mean().sqrt())
-        error = max(float(left.square().mean().sqrt()), least, torch.finfo(torch.float64).tiny)
+        size = float(left.square().mean().sqrt())
+        error = max(size if math.isfinite(size) else 0.0, least, torch.finfo(torch.float64).tiny)
         noise = {name: torch.full_like(value, error) for name, value in seen.released.items()}
         return replace(seen, noise_std=noise, threat=seen.threat.knowing(Knows.DEFENSE))
