@@ -140,6 +140,7 @@ def ggl(
     Reference: `Li et al. (2022) <https://arxiv.org/abs/2203.15696>`_, a rival of meng2025; Hansen (2016), The CMA
     Evolution Strategy.
 
+    >>> from reconrisk.core.threat import Knows
     >>> from reconrisk.priors.generator import generator
     >>> ggl(generator(lambda latents: latents, (2,), 2)).needs.knows == {Knows.PRIOR}
     True

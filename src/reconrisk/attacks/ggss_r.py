@@ -159,6 +159,7 @@ def ggss_r(
 
     >>> from reconrisk.priors.gaussian import gaussian
     >>> from reconrisk.core.observation import Observation
+    >>> from reconrisk.core.threat import Knows
     >>> prior = gaussian(torch.full((2,), 0.5), 0.05 * torch.eye(2))
     >>> seen = {"y": torch.tensor([0.25, 0.75])}
     >>> observation = Observation(

@@ -108,6 +108,7 @@ def gias(
     Edge cases: interrupted, it returns the best so far.
     Reference: `Jeon et al. (2021) <https://arxiv.org/abs/2110.14962>`_; a rival of meng2025.
 
+    >>> from reconrisk.core.threat import Knows
     >>> from reconrisk.priors.generator import generator
     >>> gias(generator(lambda latents: latents, (2,), 2), weight_steps=0).needs.knows == {Knows.PRIOR}
     True

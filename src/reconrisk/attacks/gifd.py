@@ -113,6 +113,7 @@ def gifd(
     Reference: `Fang et al. (2023) <https://arxiv.org/abs/2308.04699>`_, a rival of meng2025.
 
     >>> from torch import nn
+    >>> from reconrisk.core.threat import Knows
     >>> from reconrisk.priors.generator import generator
     >>> gifd(generator(nn.Sequential(nn.Linear(2, 3), nn.Tanh()), (3,), 2)).needs.knows == {Knows.PRIOR}
     True
