@@ -90,6 +90,11 @@ def test_steps_that_are_no_number_are_never_chosen():
     assert trajectory([float("nan"), 5.0, float("nan")], False).stop == 1
 
 
+def test_a_residual_that_rises_once_does_not_fall_monotonically():
+    assert trajectory([3.0, 2.0, 2.0, 1.0], False).falls_monotonically
+    assert not trajectory([3.0, 2.0, 2.1, 1.0], False).falls_monotonically
+
+
 def test_the_oracle_is_at_least_as_near_as_the_stop():
     problem = GaussianProblem(size=6, equations=12, noise=0.5)
     target, observation = problem.drawn(3)

@@ -76,7 +76,10 @@ def matrix(records):
 def observed(records=1, threat=THREAT, forward=None, scale=1.0):
     targets = gaussian_prior().draw(records, torch.Generator().manual_seed(2)).float()
     mixed = matrix(records)
-    plain = lambda inputs, labels: {"y": mixed.to(inputs.dtype) @ inputs.flatten()}  # noqa: E731  # one of two maps
+
+    def plain(inputs, labels):
+        return {"y": mixed.to(inputs.dtype) @ inputs.flatten()}
+
     known = torch.zeros(records, dtype=torch.int64) if Knows.LABELS in threat.knows else None
     seen = {"y": scale * mixed @ targets.flatten()}
     return targets, rr.Observation(seen, forward or plain, threat, SHAPE, (0.0, 1.0), records, labels=known)

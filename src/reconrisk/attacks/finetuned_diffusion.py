@@ -14,7 +14,7 @@ from reconrisk.attacks.latents import NEEDS, GeneratorWeights
 from reconrisk.attacks.matching import GradientMatching
 from reconrisk.attacks.updates import Adam
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Reconstruction
+from reconrisk.core.reconstruction import Cost, Reconstruction
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_positive, check_whole, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
@@ -62,9 +62,7 @@ class FinetunedDiffusion:
             needs=self.needs,
         )
         match = search.match(observation, rng=rng)
-        cost = Cost(clock.monotonic() - begun, match.evaluations)
-        account = Account(repr(self), match.status, (match.value,) * observation.batch_size, cost, match.labels)
-        return Reconstruction(match.estimates.detach().to(torch.get_default_dtype()), account)
+        return match.reconstruction(repr(self), Cost(clock.monotonic() - begun, match.evaluations))
 
     def __repr__(self) -> str:
         """Every setting; the prior by its name."""

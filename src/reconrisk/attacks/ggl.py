@@ -13,14 +13,14 @@ from torch import Tensor
 
 from reconrisk.attacks.distances import Distance, SquaredError
 from reconrisk.attacks.labels import labels_for
-from reconrisk.attacks.latents import NEEDS, Latents
+from reconrisk.attacks.latents import NEEDS, Latents, check_generator
 from reconrisk.attacks.objective import compared
 from reconrisk.core.errors import MissingExtra
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, check_whole
 from reconrisk.priors.generator import GeneratorPrior
 
 _SEEDS = 2**31 - 1
@@ -41,10 +41,7 @@ class Ggl:
     needs: ThreatModel = NEEDS
 
     def __post_init__(self) -> None:
-        prior: object = self.prior
-        if not isinstance(prior, GeneratorPrior):
-            remedy = "Pass rr.priors.generator(...) or rr.priors.gan(...)."
-            raise refuse("prior", type(prior).__name__, "to be one that makes records", remedy)
+        check_generator(self.prior)
         check_whole("steps", self.steps)
         check_whole("population", self.population, minimum=4)
         check_positive("spread", self.spread)

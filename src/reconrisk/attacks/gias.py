@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from reconrisk.attacks.distances import Cosine, Distance
-from reconrisk.attacks.latents import NEEDS, GeneratorWeights, Latents
+from reconrisk.attacks.latents import NEEDS, GeneratorWeights, Latents, check_generator
 from reconrisk.attacks.matching import GradientMatching
 from reconrisk.attacks.updates import Adam
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Reconstruction
+from reconrisk.core.reconstruction import Cost, Reconstruction
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_whole
 from reconrisk.priors.generator import GeneratorPrior
 
 
@@ -33,10 +33,7 @@ class Gias:
     needs: ThreatModel = NEEDS
 
     def __post_init__(self) -> None:
-        prior: object = self.prior
-        if not isinstance(prior, GeneratorPrior):
-            remedy = "Pass rr.priors.generator(...) or rr.priors.gan(...)."
-            raise refuse("prior", type(prior).__name__, "to be one that makes records", remedy)
+        check_generator(self.prior)
         check_whole("steps", self.steps)
         check_whole("weight_steps", self.weight_steps, minimum=0)
         check_whole("restarts", self.restarts)
@@ -72,10 +69,7 @@ class Gias:
             )
             match = second.match(observation, rng=rng)
             evaluations += match.evaluations
-        cost = Cost(time.monotonic() - begun, evaluations)
-        objective = (match.value,) * observation.batch_size
-        account = Account(repr(self), match.status, objective, cost, match.labels)
-        return Reconstruction(match.estimates.detach().to(torch.get_default_dtype()), account)
+        return match.reconstruction(repr(self), Cost(time.monotonic() - begun, evaluations))
 
     def __repr__(self) -> str:
         """Every setting; the prior by its name."""

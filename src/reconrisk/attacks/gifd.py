@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.distances import Cosine, Distance
-from reconrisk.attacks.latents import NEEDS, Features, Latents, layers_of
+from reconrisk.attacks.latents import NEEDS, Features, Latents, check_generator, layers_of
 from reconrisk.attacks.matching import GradientMatching, Match
 from reconrisk.attacks.updates import Adam
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Reconstruction
+from reconrisk.core.reconstruction import Cost, Reconstruction
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_whole
 from reconrisk.priors.generator import GeneratorPrior
 
 
@@ -34,10 +34,7 @@ class Gifd:
     needs: ThreatModel = NEEDS
 
     def __post_init__(self) -> None:
-        prior: object = self.prior
-        if not isinstance(prior, GeneratorPrior):
-            remedy = "Pass rr.priors.generator(...) or rr.priors.gan(...)."
-            raise refuse("prior", type(prior).__name__, "to be one that makes records", remedy)
+        check_generator(self.prior)
         layers_of(self.prior)
         for name in ("steps", "layer_steps", "restarts"):
             check_whole(name, getattr(self, name))
@@ -71,9 +68,8 @@ class Gifd:
             match = replace(stage, parametrization=ball).match(observation, rng=rng)
             evaluations += match.evaluations
             best = match if match.value <= best.value else best
-        cost = Cost(time.monotonic() - begun, evaluations)
-        account = Account(repr(self), match.status, (best.value,) * observation.batch_size, cost, best.labels)
-        return Reconstruction(best.estimates.detach().to(torch.get_default_dtype()), account)
+        found = replace(best, status=match.status)
+        return found.reconstruction(repr(self), Cost(time.monotonic() - begun, evaluations))
 
     def _entering(self, number: int, match: Match) -> Tensor:
         """What the layer before makes of the coordinates that were found before it."""

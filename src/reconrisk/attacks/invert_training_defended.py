@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.invert_training_problem import Problem
+from reconrisk.attacks.invert_training_problem import Problem, Wrapped
 from reconrisk.core.defense import Defense
 
 _FAR = 1e6  # times what was sent: a norm that any clipping changes
@@ -29,33 +29,18 @@ def adds_noise_alone(defense: Defense, sent: Mapping[str, Tensor]) -> bool:
     return True
 
 
-class Defended(Problem):
+class Defended(Wrapped):
     """Another problem whose released values pass through the part of a defense that is no chance."""
 
     def __init__(self, inner: Problem, defense: Defense, released: Mapping[str, Tensor]) -> None:
-        for name in ("shape", "d", "inputs", "labels", "classes"):
-            setattr(self, name, getattr(inner, name))
-        self._inner, self._defense, self.coarse = inner, defense, inner.coarse
+        super().__init__(inner)
+        self._defense = defense
         self._shapes = {name: tuple(value.shape) for name, value in released.items()}
         places = torch.arange(inner.size, dtype=torch.float64).split([value.numel() for value in released.values()])
         numbered = {
             name: place.view(value.shape) for (name, value), place in zip(released.items(), places, strict=True)
         }
         self._order = inner.flatten(numbered).long()
-
-    @property
-    def trainings(self) -> int:  # type: ignore[override]  # counted where they happen
-        """How many trainings there were."""
-        return self._inner.trainings
-
-    @property
-    def size(self) -> int:
-        """How many values are released."""
-        return self._inner.size
-
-    def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
-        """Released values as one row."""
-        return self._inner.flatten(named)
 
     def values(self, records: Tensor, labels: Tensor) -> Tensor:
         """What is sent for each record, but for the noise."""

@@ -84,6 +84,29 @@ class Problem(ABC):
         return torch.stack([rows.mean(0) if len(rows) else whole for rows in chosen])
 
 
+class Wrapped(Problem):
+    """Another problem, which holds the records and counts the trainings, with its released values changed."""
+
+    def __init__(self, inner: Problem) -> None:
+        for name in ("shape", "d", "inputs", "labels", "classes"):
+            setattr(self, name, getattr(inner, name))
+        self._inner, self.coarse = inner, inner.coarse
+
+    @property
+    def trainings(self) -> int:  # type: ignore[override]  # counted where they happen
+        """How many trainings there were."""
+        return self._inner.trainings
+
+    @property
+    def size(self) -> int:
+        """How many values are released."""
+        return self._inner.size
+
+    def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
+        """Released values as one row, as they are."""
+        return self._inner.flatten(named)
+
+
 class ShadowProblem(Problem):
     """Models trained together; the derivative of dense networks is mostly that of a product of two vectors."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.invert_training_problem import Problem
+from reconrisk.attacks.invert_training_problem import Problem, Wrapped
 from reconrisk.attacks.invert_training_tangents import Tangents
 
 _HALVINGS = 12
@@ -16,29 +16,13 @@ _ACTIVE_SETS = 60  # most changes of the set of values held at an end of the ran
 _STATIONARY = 1e-4  # of a unit of chi-square: far below what noise decides
 
 
-class Weighted(Problem):
+class Weighted(Wrapped):
     """Another problem whose released values are multiplied with ``weights``: one over their noise, 0 if not sent."""
 
     def __init__(self, inner: Problem, weights: Tensor) -> None:
-        for name in ("shape", "d", "inputs", "labels", "classes"):
-            setattr(self, name, getattr(inner, name))
-        self._inner, self._weights = inner, weights.double()
-        self.coarse = inner.coarse
+        super().__init__(inner)
+        self._weights = weights.double()
         self._even = bool((weights == weights[0]).all())
-
-    @property
-    def trainings(self) -> int:  # type: ignore[override]  # counted where they happen
-        """How many trainings there were."""
-        return self._inner.trainings
-
-    @property
-    def size(self) -> int:
-        """How many values are released."""
-        return self._inner.size
-
-    def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
-        """Released values as one row, without weights."""
-        return self._inner.flatten(named)
 
     def values(self, records: Tensor, labels: Tensor) -> Tensor:
         """What is released in units of its noise."""

@@ -16,6 +16,13 @@ NEEDS = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
 """Whoever reads one update and knows what records look like."""
 
 
+def check_generator(prior: object) -> None:
+    """Refuse what makes no records."""
+    if not isinstance(prior, GeneratorPrior):
+        remedy = "Pass rr.priors.generator(...)."
+        raise refuse("prior", type(prior).__name__, "to be one that makes records", remedy)
+
+
 @dataclass(frozen=True, eq=False)
 class Latents:
     """Latent values of a generator, drawn as it expects them; candidates' starts are not used."""

@@ -34,6 +34,12 @@ class Match:
     evaluations: int
     labels: tuple[int, ...] | None
 
+    def reconstruction(self, attack: str, cost: Cost) -> Reconstruction:
+        """These records as what ``attack`` returns."""
+        objective = (self.value,) * len(self.estimates)
+        account = Account(attack, self.status, objective, cost, self.labels)
+        return Reconstruction(self.estimates.detach().to(torch.get_default_dtype()), account)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching:
@@ -76,14 +82,7 @@ class GradientMatching:
         """Estimate the records behind ``observation``."""
         begun = time.monotonic()
         match = self.match(observation, rng=rng)
-        account = Account(
-            attack=repr(self),
-            status=match.status,
-            objective=(match.value,) * observation.batch_size,
-            cost=Cost(time.monotonic() - begun, match.evaluations),
-            labels=match.labels,
-        )
-        return Reconstruction(_usable(match.estimates, observation), account)
+        return match.reconstruction(repr(self), Cost(time.monotonic() - begun, match.evaluations))
 
     def match(self, observation: Observation, *, rng: torch.Generator) -> Match:
         """The best candidates with their coordinates."""
@@ -98,7 +97,7 @@ class GradientMatching:
         winner = search.winner()
         best = {name: tensor[winner : winner + 1] for name, tensor in search.best.variables.items()}
         return Match(
-            estimates=self.parametrization.finish(objective.inputs(best)[0], observation),
+            estimates=_usable(self.parametrization.finish(objective.inputs(best)[0], observation), observation),
             coordinates=best["inputs"][0],
             value=float(search.best.scores[winner]),
             status=status,

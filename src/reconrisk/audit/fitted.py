@@ -149,7 +149,7 @@ def fitted_to(estimator: Any, data: Any) -> Fitted:
         raise refuse(
             "data", f"{len(found.inputs)} record", "to have two at least", "One is attacked, others are known."
         )
-    found.remarks  # noqa: B018  # computed now: records of another fit are refused before anything is attacked
+    _ = found.remarks  # computed now: records of another fit are refused before anything is attacked
     return found
 
 

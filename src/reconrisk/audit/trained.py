@@ -18,7 +18,7 @@ from reconrisk.releases.estimator_release import EstimatorRelease
 from reconrisk.releases.release import Release
 from reconrisk.releases.same_records import rows_among
 from reconrisk.releases.shadow_batches import RandomBatches
-from reconrisk.releases.shadow_release import PrivateModelRelease, steps_of
+from reconrisk.releases.shadow_release import PrivateModelRelease
 from reconrisk.releases.shadow_training import ShadowTraining
 from reconrisk.releases.training import TrainedModelRelease
 
@@ -147,7 +147,7 @@ def what_is_released(release: Release | Fitted) -> str:
         return f"{type(release.estimator).__name__} fitted to one record and {_records(count)} that are known"
     if isinstance(release, PrivateModelRelease):
         training = release.training
-        trained = f"{steps_of(training)} steps of {_rule(training.optimizer)} with clipped gradients and noise"
+        trained = f"{training.step_count} steps of {_rule(training.optimizer)} with clipped gradients and noise"
         return f"the model after {trained} on one record and {_records(len(training.fixed_inputs))} that are known"
     if isinstance(release, TrainedModelRelease):
         count = 0 if release.fixed_inputs is None else len(release.fixed_inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -60,9 +61,9 @@ class NoiseNetwork(nn.Module):
 
 def _sides(network: nn.Module) -> tuple[int, int, int]:
     """The shape of a record, as the network's settings state it."""
-    settings = network.config
-    size = settings["sample_size"]  # type: ignore[index]  # a mapping that torch takes for a module
+    settings: Any = network.config  # a mapping, which torch takes for a tensor or a module
+    size = settings["sample_size"]
     if size is None:
         raise refuse("sample_size", None, "to be stated by the network", "Save it with its sample_size.")
     height, width = (size, size) if isinstance(size, int) else tuple(size)
-    return int(settings["in_channels"]), int(height), int(width)  # type: ignore[index]  # as above
+    return int(settings["in_channels"]), int(height), int(width)

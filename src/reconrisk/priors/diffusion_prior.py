@@ -46,7 +46,7 @@ class DiffusionPrior:
             raise refuse("predict_noise", self.predict_noise, "to be a function of noisy records and their times")
 
     def noise(self, noisy: Tensor, time: int) -> Tensor:
-        """The noise in ``noisy`` records (n, *shape) of one ``time``, in the prior's units; differentiable."""
+        """The noise in ``noisy`` records ``(n, *shape)`` of one ``time``, in the prior's units; differentiable."""
         if tuple(noisy.shape[1:]) != self.shape:
             raise refuse("noisy.shape", tuple(noisy.shape), f"to be records of shape {self.shape}, as {self.name}")
         found = self.predict_noise(noisy, torch.full((len(noisy),), time, dtype=torch.int64))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.progress import ProgressBar
@@ -24,7 +24,6 @@ from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
 
 _CHECKPOINT, _STATE = "training.safetensors", "training.json"
 _GROUPS = 8  # of channels that are normalised together
-_HELD_OUT_DRAWS = 4  # of noise and time for each held-out record
 _WARM_UP = 0.02  # of the steps, over which the learning rate rises
 
 
@@ -118,17 +117,6 @@ def train_diffusion(
     finally:
         bar.close()
     return run.finish()
-
-
-def denoising_loss(network: nn.Module, schedule: NoiseSchedule, values: Tensor, *, seed: int = 0) -> float:
-    """The mean squared error of the noise that is found in ``values``, over fixed draws of noise and time."""
-    rng, total = torch.Generator().manual_seed(seed), 0.0
-    for _ in range(_HELD_OUT_DRAWS):
-        for part in values.split(256):
-            noisy, noise, times = _noised(part, schedule, rng)
-            with torch.no_grad():
-                total += float((network(noisy, times).sample - noise).square().mean()) * len(part)
-    return total / (_HELD_OUT_DRAWS * len(values))
 
 
 class _Run:

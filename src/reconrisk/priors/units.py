@@ -30,7 +30,7 @@ def check_fits(
 ) -> None:
     """Refuse records of another shape or range than a prior was made for."""
     if tuple(shape) != own_shape:
-        remedy = "Train one with reconrisk train-prior, or resize the records."
+        remedy = "Train one with rr.priors.train_diffusion, or resize the records."
         raise refuse("prior.shape", own_shape, f"to be that of the records, {tuple(shape)}", remedy)
     if tuple(map(float, data_range)) != tuple(map(float, own_range)):
         remedy = f"If they are the same pictures in other units, pass prior.scaled_to({tuple(data_range)})."

@@ -73,7 +73,7 @@ class PrivateModelRelease(Release):
         training = self.training
         if training.private is None:
             raise refuse("training.private", None, "to be a Gaussian mechanism")
-        return Repeated(training.private, steps_of(training))
+        return Repeated(training.private, training.step_count)
 
     def drawn(self, rng: torch.Generator) -> PrivateModelRelease:
         """The same training with noise of its own."""
@@ -91,10 +91,3 @@ class PrivateModelRelease(Release):
     def linearized(self) -> Linearized:
         """Refused: clipped gradients have no derivative where clipping sets in."""
         raise InvalidInput("Expected a release with a derivative: clipped training has none.")
-
-
-def steps_of(training: ShadowTraining) -> int:
-    """The number of steps of a training, stated or as many as it has batches."""
-    if training.steps is not None:
-        return training.steps
-    return len(tuple(training.batches or ()))  # type: ignore[arg-type]  # drawn batches state their steps

@@ -115,6 +115,11 @@ class ShadowTraining:
         return sum(torch.Size(shape).numel() for shape in self.shapes)
 
     @property
+    def step_count(self) -> int:
+        """The number of steps, stated or as many as there are batches."""
+        return self._recipe.steps
+
+    @property
     def is_random(self) -> bool:
         """Whether models differ by more than their target, so that training needs a generator."""
         drawn = isinstance(self.batches, RandomBatches), self.private is not None, self.draw_start is not None
