@@ -31,6 +31,7 @@ from reconrisk.attacks.inverting_gradients import inverting_gradients
 from reconrisk.attacks.match_candidates import Identification, match_candidates
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping, optimal_analytic
 from reconrisk.attacks.plug_and_play import plug_and_play
+from reconrisk.attacks.prior_alone import prior_alone
 from reconrisk.attacks.reconstructor import Reconstructor, fine_tuned_reconstructor, reconstructor
 from reconrisk.attacks.reconstructor_file import load_reconstructor, save_reconstructor
 from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
@@ -87,6 +88,7 @@ __all__ = [
     "optimal_analytic",
     "plug_and_play",
     "posterior_mean",
+    "prior_alone",
     "prior_mean",
     "ratio",
     "reconstructor",
