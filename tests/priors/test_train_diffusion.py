@@ -49,7 +49,7 @@ def test_stopped_twice_it_ends_with_the_same_weights(tmp_path, monkeypatch):
                 train_diffusion(pictures(), tmp_path / "parts", TINY)
     parts = train_diffusion(pictures(), tmp_path / "parts", TINY)
     assert torch.equal(weights(whole), weights(parts))
-    assert sorted(path.name for path in parts.iterdir()) == ["scheduler", "unet"]
+    assert sorted(path.name for path in parts.iterdir()) == ["scheduler", "trained.json", "unet"]
 
 
 def test_it_learns_a_single_picture(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ def draw_clean(prior: DiffusionPrior, noisy: Tensor, time: int, *, steps: int = 
         raise refuse("time", time, f"< {len(prior.schedule)}, the times of the prior")
     times = _times_from(time, min(check_whole("steps", steps), time + 1))
     with torch.no_grad():
-        for now, following in zip(times, times[1:], strict=False):  # the last has none that follows
+        for now, following in pairwise(times):
             clean = prior.clean(noisy, now)
             share, left = (float(prior.schedule.signal[each]) for each in (now, following))
             variance = (1 - left) / (1 - share) * (1 - share / left)

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import hashlib
-import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from reconrisk.core.errors import InvalidFile
-from reconrisk.core.progress import ProgressBar
-from reconrisk.core.validation import check_all_within, check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 from reconrisk.priors.diffusers_models import library
 from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
+from reconrisk.priors.training_state import Training, check_sides, training_values
 
-_CHECKPOINT, _STATE = "training.safetensors", "training.json"
 _GROUPS = 8  # of channels that are normalised together
 _WARM_UP = 0.02  # of the steps, over which the learning rate rises
 
@@ -60,12 +53,8 @@ class DiffusionTraining:
 
 def new_network(shape: tuple[int, ...], channels: tuple[int, ...]) -> Any:
     """A ``UNet2DModel`` for pictures of ``shape``, one layer at each resolution."""
-    if len(shape) != 3:
-        raise refuse("records.shape", shape, "to be pictures: channels, height, width")
     halvings = len(channels) - 1
-    if any(side % 2**halvings for side in shape[1:]):
-        remedy = f"Pass fewer channels than {len(channels)}, or pad the pictures."
-        raise refuse("records.shape", shape, f"to have sides divisible by {2**halvings}", remedy)
+    check_sides(shape, halvings, f"Pass fewer channels than {len(channels)}, or pad the pictures.")
     return library("Training a diffusion prior").UNet2DModel(
         sample_size=shape[1] if shape[1] == shape[2] else tuple(shape[1:]),
         in_channels=shape[0],
@@ -93,118 +82,45 @@ def train_diffusion(
     Assumes: pictures (n, channels, height, width) in ``data_range``, public or meant to be released: a prior remembers.
     Guarantee: the same weights for the same settings, however often training was stopped: what a step draws depends on
     its number alone. A folder of other settings or records is refused. The folder holds no prior before it is whole.
-    Edge cases: Ctrl-C saves the state, which is otherwise saved every ``checkpoint_every`` steps. Needs the extra
-    ``diffusion``.
+    Edge cases: Ctrl-C saves the state, which is otherwise saved every ``checkpoint_every`` steps. A folder in which the
+    same training is finished is left as it is. Needs the extra ``diffusion``.
     Reference: Algorithm 1, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_.
     """
-    settings = settings or DiffusionTraining()
-    check_all_within("records", records, data_range, "State the public range of the values.")
-    check_whole("checkpoint_every", checkpoint_every)
-    path = Path(folder)
-    run = _Run(settings, _values(records, data_range), path)
-    run.resume()
-    bar = ProgressBar("training a prior", total=settings.steps)
-    try:
-        for _ in range(run.step):
-            bar.advance()
-        for _ in run.remaining():
-            bar.advance()
-            if run.step % checkpoint_every == 0:
-                run.keep()
-    except KeyboardInterrupt:
-        run.keep()
-        raise
-    finally:
-        bar.close()
-    return run.finish()
+    run = _Run(settings or DiffusionTraining(), training_values(records, data_range), Path(folder))
+    return run.run(checkpoint_every)
 
 
-class _Run:
-    """Network, average and optimizer at a step."""
+class _Run(Training):
+    """A network that finds noise, and its average."""
+
+    kind = "diffusion"
 
     def __init__(self, settings: DiffusionTraining, values: Tensor, folder: Path) -> None:
-        self._settings, self._values, self._folder = settings, values, folder
+        super().__init__(settings, values, folder)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             self._network = new_network(tuple(values.shape[1:]), settings.channels)
         self._average = copy.deepcopy(self._network).requires_grad_(False).eval()
         self._optimizer = torch.optim.AdamW(self._network.parameters(), settings.learning_rate, weight_decay=0.0)
         self._schedule = linear_schedule()
-        self.step = 0
+        self.networks = {"network": self._network, "average": self._average}
+        self.optimizers = {"optimizer": self._optimizer}
 
-    @property
-    def _identity(self) -> dict[str, Any]:
-        digest = hashlib.sha256(self._values.numpy().tobytes()).hexdigest()[:16]
-        return {"settings": json.loads(json.dumps(dataclasses.asdict(self._settings))), "records": digest}
+    def advance(self, rng: torch.Generator) -> None:
+        """Find the noise in some records, and learn from the error."""
+        rows = torch.randint(len(self.values), (self.settings.batch_size,), generator=rng)
+        noisy, noise, times = _noised(self.values[rows], self._schedule, rng)
+        self._optimizer.param_groups[0]["lr"] = self.settings.rate(self.step)
+        self._optimizer.zero_grad()
+        (self._network(noisy, times).sample - noise).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
+        self._optimizer.step()
 
-    def remaining(self) -> Iterator[int]:
-        """Steps until the last, each taken before it is yielded."""
-        settings = self._settings
-        while self.step < settings.steps:
-            rng = torch.Generator().manual_seed(settings.seed * 1_000_003 + self.step)
-            rows = torch.randint(len(self._values), (settings.batch_size,), generator=rng)
-            noisy, noise, times = _noised(self._values[rows], self._schedule, rng)
-            self._optimizer.param_groups[0]["lr"] = settings.rate(self.step)
-            self._optimizer.zero_grad()
-            (self._network(noisy, times).sample - noise).square().mean().backward()
-            torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
-            self._optimizer.step()
-            self.step += 1
-            kept = min(settings.average, self.step / (self.step + 10))
-            with torch.no_grad():
-                for mean, value in zip(self._average.parameters(), self._network.parameters(), strict=True):
-                    mean.lerp_(value, 1 - kept)
-            yield self.step
-
-    def keep(self) -> None:
-        """Write the state beside where the prior will be."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        tensors = {f"network.{name}": value for name, value in self._network.state_dict().items()}
-        tensors |= {f"average.{name}": value for name, value in self._average.state_dict().items()}
-        for place, memory in self._optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{place}.{name}": torch.as_tensor(value) for name, value in memory.items()}
-        partial = self._folder / f"{_CHECKPOINT}.part"
-        save_file({name: value.contiguous() for name, value in tensors.items()}, partial, {"step": str(self.step)})
-        partial.replace(self._folder / _CHECKPOINT)
-        (self._folder / _STATE).write_text(json.dumps(self._identity), encoding="utf-8")
-
-    def resume(self) -> None:
-        """Take up the state in the folder, if there is one of the same training."""
-        stated, path = self._folder / _STATE, self._folder / _CHECKPOINT
-        if not path.is_file():
-            return
-        if not stated.is_file() or json.loads(stated.read_text(encoding="utf-8")) != self._identity:
-            raise InvalidFile(path, "settings", "It is of another training.", "Pass another folder, or remove it.")
-        from safetensors import safe_open
-
-        with safe_open(path, framework="pt") as opened:
-            self.step = int((opened.metadata() or {})["step"])
-        tensors = load_file(path)
-        for part, network in (("network.", self._network), ("average.", self._average)):
-            network.load_state_dict(
-                {name.removeprefix(part): value for name, value in tensors.items() if name.startswith(part)}
-            )
-        memory: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            if name.startswith("optimizer."):
-                _, place, key = name.split(".", 2)
-                memory.setdefault(int(place), {})[key] = value
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": memory, "param_groups": groups})
-
-    def finish(self) -> Path:
-        """Save the averaged network in half precision with its scheduler, and remove the state."""
+    def save(self) -> None:
+        """Save the averaged network in half precision with its scheduler."""
         kinds = library("Training a diffusion prior")
-        self._average.half().save_pretrained(self._folder / "unet")
-        kinds.DDPMScheduler(num_train_timesteps=len(self._schedule)).save_pretrained(self._folder / "scheduler")
-        for name in (_CHECKPOINT, _STATE):
-            (self._folder / name).unlink(missing_ok=True)
-        return self._folder
-
-
-def _values(records: Tensor, data_range: tuple[float, float]) -> Tensor:
-    low, high = data_range
-    return (2 * (records - low) / (high - low) - 1).float().contiguous()
+        self._average.half().save_pretrained(self.folder / "unet")
+        kinds.DDPMScheduler(num_train_timesteps=len(self._schedule)).save_pretrained(self.folder / "scheduler")
 
 
 def _noised(values: Tensor, schedule: NoiseSchedule, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:

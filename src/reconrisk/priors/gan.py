@@ -1,0 +1,112 @@
+"""Generators of GANs from local folders, and those that are shipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from reconrisk.core.errors import InvalidFile
+from reconrisk.core.files import write_whole
+from reconrisk.core.validation import check_whole, refuse
+from reconrisk.priors.generator import GeneratorPrior
+from reconrisk.priors.training_state import check_sides
+
+KIND = "reconrisk convolutional generator"
+HALVINGS = 2
+_CONFIG, _WEIGHTS = "config.json", "generator.safetensors"
+_GROUPS = 4  # of channels that are normalised together, in each record for itself
+_REMEDY = "Pass a folder that rr.priors.train_gan wrote, or wrap other networks with rr.priors.generator."
+
+
+def gan(path: str | Path, *, data_range: tuple[float, float] = (0.0, 1.0)) -> GeneratorPrior:
+    r"""The generator in a folder that :func:`train_gan` wrote, in single precision.
+
+    .. math:: x = g_4(g_3(g_2(g_1(z)))), \qquad z \sim N(0, I)
+
+    ``data_range`` is that of the records. The blocks are those of an ``nn.Sequential``, so that an attack can enter
+    between them.
+
+    Guarantee: nothing is downloaded; weights that do not fit the settings beside them are refused.
+    Reference: `Goodfellow et al. (2014) <https://arxiv.org/abs/1406.2661>`_.
+
+    >>> gan("no/such/folder")
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidFile: no/such/folder, folder: There is none. Nothing is downloaded: pass a local one.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise InvalidFile(path, "folder", "There is none.", "Nothing is downloaded: pass a local one.")
+    shape, latent_size, channels = _stated(folder / _CONFIG)
+    network = new_generator(shape, latent_size, channels)
+    weights = folder / _WEIGHTS
+    if not weights.is_file():
+        raise InvalidFile(weights, "file", "There is no such file.", _REMEDY)
+    try:
+        network.load_state_dict({name: value.float() for name, value in load_file(weights).items()})
+    except (RuntimeError, SafetensorError, ValueError) as error:
+        first = str(error).strip().splitlines()[-1].strip().rstrip(".")
+        raise InvalidFile(weights, "weights", f"They do not fit {_CONFIG}: {first}.", _REMEDY) from error
+    name = folder.resolve().name
+    return GeneratorPrior(name, shape, latent_size, network.requires_grad_(False).eval(), data_range)
+
+
+def new_generator(shape: tuple[int, ...], latent_size: int, channels: int) -> nn.Sequential:
+    """Four blocks from latent values to pictures of ``shape``, whose sides double twice.
+
+    Normalisation is of each record for itself, so that a record does not depend on the others of its batch.
+    """
+    check_sides(shape, HALVINGS, "Pad the pictures.")
+    if check_whole("channels", channels) % (2 * _GROUPS):
+        raise refuse("channels", channels, f"to be a multiple of {2 * _GROUPS}")
+    colours, height, width = shape[0], shape[1] // 4, shape[2] // 4
+    wide, half = 2 * channels, channels // 2
+    return nn.Sequential(
+        nn.Sequential(
+            nn.Linear(check_whole("latent_size", latent_size), wide * height * width),
+            nn.Unflatten(1, (wide, height, width)),
+            nn.GroupNorm(_GROUPS, wide),
+            nn.ReLU(),
+        ),
+        _doubled(wide, channels),
+        _doubled(channels, half),
+        nn.Sequential(nn.Conv2d(half, colours, 3, padding=1), nn.Tanh()),
+    )
+
+
+def save_generator(network: nn.Sequential, folder: Path, *, shape: tuple[int, ...], latent: int, channels: int) -> None:
+    """Write a generator in half precision, and the settings that :func:`new_generator` makes it of."""
+    stated = {"kind": KIND, "shape": list(shape), "latent_size": latent, "channels": channels}
+    halves = {name: value.half().contiguous() for name, value in network.state_dict().items()}
+    text = json.dumps(stated, indent=2) + "\n"
+    write_whole(folder / _WEIGHTS, lambda path: save_file(halves, path))
+    write_whole(folder / _CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _doubled(entering: int, leaving: int) -> nn.Sequential:
+    """A block that doubles both sides: four times the channels, each of which becomes a quarter of the pixels."""
+    wide = nn.Conv2d(entering, 4 * leaving, 3, padding=1)
+    return nn.Sequential(wide, nn.PixelShuffle(2), nn.GroupNorm(_GROUPS, leaving), nn.ReLU())
+
+
+def _stated(path: Path) -> tuple[tuple[int, ...], int, int]:
+    """Shape, size of the latent values and channels, as the settings of a generator state them."""
+    if not path.is_file():
+        raise InvalidFile(path, "file", "There is no such file.", _REMEDY)
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InvalidFile(path, "syntax", f"It cannot be read: {error}.", _REMEDY) from error
+    if not isinstance(found, Mapping) or found.get("kind") != KIND:
+        named = found.get("kind", found.get("_class_name")) if isinstance(found, Mapping) else None
+        raise InvalidFile(path, "kind", f"It is {named or 'of no stated kind'}, not a {KIND}.", _REMEDY)
+    shape, sizes = found.get("shape"), [found.get("latent_size"), found.get("channels")]
+    values = [*(shape if isinstance(shape, list) else []), *sizes]
+    if len(values) != 5 or not all(isinstance(each, int) and each > 0 for each in values):
+        raise InvalidFile(path, "shape", "It does not state shape, latent_size and channels.", _REMEDY)
+    return tuple(values[:3]), values[3], values[4]

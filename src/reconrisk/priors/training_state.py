@@ -1,0 +1,212 @@
+"""A training that can be stopped after any step, and goes on as if it had not been."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from reconrisk.core.errors import InvalidFile
+from reconrisk.core.files import write_whole
+from reconrisk.core.progress import ProgressBar
+from reconrisk.core.validation import check_all_within, check_not_empty, check_whole, refuse
+from reconrisk.priors.units import check_range
+
+_CHECKPOINT, _STATE, _TRAINED = "training.safetensors", "training.json", "trained.json"
+_REMEDY = "Pass another folder, or remove it."
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a finished folder says about its training: settings, a digest of the records, their number, seconds."""
+
+    kind: str
+    settings: Mapping[str, Any]
+    records: str
+    count: int
+    seconds: float
+
+
+class Training(ABC):
+    """Networks and optimizers at a step, beside each other in a folder.
+
+    What a step draws depends on its number alone, so that the state is all that has to be kept.
+    """
+
+    kind: str
+    networks: Mapping[str, nn.Module]
+    optimizers: Mapping[str, torch.optim.Optimizer]
+
+    def __init__(self, settings: Any, values: Tensor, folder: Path) -> None:
+        self.settings, self.values, self.folder = settings, values, folder
+        self.step, self.seconds = 0, 0.0
+
+    @abstractmethod
+    def advance(self, rng: torch.Generator) -> None:
+        """Take one step with what ``rng`` draws."""
+
+    @abstractmethod
+    def save(self) -> None:
+        """Write what was trained to the folder."""
+
+    def run(self, checkpoint_every: int) -> Path:
+        """Take all steps that are left, with a bar, and leave the trained network in the folder."""
+        check_whole("checkpoint_every", checkpoint_every)
+        if self._is_finished():
+            return self.folder
+        self.resume()
+        bar = ProgressBar("training a prior", total=self.settings.steps)
+        try:
+            for _ in range(self.step):
+                bar.advance()
+            for _ in self.remaining():
+                bar.advance()
+                if self.step % checkpoint_every == 0:
+                    self.keep()
+        except KeyboardInterrupt:
+            self.keep()
+            raise
+        finally:
+            bar.close()
+        return self.finish()
+
+    def remaining(self) -> Iterator[int]:
+        """Steps until the last, each taken before it is yielded."""
+        while self.step < self.settings.steps:
+            begun = time.monotonic()
+            self.advance(torch.Generator().manual_seed(self.settings.seed * 1_000_003 + self.step))
+            self.step += 1
+            self._follow()
+            self.seconds += time.monotonic() - begun
+            yield self.step
+
+    def keep(self) -> None:
+        """Write the state beside where the prior will be."""
+        tensors = {f"{part}.{key}": value for part, key, value in self._tensors()}
+        stated = {"step": str(self.step), "seconds": repr(self.seconds)}
+        write_whole(self.folder / _STATE, lambda path: path.write_text(json.dumps(self.identity), encoding="utf-8"))
+        write_whole(self.folder / _CHECKPOINT, lambda path: save_file(tensors, path, stated))
+
+    def resume(self) -> None:
+        """Take up the state in the folder, if there is one of the same training."""
+        path = self.folder / _CHECKPOINT
+        if not path.is_file():
+            return
+        if _read(self.folder / _STATE) != self.identity:
+            raise InvalidFile(path, "settings", "It is of another training.", _REMEDY)
+        try:
+            with safe_open(path, framework="pt") as opened:
+                stated = opened.metadata() or {}
+            self._load(load_file(path))
+            self.step, self.seconds = int(stated["step"]), float(stated.get("seconds", 0.0))
+        except (KeyError, RuntimeError, SafetensorError, ValueError) as error:
+            raise InvalidFile(path, "state", "It is not a whole state of this training.", _REMEDY) from error
+
+    def finish(self) -> Path:
+        """Save the prior and what is known of its training, and remove the state."""
+        self.save()
+        count = len(self.values)
+        facts = dataclasses.asdict(
+            Trained(count=count, seconds=round(self.seconds, 1), kind=self.kind, **self.identity)
+        )
+        text = json.dumps(facts, indent=2) + "\n"
+        write_whole(self.folder / _TRAINED, lambda path: path.write_text(text, encoding="utf-8"))
+        for name in (_CHECKPOINT, _STATE):
+            (self.folder / name).unlink(missing_ok=True)
+        return self.folder
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What makes it this training and no other: settings and records."""
+        digest = hashlib.sha256(self.values.numpy().tobytes()).hexdigest()[:16]
+        return {"settings": json.loads(json.dumps(dataclasses.asdict(self.settings))), "records": digest}
+
+    def _is_finished(self) -> bool:
+        stated = trained_in(self.folder)
+        if stated is None:
+            return False
+        found = {"settings": stated.settings, "records": stated.records}
+        if stated.kind != self.kind or found != self.identity:
+            raise InvalidFile(self.folder, "settings", "It holds a prior of another training.", _REMEDY)
+        return True
+
+    def _follow(self) -> None:
+        """Move the average towards the network; slowly, once there are steps to average over."""
+        kept = min(self.settings.average, self.step / (self.step + 10))
+        pairs = zip(self.networks["average"].parameters(), self.networks["network"].parameters(), strict=True)
+        with torch.no_grad():
+            for mean, value in pairs:
+                mean.lerp_(value, 1 - kept)
+
+    def _tensors(self) -> Iterator[tuple[str, str, Tensor]]:
+        for part, network in self.networks.items():
+            for key, value in network.state_dict().items():
+                yield part, key, value.contiguous()
+        for part, optimizer in self.optimizers.items():
+            for place, memory in optimizer.state_dict()["state"].items():
+                for key, value in memory.items():
+                    yield part, f"{place}.{key}", torch.as_tensor(value).contiguous()
+
+    def _load(self, tensors: Mapping[str, Tensor]) -> None:
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            part, key = name.split(".", 1)
+            parts.setdefault(part, {})[key] = value
+        for part, network in self.networks.items():
+            network.load_state_dict(parts[part])
+        for part, optimizer in self.optimizers.items():
+            memory: dict[int, dict[str, Tensor]] = {}
+            for name, value in parts[part].items():
+                place, key = name.split(".", 1)
+                memory.setdefault(int(place), {})[key] = value
+            optimizer.load_state_dict({"state": memory, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def training_values(records: Tensor, data_range: tuple[float, float]) -> Tensor:
+    """Pictures as networks see them: the ends of the range are -1 and 1."""
+    check_range("data_range", data_range)
+    check_not_empty("records", records)
+    check_all_within("records", records, data_range, "State the public range of the values.")
+    if records.ndim != 4:
+        raise refuse("records.shape", tuple(records.shape[1:]), "to be pictures: channels, height, width")
+    low, high = data_range
+    return (2 * (records - low) / (high - low) - 1).float().contiguous()
+
+
+def check_sides(shape: tuple[int, ...], halvings: int, remedy: str) -> None:
+    """Refuse pictures that cannot be halved so often."""
+    if any(side % 2**halvings for side in shape[1:]):
+        raise refuse("records.shape", shape, f"to have sides divisible by {2**halvings}", remedy)
+
+
+def trained_in(folder: str | Path) -> Trained | None:
+    """What a finished folder says of its training, None where it says nothing."""
+    path = Path(folder) / _TRAINED
+    stated = _read(path)
+    if stated is None:
+        return None
+    try:
+        return Trained(**stated)
+    except TypeError as error:
+        raise InvalidFile(path, "keys", "It does not describe a training.", _REMEDY) from error
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InvalidFile(path, "syntax", f"It cannot be read: {error}.", _REMEDY) from error
+    return found if isinstance(found, dict) else {}

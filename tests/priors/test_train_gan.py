@@ -1,0 +1,141 @@
+"""Training of generators: what they learn, and that being stopped changes nothing."""
+
+import pytest
+import torch
+
+from reconrisk.core.errors import InvalidFile, InvalidInput
+from reconrisk.priors.gan import gan
+from reconrisk.priors.train_gan import GanTraining, train_gan
+from reconrisk.priors.training_state import Training, trained_in
+
+TINY = GanTraining(channels=8, latent_size=4, steps=12, batch_size=8)
+
+
+def pictures(count=32, seed=0):
+    return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+class Stopped(KeyboardInterrupt):
+    """The user's Ctrl-C after some steps."""
+
+
+def stopped_after(monkeypatch, steps):
+    original = Training.remaining
+
+    def remaining(run):
+        for number, step in enumerate(original(run)):
+            yield step
+            if number + 1 == steps:
+                raise Stopped
+
+    monkeypatch.setattr(Training, "remaining", remaining)
+
+
+def made(folder):
+    return gan(folder).draw(5, torch.Generator().manual_seed(7))
+
+
+def stopped_once(folder, monkeypatch, steps=4):
+    with monkeypatch.context() as patch:
+        stopped_after(patch, steps)
+        with pytest.raises(Stopped):
+            train_gan(pictures(), folder, TINY)
+    return folder
+
+
+def test_stopped_twice_it_ends_with_the_same_weights(tmp_path, monkeypatch):
+    whole = train_gan(pictures(), tmp_path / "whole", TINY)
+    for _ in range(2):
+        stopped_once(tmp_path / "parts", monkeypatch)
+        assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["training.json", "training.safetensors"]
+    parts = train_gan(pictures(), tmp_path / "parts", TINY)
+    assert torch.equal(made(whole), made(parts))
+    assert sorted(path.name for path in parts.iterdir()) == ["config.json", "generator.safetensors", "trained.json"]
+
+
+def test_states_are_kept_on_the_way(tmp_path, monkeypatch):
+    steps = []
+    original = Training.keep
+    monkeypatch.setattr(Training, "keep", lambda run: (steps.append(run.step), original(run)))
+    train_gan(pictures(), tmp_path / "one", TINY, checkpoint_every=5)
+    assert steps == [5, 10]
+
+
+def test_another_seed_gives_other_weights_and_the_global_generator_is_left_alone(tmp_path):
+    torch.manual_seed(1)
+    state = torch.random.get_rng_state()
+    one = train_gan(pictures(), tmp_path / "one", TINY)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    other = train_gan(pictures(), tmp_path / "other", GanTraining(8, 4, 12, 8, seed=1))
+    assert not torch.equal(made(one), made(other))
+
+
+def test_it_learns_a_single_picture(tmp_path):
+    # a generator need only make one picture, dark left and bright right: a critic tells all else from it
+    values = torch.cat([torch.zeros(8, 1, 8, 4), torch.ones(8, 1, 8, 4)], dim=3)
+    settings = GanTraining(channels=8, latent_size=4, steps=120, batch_size=8, learning_rate=4e-3, average=0.9)
+    found = made(train_gan(values, tmp_path / "one", settings))
+    untrained = made(train_gan(values, tmp_path / "none", GanTraining(8, 4, 1, 8)))
+    assert float((found - values[:1]).square().mean()) < 0.05 < float((untrained - values[:1]).square().mean())
+
+
+def test_what_a_finished_folder_says_of_its_training(tmp_path):
+    folder = train_gan(pictures(), tmp_path / "one", TINY)
+    stated = trained_in(folder)
+    assert (stated.kind, stated.count, stated.settings["steps"]) == ("gan", 32, 12)
+    assert stated.seconds > 0
+    before = (folder / "generator.safetensors").stat().st_mtime_ns
+    assert train_gan(pictures(), folder, TINY) == folder
+    assert (folder / "generator.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(InvalidFile, match="holds a prior of another training"):
+        train_gan(pictures(), folder, GanTraining(channels=8, latent_size=4, steps=13))
+    assert trained_in(tmp_path) is None
+
+
+def test_a_state_of_another_training_is_refused(tmp_path, monkeypatch):
+    stopped_once(tmp_path / "one", monkeypatch)
+    with pytest.raises(InvalidFile, match=r"It is of another training\. Pass another folder"):
+        train_gan(pictures(seed=1), tmp_path / "one", TINY)
+
+
+def test_a_state_that_is_cut_short_is_refused(tmp_path, monkeypatch):
+    path = stopped_once(tmp_path / "one", monkeypatch) / "training.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InvalidFile, match="not a whole state"):
+        train_gan(pictures(), tmp_path / "one", TINY)
+
+
+@pytest.mark.parametrize("text", ["{", "3", '{"kind": "gan"}'])
+def test_words_about_a_training_that_cannot_be_read_are_refused(tmp_path, text):
+    (tmp_path / "trained.json").write_text(text)
+    with pytest.raises(InvalidFile, match=r"trained\.json"):
+        train_gan(pictures(), tmp_path, TINY)
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        (torch.rand(4, 16), "to be pictures"),
+        (torch.rand(4, 1, 6, 6), "divisible by 4"),
+        (2 * torch.ones(4, 1, 8, 8), "records"),
+        (torch.rand(0, 1, 8, 8), "empty"),
+    ],
+)
+def test_records_that_cannot_be_learned_are_refused(tmp_path, records, words):
+    with pytest.raises(InvalidInput, match=words):
+        train_gan(records, tmp_path / "none", TINY)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"steps": 0}, "steps"), ({"average": 2.0}, "average"), ({"learning_rate": 0.0}, "learning_rate")],
+)
+def test_settings_that_cannot_be_used_are_refused(settings, words):
+    with pytest.raises(InvalidInput, match=words):
+        GanTraining(**settings)
+
+
+def test_channels_that_cannot_be_grouped_are_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="multiple of 8"):
+        train_gan(pictures(), tmp_path / "none", GanTraining(channels=12))
