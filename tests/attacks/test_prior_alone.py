@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import reconrisk as rr
+from reconrisk.attacks.prior_alone import prior_alone
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 
@@ -33,7 +34,7 @@ def generator(seed=0):
 @pytest.mark.parametrize("guess", ["mean", "draw"])
 @pytest.mark.parametrize("name", PRIORS)
 def test_nothing_of_the_release_is_looked_at(name, guess):
-    attack = rr.attacks.prior_alone(PRIORS[name], guess=guess, draws=4, steps=4)
+    attack = prior_alone(PRIORS[name], guess=guess, draws=4, steps=4)
     one, other = (attack(seen(released), rng=generator()).estimates for released in (0.0, 1e6))
     assert torch.equal(one, other)
     assert one.shape == (2, 3)
@@ -42,7 +43,7 @@ def test_nothing_of_the_release_is_looked_at(name, guess):
 @pytest.mark.parametrize("name", PRIORS)
 def test_the_mean_is_that_of_the_prior_and_the_same_for_every_record(name):
     draws = 4000
-    found = rr.attacks.prior_alone(PRIORS[name], draws=draws)(seen(), rng=generator()).estimates
+    found = prior_alone(PRIORS[name], draws=draws)(seen(), rng=generator()).estimates
     tolerance = 1e-6 if name == "gaussian" else 5 * SPREAD / math.sqrt(draws)  # five standard errors
     assert torch.allclose(found[0], MEAN, atol=tolerance)
     assert torch.equal(found[0], found[1])
@@ -51,7 +52,7 @@ def test_the_mean_is_that_of_the_prior_and_the_same_for_every_record(name):
 @pytest.mark.parametrize("name", PRIORS)
 def test_draws_differ_and_spread_as_the_prior_does(name):
     draws = 4000
-    found = rr.attacks.prior_alone(PRIORS[name], guess="draw", steps=200)(seen(records=draws), rng=generator())
+    found = prior_alone(PRIORS[name], guess="draw", steps=200)(seen(records=draws), rng=generator())
     # five standard errors, and 5 percent for the steps of the diffusion and for what is cut at the range
     assert torch.allclose(found.estimates.std(0), torch.full((3,), SPREAD), rtol=0.05 + 5 / math.sqrt(2 * draws))
 
@@ -59,8 +60,7 @@ def test_draws_differ_and_spread_as_the_prior_does(name):
 def test_a_draw_is_twice_as_far_as_the_mean_in_squared_error():
     targets = GAUSSIAN.draw(4000, generator(1)).float()
     mean, draw = (
-        rr.attacks.prior_alone(GAUSSIAN, guess=guess)(seen(records=4000), rng=generator(2)).estimates
-        for guess in ("mean", "draw")
+        prior_alone(GAUSSIAN, guess=guess)(seen(records=4000), rng=generator(2)).estimates for guess in ("mean", "draw")
     )
     errors = [float((found - targets).square().mean()) for found in (mean, draw)]
     # squares of 12000 normal values: five relative standard errors are 0.065; cutting at the range takes 3 percent
@@ -68,7 +68,7 @@ def test_a_draw_is_twice_as_far_as_the_mean_in_squared_error():
 
 
 def test_nothing_speaks_for_the_guess():
-    found = rr.attacks.prior_alone(GAUSSIAN)(seen(), rng=generator())
+    found = prior_alone(GAUSSIAN)(seen(), rng=generator())
     assert found.account.objective == (math.inf, math.inf)
     assert found.account.cost.evaluations == 0
     assert found.account.attack == "prior_alone(gaussian, guess='mean', draws=64, steps=50)"
@@ -85,7 +85,7 @@ def test_nothing_speaks_for_the_guess():
 @pytest.mark.parametrize("name", PRIORS)
 def test_what_the_prior_was_not_made_for_is_refused(name, change, message):
     with pytest.raises(rr.InvalidInput, match=message):
-        rr.attacks.prior_alone(PRIORS[name])(dataclasses.replace(seen(), **change), rng=generator())
+        prior_alone(PRIORS[name])(dataclasses.replace(seen(), **change), rng=generator())
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,15 @@ def test_what_the_prior_was_not_made_for_is_refused(name, change, message):
 )
 def test_settings_that_mean_nothing_are_refused(settings, message):
     with pytest.raises(rr.InvalidInput, match=message):
-        rr.attacks.prior_alone(GAUSSIAN, **settings)
+        prior_alone(GAUSSIAN, **settings)
 
 
 def test_what_is_no_prior_is_refused():
     with pytest.raises(rr.InvalidInput, match="to be a prior"):
-        rr.attacks.prior_alone(MEAN)
+        prior_alone(MEAN)
 
 
 def test_a_denoiser_without_numbers_is_refused_by_its_name():
     broken = rr.priors.denoiser(lambda noisy, times: noisy * math.nan, (3,), name="broken")
     with pytest.raises(rr.InvalidInput, match="the noise of broken"):
-        rr.attacks.prior_alone(broken)(seen(), rng=generator())
+        prior_alone(broken)(seen(), rng=generator())

@@ -68,6 +68,11 @@ ROWS = {
     ),
 }
 
+GUESSES = {"prior_alone": Row(rr.attacks.prior_alone, tuned_prior, math.inf, {"draws": 4})}
+"""Those that read nothing of the release, and so have nothing to solve, to fail at or to be interrupted in."""
+
+EVERY = {**ROWS, **GUESSES}
+
 
 def matrix(records):
     return torch.randn(4 * SIZE, records * SIZE, generator=torch.Generator().manual_seed(1))
@@ -100,10 +105,10 @@ def test_a_record_that_the_prior_can_make_comes_back(name, records):
         assert float((found.estimates - targets).square().mean()) < ROWS[name].error
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", EVERY)
 def test_chance_is_the_argument_and_nothing_else(name):
     _, observation = observed()
-    attack = ROWS[name].attack(**{ROWS[name].length: 3})
+    attack = EVERY[name].attack(**{EVERY[name].length: 3})
     torch.manual_seed(1)
     one = attack(observation, rng=torch.Generator().manual_seed(7))
     torch.manual_seed(2)
@@ -111,29 +116,29 @@ def test_chance_is_the_argument_and_nothing_else(name):
     assert torch.equal(one.estimates, two.estimates)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", EVERY)
 def test_it_needs_a_prior_and_says_so(name):
-    attack = ROWS[name].attack()
+    attack = EVERY[name].attack()
     assert Knows.PRIOR in attack.needs.knows
     _, blind = observed(threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
     with pytest.raises(rr.InvalidInput, match="to cover what the attack needs"):
         attack(blind, rng=torch.Generator())
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_prior_of_another_shape_is_refused(name):
     _, observation = observed()
     other = dataclasses.replace(observation, input_shape=(6,))
     with pytest.raises(rr.InvalidInput, match=r"prior\.shape"):
-        ROWS[name].attack()(other, rng=torch.Generator())
+        EVERY[name].attack()(other, rng=torch.Generator())
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_prior_of_another_range_is_refused_with_what_to_do(name):
     _, observation = observed()
     other = dataclasses.replace(observation, data_range=(0.0, 255.0))
     with pytest.raises(rr.InvalidInput, match="scaled_to"):
-        ROWS[name].attack()(other, rng=torch.Generator())
+        EVERY[name].attack()(other, rng=torch.Generator())
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -169,8 +174,19 @@ def test_seconds_are_kept(name):
     assert found.status.ending is Ending.BUDGET_SPENT
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_setting_is_in_the_account(name):
-    attack = ROWS[name].attack()
+    attack = EVERY[name].attack()
     assert repr(attack).startswith(f"{name}(")
-    assert f"{ROWS[name].length}=" in repr(attack)
+    assert f"{EVERY[name].length}=" in repr(attack)
+
+
+@pytest.mark.parametrize("name", GUESSES)
+def test_a_guess_is_the_same_whatever_was_released(name):
+    def forward(inputs, labels):
+        raise AssertionError("The release was looked at")
+
+    one, other = (observed(scale=scale, forward=forward)[1] for scale in (1.0, 1e6))
+    first, second = (EVERY[name].attack()(seen, rng=torch.Generator().manual_seed(0)) for seen in (one, other))
+    assert torch.equal(first.estimates, second.estimates)
+    assert all(math.isinf(value) for value in first.account.objective)
