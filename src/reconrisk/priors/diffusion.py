@@ -7,38 +7,38 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from reconrisk.core.errors import InvalidFile
 from reconrisk.core.validation import refuse
 from reconrisk.priors.diffusers_models import noise_from_prediction, read_network, read_schedule
 from reconrisk.priors.diffusion_prior import DiffusionPrior
+from reconrisk.priors.folders import prior_folder
 from reconrisk.priors.schedule import NoiseSchedule
 
 
 def diffusion(
-    path: str | Path,
+    path_or_name: str | Path,
     *,
     data_range: tuple[float, float] = (0.0, 1.0),
     units: tuple[float, float] = (-1.0, 1.0),
 ) -> DiffusionPrior:
-    r"""The diffusion prior in a folder: diffusers' ``UNet2DModel`` with the scheduler it was trained with.
+    r"""The diffusion prior of a name, or in a folder: diffusers' ``UNet2DModel`` with its scheduler of training.
 
     .. math:: \epsilon(x_t, t), \quad x_0, \quad \text{or} \quad
         v = \sqrt{\bar\alpha_t}\, \epsilon - \sqrt{1 - \bar\alpha_t}\, x_0
 
     ``data_range`` is that of the records, ``units`` what its ends are to the network.
 
-    Assumes: a folder as ``save_pretrained`` of a pipeline writes it (``unet`` and ``scheduler``), or both in one.
+    Assumes: a folder as ``save_pretrained`` of a pipeline writes it (``unet`` and ``scheduler``), or both in one; or a
+    shipped name, one of ``rr.priors.SHIPPED_DIFFUSION``, whose cards say what they were trained on.
     Guarantee: nothing is downloaded; networks that predict the noise, the clean record or v are understood.
-    Edge cases: needs the extra ``diffusion``.
+    Edge cases: a name wins over a folder of that name; pass a ``Path``, or ``./mnist``, to mean the folder. Needs the
+    extra ``diffusion``.
     Reference: `von Platen et al. (2022) <https://github.com/huggingface/diffusers>`_.
 
     >>> diffusion("no/such/folder")
     Traceback (most recent call last):
     reconrisk.core.errors.InvalidFile: no/such/folder, folder: There is none. Nothing is downloaded: pass a local one.
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise InvalidFile(path, "folder", "There is none.", "Nothing is downloaded: pass a local one.")
+    folder = prior_folder(path_or_name, "diffusion")
     schedule, predicts = read_schedule(folder)
     network = read_network(folder)
     noise = NoiseNetwork(network, schedule, predicts)

@@ -71,6 +71,24 @@ class DiffusionPrior:
         time = self.schedule.time_of(noise_std * width)
         return self.records(self.clean(self.values(records) * float(self.schedule.signal[time]) ** 0.5, time))
 
+    def draw(self, count: int, rng: torch.Generator, *, steps: int = 50) -> Tensor:
+        r"""So many records, in so many steps without noise from what is nothing but noise; not clipped to the range.
+
+        .. math:: x_{t'} = \sqrt{\bar\alpha_{t'}}\, \hat x_0 + \sqrt{1 - \bar\alpha_{t'}}\, \epsilon(x_t, t)
+
+        Reference: equation 12 with no variance, `Song et al. (2021) <https://arxiv.org/abs/2010.02502>`_.
+        """
+        times = self.schedule.times(steps)
+        values = torch.randn(check_whole("count", count), *self.shape, generator=rng)
+        with torch.no_grad():
+            for time, later in zip(times, (*times[1:], None), strict=True):
+                noise = self.noise(values, time)
+                share = float(self.schedule.signal[time])
+                left = 1.0 if later is None else float(self.schedule.signal[later])
+                clean = (values - (1 - share) ** 0.5 * noise) / share**0.5
+                values = left**0.5 * clean + (1 - left) ** 0.5 * noise
+        return self.records(values)
+
     def values(self, records: Tensor) -> Tensor:
         """Records in the prior's units."""
         return moved(records, self.data_range, self.units)

@@ -14,6 +14,7 @@ from torch import nn
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.files import write_whole
 from reconrisk.core.validation import check_whole, refuse
+from reconrisk.priors.folders import prior_folder
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.training_state import check_sides
 
@@ -24,24 +25,24 @@ _GROUPS = 4  # of channels that are normalised together, in each record for itse
 _REMEDY = "Pass a folder that rr.priors.train_gan wrote, or wrap other networks with rr.priors.generator."
 
 
-def gan(path: str | Path, *, data_range: tuple[float, float] = (0.0, 1.0)) -> GeneratorPrior:
-    r"""The generator in a folder that :func:`train_gan` wrote, in single precision.
+def gan(path_or_name: str | Path, *, data_range: tuple[float, float] = (0.0, 1.0)) -> GeneratorPrior:
+    r"""The generator of a name, or in a folder that :func:`train_gan` wrote, in single precision.
 
     .. math:: x = g_4(g_3(g_2(g_1(z)))), \qquad z \sim N(0, I)
 
     ``data_range`` is that of the records. The blocks are those of an ``nn.Sequential``, so that an attack can enter
     between them.
 
+    Assumes: a shipped name is one of ``rr.priors.SHIPPED_GAN``, whose cards say what they were trained on.
     Guarantee: nothing is downloaded; weights that do not fit the settings beside them are refused.
+    Edge cases: a name wins over a folder of that name; pass a ``Path``, or ``./mnist``, to mean the folder.
     Reference: `Goodfellow et al. (2014) <https://arxiv.org/abs/1406.2661>`_.
 
     >>> gan("no/such/folder")
     Traceback (most recent call last):
     reconrisk.core.errors.InvalidFile: no/such/folder, folder: There is none. Nothing is downloaded: pass a local one.
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise InvalidFile(path, "folder", "There is none.", "Nothing is downloaded: pass a local one.")
+    folder = prior_folder(path_or_name, "gan")
     shape, latent_size, channels = _stated(folder / _CONFIG)
     network = new_generator(shape, latent_size, channels)
     weights = folder / _WEIGHTS

@@ -28,8 +28,8 @@ class GanTraining:
 
     channels: int = 32
     latent_size: int = 64
-    steps: int = 5_000
-    batch_size: int = 64
+    steps: int = 6_000
+    batch_size: int = 32
     learning_rate: float = 1e-3
     average: float = 0.995
     seed: int = 0

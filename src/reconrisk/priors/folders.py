@@ -1,0 +1,38 @@
+"""Where a prior lies: in a folder of the user, or among those that are shipped."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from reconrisk.core.errors import InvalidFile
+from reconrisk.core.validation import did_you_mean, refuse
+
+BUNDLED = Path(str(resources.files("reconrisk.priors"))) / "bundled"
+"""The folder of the shipped priors, a part for each kind."""
+
+
+def shipped_names(kind: str) -> tuple[str, ...]:
+    """The names of the shipped priors of a kind, ``diffusion`` or ``gan``."""
+    folder = BUNDLED / kind
+    return tuple(sorted(each.name for each in folder.iterdir() if each.is_dir())) if folder.is_dir() else ()
+
+
+def prior_folder(path_or_name: str | Path, kind: str) -> Path:
+    """The folder of a prior of a kind, by the name of a shipped one or by its path.
+
+    A name wins over a folder of that name: pass a ``Path``, or ``./mnist``, to mean the folder.
+    """
+    if not isinstance(path_or_name, (str, Path)):
+        raise refuse("path_or_name", path_or_name, "to be a name or a path")
+    names = shipped_names(kind)
+    if isinstance(path_or_name, str) and path_or_name in names:
+        return BUNDLED / kind / path_or_name
+    path = Path(path_or_name).expanduser()
+    if path.is_dir():
+        return path
+    if isinstance(path_or_name, Path) or path.name != path_or_name:
+        raise InvalidFile(path_or_name, "folder", "There is none.", "Nothing is downloaded: pass a local one.")
+    known = f"a local folder or one of {', '.join(names)}" if names else "a local folder"
+    remedy = f"Nothing is downloaded.{did_you_mean(path_or_name, names)}"
+    raise refuse("path_or_name", path_or_name, f"to be {known}", remedy)

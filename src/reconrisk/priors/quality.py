@@ -1,0 +1,89 @@
+"""How well a prior describes records that it was not made of."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.priors.diffusion_prior import DiffusionPrior
+
+LOSS_TIMES = (50, 150, 250, 350, 450, 550, 650, 750, 850, 950)
+"""The times of the thousand of a diffusion at which its loss is measured."""
+
+_AT_ONCE = 128  # records in memory
+
+
+def denoising_loss(
+    prior: DiffusionPrior, records: Tensor, *, rng: torch.Generator, times: tuple[int, ...] = LOSS_TIMES
+) -> Tensor:
+    r"""The mean squared error of the noise that a prior finds in each of ``records`` at each of ``times``: (n, times).
+
+    .. math:: |\epsilon(\sqrt{\bar\alpha_t} x_0 + \sqrt{1 - \bar\alpha_t}\, n, t) - n|^2 / d
+
+    Assumes: records (n, \*shape) that the prior was not trained on; of those it remembers, it knows too much.
+    Edge cases: 0 is perfect, 1 is what finding no noise at all attains.
+    Reference: equation 14, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_.
+
+    >>> from reconrisk.priors import denoiser
+    >>> nothing = denoiser(lambda noisy, times: 0 * noisy, (1, 20, 20))
+    >>> found = denoising_loss(nothing, torch.zeros(50, 1, 20, 20), rng=torch.Generator().manual_seed(0))
+    >>> found.shape, found.mean().round(decimals=2)
+    (torch.Size([50, 10]), tensor(1.))
+    """
+    check_not_empty("records", records)
+    check_not_empty("times", times)
+    prior.check_fits(tuple(records.shape[1:]), prior.data_range)
+    with torch.no_grad():
+        parts = [_loss(prior, part, times, rng) for part in records.float().split(_AT_ONCE)]
+    return torch.cat(parts)
+
+
+def _loss(prior: DiffusionPrior, records: Tensor, times: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    values, found = prior.values(records), []
+    for time in times:
+        if not 0 <= check_whole("times", time, minimum=0) < len(prior.schedule):
+            raise refuse("times", time, f"< {len(prior.schedule)}, the times of the prior")
+        share = float(prior.schedule.signal[time])
+        noise = torch.randn(values.shape, generator=rng)
+        noisy = share**0.5 * values + (1 - share) ** 0.5 * noise
+        found.append((prior.noise(noisy, time) - noise).square().flatten(1).mean(1))
+    return torch.stack(found, dim=1)
+
+
+def nearest_distance(records: Tensor, others: Tensor) -> Tensor:
+    r"""The mean squared difference of each of ``records`` to the nearest of ``others``.
+
+    .. math:: \min_j |x_i - y_j|^2 / d
+
+    >>> nearest_distance(torch.tensor([[0.0], [1.0]]), torch.tensor([[0.5], [3.0]]))
+    tensor([0.2500, 0.2500])
+    """
+    check_not_empty("records", records)
+    check_not_empty("others", others)
+    if records.shape[1:] != others.shape[1:]:
+        raise refuse("others.shape", tuple(others.shape), f"to be records of shape {tuple(records.shape[1:])}")
+    ones, flat = records.float().flatten(1), others.float().flatten(1)
+    sizes = flat.square().sum(1)
+    found = [(sizes - 2 * part @ flat.T).min(1).values + part.square().sum(1) for part in ones.split(_AT_ONCE)]
+    return torch.cat(found).clamp_min(0) / ones.shape[1]
+
+
+def frechet_distance(records: Tensor, others: Tensor, directions: Tensor) -> float:
+    r"""The squared distance of two sets of records as if they were normal, along orthonormal ``directions`` (d, k).
+
+    .. math:: |m_1 - m_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1^{1/2} S_2 S_1^{1/2})^{1/2})
+
+    Edge cases: 0 for two sets of the same mean and covariance, as a fitted Gaussian's draws and its records are.
+    Reference: `Dowson and Landau (1982) <https://doi.org/10.1016/0047-259X(82)90077-X>`_.
+
+    >>> frechet_distance(torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0], [5.0]]), torch.ones(1, 1))
+    9.0
+    """
+    one, other = (each.double().flatten(1) @ directions.double() for each in (records, others))
+    means = (one.mean(0) - other.mean(0)).square().sum()
+    first, second = (torch.atleast_2d(torch.cov(each.T)) for each in (one, other))
+    values, vectors = torch.linalg.eigh(first)
+    root = (vectors * values.clamp_min(0).sqrt()) @ vectors.T
+    shared = torch.linalg.eigvalsh(root @ second @ root).clamp_min(0).sqrt().sum()
+    return float((means + first.trace() + second.trace() - 2 * shared).clamp_min(0))
