@@ -54,7 +54,7 @@ INFORMED = {
 """Those of whoever sees a trained model, which take more than settings; by name, glm reads an observation."""
 
 
-WITH_A_PRIOR = {"finetuned_diffusion", "ggl", "ggss_r", "gias", "gifd", "plug_and_play", "prior_alone"}
+WITH_A_PRIOR = {"finetuned_diffusion", "ggl", "ggss_r", "gias", "gifd", "jensen_gap", "plug_and_play", "prior_alone"}
 """Those that take a prior, which no word states."""
 
 

@@ -28,6 +28,7 @@ from reconrisk.attacks.imprint import imprint
 from reconrisk.attacks.informed_membership import Membership, informed_membership
 from reconrisk.attacks.invert_training import invert_training
 from reconrisk.attacks.inverting_gradients import inverting_gradients
+from reconrisk.attacks.jensen_gap import JensenGap, jensen_gap
 from reconrisk.attacks.match_candidates import Identification, match_candidates
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping, optimal_analytic
 from reconrisk.attacks.plug_and_play import plug_and_play
@@ -49,6 +50,7 @@ __all__ = [
     "GlmMatch",
     "GlmReconstruction",
     "Identification",
+    "JensenGap",
     "Membership",
     "Reconstructor",
     "ReconstructorSettings",
@@ -78,6 +80,7 @@ __all__ = [
     "invert_training",
     "inverting_gradients",
     "james_stein",
+    "jensen_gap",
     "known_norm",
     "known_scale",
     "least_squares",
