@@ -18,6 +18,8 @@ FRAME = (
     "reproductions.chen2025.settings",
     "reproductions.frame",
     "reproductions.gradient_inversion",
+    "reproductions.meng2025.guided",
+    "reproductions.meng2025.settings",
     "reproductions.optimal_defenses",
     "reproductions.private_training",
     "reproductions.training_curves",
