@@ -22,6 +22,7 @@ COMMANDS = (
     "calibrate",
     "leakage",
     "tradeoff",
+    "train-prior",
     "runs",
     "show",
     "compare",

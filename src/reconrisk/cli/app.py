@@ -20,6 +20,7 @@ from reconrisk.cli.risk import risk
 from reconrisk.cli.runs import runs
 from reconrisk.cli.show import show
 from reconrisk.cli.tradeoff import tradeoff
+from reconrisk.cli.train_prior import train_prior
 from reconrisk.core.version import VERSION
 
 app = typer.Typer(
@@ -56,6 +57,7 @@ _COMMANDS = (
     calibrate,
     leakage,
     tradeoff,
+    train_prior,
     runs,
     show,
     compare,
@@ -64,4 +66,4 @@ _COMMANDS = (
 )
 
 for command in _COMMANDS:
-    app.command()(command)
+    app.command(command.__name__.replace("_", "-"))(command)

@@ -28,9 +28,13 @@ _GREY, _COLOURS = 1, 3
 
 _USE = """\
 It is made to audit releases of one's own: as what an adversary believes who knows this kind of pictures, in
-`rr.attacks.ggss_r`, `plug_and_play` and their rivals. A prior remembers records of its training: **audited records
-must not be among them**, or the audit counts as leaked what the prior knew. It is too small for anything else: its
-pictures are neither good enough nor meant to pass as real ones, and what it draws says nothing about any person."""
+{attacks}. A prior remembers records of its training: **audited records must not be
+among them**, or the audit counts as leaked what the prior knew. It is too small for anything else: its pictures are
+neither good enough nor meant to pass as real ones, and what it draws says nothing about any person."""
+_ATTACKS = {
+    "diffusion": "`rr.attacks.ggss_r`, `plug_and_play` and `finetuned_diffusion`",
+    "gan": "`rr.attacks.gias`, `ggl` and `gifd`",
+}
 
 _LICENCE = """\
 The weights are shared under the licence of the data, as far as it covers them: they may remember records."""
@@ -169,14 +173,15 @@ def _held_out_words(card: Card, count: int, kind: str) -> str:
     if kind == "diffusion":
         return (
             f"Held-out loss: {number},\n"
-            "the mean squared error of the noise it finds, mean over the times below. Finding none has 1. A Gaussian of\n"
-            f"the training records' mean and covariance, whose denoiser is linear, has {card.gaussian:.5f}."
+            "the mean squared error of the noise it finds, mean over the times below. Finding none has 1. A Gaussian\n"
+            f"of the training records' mean and covariance, whose denoiser is linear, has {card.gaussian:.5f}."
         )
     return (
         f"Held-out distance: {number},\n"
-        f"the mean squared difference of a record and the nearest of {DRAWS:,} draws. Draws of a Gaussian of the training\n"
-        f"records' mean and covariance reach {card.gaussian:.5f}. The Frechet distance is that of mean and covariance\n"
-        f"along {_COMPONENTS} principal directions of the training records: a Gaussian has it right by construction."
+        f"the mean squared difference of a record and the nearest of {DRAWS:,} draws. Draws of a Gaussian of the\n"
+        f"training records' mean and covariance reach {card.gaussian:.5f}. The Frechet distance is that of mean and\n"
+        f"covariance along {_COMPONENTS} principal directions of the training records: a Gaussian has it right by\n"
+        "construction."
     )
 
 
@@ -195,7 +200,20 @@ def _words(name: str, shape: tuple[int, ...], trained: Trained, origin: Origin, 
     ]
     lines = [f"# {name}: a {what} of pictures {sizes}", "", "![64 draws](samples.png)", "", "| | |", "|---|---|"]
     lines += [f"| {key} | {value} |" for key, value in facts]
-    lines += ["", "## Held-out records", "", held_out, "", *table, "", "## Use", "", _USE, "", _LICENCE]
+    lines += [
+        "",
+        "## Held-out records",
+        "",
+        held_out,
+        "",
+        *table,
+        "",
+        "## Use",
+        "",
+        _USE.format(attacks=_ATTACKS[trained.kind]),
+        "",
+        _LICENCE,
+    ]
     lines += ["", "## Training", "", "```", origin.command, "```", ""]
     return "\n".join(lines)
 

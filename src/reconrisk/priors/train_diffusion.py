@@ -94,6 +94,7 @@ class _Run(Training):
     """A network that finds noise, and its average."""
 
     kind = "diffusion"
+    saved = "unet"
 
     def __init__(self, settings: DiffusionTraining, values: Tensor, folder: Path) -> None:
         super().__init__(settings, values, folder)

@@ -91,6 +91,7 @@ class _Run(Training):
     """A generator, its average and its critic."""
 
     kind = "gan"
+    saved = "generator.safetensors"
 
     def __init__(self, settings: GanTraining, values: Tensor, folder: Path) -> None:
         super().__init__(settings, values, folder)

@@ -45,6 +45,7 @@ class Training(ABC):
     """
 
     kind: str
+    saved: str  # what is in the folder once the prior is
     networks: Mapping[str, nn.Module]
     optimizers: Mapping[str, torch.optim.Optimizer]
 
@@ -116,12 +117,8 @@ class Training(ABC):
     def finish(self) -> Path:
         """Save the prior and what is known of its training, and remove the state."""
         self.save()
-        count = len(self.values)
-        facts = dataclasses.asdict(
-            Trained(count=count, seconds=round(self.seconds, 1), kind=self.kind, **self.identity)
-        )
-        text = json.dumps(facts, indent=2) + "\n"
-        write_whole(self.folder / _TRAINED, lambda path: path.write_text(text, encoding="utf-8"))
+        facts = Trained(self.kind, count=len(self.values), seconds=round(self.seconds, 1), **self.identity)
+        write_trained(self.folder, facts)
         for name in (_CHECKPOINT, _STATE):
             (self.folder / name).unlink(missing_ok=True)
         return self.folder
@@ -129,12 +126,16 @@ class Training(ABC):
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What makes it this training and no other: settings and records."""
-        digest = hashlib.sha256(self.values.numpy().tobytes()).hexdigest()[:16]
-        return {"settings": json.loads(json.dumps(dataclasses.asdict(self.settings))), "records": digest}
+        settings = json.loads(json.dumps(dataclasses.asdict(self.settings)))
+        return {"settings": settings, "records": digest_of(self.values)}
 
     def _is_finished(self) -> bool:
         stated = trained_in(self.folder)
         if stated is None:
+            if (self.folder / self.saved).exists() and not (self.folder / _CHECKPOINT).is_file():
+                raise InvalidFile(
+                    self.folder, _TRAINED, "It holds a prior that does not say how it was trained.", _REMEDY
+                )
             return False
         found = {"settings": stated.settings, "records": stated.records}
         if stated.kind != self.kind or found != self.identity:
@@ -188,6 +189,17 @@ def check_sides(shape: tuple[int, ...], halvings: int, remedy: str) -> None:
     """Refuse pictures that cannot be halved so often."""
     if any(side % 2**halvings for side in shape[1:]):
         raise refuse("records.shape", shape, f"to have sides divisible by {2**halvings}", remedy)
+
+
+def digest_of(values: Tensor) -> str:
+    """What tells records from others, without showing them."""
+    return hashlib.sha256(values.numpy().tobytes()).hexdigest()[:16]
+
+
+def write_trained(folder: Path, facts: Trained) -> Path:
+    """State in a folder how its prior was trained."""
+    text = json.dumps(dataclasses.asdict(facts), indent=2) + "\n"
+    return write_whole(folder / _TRAINED, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def trained_in(folder: str | Path) -> Trained | None:

@@ -1,0 +1,160 @@
+"""``reconrisk train-prior``: a small diffusion or GAN trained on records at hand, with its card."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed
+from reconrisk.core.validation import check_finite, check_whole, refuse
+
+if TYPE_CHECKING:
+    from reconrisk.data.dataset import Dataset
+    from reconrisk.priors.card import Card, Origin
+
+_SPLITS = ("train", "test")
+
+
+class Kind(str, Enum):
+    """What can be trained."""
+
+    diffusion = "diffusion"
+    gan = "gan"
+
+
+def train_prior(
+    data: Annotated[
+        str,
+        typer.Option(help="A file or folder of pictures, or a name such as mnist-full, looked up in RECONRISK_DATA."),
+    ],
+    kind: Annotated[Kind, typer.Option(help="diffusion, which needs the extra of this name, or gan.")],
+    out: Annotated[Path, typer.Option(help="Folder for the prior; nothing is written elsewhere.")],
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of training; by default 20,000 of a diffusion, 6,000 of a GAN.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Records of a step; by default 64 for a diffusion, 32 for a GAN.")
+    ] = None,
+    channels: Annotated[
+        str | None,
+        typer.Option(help="Channels: of a diffusion at each resolution, by default 16,32,64; of a GAN one, 32."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights, batches and noise, and of a share held out.")] = 0,
+    split: Annotated[str | None, typer.Option(help="train or test, where the data have both; else all.")] = None,
+    held_out: Annotated[
+        str, typer.Option(help="What the card is measured on: a split such as test, or a share of the records.")
+    ] = "0.1",
+) -> None:
+    """Train what an adversary believes about pictures: a small diffusion or GAN, its card and samples.
+
+    Stopped with Ctrl-C, the same command goes on. A prior remembers records: do not publish one of private records.
+    """
+    check_folder(out)
+    check_seed(seed)
+    training, rest = _parts(data, split, held_out, seed)
+    given = {"steps": steps, "batch_size": batch_size, "channels": _channels(channels, kind), "seed": seed}
+    settings = {name: value for name, value in given.items() if value is not None}
+    try:
+        _train(kind, training, out, settings)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped   the state is in {out.resolve()}; the same command goes on from it", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    from reconrisk.priors.card import write_card
+
+    command = _command(data, kind, out, split, held_out, settings)
+    origin = _origin(data, training, command, held_out, len(rest))
+    card = write_card(out, training.inputs, rest.inputs, origin, data_range=training.data_range)
+    for line in _lines(out, kind, card):
+        typer.echo(line)
+
+
+def _parts(data: str, split: str | None, held_out: str, seed: int) -> tuple[Dataset, Dataset]:
+    """The records to train on, and those that are held out."""
+    import torch  # takes seconds to import
+
+    from reconrisk.data import load_dataset
+
+    if held_out in _SPLITS:
+        if split is None or split == held_out:
+            remedy = f"Pass --split {_SPLITS[held_out == 'train']}, or a share such as 0.1."
+            raise refuse("held_out", held_out, "to be another split than that of training", remedy)
+        return load_dataset(data, split=split), load_dataset(data, split=held_out)
+    share = _share(held_out)
+    dataset = load_dataset(data, split=split)
+    count = round(share * len(dataset))
+    if not 0 < count < len(dataset):
+        raise refuse("held_out", held_out, f"to leave records on both sides of {len(dataset)}")
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))
+    return dataset.subset(order[count:].sort().values), dataset.subset(order[:count].sort().values)
+
+
+def _share(text: str) -> float:
+    try:
+        share = check_finite("held_out", float(text))
+    except ValueError as error:
+        raise refuse("held_out", text, "to be train, test or a share such as 0.1") from error
+    if not 0 < share < 1:
+        raise refuse("held_out", share, "to be a share between 0 and 1")
+    return share
+
+
+def _channels(text: str | None, kind: Kind) -> tuple[int, ...] | int | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise refuse("channels", text, "to be whole numbers such as 16,32,64")
+    numbers = tuple(check_whole("channels", int(part)) for part in parts)
+    if kind is Kind.diffusion:
+        return numbers
+    if len(numbers) > 1:
+        raise refuse("channels", text, "to be one number for a GAN")
+    return numbers[0]
+
+
+def _train(kind: Kind, training: Dataset, out: Path, settings: dict[str, Any]) -> None:
+    from reconrisk.priors import DiffusionTraining, GanTraining, train_diffusion, train_gan
+
+    if kind is Kind.gan:
+        train_gan(training.inputs, out, GanTraining(**settings), data_range=training.data_range)
+    else:
+        train_diffusion(training.inputs, out, DiffusionTraining(**settings), data_range=training.data_range)
+
+
+def _command(data: str, kind: Kind, out: Path, split: str | None, held_out: str, settings: dict[str, Any]) -> str:
+    """What trains the same prior, with the folder by its name."""
+    words = [f"reconrisk train-prior --data {data} --kind {kind.value}"]
+    words += [] if split is None else [f"--split {split}"]
+    words.append(f"--held-out {held_out}")
+    for name, value in settings.items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        words.append(f"--{name.replace('_', '-')} {text}")
+    return " ".join([*words, f"--out {out.resolve().name}"])
+
+
+def _origin(data: str, training: Dataset, command: str, held_out: str, count: int) -> Origin:
+    from reconrisk.data.folders import FULL_SETS
+    from reconrisk.priors.card import Origin
+
+    source = FULL_SETS[data].source if data in FULL_SETS else training.source  # that of a file names its folder
+    words = f"{count:,} records, " + (f"split {held_out}" if held_out in _SPLITS else f"a share of {held_out}")
+    return Origin(training.name, source, training.licence, command, words)
+
+
+def _lines(out: Path, kind: Kind, card: Card) -> list[str]:
+    number = f"{card.held_out:.5f} +- {card.standard_error:.5f}"
+    if kind is Kind.diffusion:
+        held_out = f"loss {number}; a Gaussian of the same records {card.gaussian:.5f}, finding no noise 1"
+    else:
+        held_out = f"distance {number} to the nearest draw; of a Gaussian of the same records {card.gaussian:.5f}"
+    attack = "ggss_r" if kind is Kind.diffusion else "gias"
+    return [
+        f"prior     {out.resolve()}",
+        f"held-out  {held_out}",
+        f"card      {card.path.resolve()}, samples.png beside it",
+        f'use       rr.attacks.{attack}(rr.priors.{kind.value}("{out.resolve()}"))',
+        "keep      it remembers records of its training: audit others, and publish it only where they are public",
+    ]
