@@ -88,7 +88,7 @@ def test_no_records_are_refused(folder, which):
 
 @pytest.mark.parametrize(("channels", "shape"), [(1, (94, 78)), (3, (94, 78, 3)), (2, (94, 142))])
 def test_samples_are_a_grid_of_draws(tmp_path, channels, shape):
-    # 8 pictures of 5 rows and a gap, less the last gap, twice enlarged: 94; channels that are no colours lie side by side
+    # 8 pictures of 5 rows and a gap, less the last gap, twice enlarged: 94; two channels lie side by side
     prior = generator(
         lambda latents: latents[:, :1].clamp(-1, 1).view(-1, 1, 1, 1).expand(-1, channels, 5, 4), (channels, 5, 4), 2
     )

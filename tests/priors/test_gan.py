@@ -70,7 +70,7 @@ def test_the_shipped_size_stays_small():
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(InvalidFile, match="There is none. Nothing is downloaded"):
+    with pytest.raises(InvalidFile, match=r"There is none\. Nothing is downloaded"):
         gan(tmp_path / "none")
 
 

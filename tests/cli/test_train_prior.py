@@ -1,0 +1,151 @@
+"""``reconrisk train-prior``: trains, goes on where it was stopped, and says what came of it."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from reconrisk.cli.app import app
+from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
+from reconrisk.priors import gan
+from reconrisk.priors.training_state import Training, trained_in
+
+RUNNER = CliRunner()
+SMALL = ["--kind", "gan", "--steps", 4, "--batch-size", 4, "--channels", 8]
+
+
+def run(*words):
+    result = RUNNER.invoke(app, ["train-prior", *map(str, words)])
+    if isinstance(result.exception, (InvalidInput, InvalidFile, MissingExtra)):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Forty pictures with a train and a test split, as MedMNIST stores them."""
+    rng = np.random.default_rng(0)
+    parts = {
+        f"{name}_{what}": rng.integers(0, 255 if what == "images" else 2, size, dtype=np.uint8)
+        for name, count in (("train", 30), ("test", 10))
+        for what, size in (("images", (count, 8, 8)), ("labels", (count, 1)))
+    }
+    np.savez(tmp_path / "small.npz", **parts)
+    return tmp_path / "small.npz"
+
+
+def test_it_trains_and_says_where_the_prior_is_and_how_good(records, tmp_path):
+    out = tmp_path / "new" / "prior"
+    words = ["--data", records, *SMALL, "--split", "train", "--held-out", "test", "--out", out]
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    assert {"card.md", "config.json", "generator.safetensors", "samples.png", "trained.json"} == {
+        path.name for path in out.iterdir()
+    }
+    assert gan(out).shape == (1, 8, 8)
+    assert (trained_in(out).count, trained_in(out).settings["steps"]) == (30, 4)
+    for words_ in (f"prior     {out}", "held-out  distance 0.", f"card      {out / 'card.md'}", "rr.attacks.gias("):
+        assert words_ in result.output
+    text = (out / "card.md").read_text()
+    assert "| held out | 10 records, split test |" in text
+    assert "--kind gan --split train --held-out test --steps 4 --batch-size 4 --channels 8 --seed 0 --out prior" in text
+    before = (out / "generator.safetensors").stat().st_mtime_ns
+    again = run(*words)  # finished: the card alone is written anew
+    assert again.output == result.output
+    assert (out / "generator.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_share_is_held_out_that_depends_on_the_seed(records, tmp_path, monkeypatch):
+    module = importlib.import_module("reconrisk.cli.train_prior")
+    one, rest = module._parts(str(records), None, "0.2", 0)
+    assert (len(one), len(rest)) == (32, 8)
+    rows = torch.cat([one.inputs, rest.inputs]).flatten(1)
+    assert len(rows.unique(dim=0)) == 40
+    assert torch.equal(module._parts(str(records), None, "0.2", 0)[1].inputs, rest.inputs)
+    assert not torch.equal(module._parts(str(records), None, "0.2", 1)[1].inputs, rest.inputs)
+
+
+def test_stopped_it_goes_on(records, tmp_path, monkeypatch):
+    words = ["--data", records, *SMALL, "--out"]
+    run(*words, tmp_path / "whole")
+    original = Training.remaining
+
+    def remaining(training):
+        for step in original(training):
+            yield step
+            if step == 2:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "remaining", remaining)
+        result = run(*words, tmp_path / "parts")
+    assert result.exit_code == 130
+    assert "the same command goes on from it" in result.output
+    assert not (tmp_path / "parts" / "card.md").exists()
+    assert run(*words, tmp_path / "parts").exit_code == 0
+    one, other = (gan(tmp_path / name).draw(3, torch.Generator().manual_seed(0)) for name in ("whole", "parts"))
+    assert torch.equal(one, other)
+
+
+def test_a_diffusion_is_trained_alike(records, tmp_path):
+    pytest.importorskip("diffusers", reason="needs the extra diffusion")
+    out = tmp_path / "prior"
+    words = ["--kind", "diffusion", "--steps", 2, "--batch-size", 4, "--channels", "8,16", "--out", out]
+    result = run("--data", records, *words)
+    assert result.exit_code == 0, result.output
+    assert trained_in(out).settings["channels"] == [8, 16]
+    assert "held-out  loss" in result.output
+    assert "finding no noise 1" in result.output
+    assert "rr.attacks.ggss_r(rr.priors.diffusion(" in result.output
+    assert "--channels 8,16" in (out / "card.md").read_text()
+
+
+def test_a_diffusion_needs_its_extra(records, tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("diffusers.models.unets.unet_2d")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "diffusers.models.unets.unet_2d", None)
+    with pytest.raises(MissingExtra, match=r"reconrisk\[diffusion\]"):
+        run("--data", records, "--kind", "diffusion", "--out", tmp_path / "prior")
+    assert not (tmp_path / "prior").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--steps", 0], "steps=0 >= 1"),
+        (["--channels", "8,16"], "one number for a GAN"),
+        (["--channels", "wide"], "whole numbers such as"),
+        (["--channels", "12"], "multiple of 8"),
+        (["--held-out", "test"], "another split than that of training"),
+        (["--held-out", "train", "--split", "train"], "Pass --split test"),
+        (["--held-out", "1.5"], "a share between 0 and 1"),
+        (["--held-out", "some"], "train, test or a share"),
+        (["--held-out", "0.001"], "records on both sides of 40"),
+        (["--seed", -1], "seed=-1"),
+        (["--data", "minst"], "Did you mean mnist"),
+        (["--data", "diabetes"], "to be pictures"),
+    ],
+)
+def test_wrong_input_leaves_nothing_behind(records, tmp_path, words, message):
+    with pytest.raises(InvalidInput, match=message):
+        run("--data", records, *SMALL, *words, "--out", tmp_path / "prior")
+    assert not (tmp_path / "prior").exists()
+
+
+def test_a_folder_of_another_prior_is_refused(records, tmp_path):
+    out = tmp_path / "prior"
+    run("--data", records, *SMALL, "--out", out)
+    with pytest.raises(InvalidFile, match="a prior of another training"):
+        run("--data", records, *SMALL, "--seed", 1, "--out", out)
+    (out / "trained.json").unlink()
+    with pytest.raises(InvalidFile, match="does not say how it was trained"):
+        run("--data", records, *SMALL, "--out", out)
+
+
+def test_a_file_as_folder_is_refused(records):
+    before = records.read_bytes()
+    assert run("--data", records, *SMALL, "--out", records).exit_code == 2
+    assert records.read_bytes() == before
