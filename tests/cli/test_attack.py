@@ -19,6 +19,8 @@ from reconrisk.cli.attack import SENTENCES
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import from_json
 from reconrisk.data import load_dataset
+from reconrisk.priors.gan import new_generator, save_generator
+from tests.attacks.tiny_priors import write_diffusion, write_gan
 
 RUNNER = CliRunner()
 
@@ -35,6 +37,7 @@ def dropping():
 def table():
     return nn.Sequential(nn.Linear(30, 10), nn.Sigmoid(), nn.Linear(10, 2))
 """
+EXTRA = {"finetuned_diffusion": "diffusers", "ggl": "cma"}
 SEARCH = {
     "dlg": ["--steps", "3", "--restarts", "2"],
     "idlg": ["--steps", "3"],
@@ -42,6 +45,12 @@ SEARCH = {
     "grad_inversion": ["--steps", "3"],
     "span_inversion": ["--steps", "3"],
     "gauss_newton": ["--steps", "2"],
+    "plug_and_play": ["--setting", "levels=2"],
+    "ggss_r": ["--steps", "3", "--setting", "prior=gaussian"],
+    "finetuned_diffusion": ["--steps", "2", "--setting", "sampling_steps=2", "--setting", "prior=diffusion"],
+    "gias": ["--steps", "2", "--setting", "weight_steps=1", "--setting", "prior=gan"],
+    "ggl": ["--steps", "2", "--setting", "population=4", "--setting", "prior=gan"],
+    "gifd": ["--steps", "2", "--setting", "layer_steps=1", "--setting", "prior=gan"],
     "imprint": ["--setting", "bins=32"],
     "trap_weights": ["--setting", "neurons=50"],
     "optimal_analytic": ["--labels", "known"],
@@ -61,6 +70,7 @@ def work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "tiny_nets.py").write_text(NETS)
+    write_gan(tmp_path / "gan")
     yield tmp_path
     sys.modules.pop("tiny_nets", None)
 
@@ -75,6 +85,10 @@ def report(folder):
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name not in READS])
 def test_each_attack_runs_and_writes_report_estimates_and_picture(work, name):
+    if name in EXTRA:
+        pytest.importorskip(EXTRA[name], reason="needs the extra diffusion")
+    if name == "finetuned_diffusion":
+        write_diffusion(work / "diffusion")
     result = run(name, *on(), "--records", "3,5", *SEARCH.get(name, []), "--out", "new/out")
     assert result.exit_code == 0, result.output
     folder = work / "new" / "out"
@@ -91,6 +105,29 @@ def test_each_attack_runs_and_writes_report_estimates_and_picture(work, name):
     lines = [line.split() for line in result.output.splitlines()]
     assert [line[:2] for line in lines if line and line[0] in ("3", "5")] == [["3", "3"], ["5", "5"]]
     assert str(folder / "attack.png") in re.sub(r"\n", "", result.output)
+
+
+def test_a_prior_is_stated_by_a_word_and_told_in_the_report(work):
+    run("ggss_r", *on(), "--setting", "prior=gaussian", "--steps", "2")
+    found = report(work / "attack-report")
+    assert found.settings.startswith("ggss_r(gaussian, steps=2")
+    assert {item.value for item in found.threat.knows} == {"prior"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ggss_r", "--setting", "prior=nobodys"], "Expected prior='nobodys' to be gaussian, shipped.* or a folder"),
+        (["gifd", "--setting", "prior=gaussian"], "to be one that makes records"),
+        (["gifd", "--setting", "prior=wide"], "The prior wide does not fit the records. Expected prior.shape"),
+        (["gifd"], "to be that of a shipped prior"),
+    ],
+)
+def test_priors_that_do_not_serve_are_refused(work, words, message):
+    save_generator(new_generator((3, 8, 8), 4, 8), work / "wide", shape=(3, 8, 8), latent=4, channels=8)
+    with pytest.raises(InvalidInput, match=message):
+        run(*words, *on())
+    assert not (work / "attack-report").exists()
 
 
 @pytest.mark.parametrize("name", ["analytic", "optimal_analytic", "imprint", "trap_weights", "best_candidate"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -12,17 +13,32 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from reconrisk.attacks.by_name import attack_by_name, is_stated_attack, settings_of
+from reconrisk.attacks.by_name import TAKES_PRIOR, attack_by_name, is_stated_attack, settings_of
 from reconrisk.attacks.optimal_analytic import neurons_for_clipping
+from reconrisk.attacks.prior_alone import Prior
+from reconrisk.attacks.stated_priors import (
+    GAUSSIAN,
+    SHIPPED,
+    StatedPrior,
+    check_prior_fits,
+    prior_by_name,
+    shipped_for,
+)
 from reconrisk.attacks.tabular import tabular
 from reconrisk.attacks.trap_weights import TrapWeights
 from reconrisk.core.columns import Column
-from reconrisk.core.errors import InvalidInput
+from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.observation import Attack, ForwardMap
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
+from reconrisk.priors.gaussian import fit_gaussian
 
 _LARGEST_LAYER = 2**26  # values of a planted layer: 256 MB of float32
+
+_MORE_PUBLIC = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
+_LARGEST_COVARIANCE = 4096  # values of a record: the square of them is 128 MB, and its directions take half a minute
+_FEWEST = 30  # records that a covariance is fitted to
+_EACH_OF_MANY = 10  # records for each value of one, of which the attacked one is then a small part
 
 Settings = dict[str, object]
 
@@ -63,7 +79,8 @@ class Beliefs:
     The ``shape`` of a record is public, and so is what the ``columns`` of a table mean. ``public`` holds records like
     those attacked, ``candidates`` all that the attacked ones may be; None if there are none. An update is of
     ``batch_size`` records, and ``clip_norm`` its largest norm where a known defense clips it. Where a trained model is
-    released, ``training`` is the map from a record to it.
+    released, ``training`` is the map from a record to it. Values lie in ``data_range``. ``holds_targets`` says that
+    attacked records are among the public ones.
     """
 
     shape: tuple[int, ...]
@@ -73,12 +90,59 @@ class Beliefs:
     columns: tuple[Column, ...] | None = None
     clip_norm: float | None = None
     training: ForwardMap | None = None
+    data_range: tuple[float, float] = (0.0, 1.0)
+    holds_targets: bool = False
+
+    def prior(self, word: str, kinds: tuple[str, ...]) -> StatedPrior:
+        """The prior of one of these kinds that a word states: ``gaussian``, ``shipped``, a shipped name, or a folder.
+
+        Guarantee: the same object for the same word and kinds. A prior of records of another shape is refused by name.
+        """
+        if (word, kinds) not in self._priors:
+            try:
+                self._priors[word, kinds] = self._read(word, kinds)
+            except (InvalidInput, MissingExtra) as error:
+                self._priors[word, kinds] = error
+        found = self._priors[word, kinds]
+        if isinstance(found, StatedPrior):
+            return found
+        raise found
+
+    def prior_of(self, attack: Attack) -> StatedPrior | None:
+        """The prior that an attack has, if it has any, and where it comes from."""
+        held = getattr(attack, "prior", None)
+        stated = (each for each in self._priors.values() if isinstance(each, StatedPrior) and each.is_of(attack))
+        return next(stated, StatedPrior(held, "configured by the caller") if isinstance(held, Prior) else None)
+
+    @cached_property
+    def _priors(self) -> dict[tuple[str, tuple[str, ...]], StatedPrior | InvalidInput | MissingExtra]:
+        return {}
+
+    def _read(self, word: str, kinds: tuple[str, ...]) -> StatedPrior:
+        if word == GAUSSIAN:
+            return self._gaussian
+        if word == SHIPPED:
+            return shipped_for(self.records("a shipped prior").inputs, kinds, self.data_range)
+        found = prior_by_name(word, kinds, self.data_range)
+        check_prior_fits(found.value, self.shape, self.data_range)
+        return found
+
+    @cached_property
+    def _gaussian(self) -> StatedPrior:
+        """The normal law of public records, if they are many enough to tell of records in general."""
+        inputs, size = self.records("a Gaussian prior").inputs, math.prod(self.shape)
+        if size > _LARGEST_COVARIANCE:
+            raise refuse("values of a record", size, f"<= {_LARGEST_COVARIANCE} for a Gaussian prior")
+        least = max(_FEWEST, _EACH_OF_MANY * size if self.holds_targets else size)
+        if len(inputs) < least:
+            among = ", since attacked ones are among them" if self.holds_targets else ""
+            raise refuse("public records", len(inputs), f">= {least} for a Gaussian prior{among}", _MORE_PUBLIC)
+        return StatedPrior(fit_gaussian(inputs, data_range=self.data_range), f"fitted to {len(inputs)} public records")
 
     def records(self, attack: str) -> KnownRecords:
         """The public records, or an error that says who needs them."""
         if self.public is None:
-            remedy = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
-            raise InvalidInput(f"Expected records beside the attacked ones for {attack}. {remedy}")
+            raise InvalidInput(f"Expected records beside the attacked ones for {attack}. {_MORE_PUBLIC}")
         return self.public
 
 
@@ -96,7 +160,8 @@ def configured_attack(
 def attack_with_beliefs(name: str, settings: Settings, beliefs: Beliefs) -> tuple[Attack, frozenset[Knows]]:
     """The attack of this name with the settings given, the others from ``beliefs``, and what it knows by them.
 
-    A setting that is itself an attack, such as a warm start, may be a pair of its name and settings.
+    A setting that is itself an attack, such as a warm start, may be a pair of its name and settings; a prior may be a
+    word (:meth:`Beliefs.prior`), and is the shipped one that fits, else a Gaussian one, where none is stated.
 
     Guarantee: settings that are given stay as they are.
 
@@ -108,6 +173,8 @@ def attack_with_beliefs(name: str, settings: Settings, beliefs: Beliefs) -> tupl
     """
     nested, known = _nested(settings, beliefs)
     given = {**_layout(name, beliefs), **settings, **nested}
+    if name in TAKES_PRIOR and isinstance(given.get("prior"), str):
+        given["prior"] = beliefs.prior(str(given["prior"]), TAKES_PRIOR[name]).value
     believed = _BELIEFS[name](beliefs, given) if name in _BELIEFS else {}
     attack = attack_by_name(name, **{**believed, **given})
     used = bool(believed.keys() - given.keys())
@@ -202,6 +269,18 @@ def _neurons(beliefs: Beliefs, given: Settings) -> Settings:
     return {"neurons": min(most, neurons_for_clipping(beliefs.clip_norm, float(norms.min())))}
 
 
+def _prior(kinds: tuple[str, ...], beliefs: Beliefs, given: Settings) -> Settings:
+    """A shipped prior that fits, else the normal law of public records."""
+    if "prior" in given:
+        return {}
+    try:
+        return {"prior": beliefs.prior(SHIPPED, kinds).value}
+    except (InvalidInput, MissingExtra):
+        if GAUSSIAN not in kinds:
+            raise
+    return {"prior": beliefs.prior(GAUSSIAN, kinds).value}
+
+
 def _mean(inputs: Tensor) -> Tensor:
     return inputs.double().mean(0).to(inputs.dtype)
 
@@ -212,4 +291,5 @@ _BELIEFS: Mapping[str, Callable[[Beliefs, Settings], Settings]] = {
     "imprint": _bins,
     "optimal_analytic": _neurons,
     "prior_mean": _prior_mean,
+    **{name: partial(_prior, kinds) for name, kinds in TAKES_PRIOR.items()},
 }

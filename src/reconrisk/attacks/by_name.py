@@ -22,18 +22,28 @@ from reconrisk.attacks.analytic_estimates import (
 from reconrisk.attacks.baselines import class_mean, constant_guess, prior_mean
 from reconrisk.attacks.best_candidate import best_candidate
 from reconrisk.attacks.deep_leakage import dlg, idlg
+from reconrisk.attacks.finetuned_diffusion import finetuned_diffusion
 from reconrisk.attacks.gauss_newton import gauss_newton
+from reconrisk.attacks.ggl import ggl
+from reconrisk.attacks.ggss_r import ggss_r
+from reconrisk.attacks.gias import gias
+from reconrisk.attacks.gifd import gifd
 from reconrisk.attacks.glm_observed import glm_observed
 from reconrisk.attacks.grad_inversion import grad_inversion
 from reconrisk.attacks.imprint import imprint
 from reconrisk.attacks.invert_training import invert_training
 from reconrisk.attacks.inverting_gradients import inverting_gradients
 from reconrisk.attacks.optimal_analytic import optimal_analytic
+from reconrisk.attacks.plug_and_play import plug_and_play
+from reconrisk.attacks.prior_alone import prior_alone
 from reconrisk.attacks.span_inversion import span_inversion
+from reconrisk.attacks.stated_priors import GAUSSIAN, SHIPPED, kinds_of, prior_by_name
 from reconrisk.attacks.trap_weights import trap_weights
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_settings, did_you_mean, refuse
+from reconrisk.priors.diffusion_prior import DiffusionPrior
+from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.releases.estimator_release import EstimatorMap
 from reconrisk.releases.shadow_release import PrivateTrainingMap
 from reconrisk.releases.training import TrainingMap
@@ -47,6 +57,12 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = {
         grad_inversion,
         span_inversion,
         gauss_newton,
+        plug_and_play,
+        ggss_r,
+        finetuned_diffusion,
+        gias,
+        ggl,
+        gifd,
         analytic,
         optimal_analytic,
         imprint,
@@ -56,14 +72,21 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = {
         best_candidate,
         class_mean,
         prior_mean,
+        prior_alone,
         constant_guess,
     )
 }
 """The functions that configure an attack, by name: those that optimise, those that solve, those that only guess."""
 
+TAKES_PRIOR: Mapping[str, tuple[str, ...]] = {
+    name: kinds for name, kinds in ((name, kinds_of(build)) for name, build in ATTACKS.items()) if kinds
+}
+"""Those that take a generative prior, and of which kinds it may be."""
+
 BASELINES: Mapping[str, frozenset[Knows]] = {
     "constant_guess": frozenset(),
     "prior_mean": frozenset(),
+    "prior_alone": frozenset(),
     "class_mean": frozenset({Knows.LABELS}),
 }
 """Those that never look at the update of whoever knows this: what an adversary reaches by guessing."""
@@ -110,7 +133,11 @@ PORTFOLIOS: Mapping[str, tuple[Listed, ...]] = {
         Listed("trap_weights", 2),
         Listed("best_candidate", 2, whole_update=False),
         Listed("glm", 20, whole_update=False),
+        Listed("ggss_r", 100, {"prior": SHIPPED}),
+        Listed("plug_and_play", 500, {"prior": GAUSSIAN}),
+        Listed("plug_and_play", 500, {"prior": SHIPPED}),
         Listed("invert_training", 600, whole_update=False),
+        Listed("gias", 600, {"prior": SHIPPED, "steps": 200, "weight_steps": 200, "restarts": 2}),
         Listed("gauss_newton", 600, {"restarts": 4}),
         Listed("idlg", 600, {"restarts": 2}),
         Listed("dlg", 600),
@@ -133,7 +160,7 @@ def attack_by_name(name: str, **settings: object) -> Attack:
 
     Guarantee: an unknown name and a setting that the attack does not take are refused, with what it takes.
     Edge cases: ``steps`` are the iterations of attacks that count these. A setting that is an attack may be stated as
-    a pair of its name and settings.
+    a pair of its name and settings, and a prior as the name of a shipped one or a folder.
 
     >>> attack_by_name("constant_guess", value=0.25)
     constant_guess(value=0.25)
@@ -145,7 +172,9 @@ def attack_by_name(name: str, **settings: object) -> Attack:
     given = {_ALSO[key] if key not in known and _ALSO.get(key) in known else key: settings[key] for key in settings}
     check_settings(name, known, given, "Pass what the adversary believes.")
     nested = {key: attack_by_name(value[0], **value[1]) for key, value in given.items() if is_stated_attack(value)}
-    return ATTACKS[name](**{**given, **nested})
+    prior = given.get("prior")
+    read = {"prior": prior_by_name(prior, TAKES_PRIOR[name]).value} if isinstance(prior, str) else {}
+    return ATTACKS[name](**{**given, **nested, **read})
 
 
 def is_stated_attack(value: object) -> TypeGuard[tuple[str, Mapping[str, Any]]]:
@@ -179,6 +208,8 @@ def sentence_of(name: str) -> str:
 
 def settings_from_text(name: str, texts: Sequence[str]) -> dict[str, object]:
     """Settings written as ``name=value``, read as what the attack takes: numbers, words, true, false, none, estimates.
+
+    A prior stays the word that states it, since it may come from public records.
 
     Guarantee: what cannot be read as such is refused, as are settings that take more than a word to write.
 
@@ -220,6 +251,8 @@ _READERS: Mapping[Any, Callable[[str, Any], object]] = {
     types.NoneType: lambda word, _: {"none": None}[word.lower()],
     Literal: lambda word, choice: {str(value): value for value in typing.get_args(choice)}[word],
     LayerEstimate: lambda word, _: _ESTIMATES[word](),
+    DiffusionPrior: lambda word, _: word,
+    GeneratorPrior: lambda word, _: word,
 }
 
 

@@ -192,6 +192,7 @@ class Attackers:
                 dataset.subset(list(self.population.rows)),
                 dataset.columns,
                 clip_norm if Knows.DEFENSE in self.threat.knows else None,
+                data_range=dataset.data_range,
             )
             self._plans[clip_norm] = planned_attacks(self.choice, self.threat, beliefs)
         return self._plans[clip_norm]

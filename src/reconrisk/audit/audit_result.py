@@ -77,11 +77,34 @@ class DefenseSummary:
 
 @serializable
 @dataclass(frozen=True)
+class PriorUse:
+    """The generative prior of an attack, by name and hash, and what it achieves without any update.
+
+    ``source`` says in words where it comes from. ``alone`` is the median score, by ``metric``, of the guess
+    ``baseline``, which has nothing but the prior; None if it was not run.
+    """
+
+    name: str
+    source: str
+    hash: str
+    baseline: str
+    metric: str
+    alone: float | None
+
+    def __str__(self) -> str:
+        """In words, with what it achieves alone."""
+        reached = "not run" if self.alone is None else f"{self.metric} {self.alone:.3g}"
+        return f"prior {self.name} ({self.source}; alone: {reached})"
+
+
+@serializable
+@dataclass(frozen=True)
 class AttackSummary:
     """An attack by its label, and how its trials went.
 
     A ``is_baseline`` attack does not look at the update. ``failed`` trials diverged or did not apply; they count as not
     rebuilt. ``remark`` is the cause and remedy of the first of them, or of the first that left its model unexplained.
+    ``prior`` is the generative one that it has, if any.
     """
 
     label: str
@@ -93,6 +116,7 @@ class AttackSummary:
     seconds: float
     evaluations: int
     remark: str = ""
+    prior: PriorUse | None = None
 
 
 @serializable
@@ -244,7 +268,8 @@ class Environment:
 class AuditResult:
     """The result of an audit: ``str`` is its table, ``sentence`` its verdict, ``signature`` the line that repeats it.
 
-    ``pictures`` show private records; they are left out of JSON.
+    ``left_out`` names attacks with a prior that could not be run, and why. ``pictures`` show private records; they are
+    left out of JSON.
     """
 
     run: str
@@ -265,6 +290,7 @@ class AuditResult:
     signature: str
     assumptions: tuple[str, ...] = ()
     training: TrainingAudit | None = None
+    left_out: tuple[str, ...] = ()
     notice: str = NOTICE
     schema: int = SCHEMA
     pictures: tuple[Picture, ...] = field(default=(), repr=False, compare=False, metadata=NOT_IN_JSON)

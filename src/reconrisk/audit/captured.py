@@ -66,7 +66,7 @@ def rebuild_captured(
     shape = tuple(check_whole("input_shape", side) for side in input_shape)
     example = _example(shape, data_range, public)
     columns = None if public is None else public.columns
-    beliefs = Beliefs(shape, check_whole("batch_size", batch_size), public, public, columns)
+    beliefs = Beliefs(shape, check_whole("batch_size", batch_size), public, public, columns, data_range=data_range)
     configured, believed = configured_attack(attack, settings, beliefs)
     client = client_for(configured, model, example, loss_fn=loss_fn)
     observation = observe_captured(

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from reconrisk.attacks.stated_priors import StatedPrior
 from reconrisk.audit.assessment import FALSE_ALARMS, Evidence, exposures_of, line_of
 from reconrisk.audit.audit_result import (
     AttackSummary,
@@ -18,13 +19,15 @@ from reconrisk.audit.audit_result import (
     Exposure,
     LeakageHistogram,
     Picture,
+    PriorUse,
     Subject,
     TrainingAudit,
     contradiction_of,
 )
 from reconrisk.audit.experiment import Experiment
-from reconrisk.audit.fingerprint import environment, in_words, is_bundled
+from reconrisk.audit.fingerprint import environment, hash_of_prior, in_words, is_bundled
 from reconrisk.audit.guarantees import Prover, StatedGuarantee
+from reconrisk.audit.plan import PlannedAttack
 from reconrisk.audit.run_info import RunInfo
 from reconrisk.audit.trial import Trial, TrialKey
 from reconrisk.bounds.corridor import risk_corridor
@@ -103,8 +106,13 @@ class Conclusion:
             seconds=seconds,
             environment=environment(),
             signature=self.info.signature,
-            assumptions=(*_assumptions(lines, len(population.rows)), *self.experiment.remarks),
+            assumptions=(
+                *_assumptions(lines, len(population.rows)),
+                *_about_priors(plan.attacks),
+                *self.experiment.remarks,
+            ),
             training=self._training(),
+            left_out=plan.left_out,
             pictures=self._pictures(exposures, estimates),
         )
 
@@ -160,9 +168,20 @@ class Conclusion:
                     seconds=sum(trial.account.cost.seconds for trial in mine),
                     evaluations=sum(trial.account.cost.evaluations for trial in mine),
                     remark=self._remark(mine),
+                    prior=None if planned.prior is None else self._prior_use(planned.prior, trials),
                 )
             )
         return tuple(found)
+
+    def _prior_use(self, prior: StatedPrior, trials: Sequence[Trial]) -> PriorUse:
+        """A prior, and the median score of the guess that has nothing else."""
+        same = (each for each in self.experiment.plan.attacks if each.prior is not None and each.is_baseline)
+        baseline = next((each.label for each in same if each.prior and each.prior.value is prior.value), "")
+        metric = self.goals[0].metric
+        mine = [trial for trial in trials if trial.key.attack == baseline]
+        scores = sorted(score for trial in mine for score in trial.values(metric))
+        alone = scores[len(scores) // 2] if scores else None
+        return PriorUse(prior.value.name, prior.source, hash_of_prior(prior.value), baseline, metric, alone)
 
     def _remark(self, trials: Sequence[Trial]) -> str:
         """Why trials failed; of a trained model also that searches ended before they explained it.
@@ -249,6 +268,19 @@ def _assumptions(lines: Sequence[AuditLine], population: int) -> tuple[str, ...]
         f"targets are drawn from {population} records, each equally likely, and intervals speak of such targets",
         "attacks that were not tried may do better; only guarantees speak of those",
         *(text for line in lines for each in line.comparisons for text in each.guarantee.assumptions),
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _about_priors(attacks: Sequence[PlannedAttack]) -> tuple[str, ...]:
+    """What an adversary with a prior has beyond the update, and where that may be too much."""
+    priors = {each.prior.word: each.prior for each in attacks if each.prior is not None}
+    found = [f"attacks with the prior {each.value.name} ({each.source}) know it beforehand" for each in priors.values()]
+    trained = dict.fromkeys(each.trained_on for each in priors.values() if each.trained_on)
+    found += [
+        f"audited records are none of the training records of {name}: where they are, attacks with the prior trained "
+        "on these do better than an outsider would"
+        for name in trained
     ]
     return tuple(dict.fromkeys(found))
 

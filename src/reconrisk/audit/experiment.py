@@ -22,7 +22,7 @@ from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
-from reconrisk.core.threat import ThreatModel
+from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import refuse
 from reconrisk.metrics.scoring import score
 from reconrisk.releases.observe import observe
@@ -80,8 +80,10 @@ class Experiment:
         return trial, reconstruction.estimates[order]
 
     def threat_of(self, planned: PlannedAttack) -> ThreatModel:
-        """Who runs an attack: the audited adversary; guesses may use what they need."""
-        return self.threat.knowing(*planned.attack.needs.knows) if planned.is_baseline else self.threat
+        """Who runs an attack: the audited adversary, with the prior of the attack; guesses may use what they need."""
+        if planned.is_baseline:
+            return self.threat.knowing(*planned.attack.needs.knows)
+        return self.threat if planned.prior is None else self.threat.knowing(Knows.PRIOR)
 
     @cached_property
     def attacks(self) -> Mapping[str, PlannedAttack]:

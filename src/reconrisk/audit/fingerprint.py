@@ -13,10 +13,14 @@ from importlib import metadata
 import torch
 from torch import Tensor, nn
 
+from reconrisk.attacks.prior_alone import Prior
 from reconrisk.audit.audit_result import Environment
 from reconrisk.core.version import VERSION
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.shipped import SHIPPED
+from reconrisk.priors.diffusion_prior import DiffusionPrior
+from reconrisk.priors.generator import GeneratorPrior
+from reconrisk.releases.described import described
 
 _PACKAGES = ("torch", "numpy", "scipy")
 _DIGITS = 12
@@ -61,8 +65,31 @@ def settings_in_full(attack: object) -> str:
     >>> settings_in_full(prior_mean(torch.zeros(2))) == settings_in_full(prior_mean(torch.ones(2)))
     False
     """
-    tensors = list(_tensors_of("", attack))
-    return f"{in_words(attack)} {hash_of_tensors(tensors)}" if tensors else in_words(attack)
+    tensors, functions = list(_tensors_of("", attack)), "".join(_functions_of(attack))
+    hashed = hash_of_tensors(tensors, extra=functions)
+    return f"{in_words(attack)} {hashed}" if tensors or functions else in_words(attack)
+
+
+def hash_of_prior(prior: Prior) -> str:
+    """The hash of a prior: its weights, or its function and all that this works with, and the units it is in.
+
+    >>> from reconrisk.priors.gaussian import gaussian
+    >>> one, other = (gaussian(torch.zeros(1), variance * torch.eye(1)) for variance in (1.0, 2.0))
+    >>> hash_of_prior(one.diffusion) == hash_of_prior(other.diffusion)
+    False
+    """
+    return hash_of_tensors(_tensors_of("", prior), extra="".join(_functions_of(prior)))
+
+
+def _functions_of(value: object) -> Iterator[str]:
+    """Priors within settings by name, units and a hash of the function that each of them is."""
+    if isinstance(value, (DiffusionPrior, GeneratorPrior)):
+        yield f"{value!r}"
+        function = value.predict_noise if isinstance(value, DiffusionPrior) else value.generate
+        yield hash_of_model(function) if isinstance(function, nn.Module) else described(function)
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from _functions_of(getattr(value, each.name))
 
 
 def _tensors_of(name: str, value: object) -> Iterator[tuple[str, Tensor]]:

@@ -18,7 +18,7 @@ from reconrisk.audit.choice import Choice
 from reconrisk.audit.deadline import seconds_from_budget
 from reconrisk.audit.goals import checked_goals
 from reconrisk.audit.plan import UNDEFENDED, AttackChoice, attack_in_words
-from reconrisk.audit.run import DEFAULT_THREAT, audit
+from reconrisk.audit.run import audit
 from reconrisk.audit.spec import AuditSpec
 from reconrisk.audit.training_loss import training_loss
 from reconrisk.core.defense import Defense
@@ -60,7 +60,7 @@ class Job:
         return audit(
             self.model,
             self.dataset,
-            threat=spec.threat or DEFAULT_THREAT,
+            threat=spec.threat,
             defenses=self.defenses,
             attacks=self.attacks,
             goals=spec.goals or None,

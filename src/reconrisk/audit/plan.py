@@ -17,21 +17,25 @@ from reconrisk.attacks.by_name import (
     BASELINES,
     PORTFOLIOS,
     READS,
+    TAKES_PRIOR,
     Listed,
     is_stated_attack,
     settings_from_text,
     settings_of,
 )
 from reconrisk.attacks.invert_training_problem import ShadowProblem, problem_for
+from reconrisk.attacks.prior_alone import PriorAlone, prior_alone
+from reconrisk.attacks.stated_priors import StatedPrior, check_prior_fits
 from reconrisk.audit.choice import Choice
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.fingerprint import hash_of_model, hash_of_tensors, settings_in_full
 from reconrisk.audit.fitted import Fitted
+from reconrisk.audit.planned_priors import AloneOnce, seconds_of_a_prior
 from reconrisk.audit.population import Population
 from reconrisk.audit.trained import is_trained_model
 from reconrisk.audit.trial import TrialKey
 from reconrisk.core.defense import Defense
-from reconrisk.core.errors import InvalidInput
+from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.observation import Attack, ForwardMap
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import refuse
@@ -51,13 +55,18 @@ AttackChoice = str | Attack | tuple[str, Mapping[str, object]]
 
 @dataclass(frozen=True, eq=False)
 class PlannedAttack:
-    """An attack with its label; ``was_chosen`` if somebody named it, so that its refusal is an error."""
+    """An attack with its label; ``was_chosen`` if somebody named it, so that its refusal is an error.
+
+    ``prior`` is the generative one it has, if any, which it waits for ``prior_seconds`` in a trial.
+    """
 
     label: str
     attack: Attack
     is_baseline: bool
     was_chosen: bool
     evaluations: int
+    prior: StatedPrior | None = None
+    prior_seconds: float = 0.0
 
     @cached_property
     def settings(self) -> str:
@@ -112,13 +121,17 @@ class Sender:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Trials of an audit, in an order in which any beginning is balanced: update by update, then defenses, attacks."""
+    """Trials of an audit, in an order in which any beginning is balanced: update by update, then defenses, attacks.
+
+    ``left_out`` says which attacks with a prior could not be planned, and why.
+    """
 
     attacks: tuple[PlannedAttack, ...]
     defenses: Mapping[str, Defense | None]
     updates: tuple[tuple[int, ...], ...]
     seconds_per_evaluation: float
     unit: str = "update"
+    left_out: tuple[str, ...] = ()
 
     def trials(self) -> Iterator[TrialKey]:
         """Every trial."""
@@ -134,9 +147,10 @@ class Plan:
 
     @property
     def expected_seconds(self) -> float:
-        """Evaluations of the release that the attacks take, at the cost of one."""
+        """Evaluations of the release that the attacks take, at the cost of one, and what they wait for priors."""
         evaluations = sum(planned.evaluations for planned in self.attacks)
-        return self.seconds_per_evaluation * evaluations * len(self.updates) * len(self.defenses)
+        waited = sum(planned.prior_seconds for planned in self.attacks)
+        return (self.seconds_per_evaluation * evaluations + waited) * len(self.updates) * len(self.defenses)
 
     def __str__(self) -> str:
         """The plan in a few lines."""
@@ -150,33 +164,65 @@ class Plan:
                 f"plan      {self.size} trials: {drawn}, {len(self.defenses)} defenses, {len(self.attacks)} attacks",
                 f"defenses  {', '.join(self.defenses)}",
                 f"attacks   {chosen}; guesses: {guesses}",
+                *(f"left out  {words}" for words in self.left_out),
                 f"expected  {_duration(self.expected_seconds)}",
             )
         )
 
 
 def planned_attacks(
-    chosen: str | Sequence[AttackChoice], threat: ThreatModel, beliefs: Beliefs
+    chosen: str | Sequence[AttackChoice], threat: ThreatModel, beliefs: Beliefs, *, any_prior: bool = False
 ) -> tuple[PlannedAttack, ...]:
     """The attacks of a portfolio that the threat allows, or those chosen, and every guess that can be made.
 
-    Guarantee: a chosen attack that needs more than the threat has is refused.
+    With ``any_prior`` attacks may have a generative prior though the threat does not know it, as one that is public.
+
+    Guarantee: a chosen attack that needs more than the threat has is refused. There is a guess for each prior.
     """
     if isinstance(chosen, str):
-        if chosen not in PORTFOLIOS:
-            remedy = "Or list attacks by name."
-            raise refuse("attacks", chosen, f"to be one of {', '.join(PORTFOLIOS)}", remedy)
-        found = [each for each in (_listed(entry, threat, beliefs) for entry in PORTFOLIOS[chosen]) if each is not None]
+        found = [each for each in _of_portfolio(chosen, threat, beliefs, any_prior) if isinstance(each, PlannedAttack)]
     else:
-        found = _told_apart([_chosen(choice, threat, beliefs) for choice in chosen])
-    possible = [name for name, known in BASELINES.items() if known <= threat.knows]
+        found = _told_apart([_chosen(choice, threat, beliefs, any_prior) for choice in chosen])
+    possible = [name for name, known in BASELINES.items() if known <= threat.knows and name not in TAKES_PRIOR]
     guesses = [each for each in (_guess(name, beliefs) for name in possible) if each is not None]
     named = {planned.label for planned in found}
     if not found:
         raise InvalidInput(f"Expected an attack that {threat} can run. State a stronger threat, or list attacks.")
     if len(named) < len(found):
         raise refuse("attacks", [each.label for each in found], "to differ", "Give each its settings.")
-    return (*found, *(guess for guess in guesses if guess.label not in named))
+    return (*found, *(guess for guess in (*guesses, *_priors_alone(found)) if guess.label not in named))
+
+
+def left_out(
+    chosen: str | Sequence[AttackChoice], threat: ThreatModel, beliefs: Beliefs, *, any_prior: bool = False
+) -> tuple[str, ...]:
+    """Attacks with a prior that a portfolio lists and that could not be planned, by the reason."""
+    if not isinstance(chosen, str) or beliefs.training is not None:
+        return ()
+    reasons: dict[str, list[str]] = {}
+    for entry, each in zip(PORTFOLIOS[chosen], _of_portfolio(chosen, threat, beliefs, any_prior), strict=True):
+        if entry.name in TAKES_PRIOR and isinstance(each, str):
+            reasons.setdefault(each, []).append(f"{entry.name}(prior={entry.settings['prior']})")
+    return tuple(f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in reasons.items())
+
+
+def _priors_alone(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
+    """A guess for each prior that attacks have, and that was not chosen itself."""
+    found: list[PlannedAttack] = []
+    chosen = [each.prior.value for each in planned if each.prior is not None and each.is_baseline]
+    for each in planned:
+        if each.prior is None or any(each.prior.value is prior for prior in chosen):
+            continue
+        label, guess = f"prior_alone(prior={each.prior.word})", AloneOnce(prior_alone(each.prior.value))
+        found.append(PlannedAttack(label, guess, True, False, 0, each.prior))
+        chosen.append(each.prior.value)
+    return _told_apart(found)
+
+
+def _of_portfolio(chosen: str, threat: ThreatModel, beliefs: Beliefs, any_prior: bool) -> list[PlannedAttack | str]:
+    if chosen not in PORTFOLIOS:
+        raise refuse("attacks", chosen, f"to be one of {', '.join(PORTFOLIOS)}", "Or list attacks by name.")
+    return [_listed(entry, threat, beliefs, any_prior) for entry in PORTFOLIOS[chosen]]
 
 
 def _told_apart(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
@@ -218,25 +264,35 @@ def _evaluated(release: Release) -> int:
     return 1
 
 
-def _listed(entry: Listed, threat: ThreatModel, beliefs: Beliefs) -> PlannedAttack | None:
-    """An attack of a portfolio, None if the threat or the data does not allow it."""
+def _listed(entry: Listed, threat: ThreatModel, beliefs: Beliefs, any_prior: bool) -> PlannedAttack | str:
+    """An attack of a portfolio, or why the threat or the data does not allow it."""
     if beliefs.batch_size > 1 and not entry.whole_update:
-        return None
+        return "it rebuilds one record"
     if entry.name in READS and not isinstance(beliefs.training, READS[entry.name]):
-        return None
+        return "it reads a trained model"
+    if entry.name in TAKES_PRIOR and not (any_prior or Knows.PRIOR in threat.knows):
+        return "the stated threat does not know the prior"
     try:
         attack, believed = attack_with_beliefs(entry.name, dict(entry.settings), beliefs)
-    except InvalidInput:  # it needs other records, labels or images than there are
-        return None
-    if not threat.covers(_needed(entry.name, attack, believed, threat)):
-        return None
+    except (InvalidInput, MissingExtra) as error:  # it needs other records, labels or images than there are
+        return str(error)
+    prior = beliefs.prior_of(attack)
+    if not _allowed(threat, prior, any_prior).covers(_needed(entry.name, attack, believed, threat)):
+        return "the threat does not allow it"
     evaluations = entry.evaluations
     if beliefs.training is not None and isinstance(attack, BestCandidate):
         evaluations = len(attack.candidates)  # each is trained on; of updates, all take about as long as two
-    return PlannedAttack(_label(entry.name, entry.settings), attack, False, False, evaluations)
+    named = entry.settings if prior is None else {**entry.settings, "prior": prior.value.name}
+    seconds = 0.0 if prior is None else seconds_of_a_prior(prior.value, attack, evaluations)
+    return PlannedAttack(_label(entry.name, named), attack, False, False, evaluations, prior, seconds)
 
 
-def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs) -> PlannedAttack:
+def _allowed(threat: ThreatModel, prior: StatedPrior | None, any_prior: bool) -> ThreatModel:
+    """The threat, with the prior where that may be anybody's."""
+    return threat.knowing(Knows.PRIOR) if any_prior and prior is not None else threat
+
+
+def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs, any_prior: bool) -> PlannedAttack:
     evaluations = None
     if isinstance(choice, (str, tuple)):
         stated = (
@@ -247,13 +303,20 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs) -> Plan
         label, evaluations = _label(name, dict(stated.settings)), _as_listed(name, settings)
     else:
         attack, believed, label = choice, frozenset(), name_of(choice)
+    prior = beliefs.prior_of(attack)
+    if prior is not None:
+        check_prior_fits(prior.value, beliefs.shape, beliefs.data_range)
+    if isinstance(attack, PriorAlone) and attack.guess == "mean":
+        attack = AloneOnce(attack)
     needed = _needed(label.partition("(")[0], attack, believed, threat)
     is_baseline = BASELINES.get(label.partition("(")[0], frozenset(Knows)) <= threat.knows
-    if not is_baseline and not threat.covers(needed):
+    if not is_baseline and not _allowed(threat, prior, any_prior).covers(needed):
         raise refuse("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
     steps = getattr(attack, "steps", None)
     usual = steps if isinstance(steps, int) else _TYPICAL_EVALUATIONS
-    return PlannedAttack(label, attack, is_baseline, True, usual if evaluations is None else evaluations)
+    count = usual if evaluations is None else evaluations
+    seconds = 0.0 if prior is None or is_baseline else seconds_of_a_prior(prior.value, attack, count)
+    return PlannedAttack(label, attack, is_baseline, True, count, prior, seconds)
 
 
 def attack_in_words(choice: Choice) -> tuple[str, dict[str, object]]:

@@ -90,7 +90,7 @@ def rebuild(
     chosen = _chosen(dataset, records)
     size = min(check_whole("batch_size", batch_size), len(chosen))
     others, clip_norm = _public(dataset, records, public), getattr(defense, "clip_norm", None)
-    beliefs = Beliefs(dataset.shape, size, others, dataset, dataset.columns, clip_norm)
+    beliefs = Beliefs(dataset.shape, size, others, dataset, dataset.columns, clip_norm, data_range=dataset.data_range)
     configured, believed = configured_attack(attack, settings, beliefs)
     client = client_for(
         configured, model, chosen, loss_fn=loss_fn, steps=local_steps, learning_rate=local_learning_rate

@@ -31,7 +31,7 @@ from reconrisk.audit.inputs import (
     public_records,
     settled_by_public,
 )
-from reconrisk.audit.plan import AttackChoice, Plan, Sender, planned_attacks, seconds_of_an_evaluation
+from reconrisk.audit.plan import AttackChoice, Plan, Sender, left_out, planned_attacks, seconds_of_an_evaluation
 from reconrisk.audit.population import population_of
 from reconrisk.audit.run_info import RunInfo, hash_of_text
 from reconrisk.audit.store import Store
@@ -89,7 +89,8 @@ def audit(
     SGD), or a release, which is made again for other records. A ``TrainedModelRelease`` or ``ShadowTraining`` is
     trained on its fixed records and one of ``data``; a fitted estimator of scikit-learn comes with all records of its
     fit, ``(features, labels)`` or ``(features, labels, sample_weight)``, of which one in turn is unknown. Unless
-    ``threat`` states another, the adversary reads one update, or sees the trained model and knows every other record.
+    ``threat`` states another, the adversary reads one update and may have a generative prior that is public, or sees
+    the trained model and knows every other record.
     Targets are drawn from ``data``, or from its rows ``records``, each equally likely; fixed records, which are known,
     are left out.
 
@@ -121,7 +122,7 @@ def audit(
     ('glm', 1.0, 0.0)
     """
     subject, dataset = audited(subject, data)
-    limits, threat = checked_limits(max_risk), checked_threat(threat, subject)
+    is_stated, limits, threat = threat is not None, checked_limits(max_risk), checked_threat(threat, subject)
     stated = checked_goals(goals_for(subject) if goals is None else goals, limits, dataset)
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
@@ -139,6 +140,7 @@ def audit(
         records=records,
         batch_size=check_whole("batch_size", batch_size),
         public=public,
+        any_prior=not is_stated,
         seed=seed,
     )
     stated_too = {**options, "public": None if public is None else hash_of_data(public)}
@@ -168,6 +170,7 @@ def _experiment(
     records: Sequence[int] | None,
     batch_size: int,
     public: Dataset | None,
+    any_prior: bool,
     seed: int,
 ) -> Experiment:
     """Who is drawn, which attacks fit, and what an evaluation costs."""
@@ -175,19 +178,24 @@ def _experiment(
     known = known_records(sender.release)
     population = population_of(dataset, records, rng, () if known is None else known.among(dataset))
     defenses = settled_by_public(defenses, population, public)
+    others = public_records(population, public, threat, known)
     beliefs = Beliefs(
         dataset.shape,
         batch_size,
-        public_records(population, public, threat, known),
+        others,
         None if sender.fitted is not None else dataset.subset(list(population.rows)),
         dataset.columns,
         _least_clip(defenses) if Knows.DEFENSE in threat.knows else None,
         sender.training(population),
+        dataset.data_range,
+        others is dataset,
     )
     usual = DEFAULT_TRIALS[attacks if isinstance(attacks, str) and attacks in DEFAULT_TRIALS else "quick"]
     count = usual if trials is None else check_whole("trials", trials)
     updates, unit = population.updates(count, batch_size, rng), "model" if sender.is_trained_model else "update"
-    plan = Plan(planned_attacks(attacks, threat, beliefs), defenses, updates, 0.0, unit)
+    planned = planned_attacks(attacks, threat, beliefs, any_prior=any_prior)
+    missing = left_out(attacks, threat, beliefs, any_prior=any_prior)
+    plan = Plan(planned, defenses, updates, 0.0, unit, missing)
     experiment = Experiment(plan, sender, population, threat, metrics_for(dataset), seed)
     with refused_if_raised("a model or release that can be differentiated by the records"):
         first = experiment.release_of(plan.attacks[0], plan.updates[0])
@@ -315,6 +323,8 @@ def _call(experiment: Experiment, batch_size: int, options: Mapping[str, object]
     }
     written = ", ".join(f"{name}={value!r}" for name, value in stated.items())
     adversary = ", ".join(f"{name}={value!r}" for name, value in powers.items())
+    if any(experiment.threat_of(each) != threat for each in plan.attacks if not each.is_baseline):
+        return f"rr.audit(model, data, {written})"  # a stated threat without the prior would leave them out
     return f"rr.audit(model, data, threat=rr.ThreatModel({adversary}), {written})"
 
 

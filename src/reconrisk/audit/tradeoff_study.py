@@ -138,6 +138,7 @@ class Study:
             split.attacked,
             self.dataset.columns,
             getattr(defense, "clip_norm", None) if attacker == "aware" else None,
+            data_range=self.dataset.data_range,
         )
         return planned_attacks(self.attacks, self.threat_of(attacker), beliefs)
 

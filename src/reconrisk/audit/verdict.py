@@ -51,6 +51,9 @@ def table_of(result: AuditResult) -> str:
     missing = result.planned - result.done
     if missing:
         lines.append(f"{missing} of {result.planned} trials were not run. Repeat with a store to go on.")
+    used = [attack for attack in result.attacks if attack.prior is not None and not attack.is_baseline]
+    lines += [f"{attack.label}: {attack.prior}" for attack in used]
+    lines += [f"left out: {words}" for words in result.left_out]
     lines += [f"{attack.label}: {attack.remark}" for attack in result.attacks if attack.remark]
     return "\n".join([*lines, "", result.sentence()])
 

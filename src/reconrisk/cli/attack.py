@@ -35,6 +35,12 @@ SENTENCES = {
     "grad_inversion": "Batch norm statistics, restarts that agree.",
     "span_inversion": "Cosine within what a first linear layer spans.",
     "gauss_newton": "Maximum likelihood by second order: smooth, or noisy.",
+    "plug_and_play": "Fits and denoises in turn: a prior, under noise.",
+    "ggss_r": "A diffusion that the update guides.",
+    "finetuned_diffusion": "A diffusion whose weights explain the update.",
+    "gias": "What a generator makes: latent values, then weights.",
+    "ggl": "The same by evolution, without derivatives.",
+    "gifd": "The same by the features between its layers.",
     "analytic": "Solves a linear layer on the record: one per update.",
     "optimal_analytic": "A planted layer whose gradient is the record.",
     "imprint": "A planted layer that sorts a batch into bins.",
@@ -44,6 +50,7 @@ SENTENCES = {
     "best_candidate": "The record of the data set whose update is nearest.",
     "class_mean": "Guesses the mean of a class of other records.",
     "prior_mean": "Guesses the mean of other records.",
+    "prior_alone": "Guesses the mean of a generative prior.",
     "constant_guess": "Guesses the middle of the range.",
 }
 """What each attack does, in a line of the help: known without loading torch."""

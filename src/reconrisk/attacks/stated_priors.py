@@ -1,0 +1,139 @@
+"""Priors that a word states: fitted to public records, shipped with the package, or in a folder."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from reconrisk.attacks.prior_alone import Prior
+from reconrisk.core.errors import InvalidInput, MissingExtra
+from reconrisk.core.validation import did_you_mean, refuse
+from reconrisk.priors.diffusion import diffusion
+from reconrisk.priors.diffusion_prior import DiffusionPrior
+from reconrisk.priors.folders import shipped_names
+from reconrisk.priors.gan import gan
+from reconrisk.priors.gaussian import GaussianPrior
+from reconrisk.priors.generator import GeneratorPrior
+from reconrisk.priors.shipped import fitting
+from reconrisk.priors.units import check_fits
+
+GAUSSIAN = "gaussian"
+"""The word for a normal law that is fitted to public records."""
+
+SHIPPED = "shipped"
+"""The word for the prior of the package that explains public records best."""
+
+_DIFFUSION, _GAN = "diffusion", "gan"
+_KINDS = {DiffusionPrior: _DIFFUSION, GaussianPrior: GAUSSIAN, GeneratorPrior: _GAN}
+
+
+@dataclass(frozen=True, eq=False)
+class StatedPrior:
+    """A prior with where it comes from, in words; ``trained_on`` names the data of a shipped one."""
+
+    value: Prior
+    source: str
+    trained_on: str = ""
+
+    @property
+    def word(self) -> str:
+        """What states it, of whatever kind an attack takes."""
+        return f"{_GAN}/{self.value.name}" if isinstance(self.value, GeneratorPrior) else self.value.name
+
+    def is_of(self, attack: Any) -> bool:
+        """Whether an attack has it, as it is or as a denoiser."""
+        held = getattr(attack, "prior", None)
+        return held is self.value or (isinstance(self.value, GaussianPrior) and held is self.value.diffusion)
+
+
+def kinds_of(build: Callable[..., Any]) -> tuple[str, ...]:
+    """The kinds of prior that an attack takes, by the function that configures it; a bare name is of the first.
+
+    >>> from reconrisk.attacks.gifd import gifd
+    >>> from reconrisk.attacks.prior_alone import prior_alone
+    >>> kinds_of(gifd), kinds_of(prior_alone)
+    (('gan',), ('diffusion', 'gaussian', 'gan'))
+    """
+    hint = typing.get_type_hints(build).get("prior")
+    taken = typing.get_args(hint) or (hint,)
+    return tuple(kind for each, kind in _KINDS.items() if each in taken)
+
+
+def kind_of(prior: Prior) -> str:
+    """What kind of prior it is.
+
+    >>> from reconrisk.priors.generator import generator
+    >>> kind_of(generator(lambda latents: latents, (2,), 2))
+    'gan'
+    """
+    return _KINDS[type(prior)]
+
+
+def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, float] = (0.0, 1.0)) -> StatedPrior:
+    """The shipped prior of a name, or the one in a folder, for records of this range; ``gan/mnist`` says its kind too.
+
+    Guarantee: nothing is downloaded, and what is neither a name nor a folder is refused.
+    Edge cases: ``gaussian`` and ``shipped``, which need public records, are refused here.
+
+    >>> prior_by_name("gaussian", ("diffusion",))
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidInput: Expected prior='gaussian' to come with public records. Pass the prior itself.
+    """
+    if word in (GAUSSIAN, SHIPPED):
+        raise refuse("prior", word, "to come with public records", "Pass the prior itself.")
+    stated, _, name = word.rpartition("/")
+    kind = next((kind for kind in kinds if name in shipped_names(kind) and stated in ("", kind)), None)
+    if kind is not None:
+        return _as_shipped(_read(kind, name, data_range))
+    if not Path(word).expanduser().is_dir():
+        names = [name for kind in kinds for name in shipped_names(kind)]
+        known = ", ".join((*(word for word in (GAUSSIAN,) if word in kinds), SHIPPED, *dict.fromkeys(names)))
+        remedy = f"Nothing is downloaded.{did_you_mean(word, names)}"
+        raise refuse("prior", word, f"to be {known} or a folder", remedy)
+    return StatedPrior(_read(_DIFFUSION if _DIFFUSION in kinds else _GAN, Path(word), data_range), "read from a folder")
+
+
+def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float, float]) -> StatedPrior:
+    """The shipped prior of the first of these kinds that has the records' shape, the one that explains them best.
+
+    Guarantee: where there is one but for a missing extra, the error names the extra.
+    """
+    shape, missing = tuple(records.shape[1:]), None
+    for kind in (kind for kind in kinds if kind != GAUSSIAN):
+        try:
+            found = fitting(records, data_range, kind=kind) if shape in _shapes(kind, shipped_names(kind)) else None
+        except MissingExtra as error:
+            missing = error
+            continue
+        if found is not None:
+            return _as_shipped(found)
+    if missing is not None and shape in _shapes(_GAN, shipped_names(_GAN)):  # there is one of each kind
+        raise missing
+    raise refuse("shape of a record", shape, "to be that of a shipped prior", "Train one, and pass its folder.")
+
+
+@cache  # reading them takes longer than a small audit
+def _shapes(kind: str, names: tuple[str, ...]) -> frozenset[tuple[int, ...]]:
+    return frozenset(_read(kind, name, (0.0, 1.0)).shape for name in names)
+
+
+def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> DiffusionPrior | GeneratorPrior:
+    return diffusion(name, data_range=data_range) if kind == _DIFFUSION else gan(name, data_range=data_range)
+
+
+def _as_shipped(prior: DiffusionPrior | GeneratorPrior) -> StatedPrior:
+    return StatedPrior(prior, f"shipped, trained on the training records of {prior.name}", prior.name)
+
+
+def check_prior_fits(prior: Prior, shape: tuple[int, ...], data_range: tuple[float, float]) -> None:
+    """Refuse a prior that was made for records of another shape or range, by its name."""
+    try:
+        check_fits(prior.shape, prior.data_range, shape, data_range)
+    except InvalidInput as error:
+        raise InvalidInput(f"The prior {prior.name} does not fit the records. {error}") from error
