@@ -15,6 +15,8 @@ from .audit.informed_linear import rebuild_informed_linear as rebuild_informed_l
 from .audit.informed_report import InformedReport as InformedReport
 from .audit.informed_result import RebuiltInformed as RebuiltInformed
 from .audit.leakage import leakage as leakage
+from .audit.leakage_over_prior import LeakageOverPrior as LeakageOverPrior
+from .audit.leakage_over_prior import leakage_over_prior as leakage_over_prior
 from .audit.leakage_report import LeakageReport as LeakageReport
 from .audit.rebuild import Rebuilt as Rebuilt
 from .audit.rebuild import rebuild as rebuild
@@ -23,6 +25,8 @@ from .audit.recommendation_result import Recommendation as Recommendation
 from .audit.run import audit as audit
 from .audit.tradeoff import tradeoff as tradeoff
 from .audit.tradeoff_result import TradeoffResult as TradeoffResult
+from .audit.vulnerability_study import VulnerabilityStudy as VulnerabilityStudy
+from .audit.vulnerability_study import vulnerability_study as vulnerability_study
 from .bounds import prior_success as prior_success
 from .bounds import risks as risks
 from .bounds.analytic_inversion import analytic_inversion_law as analytic_inversion_law

@@ -1,0 +1,246 @@
+"""What an attack with a prior learned from the release, beyond what the prior knew: so that plausible is not leaked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.attacks.prior_alone import Prior, prior_alone
+from reconrisk.audit.rebuild import Rebuilt, rebuild
+from reconrisk.audit.tradeoff_result import estimate_over_seeds
+from reconrisk.core.defense import Defense
+from reconrisk.core.guarantee import Estimate
+from reconrisk.core.metric import Metric
+from reconrisk.core.observation import Attack
+from reconrisk.core.threat import Knows
+from reconrisk.core.validation import check_probability, check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.metrics import mse, psnr, score
+from reconrisk.releases.state import LossFunction
+
+_UNITS = {"psnr": " dB"}
+
+
+@dataclass(frozen=True)
+class OverPrior:
+    """Mean scores by one metric of the attack, of the prior alone and of the attack on another's update.
+
+    ``over_prior`` and ``over_another`` are by how much the attack is nearer to the target, record by record: positive
+    is nearer, also for errors.
+    """
+
+    metric: str
+    name: str
+    attack: Estimate
+    prior_alone: Estimate
+    from_another: Estimate
+    over_prior: Estimate
+    over_another: Estimate
+
+    @property
+    def leaks(self) -> bool:
+        """Whether both intervals say that the attack is nearer than it would be without the record's update."""
+        return self.over_prior.low > 0 and self.over_another.low > 0
+
+    @property
+    def verdict(self) -> str:
+        """Both differences as a sentence."""
+        unit = _UNITS.get(self.name, f" in {self.name}")
+        prior, another = (_compared_with(each, unit) for each in (self.over_prior, self.over_another))
+        said = "leaked" if self.leaks else "not told apart from what the prior makes plausible"
+        return f"{prior} the prior alone; {another} the same attack on another record's update: {said}."
+
+
+@dataclass(frozen=True)
+class LeakageOverPrior:
+    """What an attack achieves beyond its prior, by each metric, on updates of ``batch_size`` records."""
+
+    attack: str
+    prior: str
+    defense: str
+    updates: int
+    batch_size: int
+    rows: tuple[OverPrior, ...]
+
+    def __getitem__(self, name: str) -> OverPrior:
+        """The row of the metric of this name."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"Expected metric={name!r} to be one of {', '.join(row.name for row in self.rows)}.")
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the record's update told the attack something, by the first metric."""
+        return self.rows[0].leaks
+
+    @property
+    def verdict(self) -> str:
+        """That of the first metric."""
+        return self.rows[0].verdict
+
+    def table(self) -> str:
+        """A line for each metric and each of attack and baselines, then the differences."""
+        lines = [f"{self.attack}, {self.updates} updates of {self.batch_size}, defense {self.defense}"]
+        for row in self.rows:
+            lines.append(f"  {row.metric}")
+            for name in ("attack", "prior_alone", "from_another", "over_prior", "over_another"):
+                lines.append(f"    {name.replace('_', ' '):<14}{getattr(row, name)}")
+        return "\n".join([*lines, self.verdict])
+
+    __str__ = table
+
+
+def leakage_over_prior(
+    attack: Attack,
+    prior: Prior,
+    model: nn.Module,
+    dataset: Dataset,
+    *,
+    records: Sequence[int] | None = None,
+    batch_size: int = 1,
+    knows: Iterable[Knows] = (),
+    defense: Defense | None = None,
+    loss_fn: LossFunction | None = None,
+    metrics: Metric | Sequence[Metric] | None = None,
+    confidence: float = 0.95,
+    rng: torch.Generator,
+) -> LeakageOverPrior:
+    r"""How much nearer an attack comes with the update of a record than with its prior alone, or with another's update.
+
+    .. math:: s(A(y_i), x_i) - s(\mathrm{E}[X], x_i), \qquad s(A(y_i), x_i) - s(A(y_{i + 1}), x_i)
+
+    ``records`` of ``dataset`` are attacked, by default all, ``batch_size`` in an update. The prior alone is its mean,
+    the best guess in squared error (:func:`reconrisk.attacks.prior_alone.prior_alone`). "Another" is the next update of
+    the same model under the same defense, of the last one the first: what the attack rebuilt of it is scored against
+    this record. ``metrics`` are PSNR and mean squared error unless stated; the first one decides the verdict.
+
+    Assumes: records are drawn from whom the numbers speak of, enough for the normal limit of a mean of updates.
+    Guarantee: neither baseline sees anything of the update of the record that it is scored against; all three are
+    matched and scored alike. Both differences are paired, which takes the difficulty of each record out of them.
+    Edge cases: interrupted, the updates that are done are compared. An infinite score leaves the extremes as interval.
+    Reference: intervals of Student (1908) over updates, since records of one update depend on each other.
+
+    >>> from reconrisk.attacks.analytic import analytic
+    >>> from reconrisk.priors.gaussian import gaussian
+    >>> prior = gaussian(torch.full((3,), 0.5), 0.02 * torch.eye(3))
+    >>> data = Dataset("toy", prior.draw(6, torch.Generator().manual_seed(1)).float().clamp(0, 1), torch.arange(6) % 2)
+    >>> found = leakage_over_prior(analytic(), prior, nn.Linear(3, 2), data, rng=torch.Generator().manual_seed(0))
+    >>> found.leaks
+    True
+    """
+    _check_batches(len(dataset) if records is None else len(records), batch_size)
+    if not 0 < check_probability("confidence", confidence) < 1:
+        raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+    chosen = _metrics(metrics, dataset)
+    seed = int(torch.randint(2**62, (1,), generator=rng))
+
+    def run(configured: Attack) -> Rebuilt:
+        """Under noise that is the same for both."""
+        return rebuild(
+            configured,
+            model,
+            dataset,
+            records=range(len(dataset)) if records is None else records,
+            batch_size=batch_size,
+            knows=(*knows, Knows.PRIOR),
+            defense=defense,
+            loss_fn=loss_fn,
+            metrics=chosen,
+            rng=torch.Generator().manual_seed(seed),
+        )
+
+    attacked, alone = run(attack), run(prior_alone(prior))
+    updates = min(len(each.report.accounts) for each in (attacked, alone))
+    if updates < 2:
+        raise refuse("updates", updates, ">= 2 that are done", "Let it run longer.")
+    compared = _Compared(batch_size, updates, confidence)
+    rows = tuple(compared.row(metric, attacked, alone) for metric in chosen)
+    return LeakageOverPrior(repr(attack), prior.name, attacked.report.defense, updates, batch_size, rows)
+
+
+def mean_over(values: Sequence[float], confidence: float, what: str) -> Estimate:
+    """The mean with Student's interval over what the values are of; the extremes where one is infinite.
+
+    >>> print(mean_over([1.0, 2.0, 3.0], 0.95, "updates"))
+    2 [-0.4841, 4.484] (95% Student over updates, 3 samples)
+    """
+    found = estimate_over_seeds(values, confidence)
+    finite = all(map(math.isfinite, values))
+    return replace(found, method=f"Student over {what}" if finite else f"extremes over {what}")
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Scores of records as means over updates."""
+
+    batch_size: int
+    updates: int
+    confidence: float
+
+    def row(self, metric: Metric, attacked: Rebuilt, alone: Rebuilt) -> OverPrior:
+        """The scores by one metric, and their differences."""
+        mine, guess = (_values(each, metric, self.batch_size * self.updates) for each in (attacked, alone))
+        other = self._from_another(metric, attacked)
+        sign = 1.0 if metric.higher_is_better else -1.0
+        return OverPrior(
+            repr(metric),
+            metric.name,
+            self._mean(mine),
+            self._mean(guess),
+            self._mean(other),
+            self._mean(sign * _difference(mine, guess)),
+            self._mean(sign * _difference(mine, other)),
+        )
+
+    def _from_another(self, metric: Metric, attacked: Rebuilt) -> Tensor:
+        if attacked.targets is None:
+            raise refuse("targets", None, "to be known")
+        count = self.batch_size * self.updates
+        others = attacked.estimates[:count].roll(-self.batch_size, 0)
+        pairs = zip(others.split(self.batch_size), attacked.targets[:count].split(self.batch_size), strict=True)
+        return torch.cat([score(other, target, metric)[metric.name] for other, target in pairs]).double()
+
+    def _mean(self, values: Tensor) -> Estimate:
+        means = [float(update.mean()) for update in values.split(self.batch_size)]
+        return mean_over(means, self.confidence, "updates")
+
+
+def _values(rebuilt: Rebuilt, metric: Metric, count: int) -> Tensor:
+    (found,) = (scores for scores in rebuilt.report.scores if scores.name == metric.name)
+    return torch.tensor(found.values[:count], dtype=torch.float64)
+
+
+def _difference(one: Tensor, other: Tensor) -> Tensor:
+    """One minus the other; two equal infinities differ by nothing."""
+    return torch.where(one == other, 0.0, one - other)
+
+
+def _compared_with(difference: Estimate, unit: str) -> str:
+    """By how much, in which direction.
+
+    >>> _compared_with(Estimate(-2.0, -3.0, 1.0, 0.95, 9, "Student"), " dB")
+    '2 dB [-1, 3] worse than'
+    """
+    value, low, high = difference.value, difference.low, difference.high
+    if value < 0:
+        value, low, high = -value, -high, -low
+    return f"{value:.3g}{unit} [{low:.3g}, {high:.3g}] {'worse' if difference.value < 0 else 'better'} than"
+
+
+def _check_batches(records: int, batch_size: int) -> None:
+    size = check_whole("batch_size", batch_size)
+    if records % size:
+        raise refuse("batch_size", size, f"to divide {records}, the number of records")
+    if records < 2 * size:
+        raise refuse("records", records, f">= {2 * size}, two updates", "Another record's update is a baseline.")
+
+
+def _metrics(stated: Metric | Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...]:
+    if stated is None:
+        return (psnr(data_range=dataset.data_range), mse())
+    return (stated,) if isinstance(stated, Metric) else tuple(stated)
