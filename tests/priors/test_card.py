@@ -76,7 +76,7 @@ def test_how_it_was_trained_can_be_stated_where_the_folder_does_not(folder):
     facts = Trained("gan", {"steps": 7}, "", 80, 600.0)
     text = write_card(folder, pictures(80, 0), pictures(8, 1), ORIGIN, trained=facts).path.read_text()
     assert "| settings | steps 7 |" in text
-    assert "10 minutes on one core" in text
+    assert "| processor time | 10 minutes |" in text
 
 
 @pytest.mark.parametrize("which", ["training", "held_out"])

@@ -196,7 +196,7 @@ def _words(name: str, shape: tuple[int, ...], trained: Trained, origin: Origin, 
         ("records", f"{trained.count:,}"),
         ("held out", origin.held_out),
         ("settings", settings),
-        ("time", f"{trained.seconds / 60:.0f} minutes on one core" if trained.seconds >= 60 else "under a minute"),
+        ("processor time", f"{trained.seconds / 60:.0f} minutes" if trained.seconds >= 60 else "under a minute"),
     ]
     lines = [f"# {name}: a {what} of pictures {sizes}", "", "![64 draws](samples.png)", "", "| | |", "|---|---|"]
     lines += [f"| {key} | {value} |" for key, value in facts]

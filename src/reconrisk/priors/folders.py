@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import resources
 from pathlib import Path
 
@@ -16,6 +17,15 @@ def shipped_names(kind: str) -> tuple[str, ...]:
     """The names of the shipped priors of a kind, ``diffusion`` or ``gan``."""
     folder = BUNDLED / kind
     return tuple(sorted(each.name for each in folder.iterdir() if each.is_dir())) if folder.is_dir() else ()
+
+
+def shipped_shape(kind: str, name: str) -> tuple[int, ...]:
+    """The shape of the records of a shipped prior, from its settings alone: loading it takes longer."""
+    if kind == "gan":
+        return tuple(json.loads((BUNDLED / kind / name / "config.json").read_text(encoding="utf-8"))["shape"])
+    stated = json.loads((BUNDLED / kind / name / "unet" / "config.json").read_text(encoding="utf-8"))
+    size = stated["sample_size"]
+    return (stated["in_channels"], *((size, size) if isinstance(size, int) else size))
 
 
 def prior_folder(path_or_name: str | Path, kind: str) -> Path:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import torch
 from torch import Tensor
 
@@ -12,12 +9,10 @@ from reconrisk.core.errors import MissingExtra
 from reconrisk.core.validation import check_all_within, check_not_empty, refuse
 from reconrisk.priors.diffusion import diffusion
 from reconrisk.priors.diffusion_prior import DiffusionPrior
-from reconrisk.priors.folders import shipped_names
+from reconrisk.priors.folders import shipped_names, shipped_shape
 from reconrisk.priors.gan import gan
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.quality import denoising_loss, nearest_distance
-
-P = TypeVar("P")
 
 SHIPPED_DIFFUSION: tuple[str, ...] = shipped_names("diffusion")
 """The names that :func:`diffusion` knows."""
@@ -62,23 +57,23 @@ def fitting(
 
 
 def _diffusion(records: Tensor, data_range: tuple[float, float]) -> DiffusionPrior | None:
-    found = [diffusion(name, data_range=data_range) for name in SHIPPED_DIFFUSION]
+    names = _of_shape(SHIPPED_DIFFUSION, "diffusion", records)
 
     def loss(prior: DiffusionPrior) -> float:
         rng = torch.Generator().manual_seed(_SEED)
         return float(denoising_loss(prior, records, rng=rng, times=_TIMES).mean())
 
-    return _least([prior for prior in found if prior.shape == tuple(records.shape[1:])], loss)
+    return min((diffusion(name, data_range=data_range) for name in names), key=loss, default=None)
 
 
 def _gan(records: Tensor, data_range: tuple[float, float]) -> GeneratorPrior | None:
-    found = [gan(name, data_range=data_range) for name in SHIPPED_GAN]
+    names = _of_shape(SHIPPED_GAN, "gan", records)
 
     def distance(prior: GeneratorPrior) -> float:
         return float(nearest_distance(records, prior.draw(_DRAWS, torch.Generator().manual_seed(_SEED))).mean())
 
-    return _least([prior for prior in found if prior.shape == tuple(records.shape[1:])], distance)
+    return min((gan(name, data_range=data_range) for name in names), key=distance, default=None)
 
 
-def _least(priors: list[P], value: Callable[[P], float]) -> P | None:
-    return min(priors, key=value) if priors else None
+def _of_shape(names: tuple[str, ...], kind: str, records: Tensor) -> list[str]:
+    return [name for name in names if shipped_shape(kind, name) == tuple(records.shape[1:])]

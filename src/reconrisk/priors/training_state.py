@@ -29,7 +29,7 @@ _REMEDY = "Pass another folder, or remove it."
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What a finished folder says about its training: settings, a digest of the records, their number, seconds."""
+    """What a finished folder says about its training: settings, a digest of the records, how many, processor time."""
 
     kind: str
     settings: Mapping[str, Any]
@@ -85,11 +85,11 @@ class Training(ABC):
     def remaining(self) -> Iterator[int]:
         """Steps until the last, each taken before it is yielded."""
         while self.step < self.settings.steps:
-            begun = time.monotonic()
+            begun = time.process_time()
             self.advance(torch.Generator().manual_seed(self.settings.seed * 1_000_003 + self.step))
             self.step += 1
             self._follow()
-            self.seconds += time.monotonic() - begun
+            self.seconds += time.process_time() - begun
             yield self.step
 
     def keep(self) -> None:
