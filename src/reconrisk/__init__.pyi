@@ -117,6 +117,7 @@ from .reports.corridor import write_surface as write_surface
 from .reports.informed import write_informed as write_informed
 from .reports.junit import write_junit as write_junit
 from .reports.model_card import model_card as model_card
+from .reports.prior import write_trajectory as write_trajectory
 from .reports.rebuild import write_rebuilt as write_rebuilt
 from .reports.tradeoff import write_tradeoff as write_tradeoff
 
