@@ -75,6 +75,19 @@ def kind_of(prior: Prior) -> str:
     return _KINDS[type(prior)]
 
 
+def is_prior_name(word: str) -> bool:
+    """Whether a word states a prior by itself, and not by a folder.
+
+    >>> is_prior_name("gaussian"), is_prior_name("./mnist")
+    (True, False)
+    """
+    kind, _, name = word.rpartition("/")
+    kinds = (kind,) if kind else (_DIFFUSION, _GAN)
+    return word in (GAUSSIAN, SHIPPED) or any(
+        name in shipped_names(kind) for kind in kinds if kind in (_DIFFUSION, _GAN)
+    )
+
+
 def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, float] = (0.0, 1.0)) -> StatedPrior:
     """The shipped prior of a name, or the one in a folder, for records of this range; ``gan/mnist`` says its kind too.
 

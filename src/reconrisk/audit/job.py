@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from reconrisk.attacks.by_name import PORTFOLIOS
+from reconrisk.attacks.stated_priors import is_prior_name
 from reconrisk.audit.audit_result import AuditResult
 from reconrisk.audit.choice import Choice
 from reconrisk.audit.deadline import seconds_from_budget
@@ -94,7 +95,7 @@ def job_from_spec(spec: AuditSpec) -> Job:
     with _about("defenses"):
         defenses = tuple(_defense(choice) for choice in spec.defenses) or None
     with _about("attacks"):
-        attacks = _attacks(spec.attacks)
+        attacks = _attacks(spec)
     with _about("data"):
         dataset = _loaded(spec, spec.split)
         public = _loaded(spec, "train") if spec.split == "test" else None
@@ -125,10 +126,20 @@ def _defense(choice: Choice) -> Defense | None:
     return defense_by_name(choice.name, **dict(choice.settings))
 
 
-def _attacks(choices: Sequence[Choice]) -> str | tuple[AttackChoice, ...]:
+def _attacks(spec: AuditSpec) -> str | tuple[AttackChoice, ...]:
+    choices = spec.attacks
     if len(choices) == 1 and choices[0].name in PORTFOLIOS and not choices[0].settings:
         return choices[0].name
-    return tuple(attack_in_words(choice) for choice in choices)
+    return tuple(attack_in_words(_located(choice, spec)) for choice in choices)
+
+
+def _located(choice: Choice, spec: AuditSpec) -> Choice:
+    """The choice with the folder of a prior as seen from where the process is."""
+    settings = dict(choice.settings)
+    word = settings.get("prior")
+    if isinstance(word, str) and not is_prior_name(word) and spec.path(word).is_dir():
+        settings["prior"] = str(spec.path(word))
+    return Choice(choice.name, tuple(settings.items()))
 
 
 def _loaded(spec: AuditSpec, split: str | None) -> Dataset:

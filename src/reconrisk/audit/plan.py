@@ -25,7 +25,7 @@ from reconrisk.attacks.by_name import (
 )
 from reconrisk.attacks.invert_training_problem import ShadowProblem, problem_for
 from reconrisk.attacks.prior_alone import PriorAlone, prior_alone
-from reconrisk.attacks.stated_priors import StatedPrior, check_prior_fits
+from reconrisk.attacks.stated_priors import SHIPPED, StatedPrior, check_prior_fits, is_prior_name
 from reconrisk.audit.choice import Choice
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.fingerprint import hash_of_model, hash_of_tensors, settings_in_full
@@ -300,7 +300,7 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs, any_pri
         )
         name, settings = attack_in_words(stated)
         attack, believed = attack_with_beliefs(name, settings, beliefs)
-        label, evaluations = _label(name, dict(stated.settings)), _as_listed(name, settings)
+        label, evaluations = _label(name, _named(stated, beliefs.prior_of(attack))), _as_listed(name, settings)
     else:
         attack, believed, label = choice, frozenset(), name_of(choice)
     prior = beliefs.prior_of(attack)
@@ -317,6 +317,15 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs, any_pri
     count = usual if evaluations is None else evaluations
     seconds = 0.0 if prior is None or is_baseline else seconds_of_a_prior(prior.value, attack, count)
     return PlannedAttack(label, attack, is_baseline, True, count, prior, seconds)
+
+
+def _named(choice: Choice, prior: StatedPrior | None) -> dict[str, object]:
+    """Settings with the prior by its name: a folder may say where a machine keeps its files."""
+    settings: dict[str, object] = dict(choice.settings)
+    word = settings.get("prior")
+    if prior is not None and isinstance(word, str) and (word == SHIPPED or not is_prior_name(word)):
+        settings["prior"] = prior.value.name
+    return settings
 
 
 def attack_in_words(choice: Choice) -> tuple[str, dict[str, object]]:

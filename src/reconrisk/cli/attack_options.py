@@ -48,7 +48,9 @@ KnowsStatistics = Annotated[bool, option(_ADVERSARY, "What batch norm saw of the
 Steps = Annotated[int | None, option(_SEARCH, "Steps of the search.")]
 Restarts = Annotated[int | None, option(_SEARCH, "Starts that are searched from at once.")]
 Seconds = Annotated[float | None, option(_SEARCH, "Budget for each update.")]
-Setting = Annotated[list[str] | None, option(_SEARCH, "Any other as name=value; --list has them. Repeat for more.")]
+Setting = Annotated[
+    list[str] | None, option(_SEARCH, "Any other as name=value, such as prior=mnist; --list has them. Repeat for more.")
+]
 Seed = Annotated[int, option(_SEARCH, "Seed of drawn weights, noise and search.")]
 
 Out = Annotated[Path, typer.Option(help="Folder for report, estimates and picture; nothing is written elsewhere.")]
