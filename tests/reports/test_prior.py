@@ -95,7 +95,7 @@ def test_a_loss_that_rises_is_said_to(tmp_path, monkeypatch):
     residuals = torch.logspace(3, 0, STEPS, dtype=torch.float64)
     residuals[3], residuals[8] = 900.0, 700.0
     trajectory, targets = path_of(residuals=residuals)
-    assert f"falls but for 2 of {STEPS - 1} steps" in words(tmp_path, monkeypatch, trajectory, targets)
+    assert f"The attack loss rises in 2 of {STEPS - 1} steps" in words(tmp_path, monkeypatch, trajectory, targets)
 
 
 def test_psnr_is_that_of_the_metric():

@@ -68,8 +68,9 @@ def _curves(axis: Any, trajectory: GuidedTrajectory, psnr: NDArray[np.float64] |
     axis.semilogy(steps, residuals, color="black", label="attack loss")
     axis.axvline(trajectory.stop + 1, color=_STOP, label=f"the attacker's stop, step {trajectory.stop + 1}")
     rises = int((np.diff(residuals) > 0).sum())
-    falls = "in every step" if trajectory.falls_monotonically else f"but for {rises} of {len(residuals) - 1} steps"
-    axis.set_title(f"The attack loss falls {falls}", fontsize=11)
+    monotone = trajectory.falls_monotonically
+    said = "falls in every step" if monotone else f"rises in {rises} of {len(residuals) - 1} steps"
+    axis.set_title(f"The attack loss {said}", fontsize=11)
     axis.set_xlabel("step, from much noise to none")
     axis.set_ylabel(f"squared residual in units of the {'noise' if trajectory.noise_is_known else 'observation'}")
     handles, labels = axis.get_legend_handles_labels()
@@ -82,7 +83,7 @@ def _curves(axis: Any, trajectory: GuidedTrajectory, psnr: NDArray[np.float64] |
         beside.set_ylabel("PSNR (dB), which no attacker sees")
         more = beside.get_legend_handles_labels()
         handles, labels = handles + more[0], labels + more[1]
-    axis.legend(handles, labels, fontsize=8, loc="best")
+    axis.legend(handles, labels, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
 
 
 def _strip(
