@@ -21,7 +21,7 @@ from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.quality import LOSS_TIMES, denoising_loss, frechet_distance, nearest_distance
 from reconrisk.priors.training_state import Trained, trained_in
 
-HELD_OUT, DRAWS = 1000, 2000  # records and draws that the numbers of a card are measured on, at most
+HELD_OUT, DRAWS = 500, 2000  # records and draws that the numbers of a card are measured on, at most
 _SIDE, _GAP, _SCALE = 8, 1, 2  # of the grid of samples: pictures, pixels between them, enlargement
 _COMPONENTS = 64
 _GREY, _COLOURS = 1, 3
@@ -80,7 +80,7 @@ def write_card(
     covariance. ``trained`` says how, where the folder does not.
 
     Assumes: ``held_out`` are not among ``training``.
-    Guarantee: the same numbers for the same prior and records; at most 1,000 held-out records are used, evenly spaced.
+    Guarantee: the same numbers for the same prior and records; at most 500 held-out records are used, evenly spaced.
     Edge cases: a folder without a finished training is refused.
     """
     check_not_empty("held_out", held_out)
