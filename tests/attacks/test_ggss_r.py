@@ -11,6 +11,7 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.priors.diffusion_prior import denoiser
+from reconrisk.priors.gaussian import gaussian
 from tests.attacks.gaussian_problem import GaussianProblem
 
 THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR)
@@ -67,23 +68,42 @@ def test_same_seed_same_estimate():
     assert torch.equal(one.estimates, two.estimates)
 
 
-def trajectory(residuals, noise_is_known, values=100):
+def trajectory(residuals, noise_is_known, pulls=None, values=100):
     count = len(residuals)
     estimates = torch.arange(count).float().reshape(count, 1, 1).expand(count, 1, 4)
-    return GuidedTrajectory(tuple(range(count)), torch.tensor(residuals), estimates, values, noise_is_known)
+    pulls = torch.full((count, 1), 1e9) if pulls is None else torch.tensor(pulls)[:, None]
+    noise = torch.full((count, 1), 4.0)
+    return GuidedTrajectory(
+        tuple(range(count)), torch.tensor(residuals), estimates, values, noise_is_known, pulls, noise
+    )
 
 
-def test_known_noise_stops_where_the_residual_is_that_of_noise():
-    assert trajectory([400.0, 150.0, 99.0, 40.0, 20.0], True).stop == 2
+def test_known_noise_stops_where_the_residual_pulls_no_harder_than_noise():
+    # geometric means of all steps so far, of up to five, against 4: 256, 32, 5.04, 4, 3.03
+    residuals = [400.0, 150.0, 99.0, 90.0, 80.0]
+    assert trajectory(residuals, True, [256.0, 4.0, 0.125, 2.0, 1.0]).stop == 3
 
 
-def test_unknown_noise_stops_at_the_elbow():
-    # four free values of a hundred: the truth's residual would be 100/96 of the lowest
-    assert trajectory([4.0, 1.5, 1.03, 1.0, 1.01], False).stop == 2
+def test_unknown_noise_is_that_of_the_lowest_residual():
+    # the lowest residual of a hundred values makes a variance of 0.01, so that noise pulls with 0.04
+    assert trajectory([4.0, 1.5, 1.0, 1.01], False, [0.1, 0.05, 0.01, 0.001]).stop == 2
 
 
 def test_a_residual_that_noise_never_explains_stops_at_the_lowest():
     assert trajectory([400.0, 150.0, 120.0, 130.0], True).stop == 2
+
+
+def test_at_the_truth_the_residual_pulls_as_noise_does():
+    problem = GaussianProblem(size=6, equations=30, noise=0.3)
+    ratios = []
+    for seed in range(40):
+        target, observation = problem.drawn(seed)
+        path = ggss_r(gaussian(target, 1e-12 * torch.eye(6)), steps=2).trace(
+            observation, rng=torch.Generator().manual_seed(seed)
+        )
+        ratios.append(float(path.pulls[-1].sum() / path.noise_pulls[-1].sum()))
+    # the logarithm of a ratio of sums of about six squares varies by less than one
+    assert abs(float(torch.tensor(ratios).log().mean())) < 3 / 40**0.5
 
 
 def test_steps_that_are_no_number_are_never_chosen():

@@ -6,8 +6,10 @@ import torch
 from reconrisk.attacks.baselines import constant_guess
 from reconrisk.attacks.plug_and_play import plug_and_play
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Ending
-from reconrisk.core.threat import Knows
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
+from reconrisk.priors.gaussian import gaussian
 from tests.attacks.gaussian_problem import GaussianProblem
 
 
@@ -52,12 +54,64 @@ def test_a_warm_start_adds_what_it_needs():
     assert Knows.PRIOR in attack.needs.knows
 
 
+class Scripted:
+    """A warm start that returns one estimate after the other."""
+
+    needs = HONEST_BUT_CURIOUS
+
+    def __init__(self, *estimates):
+        self.left = list(estimates)
+
+    def __call__(self, observation, *, rng):
+        del rng
+        return constant_guess(self.left.pop(0))(observation, rng=torch.Generator())
+
+
+def two_squares(noise_std=None):
+    """Released are the squares of a number's distance from 0.5, so that two numbers explain it, and 0.5 does not."""
+    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR, Knows.DEFENSE)
+    noise = None if noise_std is None else {"y": torch.full((1,), noise_std)}
+    return Observation(
+        {"y": torch.tensor([0.04])},
+        lambda records, labels: {"y": (records[0] - 0.5) ** 2},
+        threat,
+        (1,),
+        (0.0, 1.0),
+        labels=torch.tensor([0]),
+        noise_std=noise,
+    )
+
+
+def test_the_mean_of_ends_that_explain_equally_well_is_returned():
+    prior = gaussian(torch.full((1,), 0.5), torch.full((1, 1), 10.0))
+    attack = plug_and_play(prior, warm_start=Scripted(0.9, 0.1), first_level=0.2)
+    found = attack(two_squares(1e-3), rng=torch.Generator().manual_seed(0))
+    one = plug_and_play(prior, warm_start=Scripted(0.9), starts=1, first_level=0.2)
+    assert float(one(two_squares(1e-3), rng=torch.Generator().manual_seed(0)).estimates) == pytest.approx(0.7, abs=1e-3)
+    assert float(found.estimates) == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("noise_std", [1e-3, None])
+def test_an_end_that_explains_less_is_left_out(noise_std):
+    prior = gaussian(torch.full((1,), 0.5), torch.full((1, 1), 10.0))
+    attack = plug_and_play(prior, warm_start=Scripted(0.5, 0.9), first_level=0.2)  # at 0.5 nothing pulls
+    found = attack(two_squares(noise_std), rng=torch.Generator().manual_seed(0))
+    assert float(found.estimates) == pytest.approx(0.7, abs=1e-3)
+
+
+def test_records_of_a_batch_are_averaged_in_one_order():
+    problem = GaussianProblem(size=4, equations=12, noise=0.0, records=2)
+    targets, observation = problem.drawn(1)
+    one = plug_and_play(problem.prior, starts=3)(observation, rng=torch.Generator().manual_seed(0))
+    assert float((one.estimates - targets).square().mean()) < 1e-8
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"levels": 0}, "levels=0"),
         ({"first_level": 0.01, "last_level": 0.1}, "last_level=0.1"),
-        ({"rounds": 0}, "rounds=0"),
+        ({"starts": 0}, "starts=0"),
         ({"seconds": -1.0}, "seconds"),
     ],
 )

@@ -58,6 +58,7 @@ class Descent:
 
     The damping follows Nielsen's rule, the accuracy of each step the forcing terms of Eisenstat and Walker. Where
     conjugate gradients converge so slowly that assembling the matrix costs less, it is assembled to precondition them.
+    ``damping`` is the first one; by default it takes all of the residual for what a step can explain.
     """
 
     point: Point
@@ -67,11 +68,13 @@ class Descent:
     span: float
     rng: torch.Generator
     in_time: Callable[[], bool]
+    damping: float | None = None
 
     def __post_init__(self) -> None:
         size = self.point.inputs.numel()
-        self._damping = self.point.loss / (4 * size * (_FIRST_STEP * self.span) ** 2)
-        self._least_damping = 1e-24 * self._damping
+        whole = self.point.loss / (4 * size * (_FIRST_STEP * self.span) ** 2)
+        self._damping = whole if self.damping is None else self.damping
+        self._least_damping = 1e-24 * whole
         self._growth = 2.0
         self._forcing = _LOOSEST
         self._products_left = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time as clock
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,9 +75,9 @@ class GuidedSampling:
         observation.check_covers(self.needs)
         self.prior.check_fits(observation.input_shape, observation.data_range)
         noisy = torch.randn((observation.batch_size, *observation.input_shape), generator=rng)
-        guide = _Guide(self.prior, observation, labels, self.distance)
+        guide = _Guide(self.prior, observation, labels, self.distance, rng)
         times = self.prior.schedule.times(self.steps)
-        found, residuals = list[Tensor](), list[float]()
+        found = list[_Step]()
         status = Status(Ending.CONVERGED, f"{self.steps} steps of the diffusion")
         bar = ProgressBar("guided diffusion", total=self.steps)
         try:
@@ -87,8 +88,7 @@ class GuidedSampling:
                     )
                     break
                 step = guide.at(noisy, time)
-                found.append(step.records)
-                residuals.append(step.residual)
+                found.append(step)
                 noisy = self._next(step, time, following, rng)
                 bar.advance()
         except KeyboardInterrupt:
@@ -97,16 +97,9 @@ class GuidedSampling:
                 raise
         finally:
             bar.close()
-        if not any(math.isfinite(each) for each in residuals):
+        if not any(math.isfinite(each.residual) for each in found):
             status = Status(Ending.DIVERGED, "no step has a finite residual", "Check the forward map and the prior")
-        trajectory = GuidedTrajectory(
-            times[: len(found)],
-            torch.tensor(residuals, dtype=torch.float64),
-            torch.stack(found),
-            guide.values,
-            observation.noise_std is not None,
-        )
-        return trajectory, status
+        return guide.trajectory(times, found), status
 
     def _next(self, step: _Step, time: int, following: int | None, rng: torch.Generator) -> Tensor:
         """One step of DDIM, whose noise is turned toward the guidance and kept at its length."""
@@ -184,21 +177,29 @@ class _Step:
     records: Tensor
     residual: float
     gradient: Tensor
+    pulls: Tensor
+    noise_pulls: Tensor
 
 
 class _Guide:
     """The residual of what the prior makes of noisy records, and its gradient through the prior."""
 
     def __init__(
-        self, prior: DiffusionPrior, observation: Observation, labels: Tensor, distance: Distance | None
+        self,
+        prior: DiffusionPrior,
+        observation: Observation,
+        labels: Tensor,
+        distance: Distance | None,
+        rng: torch.Generator,
     ) -> None:
         self._prior, self._observation, self._labels, self._distance = prior, observation, labels, distance
+        self._rng = torch.Generator().manual_seed(int(torch.randint(2**31, (1,), generator=rng)))
         dtype = torch.get_default_dtype()
         self._observed = compared({name: t.to(dtype) for name, t in observation.released.items()}, observation)
         kept = observation.kept
         sent = observation.released.values() if kept is None else [mask[mask] for mask in kept.values()]
-        self.values = sum(value.numel() for value in sent)
-        self._scale = 1.0 if observation.noise_std is not None else float(squares(self._observed))
+        self._values = sum(value.numel() for value in sent)
+        self._scale = (1.0 if observation.noise_std is not None else float(squares(self._observed))) or 1.0
 
     def at(self, noisy: Tensor, time: int) -> _Step:
         """The step from these noisy records of this time."""
@@ -210,12 +211,35 @@ class _Guide:
             records = self._prior.records(clean)
             caused = compared(self._observation.forward(records, self._labels), self._observation)
             residual = squares({name: caused[name] - value for name, value in self._observed.items()})
-            loss = residual.sqrt() if self._distance is None else self._distance(caused, self._observed)
-            (gradient,) = torch.autograd.grad(loss, leaf)
-        low, high = self._observation.data_range
-        shown = records.detach().clamp(low, high)
-        size = float(residual.detach()) / (self._scale or 1.0)
-        return _Step(noise.detach(), clean.detach(), shown, size, gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
+            drawn = {name: torch.randn(value.shape, generator=self._rng) for name, value in caused.items()}
+            random = torch.stack([(drawn[name] * value).sum() for name, value in caused.items()]).sum()
+            (by_noise,) = torch.autograd.grad(random, records, retain_graph=True)
+            (pull,) = torch.autograd.grad(residual / 2, records, retain_graph=True)
+            if self._distance is None:
+                (gradient,) = torch.autograd.grad(records, leaf, pull / residual.detach().sqrt())
+            else:
+                (gradient,) = torch.autograd.grad(self._distance(caused, self._observed), leaf)
+        return _Step(
+            noise.detach(),
+            clean.detach(),
+            records.detach().clamp(*self._observation.data_range),
+            float(residual.detach()) / self._scale,
+            gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0),
+            pull.flatten(1).square().sum(1) / self._scale,
+            by_noise.flatten(1).square().sum(1),
+        )
+
+    def trajectory(self, times: Sequence[int], steps: Sequence[_Step]) -> GuidedTrajectory:
+        """What was passed through."""
+        return GuidedTrajectory(
+            tuple(times[: len(steps)]),
+            torch.tensor([step.residual for step in steps], dtype=torch.float64),
+            torch.stack([step.records for step in steps]),
+            self._values,
+            self._observation.noise_std is not None,
+            torch.stack([step.pulls for step in steps]),
+            torch.stack([step.noise_pulls for step in steps]),
+        )
 
 
 def _unit(vectors: Tensor) -> Tensor:

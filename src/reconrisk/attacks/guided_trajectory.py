@@ -9,13 +9,17 @@ from torch import Tensor
 
 from reconrisk.core.validation import refuse
 
+_AVERAGED = 5  # steps over which pulls are compared: those of one step vary as few squared normal values do
+
 
 @dataclass(frozen=True, eq=False)
 class GuidedTrajectory:
     r"""Intermediate estimates (steps, records, \*shape) of one run with their squared residuals.
 
     ``residuals`` are sums over ``values`` released numbers, in units of the noise where ``noise_is_known``, else of the
-    observation. ``times`` are those of the prior.
+    observation. ``pulls`` (steps, records) are squared lengths of the gradient by which the residual pulls at each
+    record, half of it, in the same units; ``noise_pulls`` are those of noise of unit variance in place of the residual.
+    ``times`` are those of the prior.
     """
 
     times: tuple[int, ...]
@@ -23,26 +27,28 @@ class GuidedTrajectory:
     estimates: Tensor = field(repr=False)
     values: int
     noise_is_known: bool
+    pulls: Tensor = field(repr=False)
+    noise_pulls: Tensor = field(repr=False)
 
     @property
     def stop(self) -> int:
-        r"""The step at which the attacker stops.
+        r"""The step at which the attacker stops: the first whose residual pulls no harder than noise would.
 
-        Known noise: the first whose residual is what noise leaves of the truth, the discrepancy principle,
+        .. math:: |J^T r|^2 \le \sigma^2 |J^T w|^2, \qquad r = y - f(x), \quad w \sim N(0, I)
 
-        .. math:: \sum_i (y_i - f_i(x))^2 / \sigma_i^2 \le m
-
-        else the elbow: the first whose residual is as near to the lowest as the truth's would be if the lowest were
-        that of a fit with as many free values as records have, :math:`m / (m - n)` times it. With fewer equations than
-        values, or where no step comes so near, it is the lowest residual.
+        which is the discrepancy principle for the part of the residual that records can explain: of all m released
+        values the noise alone varies by :math:`\sqrt{2 m}`, often more than all that n values of records explain.
+        At the true records both sides have one distribution. Ratios are averaged over a few steps. Noise that is not
+        known is taken from the lowest residual, so that the stop is where the attack loss bends: its elbow. Where no
+        step comes so far, it is the lowest residual.
         """
-        lowest = float(self.residuals.nan_to_num(nan=torch.inf).min())
-        free = self.estimates[0].numel()
-        level = float(self.values)
-        if not self.noise_is_known:
-            level = lowest * self.values / (self.values - free) if self.values > free else lowest
-        reached = (self.residuals <= max(level, lowest)).nonzero()
-        return int(reached[0]) if len(reached) else int(self.residuals.nan_to_num(nan=torch.inf).argmin())
+        residuals = self.residuals.nan_to_num(nan=torch.inf)
+        lowest = int(residuals.argmin())
+        variance = 1.0 if self.noise_is_known else float(residuals[lowest]) / self.values
+        excess = (self.pulls.double().sum(1) / (variance * self.noise_pulls.double().sum(1))).log()
+        mean = torch.stack([excess[max(0, last + 1 - _AVERAGED) : last + 1].mean() for last in range(len(excess))])
+        reached = (mean <= 0).nonzero()
+        return int(reached[0]) if len(reached) else lowest
 
     @property
     def chosen(self) -> Tensor:

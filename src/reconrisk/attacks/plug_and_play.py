@@ -5,25 +5,26 @@ from __future__ import annotations
 import math
 import time as clock
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from reconrisk.attacks.believed_noise import squared_residual, with_noise
 from reconrisk.attacks.gauss_newton_descent import Descent
 from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior as Pull
 from reconrisk.attacks.gauss_newton_likelihood import Likelihood, working_precision
 from reconrisk.attacks.gauss_newton_point import Point
+from reconrisk.attacks.ggss_r import ggss_r
 from reconrisk.attacks.labels import labels_for
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
-from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
+from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_positive, check_whole, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
-
-_LEAST_ERROR = 1e-6  # of the release, root mean square: what float32 leaves where there is no noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +32,13 @@ class PlugAndPlay:
     """The configured attack that :func:`plug_and_play` returns."""
 
     prior: DiffusionPrior
-    levels: int = 40
-    first_level: float = 0.5
-    last_level: float = 0.01
-    rounds: int = 1
-    iterations: int = 2
-    inner_iterations: int = 40
+    starts: int = 2
+    levels: int = 10
+    first_level: float = 0.3
+    last_level: float = 0.03
+    iterations: int = 1
+    last_iterations: int = 20
+    inner_iterations: int = 15
     warm_start: Attack | None = None
     seconds: float | None = None
 
@@ -45,7 +47,7 @@ class PlugAndPlay:
         if not isinstance(prior, DiffusionPrior):
             remedy = "Pass rr.priors.denoiser(...), rr.priors.diffusion(...) or rr.priors.gaussian(...)."
             raise refuse("prior", type(prior).__name__, "to be one that removes noise", remedy)
-        for name in ("levels", "rounds", "iterations", "inner_iterations"):
+        for name in ("starts", "levels", "iterations", "last_iterations", "inner_iterations"):
             check_whole(name, getattr(self, name))
         if not check_positive("last_level", self.last_level) < check_positive("first_level", self.first_level):
             raise refuse("last_level", self.last_level, f"< first_level={self.first_level}")
@@ -53,10 +55,14 @@ class PlugAndPlay:
             check_positive("seconds", self.seconds)
 
     @property
+    def begin(self) -> Attack:
+        """What finds the records that are refined."""
+        return ggss_r(self.prior) if self.warm_start is None else self.warm_start
+
+    @property
     def needs(self) -> ThreatModel:
-        """One update and the prior, and what the warm start needs."""
-        weakest = HONEST_BUT_CURIOUS if self.warm_start is None else self.warm_start.needs
-        return weakest.knowing(Knows.PRIOR)
+        """The prior, and what the warm start needs."""
+        return self.begin.needs.knowing(Knows.PRIOR)
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Estimate the records behind ``observation``."""
@@ -64,20 +70,17 @@ class PlugAndPlay:
         observation.check_covers(self.needs)
         self.prior.check_fits(observation.input_shape, observation.data_range)
         labels = labels_for(observation)
-        alternation = _Alternation(self, observation, labels, rng, self._in_time(begun))
-        status = alternation.run()
+        search = _Search(self, observation, labels, rng, lambda: clock.monotonic() - begun)
+        status = search.run()
+        records = search.records.clamp(*observation.data_range)
         account = Account(
             attack=repr(self),
             status=status,
-            objective=(alternation.misfit,) * observation.batch_size,
-            cost=Cost(clock.monotonic() - begun, alternation.evaluations),
+            objective=(squared_residual(observation, records, labels),) * observation.batch_size,
+            cost=Cost(clock.monotonic() - begun, search.evaluations + 1),
             labels=None if labels.is_floating_point() or labels.ndim > 1 else tuple(int(label) for label in labels),
         )
-        low, high = observation.data_range
-        return Reconstruction(alternation.records.clamp(low, high).to(torch.get_default_dtype()), account)
-
-    def _in_time(self, begun: float) -> Callable[[], bool]:
-        return lambda: self.seconds is None or clock.monotonic() - begun < self.seconds
+        return Reconstruction(records.to(torch.get_default_dtype()), account)
 
     def noise_levels(self) -> tuple[float, ...]:
         """How far records are believed to be from plausible ones, of the data range, evenly on a logarithmic scale."""
@@ -86,7 +89,7 @@ class PlugAndPlay:
 
     def __repr__(self) -> str:
         """Every setting; the prior by its name."""
-        names = ("levels", "first_level", "last_level", "rounds", "iterations", "inner_iterations")
+        names = ("starts", "levels", "first_level", "last_level", "iterations", "last_iterations", "inner_iterations")
         given = ", ".join(f"{name}={getattr(self, name)}" for name in (*names, "warm_start", "seconds"))
         return f"plug_and_play({self.prior.name}, {given})"
 
@@ -94,12 +97,13 @@ class PlugAndPlay:
 def plug_and_play(
     prior: DiffusionPrior | GaussianPrior,
     *,
-    levels: int = 40,
-    first_level: float = 0.5,
-    last_level: float = 0.01,
-    rounds: int = 1,
-    iterations: int = 2,
-    inner_iterations: int = 40,
+    starts: int = 2,
+    levels: int = 10,
+    first_level: float = 0.3,
+    last_level: float = 0.03,
+    iterations: int = 1,
+    last_iterations: int = 20,
+    inner_iterations: int = 15,
     warm_start: Attack | None = None,
     seconds: float | None = None,
 ) -> PlugAndPlay:
@@ -108,18 +112,23 @@ def plug_and_play(
     .. math:: x \leftarrow \arg\min_x \tfrac12 |\Sigma^{-1/2} (y - f(x))|^2 + |x - z|^2 / (2 s^2), \qquad
         z \leftarrow E[x_0 \mid x_0 + s \epsilon = x]
 
-    The level s falls from ``first_level`` to ``last_level`` of the data range in so many ``levels``, with ``rounds`` of
-    both steps at each; the first takes at most ``iterations`` of Gauss-Newton with ``inner_iterations`` of conjugate
-    gradients. Where the noise is not known, it is taken as equal on all values, as large as the residual. The search
-    begins at what the prior makes of nothing, or at ``warm_start``.
+    The level s falls from ``first_level`` to ``last_level`` of the data range in so many ``levels``; at each the first
+    step takes at most ``iterations`` of Gauss-Newton, at the last one ``last_iterations``, with ``inner_iterations`` of
+    conjugate gradients. Where the noise is not known, it is taken as equal on all values, as large as the residual.
+    The search begins at so many ``starts``, draws of ``warm_start``, by default of :func:`ggss_r` with the same prior,
+    and the mean of their ends is returned: nearer to the mean of the posterior, which has the least squared error, than
+    any draw of it. Ends that explain the release worse than the best, by more than one squared unit of noise for each
+    value of the records, are left out.
 
-    Assumes: a prior of the shape and range of the records. Networks that are piecewise linear may need a warm start.
+    Assumes: a prior of the shape and range of the records.
     Guarantee: for a Gaussian prior and a linear release a fixed point at level s is the posterior mean under the
     covariance :math:`S + s^2 I`, so that the end comes near the exact one.
-    Edge cases: interrupted, or out of ``seconds``, it returns the records of the last level.
+    Edge cases: interrupted, or out of ``seconds``, it returns what it has. Records of a batch are brought into the
+    order of the best end before the mean is taken.
     Reference: half-quadratic splitting with a denoiser, `Zhang et al. (2021) <https://arxiv.org/abs/2008.13751>`_; the
-    data step by Gauss-Newton is ours.
+    data step by Gauss-Newton and the mean of several ends are ours.
 
+    >>> from reconrisk.core.threat import HONEST_BUT_CURIOUS
     >>> from reconrisk.priors.gaussian import gaussian
     >>> prior = gaussian(torch.full((2,), 0.5), 0.05 * torch.eye(2))
     >>> threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR)
@@ -130,12 +139,12 @@ def plug_and_play(
     tensor([[0.2500, 0.5000]])
     """
     wrapped = prior.diffusion if isinstance(prior, GaussianPrior) else prior
-    settings = (levels, first_level, last_level, rounds, iterations, inner_iterations)
+    settings = (starts, levels, first_level, last_level, iterations, last_iterations, inner_iterations)
     return PlugAndPlay(wrapped, *settings, warm_start, seconds)
 
 
-class _Alternation:
-    """Records that explain the release and their plausible neighbours, at a falling distance."""
+class _Search:
+    """Starts that are refined one after the other, and the mean of their ends."""
 
     def __init__(
         self,
@@ -143,73 +152,94 @@ class _Alternation:
         observation: Observation,
         labels: Tensor,
         rng: torch.Generator,
-        in_time: Callable[[], bool],
+        spent: Callable[[], float],
     ) -> None:
         self._attack, self._observation, self._labels, self._rng = attack, observation, labels, rng
-        self._in_time = in_time
+        self._spent = spent
         low, high = observation.data_range
         self._width = high - low
-        shape = (observation.batch_size, *observation.input_shape)
-        middle = torch.full(shape, (low + high) / 2, dtype=torch.float64)
-        self._dtype = working_precision(observation, labels, middle)
-        self.records = middle.to(self._dtype)
-        self.misfit, self.evaluations = math.inf, 0
+        self._middle = torch.full((observation.batch_size, *observation.input_shape), (low + high) / 2)
+        self._dtype = working_precision(observation, labels, self._middle)
+        self._ends = list[Tensor]()
+        self.evaluations = 0
 
     def run(self) -> Status:
-        """All levels, or as many as time allows."""
+        """All starts, or as many as time allows."""
         attack = self._attack
-        bar = ProgressBar("fitting and denoising", total=attack.levels)
+        bar = ProgressBar("fitting and denoising", total=attack.starts * attack.levels)
         try:
-            self._begin()
-            for count, level in enumerate(attack.noise_levels()):
+            for _ in range(attack.starts):
                 if not self._in_time():
-                    return Status(Ending.BUDGET_SPENT, f"{count} of {attack.levels} levels", "Allow more seconds")
-                for _ in range(attack.rounds):
-                    self._fit(level * self._width)
-                    self._plausible = self._denoised(level * self._width)
-                bar.advance()
+                    break
+                self._refine(bar)
         except KeyboardInterrupt:
             return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
         finally:
             bar.close()
-        if not math.isfinite(self.misfit):
+        if not self._in_time():
+            return Status(Ending.BUDGET_SPENT, f"{len(self._ends)} of {attack.starts} starts", "Allow more seconds")
+        if not math.isfinite(min(self._residuals())):
             return Status(Ending.DIVERGED, "no records explain the release", "Check the forward map and the prior")
-        return Status(Ending.CONVERGED, f"{attack.levels} levels")
+        return Status(Ending.CONVERGED, f"{attack.starts} starts at {attack.levels} levels")
 
-    def _begin(self) -> None:
-        """Where the prior ends when all it gets is the middle of the range, or the warm start."""
-        if self._attack.warm_start is not None:
-            warm = self._attack.warm_start(self._observation, rng=self._rng)
-            self.evaluations += warm.account.cost.evaluations
-            self.records = warm.estimates.to(self._dtype)
-        self._plausible = self._denoised(self._attack.first_level * self._width)
+    @property
+    def records(self) -> Tensor:
+        """The mean of the ends that explain the release as well as the best one."""
+        if not self._ends:
+            return self._middle
+        residuals = self._residuals()
+        best = min(range(len(residuals)), key=residuals.__getitem__)
+        lowest, first = residuals[best], self._ends[best]
+        unit = 1.0 if self._observation.noise_std is not None else lowest / self._values
+        allowed = lowest + unit * first.numel()
+        ends = [end for end, residual in zip(self._ends, residuals, strict=True) if residual <= allowed]
+        return torch.stack([_in_order_of(first, end) for end in ends or [first]]).mean(0)
+
+    def _residuals(self) -> list[float]:
+        return [squared_residual(self._observation, end, self._labels) for end in self._ends]
+
+    @property
+    def _values(self) -> int:
+        return sum(value.numel() for value in self._observation.released.values())
+
+    def _in_time(self) -> bool:
+        return self._attack.seconds is None or self._spent() < self._attack.seconds
+
+    def _refine(self, bar: ProgressBar) -> None:
+        """One start at all levels; what it has found so far counts as an end at any time."""
+        warm = self._attack.begin(self._observation, rng=self._rng)
+        self.evaluations += warm.account.cost.evaluations
+        self._ends.append(warm.estimates.to(self._dtype))
+        levels = [level * self._width for level in self._attack.noise_levels()]
+        plausible = self._denoised(levels[0])
+        for place, level in enumerate(levels, start=1):
+            if not self._in_time():
+                return
+            last = place == len(levels)
+            self._fit(plausible, level, self._attack.last_iterations if last else self._attack.iterations)
+            plausible = plausible if last else self._denoised(level)
+            bar.advance()
 
     def _denoised(self, level: float) -> Tensor:
         with torch.no_grad():
-            found = self._attack.prior.denoised(self.records.to(torch.get_default_dtype()), level)
+            found = self._attack.prior.denoised(self._ends[-1].to(torch.get_default_dtype()), level)
         return found.to(self._dtype)
 
-    def _fit(self, level: float) -> None:
-        spread = torch.full_like(self._plausible, level)
-        likelihood = Likelihood(self._weighted(), self._labels, Pull(self._plausible, spread), self._dtype)
-        settings = (self._attack.iterations, self._attack.inner_iterations, 0.0, self._width)
-        descent = Descent(Point(likelihood, self.records), *settings, self._rng, self._in_time)
+    def _fit(self, plausible: Tensor, level: float, iterations: int) -> None:
+        start = self._ends[-1]
+        weighted = with_noise(self._observation, start, self._labels)
+        pull = Pull(plausible, torch.full_like(plausible, level))
+        likelihood = Likelihood(weighted, self._labels, pull, self._dtype)
+        settings = (iterations, self._attack.inner_iterations, 0.0, self._width)
+        # noise that no step can explain is most of the residual: a step is trusted as far as the pull reaches
+        descent = Descent(Point(likelihood, start), *settings, self._rng, self._in_time, 1 / level**2)
         descent.run("fitting")
-        self.records, self.misfit = descent.point.inputs.detach(), descent.point.loss
-        self.evaluations += likelihood.evaluations
+        self._ends[-1] = descent.point.inputs.detach()
+        self.evaluations += likelihood.evaluations + 1
 
-    def _weighted(self) -> Observation:
-        """The observation with its noise: as known, or as large as what the records leave unexplained."""
-        seen = self._observation
-        if seen.noise_std is not None:
-            return seen
-        with torch.no_grad():
-            caused = seen.forward(self.records, self._labels)
-        self.evaluations += 1
-        left = torch.cat([(caused[name] - value).double().flatten() for name, value in seen.released.items()])
-        whole = torch.cat([value.double().flatten() for value in seen.released.values()])
-        least = _LEAST_ERROR * float(whole.square().mean().sqrt())
-        size = float(left.square().mean().sqrt())
-        error = max(size if math.isfinite(size) else 0.0, least, torch.finfo(torch.float64).tiny)
-        noise = {name: torch.full_like(value, error) for name, value in seen.released.items()}
-        return replace(seen, noise_std=noise, threat=seen.threat.knowing(Knows.DEFENSE))
+
+def _in_order_of(first: Tensor, other: Tensor) -> Tensor:
+    """The records of ``other`` in the order that brings them nearest to those of ``first``."""
+    distances = torch.cdist(first.flatten(1), other.flatten(1)).square()
+    _, places = linear_sum_assignment(distances.numpy())
+    return other[torch.as_tensor(places)]
