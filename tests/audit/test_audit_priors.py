@@ -244,13 +244,30 @@ def test_the_signature_of_a_default_threat_states_none_where_priors_would_be_los
     ("change", "message"),
     [
         ({"public": DATA.subset(range(29))}, "Expected public records=29 >= 30 for a Gaussian prior. Pass public="),
-        ({"holds_targets": True, "public": DATA.subset(range(29))}, "since attacked ones are among them"),
+        ({"shape": SHAPE, "public": PICTURES.subset(range(63))}, "Expected public records=63 >= 64"),
+        (
+            {"shape": SHAPE, "public": PICTURES, "holds_targets": True},
+            "Expected public records=70 >= 640 for a Gaussian prior, since attacked ones are among them",
+        ),
         ({"public": None}, "Expected records beside the attacked ones for a Gaussian prior"),
         ({"shape": (5000,)}, "Expected values of a record=5000 <= 4096"),
     ],
 )
 def test_too_little_is_public_for_a_gaussian_prior(fast, change, message):
     assert any(message in words for words in left_out("thorough", DEFAULT_THREAT, beliefs(**change), any_prior=True))
+
+
+def test_enough_public_records_beside_the_attacked_have_a_gaussian_prior(fast):
+    known = beliefs(PICTURES)
+    assert "plug_and_play(prior=gaussian, levels=3)" in labels(
+        planned_attacks("thorough", DEFAULT_THREAT, known, any_prior=True)
+    )
+
+
+def test_records_that_are_all_attacked_are_not_public_enough():
+    attacks = ["plug_and_play(prior=gaussian)"]
+    with pytest.raises(InvalidInput, match=r"public records=70 >= 640 .* attacked ones are among them"):
+        rr.audit(network(64), PICTURES, attacks=attacks, trials=1)
 
 
 def test_configured_attacks_have_their_prior_and_its_baseline():
