@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -34,7 +34,7 @@ TOGETHER = 10
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Estimates in the order of the targets, with the seconds of one batch; ``peaks`` are what an oracle would take."""
+    """Estimates in the order of the targets, processor seconds of a batch; ``peaks`` are what an oracle would take."""
 
     estimates: Tensor
     seconds: float
@@ -55,11 +55,11 @@ class JointMap:
         sizes = [part.batch_size for part in self.parts]
         pieces = zip(self.parts, inputs.split(sizes), labels.split(sizes), strict=True)
         caused = [part.forward(some, named) for part, some, named in pieces]
-        self.seen.append(torch.stack([_residual(*pair) for pair in zip(self.parts, caused, strict=True)]))
+        self.seen.append(_residuals(self.parts, caused))
         return {f"{place}/{name}": value for place, each in enumerate(caused) for name, value in each.items()}
 
 
-def joint(parts: Sequence[Observation]) -> Observation:
+def joint(parts: Sequence[Observation], forward: JointMap | None = None) -> Observation:
     """Observations under one threat as one."""
     first = parts[0]
 
@@ -69,7 +69,7 @@ def joint(parts: Sequence[Observation]) -> Observation:
     known = [part.noise_std for part in parts if part.noise_std is not None]
     return Observation(
         together([part.released for part in parts]),
-        JointMap(parts),
+        forward or JointMap(parts),
         first.threat,
         first.input_shape,
         first.data_range,
@@ -84,36 +84,43 @@ def guided(
     attack: GuidedSampling, parts: Sequence[Observation], targets: Tensor, *, seed: int = 0, together: int = TOGETHER
 ) -> Outcome:
     """The attacker's choice for every batch, and the oracle's."""
-    begun, found = time.monotonic(), list[GuidedTrajectory]()
+    begun, found = time.process_time(), list[GuidedTrajectory]()
     for first in track(range(0, len(parts), together), "guided sampling"):
         found += trajectories(attack, parts[first : first + together], seed=seed + first)
-    seconds = (time.monotonic() - begun) / len(parts)
+    seconds = (time.process_time() - begun) / len(parts)
     rows = targets.split([part.batch_size for part in parts])
     peaks = [each.oracle_peak(some)[1] for each, some in zip(found, rows, strict=True)]
     return Outcome(torch.cat([each.chosen for each in found]), seconds, len(parts), torch.cat(peaks), tuple(found))
 
 
 def trajectories(attack: GuidedSampling, parts: Sequence[Observation], *, seed: int) -> list[GuidedTrajectory]:
-    """One run for all ``parts``, as the trajectory of each."""
-    observation = joint(parts)
-    forward = observation.forward
-    trace = attack.trace(observation, rng=generator("start", seed))
-    residuals = torch.stack(forward.seen) if isinstance(forward, JointMap) else trace.residuals[:, None]
-    rows = trace.estimates.split([part.batch_size for part in parts], dim=1)
-    values = [sum(value.numel() for value in part.released.values()) for part in parts]
-    pieces = zip(residuals.double().T, rows, values, strict=True)
-    return [GuidedTrajectory(trace.times, *piece, trace.noise_is_known) for piece in pieces]
+    """One run for all ``parts``, as the trajectory of each, in the units of the run."""
+    forward = JointMap(parts)
+    trace = attack.trace(joint(parts, forward), rng=generator("start", seed))
+    sizes = [part.batch_size for part in parts]
+    found = []
+    for place, rows in enumerate(torch.arange(sum(sizes)).split(sizes)):
+        own = replace(
+            trace,
+            residuals=torch.stack([step[place] for step in forward.seen]).double(),
+            estimates=trace.estimates[:, rows],
+            values=sum(value.numel() for value in parts[place].released.values()),
+            pulls=trace.pulls[:, rows],
+            noise_pulls=trace.noise_pulls[:, rows],
+        )
+        found.append(own)
+    return found
 
 
 def attacked(attack: Attack, parts: Sequence[Observation], targets: Tensor, name: str, *, seed: int = 0) -> Outcome:
     """What any other attack finds, one batch after the other, in the order that fits the targets best."""
-    begun, found = time.monotonic(), list[Tensor]()
+    begun, found = time.process_time(), list[Tensor]()
     rows = targets.split([part.batch_size for part in parts])
     for place, part in enumerate(track(parts, name)):
         estimate = attack(part, rng=generator("start", seed + place))
         matched = score(estimate, rows[place], mse()).matched
         found.append(estimate.estimates[matched])
-    return Outcome(torch.cat(found), (time.monotonic() - begun) / len(parts), len(parts))
+    return Outcome(torch.cat(found), (time.process_time() - begun) / len(parts), len(parts))
 
 
 @cache
@@ -139,16 +146,21 @@ def described(estimates: Tensor, targets: Tensor, batches: int) -> str:
 
 
 def words(outcome: Outcome, targets: Tensor) -> str:
-    """The attacker's own stop, then the oracle's peak, and what one batch took."""
+    """The attacker's own stop, then the oracle's peak, and the processor time of one batch."""
     text = described(outcome.estimates, targets, outcome.batches)
     if outcome.peaks is not None:
         text = f"own stop {text}; oracle's peak {described(outcome.peaks, targets, outcome.batches)}"
     return f"{text}; {outcome.seconds:.1f} s each"
 
 
-def _residual(part: Observation, caused: Mapping[str, Tensor]) -> Tensor:
-    """Sum of squares in units of the noise where it is known, else of the observation."""
+def _residuals(parts: Sequence[Observation], caused: Sequence[Mapping[str, Tensor]]) -> Tensor:
+    """Sums of squares in units of the noise where it is known, else of all observations together."""
     with torch.no_grad():
-        observed, made = compared(part.released, part), compared(caused, part)
-        left = squares({name: made[name] - value for name, value in observed.items()})
-        return left if part.noise_std is not None else left / squares(observed)
+        observed = [compared(part.released, part) for part in parts]
+        made = [compared(each, part) for each, part in zip(caused, parts, strict=True)]
+        left = [
+            squares({name: one[name] - value for name, value in other.items()})
+            for one, other in zip(made, observed, strict=True)
+        ]
+        known = parts[0].noise_std is not None
+        return torch.stack(left) / (1.0 if known else torch.stack([squares(each) for each in observed]).sum())

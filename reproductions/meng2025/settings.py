@@ -50,6 +50,7 @@ class Study:
     generator: GeneratorPrior | None
     inputs: Tensor
     labels: Tensor
+    fitted: GaussianPrior | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -77,11 +78,12 @@ def study(prior: str) -> Study:
     """The records that a prior is tried on; a folder's are natural images unless it has the shape of another's."""
     if prior == "gaussian":
         believed = _fitted()
-        return Study("digits, Gaussian prior", believed.diffusion, _linear(believed), *_digits())
+        return Study("digits, Gaussian prior", believed.diffusion, _linear(believed), *_digits(), believed)
     if prior in SHIPPED:
-        records = _colours() if prior == "cifar10" else _digits()
-        said = "CIFAR-10" if prior == "cifar10" else "digits"
-        return Study(f"{said}, prior {prior}", rr.priors.diffusion(prior), rr.priors.gan(prior), *records)
+        diffusion, gan = rr.priors.diffusion(prior), rr.priors.gan(prior)
+        if prior == "cifar10":
+            return Study(f"CIFAR-10, prior {prior}", diffusion, gan, *_colours())
+        return Study(f"digits, prior {prior}", diffusion, gan, *_digits(), _fitted())
     found = rr.priors.diffusion(prior)
     return Study(f"pictures, prior {Path(prior).name}", found, None, *_pictures(found.shape))
 
@@ -122,16 +124,15 @@ def observations(
 
 
 def rivals(believed: Study, scale: Scale) -> dict[str, Attack]:
-    """The paper's baselines by its names, Gauss-Newton and plug-and-play; what has no fitting prior is left out."""
+    """The paper's baselines by its names, Gauss-Newton and ours; those that have no fitting prior are left out."""
     effort = EFFORT[scale]
     first = rr.attacks.inverting_gradients(steps=effort.pixels)
+    newton = {"iterations": effort.latents // 8, "inner_iterations": 20, "warm_start": first}
     found: dict[str, Attack] = {
         "DLG": rr.attacks.dlg(steps=effort.pixels, restarts=effort.restarts),
         "IG": first,
         "GI": rr.attacks.grad_inversion(steps=effort.pixels, restarts=effort.restarts),
-        "Gauss-Newton": rr.attacks.gauss_newton(
-            iterations=effort.latents // 8, inner_iterations=20, restarts=1, warm_start=first
-        ),
+        "Gauss-Newton": rr.attacks.gauss_newton(restarts=1, **newton),
     }
     if believed.generator is not None:
         steps = {"steps": effort.latents, "restarts": effort.restarts}
@@ -142,7 +143,9 @@ def rivals(believed: Study, scale: Scale) -> dict[str, Attack]:
         }
     if isinstance(believed.prior.predict_noise, nn.Module):
         found["FinetunedDiff"] = rr.attacks.finetuned_diffusion(believed.prior, steps=effort.tuned)
-    found["plug-and-play"] = rr.attacks.plug_and_play(believed.prior, warm_start=first)
+    if believed.fitted is not None:
+        found["Gaussian posterior mean"] = rr.attacks.gaussian_posterior_mean(believed.fitted, **newton)
+    found["plug-and-play"] = rr.attacks.plug_and_play(believed.prior)
     return found
 
 

@@ -1,7 +1,7 @@
 """Table 8 of meng2025: seconds and memory of one step of guided sampling, by attacked network.
 
 Each network is attacked in a process of its own, whose peak of memory is that of everything, libraries included; what
-the process held before its first step is stated too. The paper measures an A100; here one thread of a processor.
+the process held before its first step is stated too. The paper measures an A100; this is processor time of one thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STEPS = {"small": 8, "paper": 100}
 
 @dataclass(frozen=True)
 class Used:
-    """Seconds of a step, and megabytes of the process before the first one and at its peak."""
+    """Processor seconds of a step, and megabytes of the process before the first one and at its peak."""
 
     seconds: float
     before: float
@@ -67,9 +67,9 @@ def measure(name: str, prior: str, steps: int) -> Used:
     believed = study(prior)
     (part,) = observations(network(name, believed.shape), believed.inputs[:1], believed.labels[:1])
     attack = rr.attacks.ggss_r(believed.prior, steps=steps)
-    before, begun = _megabytes(), time.perf_counter()
+    before, begun = _megabytes(), time.process_time()
     attack.trace(part, rng=generator("start", 0))
-    return Used((time.perf_counter() - begun) / steps, before, _megabytes())
+    return Used((time.process_time() - begun) / steps, before, _megabytes())
 
 
 def _measured(name: str, prior: str, steps: int) -> str:
