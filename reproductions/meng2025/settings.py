@@ -71,7 +71,7 @@ class Effort:
     restarts: int
 
 
-EFFORT = {"small": Effort(100, 80, 40, 40, 16, 1), "paper": Effort(1000, 500, 200, 200, 50, 4)}
+EFFORT = {"small": Effort(100, 64, 30, 30, 16, 1), "paper": Effort(1000, 500, 200, 200, 50, 4)}
 
 
 def study(prior: str) -> Study:

@@ -52,12 +52,12 @@ class Sizes:
 
 
 ORDINARY = {
-    "small": Sizes(8, {PAPER_RATE: 100, 1.0: 300}, 4),
-    "paper": Sizes(20, {PAPER_RATE: 1000, 0.6: 1000, 1.0: 1000}, 310),
+    "small": Sizes(4, {PAPER_RATE: 100, 0.4: 300}, 4),
+    "paper": Sizes(20, {PAPER_RATE: 1000, 0.4: 1000, 1.0: 1000}, 310),
 }
 LARGE = {
-    "ResNet18": {"small": Sizes(3, {PAPER_RATE: 50}, 2), "paper": ORDINARY["paper"]},
-    "VGGNet16": {"small": Sizes(1, {PAPER_RATE: 30}, 1), "paper": ORDINARY["paper"]},
+    "ResNet18": {"small": Sizes(2, {PAPER_RATE: 30}, 2), "paper": ORDINARY["paper"]},
+    "VGGNet16": {"small": Sizes(1, {PAPER_RATE: 15}, 1), "paper": ORDINARY["paper"]},
 }
 
 

@@ -66,7 +66,7 @@ class Sizes:
     steps: int
 
 
-SIZES = {"small": Sizes(20, 8, 5, 100), "paper": Sizes(40, 40, 40, 1000)}
+SIZES = {"small": Sizes(8, 3, 2, 100), "paper": Sizes(40, 40, 40, 1000)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,7 +42,7 @@ class Sizes:
     steps: int
 
 
-SIZES = {"small": Sizes(16, 1, 1, 100), "paper": Sizes(40, 5, 5, 1000)}
+SIZES = {"small": Sizes(8, 0, 1, 100), "paper": Sizes(40, 5, 5, 1000)}
 
 
 def run(scale: Scale, prior: str) -> Sequence[Finding]:
@@ -64,9 +64,9 @@ def attacked_in(batch: int, believed: Study, sizes: Sizes, others: dict[str, Att
     parts = observations(network("CNN", believed.shape), inputs, labels, batch=batch)
     outcomes = {"GGSS-R": guided(rr.attacks.ggss_r(believed.prior, steps=sizes.steps), parts, inputs)}
     for name, attack in others.items():
-        if name in LEFT_OUT:
-            continue
         count = min(sizes.ours if name == OURS else sizes.rivals, len(parts))
+        if name in LEFT_OUT or not count:
+            continue
         outcomes[name] = attacked(attack, parts[:count], inputs[: count * batch], f"{name}, batch of {batch}")
     return outcomes
 

@@ -21,7 +21,7 @@ PAPER = {
     1.00: "not given",
 }
 
-SIZES = {"small": (8, 100), "paper": (20, 1000)}
+SIZES = {"small": (4, 100), "paper": (20, 1000)}
 """Images and steps."""
 
 

@@ -27,7 +27,7 @@ GAUSSIAN = {1e-4: 28.0343, 1e-3: 24.0567, 1e-2: 14.9784, 1e-1: 9.0236}
 
 LAPLACIAN = {1e-4: 27.9395, 1e-3: 24.2073, 1e-2: 15.1657, 1e-1: 8.5697}
 LAWS = {"Laplacian": laplace_noise, "Gaussian": gaussian_noise}
-SIZES = {"small": (8, 100), "paper": (40, 1000)}
+SIZES = {"small": (4, 100), "paper": (40, 1000)}
 """Images and steps."""
 
 
