@@ -25,6 +25,7 @@ from reconrisk.core.threat import Knows
 from reconrisk.data import load_dataset
 from reconrisk.models import meng2025_cnn, meng2025_mlp, resnet18, vgg16
 from reconrisk.priors import DiffusionPrior, GaussianPrior, GeneratorPrior
+from reconrisk.priors.shipped import SHIPPED_GAN
 from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import observe
 from reproductions.frame import Drawing, Finding, Scale, reproduce
@@ -80,7 +81,8 @@ def study(prior: str) -> Study:
         believed = _fitted()
         return Study("digits, Gaussian prior", believed.diffusion, _linear(believed), *_digits(), believed)
     if prior in SHIPPED:
-        diffusion, gan = rr.priors.diffusion(prior), rr.priors.gan(prior)
+        diffusion = rr.priors.diffusion(prior)
+        gan = rr.priors.gan(prior) if prior in SHIPPED_GAN else None
         if prior == "cifar10":
             return Study(f"CIFAR-10, prior {prior}", diffusion, gan, *_colours())
         return Study(f"digits, prior {prior}", diffusion, gan, *_digits(), _fitted())
