@@ -80,13 +80,18 @@ def trajectory(residuals, noise_is_known, pulls=None, values=100):
 
 def test_known_noise_stops_where_the_residual_pulls_no_harder_than_noise():
     # geometric means of all steps so far, of up to five, against 4: 256, 32, 5.04, 4, 3.03
-    residuals = [400.0, 150.0, 99.0, 90.0, 80.0]
+    residuals = [400.0, 150.0, 99.0, 83.0, 80.0]
     assert trajectory(residuals, True, [256.0, 4.0, 0.125, 2.0, 1.0]).stop == 3
+
+
+def test_a_residual_far_from_the_lowest_is_not_noise():
+    # four values of records explain at most about four units: 85 may not be the truth's where 80 was reached
+    assert trajectory([400.0, 150.0, 99.0, 85.0, 80.0], True, [256.0, 4.0, 0.125, 2.0, 1.0]).stop == 4
 
 
 def test_unknown_noise_is_that_of_the_lowest_residual():
     # the lowest residual of a hundred values makes a variance of 0.01, so that noise pulls with 0.04
-    assert trajectory([4.0, 1.5, 1.0, 1.01], False, [0.1, 0.05, 0.01, 0.001]).stop == 2
+    assert trajectory([4.0, 1.5, 1.03, 1.0], False, [0.1, 0.05, 0.01, 0.001]).stop == 2
 
 
 def test_a_residual_that_noise_never_explains_stops_at_the_lowest():

@@ -39,15 +39,17 @@ class GuidedTrajectory:
         which is the discrepancy principle for the part of the residual that records can explain: of all m released
         values the noise alone varies by :math:`\sqrt{2 m}`, often more than all that n values of records explain.
         At the true records both sides have one distribution. Ratios are averaged over a few steps. Noise that is not
-        known is taken from the lowest residual, so that the stop is where the attack loss bends: its elbow. Where no
-        step comes so far, it is the lowest residual.
+        known is taken from the lowest residual, so that the stop is where the attack loss bends: its elbow. No residual
+        counts that exceeds the lowest by more than the truth's would, n units of noise if all n values were fitted to
+        it. Where no step comes so far, it is the lowest residual.
         """
         residuals = self.residuals.nan_to_num(nan=torch.inf)
         lowest = int(residuals.argmin())
         variance = 1.0 if self.noise_is_known else float(residuals[lowest]) / self.values
         excess = (self.pulls.double().sum(1) / (variance * self.noise_pulls.double().sum(1))).log()
         mean = torch.stack([excess[max(0, last + 1 - _AVERAGED) : last + 1].mean() for last in range(len(excess))])
-        reached = (mean <= 0).nonzero()
+        near = residuals <= residuals[lowest] + variance * self.estimates[0].numel()
+        reached = ((mean <= 0) & near).nonzero()
         return int(reached[0]) if len(reached) else lowest
 
     @property
