@@ -72,3 +72,21 @@ def test_a_covariance_without_full_rank_is_one():
     prior = gaussian(torch.zeros(2), torch.ones(2, 2))
     drawn = prior.draw(10, torch.Generator().manual_seed(0))
     assert torch.allclose(drawn[:, 0], drawn[:, 1], atol=1e-6)
+
+
+def test_in_another_range_it_is_the_prior_of_the_same_records_in_other_units():
+    records = torch.rand(50, 3, generator=torch.Generator().manual_seed(0))
+    scaled = fit_gaussian(records, floor=0.1).scaled_to((10.0, 14.0))
+    direct = fit_gaussian(10 + 4 * records.double(), floor=0.1, data_range=(10.0, 14.0))
+    assert torch.allclose(scaled.mean, direct.mean)
+    assert torch.allclose(scaled.root @ scaled.root.T, direct.root @ direct.root.T)
+    assert scaled.diffusion.data_range == (10.0, 14.0)
+
+
+def test_records_of_another_shape_or_range_are_refused():
+    prior = gaussian(torch.zeros(2), torch.eye(2))
+    prior.check_fits((2,), (0.0, 1.0))
+    with pytest.raises(InvalidInput, match=r"prior\.shape"):
+        prior.check_fits((3,), (0.0, 1.0))
+    with pytest.raises(InvalidInput, match="scaled_to"):
+        prior.check_fits((2,), (0.0, 255.0))

@@ -56,7 +56,7 @@ class GaussianPosteriorMean:
         """Estimate the records behind ``observation``."""
         begun = clock.monotonic()
         observation.check_covers(self.needs)
-        self.prior.diffusion.check_fits(observation.input_shape, observation.data_range)
+        self.prior.check_fits(observation.input_shape, observation.data_range)
         labels = labels_for(observation)
         search = _Search(self, observation, labels, rng, begun)
         status = search.run()
@@ -183,5 +183,5 @@ class _Search:
         made: Tensor = self._mean + (coordinates @ self._root.T).unflatten(1, self._seen.input_shape)
         return made
 
-    def _forward(self, coordinates: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
-        return self._seen.forward(self._decoded(coordinates), labels)
+    def _forward(self, inputs: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+        return self._seen.forward(self._decoded(inputs), labels)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from reconrisk.core.validation import check_all_finite, check_nonnegative, check_not_empty, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
 from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
+from reconrisk.priors.units import check_fits, moved
 
 _ROUNDING = 1e-9  # of the largest variance: how far below 0 rounding may leave one
 
@@ -46,6 +48,16 @@ class GaussianPrior:
         drawn = torch.randn(count, len(self.variances), generator=rng, dtype=torch.float64)
         records: Tensor = self.mean + (drawn @ self.root.T).unflatten(1, self.shape)
         return records
+
+    def scaled_to(self, data_range: tuple[float, float]) -> GaussianPrior:
+        """The same prior for records that lie in another range."""
+        scale = (data_range[1] - data_range[0]) / (self.data_range[1] - self.data_range[0])
+        mean = moved(self.mean, self.data_range, data_range)
+        return replace(self, mean=mean, variances=self.variances * scale**2, data_range=data_range)
+
+    def check_fits(self, shape: Sequence[int], data_range: tuple[float, float]) -> None:
+        """Refuse records of another shape or range than the prior was made for."""
+        check_fits(self.shape, self.data_range, shape, data_range)
 
     @cached_property
     def diffusion(self) -> DiffusionPrior:
