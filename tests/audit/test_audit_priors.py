@@ -279,6 +279,13 @@ def test_configured_attacks_have_their_prior_and_its_baseline():
     assert found[0].prior.source == "configured by the caller"
 
 
+def test_one_prior_by_two_words_has_one_baseline(shipped):
+    chosen = ["ggss_r(prior=shipped, steps=2)", "ggss_r(prior=tiny, steps=3)"]
+    found = planned_attacks(chosen, DEFAULT_THREAT, beliefs(PICTURES), any_prior=True)
+    assert labels(found) == ["ggss_r(prior=tiny, steps=2)", "ggss_r(prior=tiny, steps=3)"]
+    assert labels(found, baselines=True).count("prior_alone(prior=tiny)") == 1
+
+
 def test_a_baseline_that_is_chosen_is_not_planned_twice():
     chosen = ["ggss_r(prior=gaussian, steps=2)", "prior_alone(prior=gaussian)"]
     found = planned_attacks(chosen, DEFAULT_THREAT, beliefs(), any_prior=True)

@@ -25,7 +25,7 @@ from reconrisk.audit.audit_result import (
     contradiction_of,
 )
 from reconrisk.audit.experiment import Experiment
-from reconrisk.audit.fingerprint import environment, hash_of_prior, in_words, is_bundled
+from reconrisk.audit.fingerprint import environment, in_words, is_bundled
 from reconrisk.audit.guarantees import Prover, StatedGuarantee
 from reconrisk.audit.plan import PlannedAttack
 from reconrisk.audit.run_info import RunInfo
@@ -168,20 +168,20 @@ class Conclusion:
                     seconds=sum(trial.account.cost.seconds for trial in mine),
                     evaluations=sum(trial.account.cost.evaluations for trial in mine),
                     remark=self._remark(mine),
-                    prior=None if planned.prior is None else self._prior_use(planned.prior, trials),
+                    prior=None if planned.prior is None else self._prior_use(planned, planned.prior, trials),
                 )
             )
         return tuple(found)
 
-    def _prior_use(self, prior: StatedPrior, trials: Sequence[Trial]) -> PriorUse:
+    def _prior_use(self, planned: PlannedAttack, prior: StatedPrior, trials: Sequence[Trial]) -> PriorUse:
         """A prior, and the median score of the guess that has nothing else."""
-        same = (each for each in self.experiment.plan.attacks if each.prior is not None and each.is_baseline)
-        baseline = next((each.label for each in same if each.prior and each.prior.value is prior.value), "")
+        guesses = (each for each in self.experiment.plan.attacks if each.is_baseline and each.prior is not None)
+        baseline = next((each.label for each in guesses if each.prior_hash == planned.prior_hash), "")
         metric = self.goals[0].metric
         mine = [trial for trial in trials if trial.key.attack == baseline]
         scores = sorted(score for trial in mine for score in trial.values(metric))
         alone = scores[len(scores) // 2] if scores else None
-        return PriorUse(prior.value.name, prior.source, hash_of_prior(prior.value), baseline, metric, alone)
+        return PriorUse(prior.value.name, prior.source, planned.prior_hash, baseline, metric, alone)
 
     def _remark(self, trials: Sequence[Trial]) -> str:
         """Why trials failed; of a trained model also that searches ended before they explained it.

@@ -28,7 +28,7 @@ from reconrisk.attacks.prior_alone import PriorAlone, prior_alone
 from reconrisk.attacks.stated_priors import SHIPPED, StatedPrior, check_prior_fits, is_prior_name
 from reconrisk.audit.choice import Choice
 from reconrisk.audit.client import Client, client_for
-from reconrisk.audit.fingerprint import hash_of_model, hash_of_tensors, settings_in_full
+from reconrisk.audit.fingerprint import hash_of_model, hash_of_prior, hash_of_tensors, settings_in_full
 from reconrisk.audit.fitted import Fitted
 from reconrisk.audit.planned_priors import AloneOnce, seconds_of_a_prior
 from reconrisk.audit.population import Population
@@ -46,6 +46,7 @@ from reconrisk.releases.state import LossFunction
 from reconrisk.releases.training import TrainedModelRelease
 
 _TYPICAL_EVALUATIONS = 300
+_STEPS_ALONE = 20  # of a diffusion: the mean of draws needs no more
 _TOGETHER = 8  # models trained to see how long one takes
 UNDEFENDED = "none"
 """The label of the release as it is."""
@@ -72,6 +73,11 @@ class PlannedAttack:
     def settings(self) -> str:
         """What tells the attack from others of its label."""
         return settings_in_full(self.attack)
+
+    @cached_property
+    def prior_hash(self) -> str:
+        """The hash of the prior, empty if there is none."""
+        return "" if self.prior is None else hash_of_prior(self.prior.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,13 +215,13 @@ def left_out(
 def _priors_alone(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
     """A guess for each prior that attacks have, and that was not chosen itself."""
     found: list[PlannedAttack] = []
-    chosen = [each.prior.value for each in planned if each.prior is not None and each.is_baseline]
+    known = {each.prior_hash for each in planned if each.is_baseline}
     for each in planned:
-        if each.prior is None or any(each.prior.value is prior for prior in chosen):
+        if each.prior is None or each.prior_hash in known:
             continue
-        label, guess = f"prior_alone(prior={each.prior.word})", AloneOnce(prior_alone(each.prior.value))
-        found.append(PlannedAttack(label, guess, True, False, 0, each.prior))
-        chosen.append(each.prior.value)
+        guess = AloneOnce(prior_alone(each.prior.value, steps=_STEPS_ALONE))
+        found.append(PlannedAttack(f"prior_alone(prior={each.prior.word})", guess, True, False, 0, each.prior))
+        known.add(each.prior_hash)
     return _told_apart(found)
 
 
