@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from reconrisk.attacks.latents import NEEDS
 from reconrisk.core.defense import Defense
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.threat import Knows
+from reconrisk.core.validation import refuse
 from reconrisk.data import load_dataset
 from reconrisk.models import meng2025_cnn, meng2025_mlp, resnet18, vgg16
 from reconrisk.priors import DiffusionPrior, GaussianPrior, GeneratorPrior
@@ -39,7 +41,8 @@ TARGETS = 40
 LATENT = 64
 """Directions in which the linear generator of the Gaussian prior varies."""
 
-Run = Callable[[Scale, str], Sequence[Finding | Drawing]]
+Run = Callable[[Scale, str, Sequence[str]], Sequence[Finding | Drawing]]
+Key = TypeVar("Key", str, float, int)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,25 +149,39 @@ def rivals(believed: Study, scale: Scale) -> dict[str, Attack]:
     if isinstance(believed.prior.predict_noise, nn.Module):
         found["FinetunedDiff"] = rr.attacks.finetuned_diffusion(believed.prior, steps=effort.tuned)
     if believed.fitted is not None:
-        found["Gaussian posterior mean"] = rr.attacks.gaussian_posterior_mean(believed.fitted, **newton)
+        found["Gaussian posterior"] = rr.attacks.gaussian_posterior(believed.fitted, **newton)
     found["plug-and-play"] = rr.attacks.plug_and_play(believed.prior)
     return found
 
 
 def reproduce_with_prior(run: Run, *, argv: Sequence[str] | None = None) -> int:
-    """As :func:`~reproductions.frame.reproduce`, with ``--prior NAME|gaussian|FOLDER``, which rows state."""
+    """As :func:`~reproductions.frame.reproduce`, with ``--prior NAME|gaussian|FOLDER`` and ``--only PART ...``.
+
+    Parts are the rows of a table: networks, variances, batch sizes or guidance rates. Both stand in what is recorded.
+    """
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--prior", default=DEFAULT)
+    parser.add_argument("--only", nargs="+", default=[])
     options, others = parser.parse_known_args(argv)
     module = run.__module__ if run.__module__ != "__main__" else sys.modules["__main__"].__spec__.name
 
     def chosen(scale: Scale) -> Sequence[Finding | Drawing]:
-        return run(scale, options.prior)
+        return run(scale, options.prior, options.only)
 
     known = f"{', '.join(SHIPPED)}, gaussian or a folder of diffusers"
     chosen.__doc__ = f"{run.__doc__} --prior is {known}; {DEFAULT} without it."
-    chosen.__module__ = f"{module} --prior {options.prior}"
+    parts = f" --only {' '.join(options.only)}" if options.only else ""
+    chosen.__module__ = f"{module} --prior {options.prior}{parts}"
     return reproduce(chosen, argv=others)
+
+
+def parts_of(keys: Iterable[Key], only: Sequence[str]) -> list[Key]:
+    """Those of a table's parts that are asked for, all without a word."""
+    named = {f"{key:g}" if isinstance(key, float) else str(key): key for key in keys}
+    for word in only:
+        if word not in named:
+            raise refuse("only", word, f"to be among {', '.join(named)}")
+    return [key for name, key in named.items() if not only or name in only]
 
 
 def tell(findings: Sequence[Finding]) -> None:

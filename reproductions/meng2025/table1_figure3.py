@@ -24,7 +24,7 @@ from reconrisk.releases.vulnerability import reconstruction_vulnerability
 from reconrisk.reports.rebuild import write_grid
 from reproductions.frame import Drawing, Finding, Scale
 from reproductions.meng2025.guided import Outcome, decibels, guided, words
-from reproductions.meng2025.settings import Study, network, observations, reproduce_with_prior, study, tell
+from reproductions.meng2025.settings import Study, network, observations, parts_of, reproduce_with_prior, study, tell
 from reproductions.meng2025.vulnerability import PAPER as PAPER_VULNERABILITY
 
 PAPER = {
@@ -79,18 +79,18 @@ class Case:
         return max(self.outcomes, key=lambda rate: self.mean(rate, believed))
 
 
-def run(scale: Scale, prior: str) -> Sequence[Finding | Drawing]:
+def run(scale: Scale, prior: str, only: Sequence[str] = ()) -> Sequence[Finding | Drawing]:
     """RV, PSNR, MSE, SSIM and LPIPS of guided sampling on the gradients of six untrained networks."""
     believed = study(prior)
     cases, findings = dict[str, Case](), list[Finding]()
-    for name in PAPER:
+    for name in parts_of(PAPER, only):
         sizes = LARGE.get(name, ORDINARY)[scale]
         cases[name] = case = measured(name, believed, sizes)
         found = rows(name, case, believed)
         findings += found
         tell(found)
     picture = Drawing("figure3.png", partial(draw, cases, believed))
-    return [*findings, *summary(cases, believed), picture]
+    return [*findings, *([] if only else summary(cases, believed)), picture]
 
 
 def measured(name: str, believed: Study, sizes: Sizes) -> Case:

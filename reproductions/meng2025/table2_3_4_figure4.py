@@ -25,7 +25,16 @@ from reconrisk.defenses import gaussian_noise
 from reproductions.frame import Drawing, Finding, Scale
 from reproductions.gradient_inversion import mean_over
 from reproductions.meng2025.guided import Outcome, attacked, decibels, described, guided, joint, words
-from reproductions.meng2025.settings import Study, network, observations, reproduce_with_prior, rivals, study, tell
+from reproductions.meng2025.settings import (
+    Study,
+    network,
+    observations,
+    parts_of,
+    reproduce_with_prior,
+    rivals,
+    study,
+    tell,
+)
 
 PAPER = {
     "DLG": ("MSE 0.0480, PSNR 13.1835 dB", "MSE 0.2194, PSNR 6.5871 dB"),
@@ -89,11 +98,11 @@ class Level:
         return one[:count] - two[:count]
 
 
-def run(scale: Scale, prior: str) -> Sequence[Finding | Drawing]:
+def run(scale: Scale, prior: str, only: Sequence[str] = ()) -> Sequence[Finding | Drawing]:
     """PSNR, MSE, SSIM and LPIPS of all attacks on the CNN by variance of Gaussian noise, and what is claimed."""
     believed = study(prior)
     levels, findings = list[Level](), list[Finding]()
-    for variance in GUIDED:
+    for variance in parts_of(GUIDED, only):
         level = attacked_at(variance, believed, SIZES[scale], scale)
         levels.append(level)
         found = rows(level, believed, SIZES[scale])

@@ -14,7 +14,7 @@ from reconrisk.defenses import gaussian_noise, laplace_noise
 from reproductions.frame import Finding, Scale
 from reproductions.gradient_inversion import mean_over
 from reproductions.meng2025.guided import Outcome, decibels, guided, words
-from reproductions.meng2025.settings import Study, network, observations, reproduce_with_prior, study, tell
+from reproductions.meng2025.settings import Study, network, observations, parts_of, reproduce_with_prior, study, tell
 
 PAPER = {
     1e-4: "MSE 0.0016, PSNR 27.9395 dB",
@@ -31,11 +31,11 @@ SIZES = {"small": (4, 100), "paper": (40, 1000)}
 """Images and steps."""
 
 
-def run(scale: Scale, prior: str) -> Sequence[Finding]:
+def run(scale: Scale, prior: str, only: Sequence[str] = ()) -> Sequence[Finding]:
     """PSNR, MSE, SSIM and LPIPS on the CNN by variance, and the difference to Gaussian noise."""
     believed, (images, steps) = study(prior), SIZES[scale]
     findings = list[Finding]()
-    for variance in PAPER:
+    for variance in parts_of(PAPER, only):
         found = compared_at(variance, believed, images, steps)
         findings += found
         tell(found)

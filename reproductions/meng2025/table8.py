@@ -19,7 +19,7 @@ import torch
 import reconrisk as rr
 from reproductions.frame import Finding, Scale
 from reproductions.gradient_inversion import generator
-from reproductions.meng2025.settings import network, observations, reproduce_with_prior, study, tell
+from reproductions.meng2025.settings import network, observations, parts_of, reproduce_with_prior, study, tell
 
 PAPER = {
     "ResNet18": (0.2259, 3396),
@@ -42,11 +42,12 @@ class Used:
     peak: float
 
 
-def run(scale: Scale, prior: str) -> Sequence[Finding]:
+def run(scale: Scale, prior: str, only: Sequence[str] = ()) -> Sequence[Finding]:
     """Seconds of a step and peak memory for each network and a single image."""
     said = study(prior).said
     findings = list[Finding]()
-    for name, (seconds, memory) in PAPER.items():
+    for name in parts_of(PAPER, only):
+        seconds, memory = PAPER[name]
         used = in_a_process(name, prior, STEPS[scale])
         ours = f"{used.seconds:.3f} s, {used.peak:.0f} MB ({used.before:.0f} MB before the first step)"
         remark = f"{said}, one image, {STEPS[scale]} steps, one thread"

@@ -120,7 +120,7 @@ def test_every_rival_answers(digits, quick):
     model = network("MLP-3", digits.shape)
     parts = observations(model, digits.inputs[:2], digits.labels[:2], defense=gaussian_noise(0.1), batch=2)
     found = rivals(digits, "small")
-    ours = {"Gaussian posterior mean", table2_3_4_figure4.OURS}
+    ours = {"Gaussian posterior", table2_3_4_figure4.OURS}
     assert set(found) == {*table2_3_4_figure4.PIXELS, *table2_3_4_figure4.GENERATORS, *ours}
     for name, attack in found.items():
         outcome = guided.attacked(attack, parts, digits.inputs[:2], name)
@@ -245,3 +245,20 @@ def test_trajectories_have_the_stop_of_their_own_residuals(digits):
     assert isinstance(first, GuidedTrajectory)
     assert not torch.equal(first.residuals, second.residuals)
     assert float(first.residuals[first.stop]) <= float(first.residuals[0])
+
+
+def test_parts_of_a_table_are_named_as_its_rows():
+    assert settings.parts_of(table7.PAPER, []) == [1e-4, 1e-3, 1e-2, 1e-1]
+    assert settings.parts_of(table7.PAPER, ["0.01", "0.0001"]) == [1e-4, 1e-2]
+    assert settings.parts_of(table8.PAPER, ["CNN"]) == ["CNN"]
+    with pytest.raises(rr.InvalidInput, match="to be among 1, 2, 4, 8"):
+        settings.parts_of(table5.BATCHES, ["0.5"])
+
+
+def test_a_part_of_a_table_is_stated_in_the_command(quick, monkeypatch, tmp_path):
+    monkeypatch.setattr(table6, "SIZES", {"small": (1, 2)})
+    results = tmp_path / "RESULTS.md"
+    assert reproduce_with_prior(table6.run, argv=["--only", "0.2", "--results", str(results)]) == 0
+    rows = [line for line in results.read_text().splitlines() if line.startswith("| meng2025")]
+    assert len(rows) == 1
+    assert "`python -m reproductions.meng2025.table6 --prior mnist --only 0.2 --scale small`" in rows[0]
