@@ -38,6 +38,7 @@ BELIEFS = {
     "prior_mean": {"mean": torch.zeros(2)},
     "prior_alone": {"prior": GAUSSIAN},
     "plug_and_play": {"prior": GAUSSIAN},
+    "gaussian_posterior": {"prior": GAUSSIAN},
     "ggss_r": {"prior": GAUSSIAN},
     "finetuned_diffusion": {"prior": rr.priors.denoiser(torch.nn.Bilinear(2, 1, 2), (2,))},
     "gias": {"prior": GENERATOR},

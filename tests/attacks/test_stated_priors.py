@@ -45,6 +45,7 @@ def without_extra(tmp_path, monkeypatch):
 
 def test_every_attack_with_a_prior_says_of_which_kinds():
     assert {name: kinds[0] for name, kinds in TAKES_PRIOR.items()} == {
+        "gaussian_posterior": "gaussian",
         "plug_and_play": "diffusion",
         "ggss_r": "diffusion",
         "finetuned_diffusion": "diffusion",
@@ -54,6 +55,7 @@ def test_every_attack_with_a_prior_says_of_which_kinds():
         "prior_alone": "diffusion",
     }
     assert [name for name, kinds in TAKES_PRIOR.items() if "gaussian" in kinds] == [
+        "gaussian_posterior",
         "plug_and_play",
         "ggss_r",
         "prior_alone",

@@ -78,6 +78,7 @@ def test_the_thorough_portfolio_has_priors_of_every_kind():
     assert words == {
         ("ggss_r", "shipped"),
         ("plug_and_play", "shipped"),
+        ("gaussian_posterior", "gaussian"),
         ("plug_and_play", "gaussian"),
         ("gias", "shipped"),
     }

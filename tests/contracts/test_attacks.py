@@ -213,7 +213,8 @@ def test_every_attack_has_a_row():
     }  # fmt: skip
     # of whoever knows what records look like: tests/contracts/test_prior_attacks.py
     with_a_prior = {
-        "finetuned_diffusion", "ggl", "ggss_r", "gias", "gifd", "jensen_gap", "plug_and_play", "prior_alone",
+        "finetuned_diffusion", "gaussian_posterior", "ggl", "ggss_r", "gias", "gifd", "jensen_gap", "plug_and_play",
+        "prior_alone",
     }  # fmt: skip
     types = {name for name in rr.attacks.__all__ if name[0].isupper()}
     assert set(rr.attacks.__all__) - parts - planted_elsewhere - informed - with_a_prior - types == set(ROWS)

@@ -16,7 +16,7 @@ from reconrisk.attacks.best_candidate import best_candidate
 from reconrisk.attacks.deep_leakage import dlg, idlg
 from reconrisk.attacks.finetuned_diffusion import finetuned_diffusion
 from reconrisk.attacks.gauss_newton import gauss_newton
-from reconrisk.attacks.gaussian_posterior import gaussian_posterior_mean
+from reconrisk.attacks.gaussian_posterior import gaussian_posterior
 from reconrisk.attacks.ggl import ggl
 from reconrisk.attacks.ggss_r import ggss_r
 from reconrisk.attacks.gias import gias
@@ -66,7 +66,7 @@ __all__ = [
     "fine_tuned_reconstructor",
     "finetuned_diffusion",
     "gauss_newton",
-    "gaussian_posterior_mean",
+    "gaussian_posterior",
     "ggl",
     "ggss_r",
     "gias",

@@ -24,6 +24,7 @@ from reconrisk.attacks.best_candidate import best_candidate
 from reconrisk.attacks.deep_leakage import dlg, idlg
 from reconrisk.attacks.finetuned_diffusion import finetuned_diffusion
 from reconrisk.attacks.gauss_newton import gauss_newton
+from reconrisk.attacks.gaussian_posterior import gaussian_posterior
 from reconrisk.attacks.ggl import ggl
 from reconrisk.attacks.ggss_r import ggss_r
 from reconrisk.attacks.gias import gias
@@ -43,6 +44,7 @@ from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_settings, did_you_mean, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
+from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.releases.estimator_release import EstimatorMap
 from reconrisk.releases.shadow_release import PrivateTrainingMap
@@ -57,6 +59,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = {
         grad_inversion,
         span_inversion,
         gauss_newton,
+        gaussian_posterior,
         plug_and_play,
         ggss_r,
         finetuned_diffusion,
@@ -134,13 +137,14 @@ PORTFOLIOS: Mapping[str, tuple[Listed, ...]] = {
         Listed("best_candidate", 2, whole_update=False),
         Listed("glm", 20, whole_update=False),
         Listed("ggss_r", 100, {"prior": SHIPPED}),
-        Listed("plug_and_play", 500, {"prior": GAUSSIAN}),
-        Listed("plug_and_play", 500, {"prior": SHIPPED}),
+        Listed("gaussian_posterior", 500, {"prior": GAUSSIAN}),
         Listed("invert_training", 600, whole_update=False),
         Listed("gias", 600, {"prior": SHIPPED, "steps": 200, "weight_steps": 200, "restarts": 2}),
         Listed("gauss_newton", 600, {"restarts": 4}),
         Listed("idlg", 600, {"restarts": 2}),
         Listed("dlg", 600),
+        Listed("plug_and_play", 1000, {"prior": GAUSSIAN}),
+        Listed("plug_and_play", 1000, {"prior": SHIPPED}),
         Listed("gauss_newton", 1000, {"warm_start": ("inverting_gradients", {"steps": 500})}),
         Listed("span_inversion", 1000),
         Listed("grad_inversion", 2000),
@@ -252,6 +256,7 @@ _READERS: Mapping[Any, Callable[[str, Any], object]] = {
     Literal: lambda word, choice: {str(value): value for value in typing.get_args(choice)}[word],
     LayerEstimate: lambda word, _: _ESTIMATES[word](),
     DiffusionPrior: lambda word, _: word,
+    GaussianPrior: lambda word, _: word,
     GeneratorPrior: lambda word, _: word,
 }
 

@@ -27,8 +27,8 @@ _ROUNDS = 3  # of noise that is not known, each from the residual of the round b
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianPosteriorMean:
-    """The configured attack that :func:`gaussian_posterior_mean` returns."""
+class GaussianPosterior:
+    """The configured attack that :func:`gaussian_posterior` returns."""
 
     prior: GaussianPrior
     iterations: int = 30
@@ -74,17 +74,17 @@ class GaussianPosteriorMean:
         """Every setting; the prior by its name."""
         names = ("iterations", "inner_iterations", "warm_start", "seconds")
         given = ", ".join(f"{name}={getattr(self, name)}" for name in names)
-        return f"gaussian_posterior_mean({self.prior.name}, {given})"
+        return f"gaussian_posterior({self.prior.name}, {given})"
 
 
-def gaussian_posterior_mean(
+def gaussian_posterior(
     prior: GaussianPrior,
     *,
     iterations: int = 30,
     inner_iterations: int = 60,
     warm_start: Attack | None = None,
     seconds: float | None = None,
-) -> GaussianPosteriorMean:
+) -> GaussianPosterior:
     r"""Rebuild records by the mean of what they may be under a Gaussian prior, given the release.
 
     .. math:: \hat x = m + L \hat u, \qquad \hat u = \arg\min_u |\Sigma^{-1/2} (y - f(m + L u))|^2 + |u|^2,
@@ -107,10 +107,10 @@ def gaussian_posterior_mean(
     ...     {"y": torch.tensor([0.25, 0.5])}, lambda records, labels: {"y": records[0]}, threat, (2,), (0.0, 1.0),
     ...     labels=torch.tensor([0]), noise_std={"y": torch.full((2,), 0.05**0.5)},
     ... )
-    >>> gaussian_posterior_mean(prior)(observation, rng=torch.Generator()).estimates
+    >>> gaussian_posterior(prior)(observation, rng=torch.Generator()).estimates
     tensor([[0.3750, 0.5000]])
     """
-    return GaussianPosteriorMean(prior, iterations, inner_iterations, warm_start, seconds)
+    return GaussianPosterior(prior, iterations, inner_iterations, warm_start, seconds)
 
 
 class _Search:
@@ -118,7 +118,7 @@ class _Search:
 
     def __init__(
         self,
-        attack: GaussianPosteriorMean,
+        attack: GaussianPosterior,
         observation: Observation,
         labels: Tensor,
         rng: torch.Generator,
@@ -159,6 +159,8 @@ class _Search:
             return
         warm = self._attack.warm_start(self._seen, rng=self._rng)
         self.evaluations += warm.account.cost.evaluations
+        if warm.status.ending is Ending.INTERRUPTED:
+            raise KeyboardInterrupt
         offset = (warm.estimates.to(self._dtype) - self._mean).flatten(1)
         self._coordinates = torch.linalg.lstsq(self._root, offset.T).solution.T.contiguous()
 

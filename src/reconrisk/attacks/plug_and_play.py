@@ -210,6 +210,8 @@ class _Search:
         warm = self._attack.begin(self._observation, rng=self._rng)
         self.evaluations += warm.account.cost.evaluations
         self._ends.append(warm.estimates.to(self._dtype))
+        if warm.status.ending is Ending.INTERRUPTED:
+            raise KeyboardInterrupt
         levels = [level * self._width for level in self._attack.noise_levels()]
         plausible = self._denoised(levels[0])
         for place, level in enumerate(levels, start=1):

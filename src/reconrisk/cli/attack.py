@@ -35,6 +35,7 @@ SENTENCES = {
     "grad_inversion": "Batch norm statistics, restarts that agree.",
     "span_inversion": "Cosine within what a first linear layer spans.",
     "gauss_newton": "Maximum likelihood by second order: smooth, or noisy.",
+    "gaussian_posterior": "The mean of what may be: a normal prior, under noise.",
     "plug_and_play": "Fits and denoises in turn: a prior, under noise.",
     "ggss_r": "A diffusion that the update guides.",
     "finetuned_diffusion": "A diffusion whose weights explain the update.",
