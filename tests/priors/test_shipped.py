@@ -87,6 +87,7 @@ def two(tmp_path, monkeypatch):
         save_generator(network, tmp_path / "gan" / name, shape=shape, latent=2, channels=8)
     monkeypatch.setattr(places, "BUNDLED", tmp_path)
     monkeypatch.setattr(sys.modules["reconrisk.priors.shipped"], "SHIPPED_GAN", ("bright", "dark", "wide"))
+    monkeypatch.setattr(sys.modules["reconrisk.priors.shipped"], "SHIPPED_DIFFUSION", ())
 
 
 @pytest.mark.parametrize(("value", "name"), [(0.0, "dark"), (1.0, "bright")])
