@@ -75,7 +75,7 @@ class Sizes:
     steps: int
 
 
-SIZES = {"small": Sizes(8, 3, 2, 100), "paper": Sizes(40, 40, 40, 1000)}
+SIZES = {"small": Sizes(6, 3, 2, 100), "paper": Sizes(40, 40, 40, 1000)}
 
 
 @dataclass(frozen=True, eq=False)
