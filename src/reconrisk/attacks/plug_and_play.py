@@ -16,7 +16,7 @@ from reconrisk.attacks.gauss_newton_descent import Descent
 from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior as Pull
 from reconrisk.attacks.gauss_newton_likelihood import Likelihood, working_precision
 from reconrisk.attacks.gauss_newton_point import Point
-from reconrisk.attacks.ggss_r import ggss_r
+from reconrisk.attacks.ggss_r import GuidedSampling, ggss_r
 from reconrisk.attacks.labels import labels_for
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import ProgressBar
@@ -63,6 +63,13 @@ class PlugAndPlay:
     def needs(self) -> ThreatModel:
         """The prior, and what the warm start needs."""
         return self.begin.needs.knowing(Knows.PRIOR)
+
+    @property
+    def prior_calls(self) -> int:
+        """How often the prior is asked, by the guided runs at the start too."""
+        begin = self.begin
+        guided = begin.steps if isinstance(begin, GuidedSampling) else 0
+        return self.starts * (guided + self.levels)
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Estimate the records behind ``observation``."""

@@ -129,6 +129,8 @@ class Sender:
 class Plan:
     """Trials of an audit, in an order in which any beginning is balanced: update by update, then defenses, attacks.
 
+    Guesses come first: they take no time, and no attack says anything without them.
+
     ``left_out`` says which attacks with a prior could not be planned, and why.
     """
 
@@ -141,9 +143,10 @@ class Plan:
 
     def trials(self) -> Iterator[TrialKey]:
         """Every trial."""
+        ordered = sorted(self.attacks, key=lambda planned: not planned.is_baseline)
         for draw in range(len(self.updates)):
             for defense in self.defenses:
-                for planned in self.attacks:
+                for planned in ordered:
                     yield TrialKey(defense, planned.label, draw)
 
     @property

@@ -49,12 +49,12 @@ class AloneOnce:
 
 
 def seconds_of_a_prior(prior: Prior, attack: Attack, evaluations: int) -> float:
-    """How long an attack waits for its prior: once for each level or evaluation, backward too."""
+    """How long an attack waits for its prior: as often as it says, or once for each evaluation, backward too."""
     if isinstance(prior, GaussianPrior):
         return 0.0  # a product with a matrix
-    levels = getattr(attack, "levels", None)
+    calls = getattr(attack, "prior_calls", evaluations)
     seconds = min(_seconds_of_a_pass(prior) for _ in range(2))  # the first one may warm up
-    return seconds * (levels if isinstance(levels, int) else evaluations)
+    return seconds * float(calls)
 
 
 def _seconds_of_a_pass(prior: DiffusionPrior | GeneratorPrior) -> float:
