@@ -1,6 +1,7 @@
 """The measurements of meng2025's tables and figures on few digits under a Gaussian prior, and with a tiny diffusion."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import reconrisk as rr
 from reconrisk.attacks.guided_trajectory import GuidedTrajectory
 from reconrisk.defenses import gaussian_noise
 from reproductions.meng2025 import (
+    claims,
     guided,
     settings,
     table1_figure3,
@@ -262,3 +264,16 @@ def test_a_part_of_a_table_is_stated_in_the_command(quick, monkeypatch, tmp_path
     rows = [line for line in results.read_text().splitlines() if line.startswith("| meng2025")]
     assert len(rows) == 1
     assert "`python -m reproductions.meng2025.table6 --prior mnist --only 0.2 --scale small`" in rows[0]
+
+
+def test_claims_are_judged_on_the_same_gradients(quick, monkeypatch):
+    monkeypatch.setattr(claims, "network", lambda name, shape: network("MLP-3", shape))
+    monkeypatch.setattr(claims, "study", lambda prior: settings.study("gaussian"))
+    monkeypatch.setattr(claims, "IMAGES", 2)
+    monkeypatch.setattr(claims, "CLEAN_STEPS", 20)
+    monkeypatch.setattr(claims, "_others", lambda believed: {"guess": rr.attacks.constant_guess(0.0)})
+    clean, guided_to, guessed, gain = claims.run("small", "gaussian", ["MLP-3", "0.01"])
+    assert "hold" in clean.ours
+    assert guided_to.what.startswith("GGSS-R")
+    both = [float(re.search(r"(?:own stop )?(-?[\d.]+)", each.ours)[1]) for each in (guided_to, guessed)]
+    assert float(re.search(r"-?[\d.]+", gain.ours)[0]) == pytest.approx(both[1] - both[0], abs=0.02)
