@@ -1,5 +1,6 @@
 """Inversion in the range of a generator: linear releases of linear generators, where the answer is known."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from reconrisk.attacks.ggl import ggl
 from reconrisk.attacks.gias import gias
 from reconrisk.attacks.gifd import gifd
 from reconrisk.attacks.latents import _in_ball
+from reconrisk.attacks.matching import GradientMatching
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Ending
@@ -157,3 +159,47 @@ def test_the_projection_onto_a_ball_is_the_nearest_point(seed, radius):
 def test_a_generator_that_is_no_sequence_cannot_be_entered():
     with pytest.raises(InvalidInput, match=r"nn\.Sequential"):
         gifd(linear_generator())
+
+
+def test_the_stage_whose_release_is_nearest_is_returned(monkeypatch):
+    """Stages scale their objectives by their own starts, which says nothing about one against another."""
+    prior = generator(nn.Sequential(nn.Linear(LATENT, SIZE), nn.Identity()), (SIZE,), LATENT, units=(0.0, 1.0))
+    target = torch.rand(1, SIZE, generator=torch.Generator().manual_seed(2))
+    observation, stages = seen(target), []
+    original = GradientMatching.match
+
+    def match(search, *given, **named):
+        stages.append(original(search, *given, **named))
+        return stages[-1]
+
+    monkeypatch.setattr(GradientMatching, "match", match)
+    attack = gifd(prior, distance=SquaredError(), steps=3, layer_steps=50, radius=0.5)
+    found = attack(observation, rng=torch.Generator().manual_seed(0))
+
+    def misfit(records):
+        caused = observation.forward(records, observation.labels)
+        return float(SquaredError()(caused, observation.released))
+
+    misfits = [misfit(stage.estimates) for stage in stages]
+    assert misfit(found.estimates) == min(misfits)
+    assert found.account.objective[0] == pytest.approx(min(misfits), rel=1e-5)
+
+
+def test_a_full_evolution_has_spent_its_budget_and_leaves_the_global_generator_alone():
+    prior = linear_generator()
+    target = torch.rand(1, SIZE, generator=torch.Generator().manual_seed(2))
+    before = np.random.get_state()[1].copy()  # noqa: NPY002 that it is left alone is the point
+    found = ggl(prior, steps=3, population=8)(seen(target), rng=torch.Generator().manual_seed(0))
+    assert found.status.ending is Ending.BUDGET_SPENT
+    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+    again = ggl(prior, steps=3, population=8)(seen(target), rng=torch.Generator().manual_seed(0))
+    assert torch.equal(found.estimates, again.estimates)
+
+
+def test_generators_that_cannot_be_searched_are_refused():
+    fixed = generator(lambda latents: torch.full((len(latents), SIZE), 0.5), (SIZE,), LATENT)
+    target = torch.rand(1, SIZE, generator=torch.Generator().manual_seed(2))
+    with pytest.raises(InvalidInput, match=r"differentiable.*ggl"):
+        gias(fixed)(seen(target), rng=torch.Generator())
+    with pytest.raises(InvalidInput, match="single precision"):
+        generator(nn.Linear(LATENT, SIZE).half(), (SIZE,), LATENT)

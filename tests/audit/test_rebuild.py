@@ -238,3 +238,15 @@ def test_a_network_that_cannot_train_on_one_record_says_so():
     with pytest.raises(InvalidInput, match=r"can be trained on 1 records at once. Expected more than 1 value"):
         rebuild("constant_guess", model, TABLE, rng=rng())
     assert rebuild("constant_guess", model, TABLE, records=[0, 1], batch_size=2, rng=rng()).report.is_complete
+
+
+def test_an_attack_with_a_prior_is_beside_what_the_prior_achieves_alone():
+    prior = rr.priors.gaussian(torch.full((5,), 0.25), 0.05 * torch.eye(5))
+    attack = rr.attacks.gaussian_posterior(prior)
+    rebuilt = rebuild(attack, mlp(), TABLE, records=[0, 1], metrics=rr.metrics.mse(), rng=rng())
+    expected = (TABLE.inputs[:2] - 0.25).square().mean(1)
+    assert rebuilt.report.scores[0].guess == pytest.approx(expected.tolist(), rel=1e-5)
+    assert "of the prior alone" in str(rebuilt)
+    assert "prior     gaussian (configured by the caller)" in str(rebuilt)
+    plain = rebuild("constant_guess", mlp(), TABLE, records=[0], rng=rng())
+    assert "of a constant guess" in str(plain)

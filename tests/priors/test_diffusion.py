@@ -106,3 +106,28 @@ def test_text_that_is_no_settings_is_refused(saved, tmp_path):
     (folder / "unet" / "config.json").write_text("{")
     with pytest.raises(InvalidFile, match="syntax"):
         diffusion(folder)
+
+
+@pytest.mark.parametrize("kind", ["FlowMatchEulerDiscreteScheduler", "EDMEulerScheduler", "DDPMScheduler"])
+def test_a_scheduler_without_betas_is_not_given_any(saved, tmp_path, kind):
+    folder = copied(saved[0], tmp_path)
+    path = folder / "scheduler" / "scheduler_config.json"
+    path.write_text(json.dumps({"_class_name": kind, "num_train_timesteps": 1000}))
+    with pytest.raises(InvalidFile, match="beta_start"):
+        diffusion(folder)
+
+
+def test_a_network_that_needs_the_class_is_refused(saved, tmp_path):
+    folder = copied(saved[0], tmp_path)
+    path = folder / "unet" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_class_embeds": 10}))
+    with pytest.raises(InvalidFile, match="needs the class"):
+        diffusion(folder)
+
+
+def test_records_in_double_precision_get_their_noise_in_it(saved):
+    prior = diffusion(saved[0])
+    noisy = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = prior.noise(noisy, 3)
+    assert found.dtype == torch.float64
+    assert torch.allclose(found.float(), prior.noise(noisy.float(), 3))

@@ -57,7 +57,7 @@ def test_noise_of_another_shape_is_refused():
 
 def test_records_of_another_shape_or_range_are_refused_with_what_to_do():
     prior = denoiser(lambda records, times: records, (1, 4, 4))
-    with pytest.raises(InvalidInput, match=r"rr\.priors\.train_diffusion"):
+    with pytest.raises(InvalidInput, match=r"reconrisk train-prior"):
         prior.check_fits((3, 4, 4), (0.0, 1.0))
     with pytest.raises(InvalidInput, match=r"scaled_to\(\(0, 255\)\)"):
         prior.check_fits((1, 4, 4), (0, 255))

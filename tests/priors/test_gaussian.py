@@ -90,3 +90,17 @@ def test_records_of_another_shape_or_range_are_refused():
         prior.check_fits((3,), (0.0, 1.0))
     with pytest.raises(InvalidInput, match="scaled_to"):
         prior.check_fits((2,), (0.0, 255.0))
+
+
+@pytest.mark.parametrize("ends", [(1.0, 0.0), (0.0, 0.0), (0.0,)])
+def test_what_is_no_range_is_refused(ends):
+    prior = gaussian(torch.zeros(2), torch.eye(2))
+    for build in (
+        lambda: gaussian(torch.zeros(2), torch.eye(2), data_range=ends),
+        lambda: fit_gaussian(torch.zeros(2, 2), data_range=ends),
+        lambda: prior.scaled_to(ends),
+    ):
+        with pytest.raises(InvalidInput, match="data_range"):
+            build()
+    with pytest.raises(InvalidInput, match="within data_range"):
+        fit_gaussian(2 + torch.zeros(2, 2))

@@ -40,5 +40,5 @@ def test_latent_values_of_another_size_are_refused():
 
 
 def test_records_of_another_shape_are_refused():
-    with pytest.raises(InvalidInput, match=r"rr\.priors\.train_diffusion"):
+    with pytest.raises(InvalidInput, match=r"reconrisk train-prior"):
         generator(lambda latents: latents, (3,), 3).check_fits((4,), (0.0, 1.0))

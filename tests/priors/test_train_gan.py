@@ -1,5 +1,7 @@
 """Training of generators: what they learn, and that being stopped changes nothing."""
 
+import signal
+
 import pytest
 import torch
 
@@ -139,3 +141,42 @@ def test_settings_that_cannot_be_used_are_refused(settings, words):
 def test_channels_that_cannot_be_grouped_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match="multiple of 8"):
         train_gan(pictures(), tmp_path / "none", GanTraining(channels=12))
+
+
+def test_ctrl_c_inside_a_step_waits_for_its_end(tmp_path, monkeypatch):
+    whole = train_gan(pictures(), tmp_path / "whole", TINY)
+    original, calls = torch.optim.Adam.step, []
+
+    def step(optimizer, *given, **named):
+        calls.append(1)
+        if len(calls) == 5:  # the critic of the third step has not learned yet, or the generator has not
+            signal.raise_signal(signal.SIGINT)
+        return original(optimizer, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "step", step)
+        with pytest.raises(KeyboardInterrupt):
+            train_gan(pictures(), tmp_path / "parts", TINY)
+    parts = train_gan(pictures(), tmp_path / "parts", TINY)
+    assert torch.equal(made(whole), made(parts))
+
+
+def test_a_half_done_step_is_never_kept(tmp_path, monkeypatch):
+    original, calls = torch.optim.Adam.step, []
+
+    def step(optimizer, *given, **named):
+        calls.append(1)
+        if len(calls) == 6:
+            raise Stopped
+        return original(optimizer, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "step", step)
+        with pytest.raises(Stopped):
+            train_gan(pictures(), tmp_path / "parts", TINY)
+    parts = train_gan(pictures(), tmp_path / "parts", TINY)
+    assert torch.equal(made(train_gan(pictures(), tmp_path / "whole", TINY)), made(parts))
+
+
+def test_any_seed_can_be_used(tmp_path):
+    train_gan(pictures(), tmp_path / "large", GanTraining(8, 4, 1, 8, seed=2**62))

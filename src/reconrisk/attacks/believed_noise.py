@@ -12,6 +12,7 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.threat import Knows
 
 _LEAST_ERROR = 1e-6  # of the release, root mean square: what float32 leaves where there is no noise
+_SMALLEST = 1e-30  # of a release of zeros; its inverse is still a number in single precision
 
 
 def with_noise(observation: Observation, records: Tensor, labels: Tensor) -> Observation:
@@ -21,11 +22,10 @@ def with_noise(observation: Observation, records: Tensor, labels: Tensor) -> Obs
     """
     if observation.noise_std is not None:
         return observation
-    released = observation.released.values()
-    whole = torch.cat([value.double().flatten() for value in released])
-    least = _LEAST_ERROR * float(whole.square().mean().sqrt())
-    size = math.sqrt(squared_residual(observation, records, labels) / whole.numel())
-    error = max(size if math.isfinite(size) else 0.0, least, torch.finfo(torch.float64).tiny)
+    whole = sum(float(value.double().square().sum()) for value in observation.released.values())
+    count = max(1, sent_values(observation))
+    size = math.sqrt(squared_residual(observation, records, labels) / count)
+    error = max(size if math.isfinite(size) else 0.0, _LEAST_ERROR * math.sqrt(whole / count), _SMALLEST)
     noise = {name: torch.full_like(value, error) for name, value in observation.released.items()}
     return replace(observation, noise_std=noise, threat=observation.threat.knowing(Knows.DEFENSE))
 
@@ -44,3 +44,10 @@ def squared_residual(observation: Observation, records: Tensor, labels: Tensor) 
             left = left * observation.kept[name]
         total += float(left.square().sum())
     return total if math.isfinite(total) else math.inf
+
+
+def sent_values(observation: Observation) -> int:
+    """How many values were sent."""
+    if observation.kept is None:
+        return sum(value.numel() for value in observation.released.values())
+    return sum(int(mask.sum()) for mask in observation.kept.values())

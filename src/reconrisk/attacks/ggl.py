@@ -102,9 +102,10 @@ class Ggl:
             import cma
         except ImportError as error:
             raise MissingExtra("cma", "diffusion", "ggl") from error
-        seed = int(torch.randint(1, _SEEDS, (1,), generator=rng))
-        options = {"popsize": self.population, "seed": seed, "verbose": -9, "maxiter": self.steps}
-        options |= {"CMA_diagonal": size > _LARGEST_FULL}
+        drawn = np.random.default_rng(int(torch.randint(1, _SEEDS, (1,), generator=rng)))
+        options: dict[str, Any] = {"popsize": self.population, "verbose": -9, "CMA_diagonal": size > _LARGEST_FULL}
+        # a generator of its own: a seed would be that of numpy's global one, which belongs to the user
+        options |= {"seed": math.nan, "randn": lambda *shape: drawn.standard_normal(shape)}
         return cma.CMAEvolutionStrategy(np.zeros(size), self.spread, options)
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reconrisk.attacks.believed_noise import sent_values
 from reconrisk.attacks.distances import Distance, squares
 from reconrisk.attacks.guided_trajectory import GuidedTrajectory
 from reconrisk.attacks.labels import labels_for
@@ -196,9 +197,7 @@ class _Guide:
         self._rng = torch.Generator().manual_seed(int(torch.randint(2**31, (1,), generator=rng)))
         dtype = torch.get_default_dtype()
         self._observed = compared({name: t.to(dtype) for name, t in observation.released.items()}, observation)
-        kept = observation.kept
-        sent = observation.released.values() if kept is None else [mask[mask] for mask in kept.values()]
-        self._values = sum(value.numel() for value in sent)
+        self._values = sent_values(observation)
         self._scale = (1.0 if observation.noise_std is not None else float(squares(self._observed))) or 1.0
 
     def at(self, noisy: Tensor, time: int) -> _Step:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.distances import Cosine, Distance
+from reconrisk.attacks.distances import Cosine, Distance, squares
+from reconrisk.attacks.labels import labels_for
 from reconrisk.attacks.latents import NEEDS, Features, Latents, check_generator, layers_of
 from reconrisk.attacks.matching import GradientMatching, Match
+from reconrisk.attacks.objective import compared
 from reconrisk.attacks.updates import Adam
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Cost, Reconstruction
@@ -59,17 +61,26 @@ class Gifd:
             needs=self.needs,
         )
         best = match = search.match(observation, rng=rng)
-        evaluations = match.evaluations
+        evaluations, lowest = match.evaluations, self._misfit(match, observation)
         for number in range(1, len(layers)):
             if match.status.is_failure:
                 break
             ball = Features(self.prior, number, self._entering(number, match), self.radius)
             stage = replace(search, name=f"gifd, layer {number}", steps=self.layer_steps, restarts=1)
             match = replace(stage, parametrization=ball).match(observation, rng=rng)
-            evaluations += match.evaluations
-            best = match if match.value <= best.value else best
-        found = replace(best, status=match.status)
+            evaluations, misfit = evaluations + match.evaluations + 1, self._misfit(match, observation)
+            best, lowest = (match, misfit) if misfit <= lowest else (best, lowest)
+        found = replace(best, value=lowest, status=match.status)
         return found.reconstruction(repr(self), Cost(time.monotonic() - begun, evaluations))
+
+    def _misfit(self, match: Match, observation: Observation) -> float:
+        """How far its release is from the observed one: each stage scales its objective by its own start."""
+        with torch.no_grad():
+            caused = compared(observation.forward(match.estimates, labels_for(observation)), observation)
+            observed = compared(observation.released, observation)
+            if observation.noise_std is None:
+                return float(self.distance(caused, observed))
+            return float(squares({name: caused[name] - value for name, value in observed.items()}))
 
     def _entering(self, number: int, match: Match) -> Tensor:
         """What the layer before makes of the coordinates that were found before it."""

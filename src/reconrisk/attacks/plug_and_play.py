@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from reconrisk.attacks.believed_noise import squared_residual, with_noise
+from reconrisk.attacks.believed_noise import sent_values, squared_residual, with_noise
 from reconrisk.attacks.gauss_newton_descent import Descent
 from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior as Pull
 from reconrisk.attacks.gauss_newton_likelihood import Likelihood, working_precision
@@ -197,17 +197,13 @@ class _Search:
         residuals = self._residuals()
         best = min(range(len(residuals)), key=residuals.__getitem__)
         lowest, first = residuals[best], self._ends[best]
-        unit = 1.0 if self._observation.noise_std is not None else lowest / self._values
+        unit = 1.0 if self._observation.noise_std is not None else lowest / max(1, sent_values(self._observation))
         allowed = lowest + unit * first.numel()
         ends = [end for end, residual in zip(self._ends, residuals, strict=True) if residual <= allowed]
         return torch.stack([_in_order_of(first, end) for end in ends or [first]]).mean(0)
 
     def _residuals(self) -> list[float]:
         return [squared_residual(self._observation, end, self._labels) for end in self._ends]
-
-    @property
-    def _values(self) -> int:
-        return sum(value.numel() for value in self._observation.released.values())
 
     def _in_time(self) -> bool:
         return self._attack.seconds is None or self._spent() < self._attack.seconds

@@ -46,6 +46,12 @@ class StatedPrior:
         """What states it, of whatever kind an attack takes."""
         return f"{_GAN}/{self.value.name}" if isinstance(self.value, GeneratorPrior) else self.value.name
 
+    @property
+    def said(self) -> str:
+        """Which it is, and whom it may not be tried on."""
+        warning = "; what it rebuilds of those it may only remember" if self.trained_on else ""
+        return f"{self.value.name} ({self.source}){warning}"
+
     def is_of(self, attack: Any) -> bool:
         """Whether an attack has it, as it is or as a denoiser."""
         held = getattr(attack, "prior", None)

@@ -12,6 +12,7 @@ from reconrisk.attacks.beliefs import Beliefs
 from reconrisk.audit.deadline import Deadline
 from reconrisk.audit.experiment import Experiment
 from reconrisk.audit.goals import metrics_for
+from reconrisk.audit.inputs import DEFAULT_THREAT
 from reconrisk.audit.plan import AttackChoice, Plan, PlannedAttack, Sender, planned_attacks
 from reconrisk.audit.population import Population
 from reconrisk.audit.trial import Trial, TrialKey
@@ -194,7 +195,9 @@ class Attackers:
                 clip_norm if Knows.DEFENSE in self.threat.knows else None,
                 data_range=dataset.data_range,
             )
-            self._plans[clip_norm] = planned_attacks(self.choice, self.threat, beliefs)
+            self._plans[clip_norm] = planned_attacks(
+                self.choice, self.threat, beliefs, any_prior=self.threat == DEFAULT_THREAT
+            )
         return self._plans[clip_norm]
 
     @cached_property

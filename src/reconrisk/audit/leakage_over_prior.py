@@ -23,6 +23,7 @@ from reconrisk.metrics import mse, psnr, score
 from reconrisk.releases.state import LossFunction
 
 _UNITS = {"psnr": " dB"}
+_LEAST = 4  # updates: two pairs, of which the spread can be seen
 
 
 @dataclass(frozen=True)
@@ -112,12 +113,13 @@ def leakage_over_prior(
 ) -> LeakageOverPrior:
     r"""How much nearer an attack comes with the update of a record than with its prior alone, or with another's update.
 
-    .. math:: s(A(y_i), x_i) - s(\mathrm{E}[X], x_i), \qquad s(A(y_i), x_i) - s(A(y_{i + 1}), x_i)
+    .. math:: s(A(y_i), x_i) - s(\mathrm{E}[X], x_i), \qquad s(A(y_i), x_i) - s(A(y_j), x_i)
 
     ``records`` of ``dataset`` are attacked, by default all, ``batch_size`` in an update. The prior alone is its mean,
-    the best guess in squared error (:func:`reconrisk.attacks.prior_alone.prior_alone`). "Another" is the next update of
-    the same model under the same defense, of the last one the first: what the attack rebuilt of it is scored against
-    this record. ``metrics`` are PSNR and mean squared error unless stated; the first one decides the verdict.
+    the best guess in squared error (:func:`reconrisk.attacks.prior_alone.prior_alone`). "Another" is the other of a
+    pair of updates of the same model under the same defense: what the attack rebuilt of one is scored against the
+    other's records, and pairs, which have nothing in common, are what that interval is over. ``metrics`` are PSNR and
+    mean squared error unless stated; the first one decides the verdict.
 
     Assumes: records are drawn from whom the numbers speak of, enough for the normal limit of a mean of updates.
     Guarantee: neither baseline sees anything of the update of the record that it is scored against; all three are
@@ -156,8 +158,8 @@ def leakage_over_prior(
 
     attacked, alone = run(attack), run(prior_alone(prior))
     updates = min(len(each.report.accounts) for each in (attacked, alone))
-    if updates < 2:
-        raise refuse("updates", updates, ">= 2 that are done", "Let it run longer.")
+    if updates < _LEAST:
+        raise refuse("updates", updates, f">= {_LEAST} that are done", "Let it run longer.")
     compared = _Compared(batch_size, updates, confidence)
     rows = tuple(compared.row(metric, attacked, alone) for metric in chosen)
     return LeakageOverPrior(repr(attack), prior.name, attacked.report.defense, updates, batch_size, rows)
@@ -192,22 +194,38 @@ class _Compared:
             metric.name,
             self._mean(mine),
             self._mean(guess),
-            self._mean(other),
+            self._mean_of_pairs(other),
             self._mean(sign * _difference(mine, guess)),
-            self._mean(sign * _difference(mine, other)),
+            self._mean_of_pairs(sign * _difference(mine, other)),
         )
+
+    @property
+    def _pairs(self) -> list[Tensor]:
+        """Places of updates, two and two; of an odd number the last three are together."""
+        places = torch.arange(self.updates)
+        whole = self.updates - self.updates % 2
+        pairs = list(places[:whole].split(2))
+        return pairs if whole == self.updates else [*pairs[:-1], places[whole - 2 :]]
 
     def _from_another(self, metric: Metric, attacked: Rebuilt) -> Tensor:
         if attacked.targets is None:
             raise refuse("targets", None, "to be known")
         count = self.batch_size * self.updates
-        others = attacked.estimates[:count].roll(-self.batch_size, 0)
-        pairs = zip(others.split(self.batch_size), attacked.targets[:count].split(self.batch_size), strict=True)
+        order = torch.cat([pair.roll(1) for pair in self._pairs]).tolist()
+        estimates = attacked.estimates[:count].split(self.batch_size)
+        others = [estimates[place] for place in order]
+        pairs = zip(others, attacked.targets[:count].split(self.batch_size), strict=True)
         return torch.cat([score(other, target, metric)[metric.name] for other, target in pairs]).double()
 
     def _mean(self, values: Tensor) -> Estimate:
         means = [float(update.mean()) for update in values.split(self.batch_size)]
         return mean_over(means, self.confidence, "updates")
+
+    def _mean_of_pairs(self, values: Tensor) -> Estimate:
+        """The mean over updates; those of a pair share estimates, so that pairs make the interval."""
+        means = values.view(self.updates, -1).mean(1)
+        found = mean_over([float(means[pair].mean()) for pair in self._pairs], self.confidence, "pairs of updates")
+        return replace(found, value=float(means.mean()))
 
 
 def _values(rebuilt: Rebuilt, metric: Metric, count: int) -> Tensor:
@@ -236,8 +254,9 @@ def _check_batches(records: int, batch_size: int) -> None:
     size = check_whole("batch_size", batch_size)
     if records % size:
         raise refuse("batch_size", size, f"to divide {records}, the number of records")
-    if records < 2 * size:
-        raise refuse("records", records, f">= {2 * size}, two updates", "Another record's update is a baseline.")
+    if records < _LEAST * size:
+        remedy = "Another record's update is a baseline, and intervals are over pairs."
+        raise refuse("records", records, f">= {_LEAST * size}, {_LEAST} updates", remedy)
 
 
 def _metrics(stated: Metric | Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...]:

@@ -24,13 +24,13 @@ from reconrisk.attacks.by_name import (
     settings_of,
 )
 from reconrisk.attacks.invert_training_problem import ShadowProblem, problem_for
-from reconrisk.attacks.prior_alone import PriorAlone, prior_alone
+from reconrisk.attacks.prior_alone import PriorAlone
 from reconrisk.attacks.stated_priors import SHIPPED, StatedPrior, check_prior_fits, is_prior_name
 from reconrisk.audit.choice import Choice
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.fingerprint import hash_of_model, hash_of_prior, hash_of_tensors, settings_in_full
 from reconrisk.audit.fitted import Fitted
-from reconrisk.audit.planned_priors import AloneOnce, seconds_of_a_prior
+from reconrisk.audit.planned_priors import AloneOnce, alone, seconds_of_a_prior
 from reconrisk.audit.population import Population
 from reconrisk.audit.trained import is_trained_model
 from reconrisk.audit.trial import TrialKey
@@ -46,7 +46,6 @@ from reconrisk.releases.state import LossFunction
 from reconrisk.releases.training import TrainedModelRelease
 
 _TYPICAL_EVALUATIONS = 300
-_STEPS_ALONE = 20  # of a diffusion: the mean of draws needs no more
 _TOGETHER = 8  # models trained to see how long one takes
 UNDEFENDED = "none"
 """The label of the release as it is."""
@@ -222,7 +221,7 @@ def _priors_alone(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
     for each in planned:
         if each.prior is None or each.prior_hash in known:
             continue
-        guess = AloneOnce(prior_alone(each.prior.value, steps=_STEPS_ALONE))
+        guess = alone(each.prior.value)
         found.append(PlannedAttack(f"prior_alone(prior={each.prior.word})", guess, True, False, 0, each.prior))
         known.add(each.prior_hash)
     return _told_apart(found)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-from reconrisk.attacks.prior_alone import Prior, PriorAlone
+from reconrisk.attacks.prior_alone import Prior, PriorAlone, prior_alone
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Cost, Reconstruction
 from reconrisk.core.threat import ThreatModel
@@ -17,6 +17,7 @@ from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.priors.generator import GeneratorPrior
 
 _SEED = 0
+_STEPS = 20  # of a diffusion: the mean of draws needs no more
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,11 @@ class AloneOnce:
     def __repr__(self) -> str:
         """Every setting."""
         return repr(self.attack)
+
+
+def alone(prior: Prior) -> AloneOnce:
+    """The guess that an attack with a prior has to beat."""
+    return AloneOnce(prior_alone(prior, steps=_STEPS))
 
 
 def seconds_of_a_prior(prior: Prior, attack: Attack, evaluations: int) -> float:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import constant_guess
 from reconrisk.attacks.beliefs import Beliefs, configured_attack, name_of
-from reconrisk.attacks.by_name import READS
+from reconrisk.attacks.by_name import BASELINES, READS
 from reconrisk.audit.client import Client, client_for
+from reconrisk.audit.planned_priors import alone
 from reconrisk.audit.rebuild_report import MetricScores, RebuildReport, RebuiltColumn
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
@@ -76,7 +77,8 @@ def rebuild(
     Assumes: ``loss_fn`` is the loss in training, by default that of
     :func:`reconrisk.audit.training_loss.training_loss`; the model is in the mode that the client trains in.
     Guarantee: the attack sees the observation only. Noise and attack of an update have seeds of their own, drawn first:
-    two attacks with one ``rng`` meet the same noise. The constant guess is matched and scored alike.
+    two attacks with one ``rng`` meet the same noise. The guess, of an attack
+    with a generative prior that prior alone and else a constant, is matched and scored alike.
     Edge cases: the last update has fewer records where ``batch_size`` does not divide their number. Ctrl-C returns what
     is done; before anything is done it passes. Only optimal_analytic() can do without a model.
 
@@ -95,7 +97,10 @@ def rebuild(
     client = client_for(
         configured, model, chosen, loss_fn=loss_fn, steps=local_steps, learning_rate=local_learning_rate
     )
-    run = _Run(configured, client, defense, configured.needs.knowing(*knows, *believed), _metrics(metrics, dataset))
+    prior = None if name_of(configured) in BASELINES else beliefs.prior_of(configured)
+    guess: Attack = constant_guess() if prior is None else alone(prior.value)
+    threat = configured.needs.knowing(*knows, *believed)
+    run = _Run(configured, client, defense, threat, _metrics(metrics, dataset), guess)
     updates = run.on(chosen, size, progress, rng)
     done = sum(len(update.estimates) for update in updates)
     report = _report(
@@ -110,7 +115,10 @@ def rebuild(
     )
     estimates, targets = torch.cat([update.estimates for update in updates]), chosen.inputs[:done]
     columns = _columns(estimates, targets, dataset, others)
-    return Rebuilt(replace(report, columns=columns), estimates, targets)
+    report = replace(report, columns=columns)
+    if prior is not None:
+        report = replace(report, guesser="the prior alone", prior=prior.said)
+    return Rebuilt(report, estimates, targets)
 
 
 def check_reads_updates(attack: str | Attack) -> None:
@@ -142,6 +150,7 @@ class _Run:
     defense: Defense | None
     threat: ThreatModel
     metrics: tuple[Metric, ...]
+    guess: Attack
 
     def on(self, dataset: Dataset, size: int, progress: Progress | None, rng: torch.Generator) -> list[_Update]:
         """One update after the other; those that are done, if interrupted."""
@@ -175,7 +184,7 @@ class _Run:
 
     def _scored(self, observation: Observation, targets: Tensor, rng: torch.Generator) -> _Update:
         reconstruction = self.attack(observation, rng=rng)
-        guess = constant_guess()(observation, rng=rng)
+        guess = self.guess(observation, rng=rng)
         scores = score(reconstruction, targets, self.metrics)
         order = scores.matched.tolist()
         account = reconstruction.account

@@ -19,7 +19,7 @@ _PER_RECORD = ("records", "updates", "labels", "objective")
 @serializable
 @dataclass(frozen=True)
 class MetricScores:
-    """Scores of each record by one metric, of the attack and of a constant guess at the same updates."""
+    """Scores of each record by one metric, of the attack and of a guess at the same updates."""
 
     metric: str
     name: str
@@ -76,6 +76,7 @@ class RebuildReport:
     were matched to the records of their update, since its order is lost. ``accounts`` has one entry per update. A
     captured update has no records to score against: ``scores`` is then empty, and ``labels`` are question marks.
     ``requested`` is larger than the number of records if the attack was interrupted. ``columns`` are those of a table.
+    ``guesser`` made the guesses, and ``prior`` says where a generative prior comes from.
     """
 
     attack: str
@@ -98,6 +99,8 @@ class RebuildReport:
     accounts: tuple[Account, ...]
     seed: int
     columns: tuple[RebuiltColumn, ...] = ()
+    guesser: str = "a constant guess"
+    prior: str = ""
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -140,6 +143,8 @@ class RebuildReport:
         knows = ", ".join(sorted(item.value for item in self.threat.knows)) or "nothing else"
         chosen = " and chooses the model" if self.threat.controls else ""
         yield f"adversary sees {self.threat.sees.value}, knows {knows}{chosen}"
+        if self.prior:
+            yield f"prior     {self.prior}"
         if not self.is_complete:
             yield f"INTERRUPTED: {len(self.records)} of {self.requested} records were reached."
 
@@ -172,7 +177,7 @@ class RebuildReport:
         for score in self.scores:
             values = sum(score.values) / len(score.values), sum(score.guess) / len(score.guess)
             best = f"best rebuilt {score.values[score.best]:.4g} (record {self.records[score.best]})"
-            yield f"{score.name:<9} mean {values[0]:.4g}, of a constant guess {values[1]:.4g}; {best}"
+            yield f"{score.name:<9} mean {values[0]:.4g}, of {self.guesser} {values[1]:.4g}; {best}"
 
     def _endings(self) -> Iterator[str]:
         """The first of each ending, and how many there are of it."""

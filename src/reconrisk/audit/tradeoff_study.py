@@ -36,7 +36,7 @@ from reconrisk.audit.training_loss import given_labels
 from reconrisk.audit.trial import Trial, TrialKey
 from reconrisk.core.defense import Defense
 from reconrisk.core.reconstruction import Ending
-from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr
@@ -140,7 +140,8 @@ class Study:
             getattr(defense, "clip_norm", None) if attacker == "aware" else None,
             data_range=self.dataset.data_range,
         )
-        return planned_attacks(self.attacks, self.threat_of(attacker), beliefs)
+        any_prior = self.threat == HONEST_BUT_CURIOUS
+        return planned_attacks(self.attacks, self.threat_of(attacker), beliefs, any_prior=any_prior)
 
     def threat_of(self, attacker: str) -> ThreatModel:
         """The threat with or without knowledge of the defense."""

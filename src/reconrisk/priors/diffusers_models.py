@@ -16,6 +16,8 @@ from reconrisk.core.errors import InvalidFile, MissingExtra
 from reconrisk.priors.schedule import NoiseSchedule
 
 _CONFIG, _SCHEDULER = "config.json", "scheduler_config.json"
+_NEEDED = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule")
+_CONDITIONS = ("num_class_embeds", "class_embed_type")
 _PREDICTIONS = ("epsilon", "v_prediction", "sample")
 
 
@@ -41,6 +43,10 @@ def read_network(folder: Path) -> nn.Module:
     if stated.get("_class_name") != "UNet2DModel":
         problem = f"It is a {stated.get('_class_name', 'network of no stated kind')}, not a UNet2DModel."
         raise InvalidFile(place / _CONFIG, "_class_name", problem, "Wrap other networks with rr.priors.denoiser.")
+    for name in _CONDITIONS:
+        if stated.get(name) is not None:
+            remedy = "Wrap it with rr.priors.denoiser, a function that passes the class."
+            raise InvalidFile(place / _CONFIG, name, "The network needs the class of a record.", remedy)
     kinds = library(f"Reading {folder}")
     try:
         found: nn.Module = kinds.UNet2DModel.from_pretrained(
@@ -57,6 +63,10 @@ def read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
     choices = [folder / "scheduler" / _SCHEDULER, folder / _SCHEDULER]
     path = next((each for each in choices if each.is_file()), choices[0])
     stated = _json(path, "Save the scheduler of training beside the network.")
+    missing = [name for name in _NEEDED if stated.get(name) is None]
+    if missing and stated.get("trained_betas") is None:
+        problem = f"It states no {', '.join(missing)}, and is no scheduler with betas."
+        raise InvalidFile(path, missing[0], problem, "Pass that of a discrete diffusion, such as DDPMScheduler.")
     kinds = library(f"Reading {folder}")
     try:
         shares: Tensor = kinds.DDPMScheduler.from_config(stated).alphas_cumprod

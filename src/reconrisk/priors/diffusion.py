@@ -54,7 +54,8 @@ class NoiseNetwork(nn.Module):
 
     def forward(self, noisy: Tensor, times: Tensor) -> Tensor:
         """The noise, in the network's units."""
-        predicted: Tensor = self.network(noisy, times).sample
+        precision = next(self.network.parameters()).dtype  # that of its weights, whatever the records have
+        predicted: Tensor = self.network(noisy.to(precision), times).sample.to(noisy.dtype)
         share = self._schedule.signal[times].to(noisy.dtype).reshape(-1, *([1] * (noisy.ndim - 1)))
         return noise_from_prediction(predicted, noisy, share, self._predicts)
 

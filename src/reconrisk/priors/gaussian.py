@@ -10,10 +10,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_all_finite, check_nonnegative, check_not_empty, refuse
+from reconrisk.core.validation import check_all_finite, check_all_within, check_nonnegative, check_not_empty, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
 from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
-from reconrisk.priors.units import check_fits, moved
+from reconrisk.priors.units import check_fits, check_range, moved
 
 _ROUNDING = 1e-9  # of the largest variance: how far below 0 rounding may leave one
 
@@ -31,6 +31,9 @@ class GaussianPrior:
     data_range: tuple[float, float] = (0.0, 1.0)
     schedule: NoiseSchedule = field(default_factory=linear_schedule, repr=False)
     name: str = "gaussian"
+
+    def __post_init__(self) -> None:
+        check_range("data_range", self.data_range)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -51,6 +54,7 @@ class GaussianPrior:
 
     def scaled_to(self, data_range: tuple[float, float]) -> GaussianPrior:
         """The same prior for records that lie in another range."""
+        check_range("data_range", data_range)
         scale = (data_range[1] - data_range[0]) / (self.data_range[1] - self.data_range[0])
         mean = moved(self.mean, self.data_range, data_range)
         return replace(self, mean=mean, variances=self.variances * scale**2, data_range=data_range)
@@ -142,8 +146,9 @@ def fit_gaussian(
     >>> prior.mean.tolist(), [round(v, 4) for v in prior.variances.tolist()]
     ([0.5, 0.5], [0.0, 0.5])
     """
+    check_range("data_range", data_range)
     check_not_empty("records", records)
-    check_all_finite("records", records)
+    check_all_within("records", records, data_range, "State the public range of the values.")
     check_nonnegative("floor", floor)
     if records.ndim < 2:
         raise refuse("records.shape", tuple(records.shape), "to be (n, *shape of a record)")

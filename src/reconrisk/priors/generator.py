@@ -41,12 +41,19 @@ class GeneratorPrior:
         check_range("units", self.units)
         if not callable(self.generate):
             raise refuse("generate", self.generate, "to be a function of latent values")
+        weights = self.generate.parameters() if isinstance(self.generate, nn.Module) else ()
+        if any(value.dtype in (torch.float16, torch.bfloat16) for value in weights):
+            raise refuse("generate", "in half precision", "to have weights in single precision", "Pass it as .float().")
 
     def decode(self, latents: Tensor) -> Tensor:
         """Records of latent values; differentiable."""
         if latents.ndim != 2 or latents.shape[1] != self.latent_size:
             raise refuse("latents.shape", tuple(latents.shape), f"to be (n, {self.latent_size}), as {self.name}")
-        return self.checked(self.generate(latents), len(latents))
+        made = self.checked(self.generate(latents), len(latents))
+        if latents.requires_grad and not made.requires_grad:
+            remedy = "Use rr.attacks.ggl, which needs no derivatives, or a function of torch."
+            raise refuse(f"what {self.name} makes", "a constant", "to be differentiable in latent values", remedy)
+        return made
 
     def checked(self, made: Tensor, count: int) -> Tensor:
         """What was made as records, if it can be such."""

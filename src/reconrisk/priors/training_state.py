@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import signal
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -38,6 +42,22 @@ class Trained:
     seconds: float
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait until a step is whole; only the main thread is told of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    struck: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: struck.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if struck and callable(before):
+        before(*struck[0])
+
+
 class Training(ABC):
     """Networks and optimizers at a step, beside each other in a folder.
 
@@ -52,6 +72,7 @@ class Training(ABC):
     def __init__(self, settings: Any, values: Tensor, folder: Path) -> None:
         self.settings, self.values, self.folder = settings, values, folder
         self.step, self.seconds = 0, 0.0
+        self._is_whole = True  # and not between two changes of one step, which no state may be kept of
 
     @abstractmethod
     def advance(self, rng: torch.Generator) -> None:
@@ -76,7 +97,8 @@ class Training(ABC):
                 if self.step % checkpoint_every == 0:
                     self.keep()
         except KeyboardInterrupt:
-            self.keep()
+            if self._is_whole:
+                self.keep()
             raise
         finally:
             bar.close()
@@ -86,10 +108,13 @@ class Training(ABC):
         """Steps until the last, each taken before it is yielded."""
         while self.step < self.settings.steps:
             begun = time.process_time()
-            self.advance(torch.Generator().manual_seed(self.settings.seed * 1_000_003 + self.step))
-            self.step += 1
-            self._follow()
-            self.seconds += time.process_time() - begun
+            with _uninterrupted():
+                self._is_whole = False
+                self.advance(torch.Generator().manual_seed((self.settings.seed * 1_000_003 + self.step) % 2**63))
+                self.step += 1
+                self._follow()
+                self.seconds += time.process_time() - begun
+                self._is_whole = True
             yield self.step
 
     def keep(self) -> None:

@@ -20,6 +20,8 @@ def moved(values: Tensor, one: tuple[float, float], other: tuple[float, float]) 
 
 def check_range(name: str, ends: tuple[float, float]) -> None:
     """Refuse what is no range."""
+    if not isinstance(ends, Sequence) or len(ends) != 2:
+        raise refuse(name, ends, "to be (low, high)")
     low, high = (check_finite(name, end) for end in ends)
     if not low < high:
         raise refuse(name, ends, "to be (low, high) with low < high")
@@ -30,7 +32,7 @@ def check_fits(
 ) -> None:
     """Refuse records of another shape or range than a prior was made for."""
     if tuple(shape) != own_shape:
-        remedy = "Train one with rr.priors.train_diffusion, or resize the records."
+        remedy = "Train one with reconrisk train-prior, or resize the records."
         raise refuse("prior.shape", own_shape, f"to be that of the records, {tuple(shape)}", remedy)
     if tuple(map(float, data_range)) != tuple(map(float, own_range)):
         remedy = f"If they are the same pictures in other units, pass prior.scaled_to({tuple(data_range)})."
