@@ -42,6 +42,9 @@ def train_prior(
         str | None,
         typer.Option(help="Channels: of a diffusion at each resolution, by default 16,32,64; of a GAN one, 32."),
     ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Of the first steps; by default 0.002 of a diffusion, 0.001 of a GAN.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights, batches and noise, and of a share held out.")] = 0,
     split: Annotated[str | None, typer.Option(help="train or test, where the data have both; else all.")] = None,
     held_out: Annotated[
@@ -55,7 +58,8 @@ def train_prior(
     check_folder(out)
     check_seed(seed)
     training, rest = _parts(data, split, held_out, seed)
-    given = {"steps": steps, "batch_size": batch_size, "channels": _channels(channels, kind), "seed": seed}
+    given: dict[str, Any] = {"steps": steps, "batch_size": batch_size, "channels": _channels(channels, kind)}
+    given |= {"learning_rate": learning_rate, "seed": seed}
     settings = {name: value for name, value in given.items() if value is not None}
     try:
         _train(kind, training, out, settings)
