@@ -1,11 +1,11 @@
 """Priors that a word states: names of the package, folders, and what is said where there is none."""
 
+import json
 import sys
 
 import pytest
 import torch
 
-from reconrisk.attacks import stated_priors
 from reconrisk.attacks.by_name import TAKES_PRIOR, attack_by_name, settings_from_text
 from reconrisk.attacks.stated_priors import check_prior_fits, kind_of, prior_by_name, shipped_for
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
@@ -22,25 +22,22 @@ def bundled(tmp_path, monkeypatch):
     """A package that ships a prior of each kind."""
     pytest.importorskip("diffusers", reason="needs the extra diffusion")
     ship(monkeypatch, tmp_path / "bundled")
-    stated_priors._shapes.cache_clear()
-    yield tmp_path / "bundled"
-    stated_priors._shapes.cache_clear()
+    return tmp_path / "bundled"
 
 
 @pytest.fixture
 def without_extra(tmp_path, monkeypatch):
     """A package that ships a prior of each kind, where diffusers is not installed."""
     ship(monkeypatch, tmp_path / "bundled", diffusion=False)
-    for part in ("scheduler/scheduler_config.json", "unet/config.json"):
+    network = {"_class_name": "UNet2DModel", "in_channels": RECORDS.shape[1], "sample_size": list(RECORDS.shape[2:])}
+    scheduler = {"num_train_timesteps": 10, "beta_start": 1e-4, "beta_end": 0.02, "beta_schedule": "linear"}
+    for part, stated in (("scheduler/scheduler_config.json", scheduler), ("unet/config.json", network)):
         path = tmp_path / "bundled" / "diffusion" / "tiny" / part
         path.parent.mkdir()
-        path.write_text('{"_class_name": "UNet2DModel"}')
+        path.write_text(json.dumps(stated))
     for module in [name for name in sys.modules if name.partition(".")[0] == "diffusers"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "diffusers", None)
-    stated_priors._shapes.cache_clear()
-    yield
-    stated_priors._shapes.cache_clear()
 
 
 def test_every_attack_with_a_prior_says_of_which_kinds():

@@ -49,9 +49,6 @@ def shipped(tmp_path, monkeypatch):
     """A package that ships a prior of each kind for the pictures."""
     pytest.importorskip("diffusers", reason="needs the extra diffusion")
     ship(monkeypatch, tmp_path / "bundled")
-    stated_priors._shapes.cache_clear()
-    yield
-    stated_priors._shapes.cache_clear()
 
 
 def network(size=3):
@@ -147,7 +144,8 @@ def test_a_missing_extra_is_told_in_plan_and_report(fast, shipped, monkeypatch):
     def missing(*given, **stated):
         raise MissingExtra("diffusers", "diffusion", "This prior")
 
-    monkeypatch.setattr(stated_priors, "diffusion", missing)
+    for module in (stated_priors, sys.modules["reconrisk.priors.shipped"]):
+        monkeypatch.setattr(module, "diffusion", missing)
     shown = []
     result = rr.audit(
         network(64), PICTURES, attacks="thorough", trials=1, records=range(3), show_plan=shown.append, budget=None

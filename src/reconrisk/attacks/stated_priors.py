@@ -5,18 +5,17 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from reconrisk.attacks.prior_alone import Prior
-from reconrisk.core.errors import InvalidInput, MissingExtra
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import did_you_mean, refuse
 from reconrisk.priors.diffusion import diffusion
 from reconrisk.priors.diffusion_prior import DiffusionPrior
-from reconrisk.priors.folders import shipped_names
+from reconrisk.priors.folders import shipped_names, shipped_shape
 from reconrisk.priors.gan import gan
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.priors.generator import GeneratorPrior
@@ -123,23 +122,17 @@ def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float
 
     Guarantee: where there is one but for a missing extra, the error names the extra.
     """
-    shape, missing = tuple(records.shape[1:]), None
+    shape = tuple(records.shape[1:])
+    unread: tuple[str, str] | None = None
     for kind in (kind for kind in kinds if kind != GAUSSIAN):
-        try:
-            found = fitting(records, data_range, kind=kind) if shape in _shapes(kind, shipped_names(kind)) else None
-        except MissingExtra as error:
-            missing = error
-            continue
+        names = [name for name in shipped_names(kind) if shipped_shape(kind, name) == shape]
+        found = fitting(records, data_range, kind=kind) if names else None
         if found is not None:
             return _as_shipped(found)
-    if missing is not None and shape in _shapes(_GAN, shipped_names(_GAN)):  # there is one of each kind
-        raise missing
+        unread = (kind, names[0]) if names else unread
+    if unread is not None:
+        return _as_shipped(_read(*unread, data_range))  # which says what is missing to read it
     raise refuse("shape of a record", shape, "to be that of a shipped prior", "Train one, and pass its folder.")
-
-
-@cache  # reading them takes longer than a small audit
-def _shapes(kind: str, names: tuple[str, ...]) -> frozenset[tuple[int, ...]]:
-    return frozenset(_read(kind, name, (0.0, 1.0)).shape for name in names)
 
 
 def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> DiffusionPrior | GeneratorPrior:
