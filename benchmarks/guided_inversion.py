@@ -78,6 +78,7 @@ def batched(count: int) -> Callable[[], Callable[[], str]]:
     """As the attack is."""
 
     def prepare() -> Callable[[], str]:
+        """So many images at once."""
         torch.set_num_threads(1)
         believed, seen = prior(), observation(count)
         return lambda: sampled(believed, seen)
