@@ -146,7 +146,7 @@ def test_only_who_knows_the_defense_knows_where_it_clips() -> None:
     study = _study()
     defense, seen = clip_and_noise(clip_norm=0.7, noise_multiplier=1.0), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tradeoff_study, "planned_attacks", lambda *given: seen.append(given[2].clip_norm) or ())
+        patch.setattr(tradeoff_study, "planned_attacks", lambda *given, **stated: seen.append(given[2].clip_norm) or ())
         for attacker in ATTACKERS:
             study.planned(attacker, study.split(0), defense)
     assert seen == [None, 0.7]

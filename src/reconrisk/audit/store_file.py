@@ -124,11 +124,26 @@ def _make_or_recognise(path: Path) -> None:
         raise InvalidFile(path, "byte 0", "it is a file of another kind.", _ANOTHER)
 
 
+@contextmanager
+def _at_one_time(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read all that is inside from one state of the file, which another process may be filling."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:  # trouble with the file has ended it already
+            connection.execute("COMMIT")
+
+
 def _is_new(connection: sqlite3.Connection, path: Path | None) -> bool:
     """Whether nothing is in it yet; refuses what another program or a later version wrote."""
-    (kind,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    with _at_one_time(connection):
+        (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        (kind,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
     if kind == 0 and version == 0 and tables == 0:
         return True
     if kind != _KIND:
