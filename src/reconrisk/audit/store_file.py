@@ -127,14 +127,13 @@ def _make_or_recognise(path: Path) -> None:
 @contextmanager
 def _at_one_time(connection: sqlite3.Connection) -> Iterator[None]:
     """Read all that is inside from one state of the file, which another process may be filling."""
-    if connection.in_transaction:
-        yield
-        return
-    connection.execute("BEGIN")
+    own = not connection.in_transaction
+    if own:
+        connection.execute("BEGIN")
     try:
         yield
     finally:
-        if connection.in_transaction:  # trouble with the file has ended it already
+        if own and connection.in_transaction:  # trouble with the file may have ended it already
             connection.execute("COMMIT")
 
 
