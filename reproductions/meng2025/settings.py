@@ -75,7 +75,7 @@ class Effort:
     restarts: int
 
 
-EFFORT = {"small": Effort(100, 64, 30, 30, 16, 1), "paper": Effort(1000, 500, 200, 200, 50, 4)}
+EFFORT = {"small": Effort(200, 96, 30, 40, 16, 1), "paper": Effort(1000, 500, 200, 200, 50, 4)}
 
 
 def study(prior: str) -> Study:
@@ -149,6 +149,7 @@ def rivals(believed: Study, scale: Scale) -> dict[str, Attack]:
     if isinstance(believed.prior.predict_noise, nn.Module):
         found["FinetunedDiff"] = rr.attacks.finetuned_diffusion(believed.prior, steps=effort.tuned)
     if believed.fitted is not None:
+        newton["warm_start"] = rr.attacks.ggss_r(believed.fitted)
         found["Gaussian posterior"] = rr.attacks.gaussian_posterior(believed.fitted, **newton)
     found["plug-and-play"] = rr.attacks.plug_and_play(believed.prior)
     return found

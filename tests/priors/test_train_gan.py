@@ -179,4 +179,6 @@ def test_a_half_done_step_is_never_kept(tmp_path, monkeypatch):
 
 
 def test_any_seed_can_be_used(tmp_path):
-    train_gan(pictures(), tmp_path / "large", GanTraining(8, 4, 1, 8, seed=2**62))
+    large = train_gan(pictures(), tmp_path / "large", GanTraining(8, 4, 1, 8, seed=2**62))
+    assert bool(made(large).isfinite().all())
+    assert trained_in(large).settings["seed"] == 2**62

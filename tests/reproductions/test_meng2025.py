@@ -122,8 +122,8 @@ def test_every_rival_answers(digits, quick):
     model = network("MLP-3", digits.shape)
     parts = observations(model, digits.inputs[:2], digits.labels[:2], defense=gaussian_noise(0.1), batch=2)
     found = rivals(digits, "small")
-    ours = {"Gaussian posterior", table2_3_4_figure4.OURS}
-    assert set(found) == {*table2_3_4_figure4.PIXELS, *table2_3_4_figure4.GENERATORS, *ours}
+    known = (*table2_3_4_figure4.PIXELS, *table2_3_4_figure4.GENERATORS, *table2_3_4_figure4.OURS)
+    assert set(found) == set(known)
     for name, attack in found.items():
         outcome = guided.attacked(attack, parts, digits.inputs[:2], name)
         assert outcome.estimates.shape == (2, 1, 28, 28)
@@ -149,14 +149,15 @@ def test_table_1_has_vulnerability_quality_and_the_stated_claims(digits, quick, 
 
 
 def test_tables_2_to_4_name_every_attack_at_every_noise_and_judge_the_claims(quick, monkeypatch, tmp_path):
-    monkeypatch.setattr(table2_3_4_figure4, "SIZES", {"small": table2_3_4_figure4.Sizes(3, 2, 1, 4)})
+    for name in ("SIZES", "UNCLAIMED"):
+        monkeypatch.setattr(table2_3_4_figure4, name, {"small": table2_3_4_figure4.Sizes(3, 2, 1, 4)})
     monkeypatch.setattr(table2_3_4_figure4, "GUIDED", {0.0: "clean", 1e-2: "noisy"})
     *findings, drawing = table2_3_4_figure4.run("small", "gaussian")
     named = [each.what for each in findings]
     assert sum("on CNN" in what for what in named) == 2 * 10
     assert sum("prior alone" in what for what in named) == 2
     assert sum("another image" in what for what in named) == 2
-    assert sum("beats" in what for what in named) == 1 + 2
+    assert sum("beats" in what for what in named) == 1 + 2 * 2
     by_name = {each.what: each for each in findings}
     assert by_name["GIFD on CNN, noise of variance 0.01 (Tables 2 and 4)"].paper == "MSE 0.0425, PSNR 13.7118 dB"
     drawing.write(tmp_path / drawing.name)
@@ -173,7 +174,7 @@ def test_claims_are_judged_by_paired_decibels(digits):
 
     errors = {"GGSS-R": 0.1, "DLG": 0.2, "GGL": 0.05}
     beats, gains = judged(**errors, **{"plug-and-play": 0.01})
-    assert beats.ours.startswith("does not hold for GGL; mean dB of GGSS-R over each: DLG +6.0, GGL -6.0")
+    assert beats.ours.startswith("does not hold for GGL; mean dB of GGSS-R over each: DLG +6.0 [6.0, 6.0], GGL -6.0")
     assert gains.ours.startswith("holds: 20 [20, 20]")
     _, gains = judged(**errors, **{"plug-and-play": 0.095})
     assert gains.ours.startswith("does not hold: 0.4455")  # less than the decibel claimed
@@ -230,7 +231,7 @@ def test_a_prior_from_a_folder_attacks_pictures_of_its_size(tmp_path, monkeypatc
     assert f"`python -m reproductions.meng2025.table6 --prior {tmp_path / 'faces'} --scale small`" in rows[0]
     found = study(str(tmp_path / "faces"))
     assert found.inputs.shape == (16, 3, 16, 16)
-    assert set(rivals(found, "small")) == {*table2_3_4_figure4.PIXELS, "FinetunedDiff", table2_3_4_figure4.OURS}
+    assert set(rivals(found, "small")) == {*table2_3_4_figure4.PIXELS, "FinetunedDiff", "plug-and-play"}
 
 
 def test_a_missing_prior_is_said_and_nothing_is_written(tmp_path, capsys):
@@ -266,14 +267,10 @@ def test_a_part_of_a_table_is_stated_in_the_command(quick, monkeypatch, tmp_path
     assert "`python -m reproductions.meng2025.table6 --prior mnist --only 0.2 --scale small`" in rows[0]
 
 
-def test_claims_are_judged_on_the_same_gradients(quick, monkeypatch):
-    monkeypatch.setattr(claims, "network", lambda name, shape: network("MLP-3", shape))
+def test_the_claim_of_clean_gradients_is_judged_at_the_own_stop(quick, monkeypatch):
     monkeypatch.setattr(claims, "study", lambda prior: settings.study("gaussian"))
     monkeypatch.setattr(claims, "IMAGES", 2)
     monkeypatch.setattr(claims, "CLEAN_STEPS", 20)
-    monkeypatch.setattr(claims, "_others", lambda believed: {"guess": rr.attacks.constant_guess(0.0)})
-    clean, guided_to, guessed, gain = claims.run("small", "gaussian", ["MLP-3", "0.01"])
-    assert "hold" in clean.ours
-    assert guided_to.what.startswith("GGSS-R")
-    both = [float(re.search(r"(?:own stop )?(-?[\d.]+)", each.ours)[1]) for each in (guided_to, guessed)]
-    assert float(re.search(r"-?[\d.]+", gain.ours)[0]) == pytest.approx(both[1] - both[0], abs=0.02)
+    (clean,) = claims.run("small", "gaussian", ["MLP-3"])
+    reached = float(re.search(r"own stop (-?[\d.]+)", clean.ours)[1])
+    assert clean.ours.startswith("holds" if reached > claims.CLEAN_WANTED else "does not hold")

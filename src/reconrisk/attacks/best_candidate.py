@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reconrisk.attacks.baselines import WITH_PRIOR, check_knows, check_record_shape
 from reconrisk.attacks.distances import squares
-from reconrisk.attacks.labels import labels_for
+from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.attacks.objective import compared
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import track
@@ -64,7 +64,7 @@ class BestCandidate:
             status=_status(objective, len(scores), observation.noise_std is not None, interrupted),
             objective=(objective,),
             cost=Cost(time.monotonic() - begun, search.evaluations),
-            labels=None if labels.is_floating_point() or labels.ndim > 1 else (int(labels[best]),),
+            labels=stated_labels(labels[[best]]),
         )
         low, high = observation.data_range
         estimate = self.candidates[best : best + 1].detach().clamp(low, high)

@@ -11,7 +11,7 @@ from torch import Tensor
 from reconrisk.attacks import gauss_newton_laplace
 from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior
 from reconrisk.attacks.gauss_newton_search import Search, Settings
-from reconrisk.attacks.labels import labels_for
+from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Cost, Reconstruction
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
@@ -75,7 +75,7 @@ class GaussNewton:
             status=status,
             objective=(objective,) * observation.batch_size,
             cost=Cost(time.monotonic() - begun, evaluations),
-            labels=None if labels.is_floating_point() or labels.ndim > 1 else tuple(int(label) for label in labels),
+            labels=stated_labels(labels),
         )
         return Reconstruction(estimates.to(torch.get_default_dtype()), account)
 

@@ -15,7 +15,7 @@ from reconrisk.attacks.gauss_newton_descent import Descent, Outcome
 from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior as Pull
 from reconrisk.attacks.gauss_newton_likelihood import Likelihood, working_precision
 from reconrisk.attacks.gauss_newton_point import Point
-from reconrisk.attacks.labels import labels_for
+from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
@@ -66,7 +66,7 @@ class GaussianPosterior:
             status=status,
             objective=(squared_residual(observation, records, labels),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, search.evaluations + 1),
-            labels=None if labels.is_floating_point() or labels.ndim > 1 else tuple(int(label) for label in labels),
+            labels=stated_labels(labels),
         )
         return Reconstruction(records.to(torch.get_default_dtype()), account)
 

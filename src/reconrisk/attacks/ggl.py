@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.distances import Distance, SquaredError
-from reconrisk.attacks.labels import labels_for
+from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.attacks.latents import NEEDS, Latents, check_generator
 from reconrisk.attacks.objective import compared
 from reconrisk.core.errors import MissingExtra
@@ -62,7 +62,7 @@ class Ggl:
             status=status,
             objective=(value,) * observation.batch_size,
             cost=Cost(time.monotonic() - begun, fitness.evaluations),
-            labels=None if labels.is_floating_point() or labels.ndim > 1 else tuple(int(label) for label in labels),
+            labels=stated_labels(labels),
         )
         low, high = observation.data_range
         return Reconstruction(fitness.records(best)[0].clamp(low, high).to(torch.get_default_dtype()), account)

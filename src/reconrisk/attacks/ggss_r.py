@@ -13,7 +13,7 @@ from torch import Tensor
 from reconrisk.attacks.believed_noise import sent_values
 from reconrisk.attacks.distances import Distance, squares
 from reconrisk.attacks.guided_trajectory import GuidedTrajectory
-from reconrisk.attacks.labels import labels_for
+from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.attacks.latents import NEEDS
 from reconrisk.attacks.objective import compared
 from reconrisk.core.observation import Observation
@@ -62,7 +62,7 @@ class GuidedSampling:
             status=status,
             objective=(float(trajectory.residuals[trajectory.stop]),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, len(trajectory.residuals)),
-            labels=None if labels.is_floating_point() or labels.ndim > 1 else tuple(int(label) for label in labels),
+            labels=stated_labels(labels),
         )
         return Reconstruction(trajectory.chosen.to(torch.get_default_dtype()), account)
 

@@ -15,6 +15,7 @@ from reconrisk.attacks.invert_training_defended import Defended, adds_noise_alon
 from reconrisk.attacks.invert_training_problem import Problem, Training, noise_of, problem_for
 from reconrisk.attacks.invert_training_search import EXACT, Inversion
 from reconrisk.attacks.invert_training_weights import Weighted
+from reconrisk.attacks.labels import stated_labels
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
@@ -184,7 +185,7 @@ class InvertTraining:
             status=_status(sizes, explained, errors / width, bool(found[0].noisy), stopped, in_time),
             objective=tuple(sizes.tolist()),
             cost=Cost(time.monotonic() - begun, problem.trainings),
-            labels=None if labels.is_floating_point() or labels.ndim > 1 else tuple(int(label) for label in labels),
+            labels=stated_labels(labels),
         )
         return Reconstruction(records.to(torch.get_default_dtype()), account)
 

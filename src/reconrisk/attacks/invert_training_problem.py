@@ -40,12 +40,17 @@ class Problem(ABC):
     """The precision of the first steps."""
 
     def __init__(self, training: ShadowTraining | TrainingMap, shape: tuple[int, ...]) -> None:
-        self.trainings = 0
+        self._trained = 0
         self.shape, self.d = shape, torch.Size(shape).numel()
         fixed, labels = training.fixed_inputs, training.fixed_labels
         self.inputs = torch.zeros(0, self.d) if fixed is None else fixed.flatten(1)
         self.labels = torch.zeros(0, dtype=torch.int64) if labels is None else labels
         self.classes = _classes(training.model, shape, self.labels)
+
+    @property
+    def trainings(self) -> int:
+        """How many trainings there were."""
+        return self._trained
 
     @property
     @abstractmethod
@@ -93,8 +98,8 @@ class Wrapped(Problem):
         self._inner, self.coarse = inner, inner.coarse
 
     @property
-    def trainings(self) -> int:  # type: ignore[override]  # counted where they happen
-        """How many trainings there were."""
+    def trainings(self) -> int:
+        """Those of the inner problem, where they happen."""
         return self._inner.trainings
 
     @property
@@ -127,13 +132,13 @@ class ShadowProblem(Problem):
 
     def values(self, records: Tensor, labels: Tensor) -> Tensor:
         """All trainings together, some at a time."""
-        self.trainings += len(records)
+        self._trained += len(records)
         parts = zip(records.split(_AT_ONCE), labels.split(_AT_ONCE), strict=True)
         return torch.cat([self._training.train(some.unflatten(1, self.shape), known) for some, known in parts])
 
     def push(self, record: Tensor, label: Tensor, directions: Tensor) -> Tensor:
         """Tangents through the training, all together."""
-        self.trainings += len(directions)
+        self._trained += len(directions)
         point = record.view(1, *self.shape)
         return self._training.push(point, label[None], directions.to(record.dtype).unflatten(1, self.shape))
 
@@ -180,7 +185,7 @@ class ClippedProblem(ShadowProblem):
 
     def values(self, records: Tensor, labels: Tensor) -> Tensor:
         """All trainings together, some at a time."""
-        self.trainings += len(records)
+        self._trained += len(records)
         parts = zip(records.split(_AT_ONCE), labels.split(_AT_ONCE), strict=True)
         quiet = torch.Generator().manual_seed(0)
         trained = [self._training.train(some.unflatten(1, self.shape), known, rng=quiet) for some, known in parts]
@@ -233,14 +238,14 @@ class MapProblem(Problem):
 
     def values(self, records: Tensor, labels: Tensor) -> Tensor:
         """One training after the other."""
-        self.trainings += len(records)
+        self._trained += len(records)
         with torch.no_grad():
             pairs = zip(records.unflatten(1, self.shape), labels, strict=True)
             return torch.stack([self.flatten(self._map(record[None], label[None])) for record, label in pairs])
 
     def push(self, record: Tensor, label: Tensor, directions: Tensor) -> Tensor:
         """Tangents through the training, vectorised."""
-        self.trainings += len(directions)
+        self._trained += len(directions)
         push = self._map.linearized(record.view(1, *self.shape), label[None]).push
         whole = directions.to(record.dtype).view(len(directions), 1, *self.shape)
         push(whole[0])  # a layer without forward mode is noticed here: under vmap it could not be

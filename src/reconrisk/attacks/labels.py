@@ -23,6 +23,15 @@ _EQUAL = 1e-3  # the same where clipping has changed their size
 _MOST_PAIRS = 2000  # of probes and classes
 
 
+def stated_labels(labels: Tensor) -> tuple[int, ...] | None:
+    """The classes that an attack worked with, for its account; None where labels are no classes.
+
+    >>> stated_labels(torch.tensor([3, 1])), stated_labels(torch.tensor([0.5]))
+    ((3, 1), None)
+    """
+    return None if labels.is_floating_point() or labels.ndim > 1 else tuple(labels.tolist())
+
+
 def infer_label(released: Mapping[str, Tensor]) -> Tensor:
     r"""The label of a single record from the gradient of the last layer.
 

@@ -23,8 +23,21 @@ def check_generator(prior: object) -> None:
         raise refuse("prior", type(prior).__name__, "to be one that makes records", remedy)
 
 
+class _Made:
+    """Coordinates that nothing limits, of records that are clipped to the data range."""
+
+    def project(self, coordinates: Tensor, observation: Observation) -> Tensor:
+        """All values are allowed."""
+        del observation
+        return coordinates
+
+    def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
+        """Clipped to the data range."""
+        return inputs.clamp(*observation.data_range)
+
+
 @dataclass(frozen=True, eq=False)
-class Latents:
+class Latents(_Made):
     """Latent values of a generator, drawn as it expects them; candidates' starts are not used."""
 
     prior: GeneratorPrior
@@ -41,18 +54,9 @@ class Latents:
         found: Tensor = made.unflatten(0, coordinates.shape[:2])
         return found
 
-    def project(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """All values are allowed."""
-        del observation
-        return coordinates
-
-    def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
-        """Clipped to the data range."""
-        return inputs.clamp(*observation.data_range)
-
 
 @dataclass(frozen=True, eq=False)
-class GeneratorWeights:
+class GeneratorWeights(_Made):
     """The weights of a generator for ``latents`` (records, latent size) that stay as they are, a copy for each record.
 
     Reference: the second stage of `Jeon et al. (2021) <https://arxiv.org/abs/2110.14962>`_.
@@ -92,15 +96,6 @@ class GeneratorWeights:
         found: Tensor = records.unflatten(0, coordinates.shape[:2])
         return found
 
-    def project(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """All weights are allowed."""
-        del observation
-        return coordinates
-
-    def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
-        """Clipped to the data range."""
-        return inputs.clamp(*observation.data_range)
-
     @property
     def _module(self) -> nn.Module:
         if not isinstance(self.prior.generate, nn.Module):
@@ -109,7 +104,7 @@ class GeneratorWeights:
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
+class Features(_Made):
     r"""Values between two layers of a generator, within an l1 ball around ``centre`` (records, \*shape).
 
     ``entered`` is the layer that reads them; ``radius`` is the largest mean absolute change, of all values of a record.
@@ -141,10 +136,6 @@ class Features:
         nearest = _in_ball(change, self.radius * change.shape[2])
         found: Tensor = self.centre + nearest.view_as(coordinates)
         return found
-
-    def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
-        """Clipped to the data range."""
-        return inputs.clamp(*observation.data_range)
 
 
 def layers_of(prior: GeneratorPrior) -> list[nn.Module]:

@@ -17,7 +17,7 @@ from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior as Pull
 from reconrisk.attacks.gauss_newton_likelihood import Likelihood, working_precision
 from reconrisk.attacks.gauss_newton_point import Point
 from reconrisk.attacks.ggss_r import GuidedSampling, ggss_r
-from reconrisk.attacks.labels import labels_for
+from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
@@ -85,7 +85,7 @@ class PlugAndPlay:
             status=status,
             objective=(squared_residual(observation, records, labels),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, search.evaluations + 1),
-            labels=None if labels.is_floating_point() or labels.ndim > 1 else tuple(int(label) for label in labels),
+            labels=stated_labels(labels),
         )
         return Reconstruction(records.to(torch.get_default_dtype()), account)
 
