@@ -84,7 +84,7 @@ def two_squares(noise_std=None):
 
 def test_the_mean_of_ends_that_explain_equally_well_is_returned():
     prior = gaussian(torch.full((1,), 0.5), torch.full((1, 1), 10.0))
-    attack = plug_and_play(prior, warm_start=Scripted(0.9, 0.1), first_level=0.2)
+    attack = plug_and_play(prior, warm_start=Scripted(0.9, 0.1), starts=2, first_level=0.2)
     found = attack(two_squares(1e-3), rng=torch.Generator().manual_seed(0))
     one = plug_and_play(prior, warm_start=Scripted(0.9), starts=1, first_level=0.2)
     assert float(one(two_squares(1e-3), rng=torch.Generator().manual_seed(0)).estimates) == pytest.approx(0.7, abs=1e-3)
@@ -94,7 +94,7 @@ def test_the_mean_of_ends_that_explain_equally_well_is_returned():
 @pytest.mark.parametrize("noise_std", [1e-3, None])
 def test_an_end_that_explains_less_is_left_out(noise_std):
     prior = gaussian(torch.full((1,), 0.5), torch.full((1, 1), 10.0))
-    attack = plug_and_play(prior, warm_start=Scripted(0.5, 0.9), first_level=0.2)  # at 0.5 nothing pulls
+    attack = plug_and_play(prior, warm_start=Scripted(0.5, 0.9), starts=2, first_level=0.2)  # at 0.5 nothing pulls
     found = attack(two_squares(noise_std), rng=torch.Generator().manual_seed(0))
     assert float(found.estimates) == pytest.approx(0.7, abs=1e-3)
 

@@ -153,6 +153,14 @@ def test_a_map_that_gives_no_numbers_is_a_failure_that_is_told(name):
 
 
 @pytest.mark.parametrize("name", ROWS)
+def test_a_zero_release_is_not_called_a_success(name):
+    _, observation = observed(scale=0.0)
+    attack = ROWS[name].attack(**{ROWS[name].length: 3})
+    found = attack(observation, rng=torch.Generator().manual_seed(0))
+    assert found.status.ending is Ending.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("name", ROWS)
 def test_ctrl_c_returns_what_there_is(name):
     calls = []
     mixed = matrix(1)

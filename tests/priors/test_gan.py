@@ -30,10 +30,9 @@ def test_it_is_read_back_in_single_precision(folder):
     prior = gan(folder)
     assert (prior.name, prior.shape, prior.latent_size) == ("small", SHAPE, 5)
     stored = load_file(folder / "generator.safetensors")
-    assert {value.dtype for value in stored.values()} == {torch.float16}
     for name, value in prior.generate.state_dict().items():
-        assert value.dtype == torch.float32
-        assert torch.equal(value, stored[name].float())
+        assert (stored[name].dtype, value.dtype) in {(torch.float16, torch.float32), (torch.int64, torch.int64)}
+        assert torch.equal(value, stored[name].to(value.dtype))
     assert not any(value.requires_grad for value in prior.generate.parameters())
 
 

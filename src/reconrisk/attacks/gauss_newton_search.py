@@ -13,6 +13,7 @@ from reconrisk.attacks.gauss_newton_bounded import BoundedDescent
 from reconrisk.attacks.gauss_newton_descent import ROUNDING, Descent, Outcome
 from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior, Likelihood, working_precision
 from reconrisk.attacks.gauss_newton_point import Point
+from reconrisk.attacks.objective import NOTHING, says_nothing
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Ending, Status
 
@@ -66,8 +67,8 @@ class Search:
 
     def run(self, begun: float) -> Status:
         """Starts until one fits or the budget is spent."""
-        if not any(bool(tensor.any()) for tensor in self._observation.released.values()):
-            return Status(Ending.NOT_APPLICABLE, "the release is zero", "Observe another update")
+        if says_nothing(self._observation):
+            return NOTHING
         self._begun = begun
         try:
             self._starts()

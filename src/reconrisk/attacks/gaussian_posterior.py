@@ -16,6 +16,7 @@ from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior as Pull
 from reconrisk.attacks.gauss_newton_likelihood import Likelihood, working_precision
 from reconrisk.attacks.gauss_newton_point import Point
 from reconrisk.attacks.labels import labels_for, stated_labels
+from reconrisk.attacks.objective import NOTHING, says_nothing
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
@@ -63,7 +64,7 @@ class GaussianPosterior:
         records = search.records.clamp(*observation.data_range)
         account = Account(
             attack=repr(self),
-            status=status,
+            status=NOTHING if says_nothing(observation) else status,
             objective=(squared_residual(observation, records, labels),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, search.evaluations + 1),
             labels=stated_labels(labels),

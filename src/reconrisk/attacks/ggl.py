@@ -14,7 +14,7 @@ from torch import Tensor
 from reconrisk.attacks.distances import Distance, SquaredError
 from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.attacks.latents import NEEDS, Latents, check_generator
-from reconrisk.attacks.objective import compared
+from reconrisk.attacks.objective import NOTHING, compared, says_nothing
 from reconrisk.core.errors import MissingExtra
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
@@ -59,7 +59,7 @@ class Ggl:
         status, best, value = self._evolved(fitness, rng, begun)
         account = Account(
             attack=repr(self),
-            status=status,
+            status=NOTHING if says_nothing(observation) else status,
             objective=(value,) * observation.batch_size,
             cost=Cost(time.monotonic() - begun, fitness.evaluations),
             labels=stated_labels(labels),

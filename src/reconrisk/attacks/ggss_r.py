@@ -15,7 +15,7 @@ from reconrisk.attacks.distances import Distance, squares
 from reconrisk.attacks.guided_trajectory import GuidedTrajectory
 from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.attacks.latents import NEEDS
-from reconrisk.attacks.objective import compared
+from reconrisk.attacks.objective import NOTHING, compared, says_nothing
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
@@ -59,7 +59,7 @@ class GuidedSampling:
         trajectory, status = self._run(observation, labels, rng, begun)
         account = Account(
             attack=repr(self),
-            status=status,
+            status=NOTHING if says_nothing(observation) else status,
             objective=(float(trajectory.residuals[trajectory.stop]),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, len(trajectory.residuals)),
             labels=stated_labels(labels),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reconrisk.attacks.distances import Distance
 from reconrisk.attacks.label_strategies import GivenLabels, LabelStrategy
-from reconrisk.attacks.objective import Objective
+from reconrisk.attacks.objective import NOTHING, Objective, says_nothing
 from reconrisk.attacks.parametrizations import Parametrization, Values
 from reconrisk.attacks.regularizers import Regularizer
 from reconrisk.attacks.starts import NormalStart, Start
@@ -106,8 +106,8 @@ class GradientMatching:
         )
 
     def _search(self, objective: Objective, search: _Search, begun: float) -> Status:
-        if not any(bool(tensor.any()) for tensor in objective.observation.released.values()):
-            return Status(Ending.NOT_APPLICABLE, "the release is zero", "Observe another update")
+        if says_nothing(objective.observation):
+            return NOTHING
         memory = self.update.begin(search.best)
         bar = ProgressBar(self.name, total=self.steps)
         try:

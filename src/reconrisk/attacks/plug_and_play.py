@@ -18,6 +18,7 @@ from reconrisk.attacks.gauss_newton_likelihood import Likelihood, working_precis
 from reconrisk.attacks.gauss_newton_point import Point
 from reconrisk.attacks.ggss_r import GuidedSampling, ggss_r
 from reconrisk.attacks.labels import labels_for, stated_labels
+from reconrisk.attacks.objective import NOTHING, says_nothing
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
@@ -32,7 +33,7 @@ class PlugAndPlay:
     """The configured attack that :func:`plug_and_play` returns."""
 
     prior: DiffusionPrior
-    starts: int = 2
+    starts: int = 3
     levels: int = 10
     first_level: float = 0.3
     last_level: float = 0.03
@@ -82,7 +83,7 @@ class PlugAndPlay:
         records = search.records.clamp(*observation.data_range)
         account = Account(
             attack=repr(self),
-            status=status,
+            status=NOTHING if says_nothing(observation) else status,
             objective=(squared_residual(observation, records, labels),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, search.evaluations + 1),
             labels=stated_labels(labels),
@@ -104,7 +105,7 @@ class PlugAndPlay:
 def plug_and_play(
     prior: DiffusionPrior | GaussianPrior,
     *,
-    starts: int = 2,
+    starts: int = 3,
     levels: int = 10,
     first_level: float = 0.3,
     last_level: float = 0.03,

@@ -77,8 +77,8 @@ def rebuild(
     Assumes: ``loss_fn`` is the loss in training, by default that of
     :func:`reconrisk.audit.training_loss.training_loss`; the model is in the mode that the client trains in.
     Guarantee: the attack sees the observation only. Noise and attack of an update have seeds of their own, drawn first:
-    two attacks with one ``rng`` meet the same noise. The guess, of an attack
-    with a generative prior that prior alone and else a constant, is matched and scored alike.
+    two attacks with one ``rng`` meet the same noise. The guess, of an attack with a generative prior that prior alone
+    and else a constant, is matched and scored alike.
     Edge cases: the last update has fewer records where ``batch_size`` does not divide their number. Ctrl-C returns what
     is done; before anything is done it passes. Only optimal_analytic() can do without a model.
 

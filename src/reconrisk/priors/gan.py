@@ -21,7 +21,6 @@ from reconrisk.priors.training_state import check_sides
 KIND = "reconrisk convolutional generator"
 HALVINGS = 2
 _CONFIG, _WEIGHTS = "config.json", "generator.safetensors"
-_GROUPS = 4  # of channels that are normalised together, in each record for itself
 _REMEDY = "Pass a folder that rr.priors.train_gan wrote, or wrap other networks with rr.priors.generator."
 
 
@@ -49,7 +48,7 @@ def gan(path_or_name: str | Path, *, data_range: tuple[float, float] = (0.0, 1.0
     if not weights.is_file():
         raise InvalidFile(weights, "file", "There is no such file.", _REMEDY)
     try:
-        network.load_state_dict({name: value.float() for name, value in load_file(weights).items()})
+        network.load_state_dict(load_file(weights))
     except (RuntimeError, SafetensorError, ValueError) as error:
         first = str(error).strip().splitlines()[-1].strip().rstrip(".")
         raise InvalidFile(weights, "weights", f"They do not fit {_CONFIG}: {first}.", _REMEDY) from error
@@ -60,18 +59,19 @@ def gan(path_or_name: str | Path, *, data_range: tuple[float, float] = (0.0, 1.0
 def new_generator(shape: tuple[int, ...], latent_size: int, channels: int) -> nn.Sequential:
     """Four blocks from latent values to pictures of ``shape``, whose sides double twice.
 
-    Normalisation is of each record for itself, so that a record does not depend on the others of its batch.
+    Values are normalised by statistics of the batch in training, and by those of the training afterwards, so that a
+    record does not depend on the others of its batch. Statistics of each record alone would take its brightness away.
     """
     check_sides(shape, HALVINGS, "Pad the pictures.")
-    if check_whole("channels", channels) % (2 * _GROUPS):
-        raise refuse("channels", channels, f"to be a multiple of {2 * _GROUPS}")
+    if check_whole("channels", channels) % 2:
+        raise refuse("channels", channels, "to be even")
     colours, height, width = shape[0], shape[1] // 4, shape[2] // 4
     wide, half = 2 * channels, channels // 2
     return nn.Sequential(
         nn.Sequential(
             nn.Linear(check_whole("latent_size", latent_size), wide * height * width),
             nn.Unflatten(1, (wide, height, width)),
-            nn.GroupNorm(_GROUPS, wide),
+            nn.BatchNorm2d(wide),
             nn.ReLU(),
         ),
         _doubled(wide, channels),
@@ -83,7 +83,8 @@ def new_generator(shape: tuple[int, ...], latent_size: int, channels: int) -> nn
 def save_generator(network: nn.Sequential, folder: Path, *, shape: tuple[int, ...], latent: int, channels: int) -> None:
     """Write a generator in half precision, and the settings that :func:`new_generator` makes it of."""
     stated = {"kind": KIND, "shape": list(shape), "latent_size": latent, "channels": channels}
-    halves = {name: value.half().contiguous() for name, value in network.state_dict().items()}
+    values = network.state_dict().items()
+    halves = {name: (value.half() if value.is_floating_point() else value).contiguous() for name, value in values}
     text = json.dumps(stated, indent=2) + "\n"
     write_whole(folder / _WEIGHTS, lambda path: save_file(halves, path))
     write_whole(folder / _CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
@@ -92,7 +93,7 @@ def save_generator(network: nn.Sequential, folder: Path, *, shape: tuple[int, ..
 def _doubled(entering: int, leaving: int) -> nn.Sequential:
     """A block that doubles both sides: four times the channels, each of which becomes a quarter of the pixels."""
     wide = nn.Conv2d(entering, 4 * leaving, 3, padding=1)
-    return nn.Sequential(wide, nn.PixelShuffle(2), nn.GroupNorm(_GROUPS, leaving), nn.ReLU())
+    return nn.Sequential(wide, nn.PixelShuffle(2), nn.BatchNorm2d(leaving), nn.ReLU())
 
 
 def _stated(path: Path) -> tuple[tuple[int, ...], int, int]:

@@ -168,12 +168,12 @@ class Training(ABC):
         return True
 
     def _follow(self) -> None:
-        """Move the average towards the network; slowly, once there are steps to average over."""
+        """Move the average towards the network; slowly, once there are steps to average over. Counts are copied."""
         kept = min(self.settings.average, self.step / (self.step + 10))
-        pairs = zip(self.networks["average"].parameters(), self.networks["network"].parameters(), strict=True)
+        states = (self.networks[name].state_dict().values() for name in ("average", "network"))
         with torch.no_grad():
-            for mean, value in pairs:
-                mean.lerp_(value, 1 - kept)
+            for mean, value in zip(*states, strict=True):
+                mean.lerp_(value, 1 - kept) if mean.is_floating_point() else mean.copy_(value)
 
     def _tensors(self) -> Iterator[tuple[str, str, Tensor]]:
         for part, network in self.networks.items():
