@@ -41,6 +41,8 @@ TARGETS = 40
 LATENT = 64
 """Directions in which the linear generator of the Gaussian prior varies."""
 
+TUNED = "FinetunedDiff"
+
 Run = Callable[[Scale, str, Sequence[str]], Sequence[Finding | Drawing]]
 Key = TypeVar("Key", str, float, int)
 
@@ -75,7 +77,7 @@ class Effort:
     restarts: int
 
 
-EFFORT = {"small": Effort(200, 96, 30, 40, 16, 1), "paper": Effort(1000, 500, 200, 200, 50, 4)}
+EFFORT = {"small": Effort(200, 96, 150, 40, 16, 1), "paper": Effort(1000, 500, 200, 200, 50, 4)}
 
 
 def study(prior: str) -> Study:
@@ -147,7 +149,7 @@ def rivals(believed: Study, scale: Scale) -> dict[str, Attack]:
             "GIFD": rr.attacks.gifd(believed.generator, layer_steps=effort.latents // 4, **steps),
         }
     if isinstance(believed.prior.predict_noise, nn.Module):
-        found["FinetunedDiff"] = rr.attacks.finetuned_diffusion(believed.prior, steps=effort.tuned)
+        found[TUNED] = rr.attacks.finetuned_diffusion(believed.prior, steps=effort.tuned)
     if believed.fitted is not None:
         newton["warm_start"] = rr.attacks.ggss_r(believed.fitted)
         found["Gaussian posterior"] = rr.attacks.gaussian_posterior(believed.fitted, **newton)

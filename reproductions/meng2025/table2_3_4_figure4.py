@@ -28,6 +28,7 @@ from reproductions.frame import Drawing, Finding, Scale
 from reproductions.gradient_inversion import mean_over
 from reproductions.meng2025.guided import Outcome, attacked, decibels, described, guided, joint, words
 from reproductions.meng2025.settings import (
+    TUNED,
     Study,
     network,
     observations,
@@ -69,16 +70,21 @@ TABLES = {0.0: "Table 3", 1e-2: "Tables 2 and 4"}
 
 @dataclass(frozen=True)
 class Sizes:
-    """Images for guided sampling, for ours and for the rivals, and steps of guided sampling."""
+    """Images for guided sampling, ours, the rivals and tuned diffusion, which is slow, and steps of guided sampling."""
 
     images: int
     ours: int
     rivals: int
+    tuned: int
     steps: int
 
+    def count(self, name: str) -> int:
+        """Images that an attack meets."""
+        return {OURS[0]: self.ours, TUNED: self.tuned}.get(name, self.rivals)
 
-SIZES = {"small": Sizes(20, 20, 20, 100), "paper": Sizes(40, 40, 40, 1000)}
-UNCLAIMED = {"small": Sizes(20, 8, 4, 100), "paper": SIZES["paper"]}
+
+SIZES = {"small": Sizes(20, 20, 20, 4, 100), "paper": Sizes(40, 40, 40, 40, 1000)}
+UNCLAIMED = {"small": Sizes(20, 8, 4, 4, 100), "paper": SIZES["paper"]}
 """Below the noise from which guided sampling is to beat its rivals."""
 
 
@@ -125,7 +131,7 @@ def attacked_at(variance: float, believed: Study, sizes: Sizes, scale: Scale) ->
     attack = rr.attacks.ggss_r(believed.prior, steps=sizes.steps)
     outcomes = {"GGSS-R": guided(attack, parts, inputs)}
     for name, other in rivals(believed, scale).items():
-        count = min(sizes.ours if name == OURS[0] else sizes.rivals, len(inputs))
+        count = min(sizes.count(name), len(inputs))
         outcomes[name] = attacked(other, parts[:count], inputs[:count], name)
     if not variance:
         outcomes |= _alone(believed, parts, inputs)

@@ -150,7 +150,7 @@ def test_table_1_has_vulnerability_quality_and_the_stated_claims(digits, quick, 
 
 def test_tables_2_to_4_name_every_attack_at_every_noise_and_judge_the_claims(quick, monkeypatch, tmp_path):
     for name in ("SIZES", "UNCLAIMED"):
-        monkeypatch.setattr(table2_3_4_figure4, name, {"small": table2_3_4_figure4.Sizes(3, 2, 1, 4)})
+        monkeypatch.setattr(table2_3_4_figure4, name, {"small": table2_3_4_figure4.Sizes(3, 2, 1, 1, 4)})
     monkeypatch.setattr(table2_3_4_figure4, "GUIDED", {0.0: "clean", 1e-2: "noisy"})
     *findings, drawing = table2_3_4_figure4.run("small", "gaussian")
     named = [each.what for each in findings]
