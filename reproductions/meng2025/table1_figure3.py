@@ -1,7 +1,7 @@
 """Table 1 and Figure 3 of meng2025: reconstruction vulnerability and attained quality of six architectures.
 
 The paper guides at rate 0.2 and reports the step that is nearest to the private image; here the attacker's own stop
-comes first, that peak second, and the best of several rates is stated too. Large networks have fewer images and steps.
+comes first, that peak second, and the best of several rates is stated too. Large networks have fewer images.
 The picture shows what the diffusion takes for the clean image along its way.
 """
 
@@ -56,8 +56,8 @@ ORDINARY = {
     "paper": Sizes(20, {PAPER_RATE: 1000, 0.4: 1000, 1.0: 1000}, 310),
 }
 LARGE = {
-    "ResNet18": {"small": Sizes(2, {PAPER_RATE: 30}, 2), "paper": ORDINARY["paper"]},
-    "VGGNet16": {"small": Sizes(1, {PAPER_RATE: 15}, 1), "paper": ORDINARY["paper"]},
+    "ResNet18": {"small": Sizes(4, {PAPER_RATE: 100}, 4), "paper": ORDINARY["paper"]},
+    "VGGNet16": {"small": Sizes(2, {PAPER_RATE: 100}, 2), "paper": ORDINARY["paper"]},
 }
 
 
