@@ -52,16 +52,31 @@ def test_stopped_twice_it_ends_with_the_same_weights(tmp_path, monkeypatch):
     assert sorted(path.name for path in parts.iterdir()) == ["scheduler", "trained.json", "unet"]
 
 
-def test_it_learns_a_single_picture(tmp_path):
+@pytest.mark.parametrize("predicts", ["v_prediction", "epsilon"])
+def test_it_learns_a_single_picture(tmp_path, predicts):
     # of one picture, the noise is known from the noisy one: the loss falls from 1 toward 0
     values = torch.where(torch.arange(16).view(1, 1, 4, 4) % 3 == 0, 1.0, 0.0).repeat(8, 1, 1, 1)
-    settings = DiffusionTraining(channels=(16,), steps=150, batch_size=32, learning_rate=5e-3, average=0.9)
+    given = {"channels": (16,), "steps": 150, "batch_size": 32, "learning_rate": 5e-3, "average": 0.9}
+    settings = DiffusionTraining(predicts=predicts, **given)
     prior = diffusion(train_diffusion(values, tmp_path / "one", settings))
     rng = torch.Generator().manual_seed(1)
     noise = torch.randn(64, 1, 4, 4, generator=rng)
     time, share = 300, float(prior.schedule.signal[300])
     noisy = share**0.5 * prior.values(values[:1]) + (1 - share) ** 0.5 * noise
     assert float((prior.noise(noisy, time) - noise).square().mean()) < 0.2
+
+
+def test_v_knows_the_record_where_there_is_nothing_but_noise(tmp_path):
+    # the clean picture is a constant: v is all of it at the last time, while noise is a hundred times the picture
+    values = torch.where(torch.arange(16).view(1, 1, 4, 4) % 3 == 0, 1.0, 0.0).repeat(8, 1, 1, 1)
+    errors = {}
+    for predicts in ("v_prediction", "epsilon"):
+        given = {"channels": (16,), "steps": 150, "batch_size": 32, "learning_rate": 5e-3, "average": 0.9}
+        settings = DiffusionTraining(predicts=predicts, **given)
+        prior = diffusion(train_diffusion(values, tmp_path / predicts, settings))
+        noisy = torch.randn(64, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+        errors[predicts] = float((prior.clean(noisy, 999) - prior.values(values[:1])).square().mean())
+    assert errors["v_prediction"] < 0.2 < errors["epsilon"]
 
 
 def test_a_folder_of_another_training_is_refused(tmp_path, monkeypatch):
@@ -90,3 +105,8 @@ def test_records_that_cannot_be_learned_are_refused(tmp_path, records, settings,
 def test_channels_that_cannot_be_grouped_are_refused():
     with pytest.raises(InvalidInput, match="multiples of 8"):
         DiffusionTraining(channels=(12,))
+
+
+def test_what_cannot_be_predicted_is_refused():
+    with pytest.raises(InvalidInput, match="v_prediction or epsilon"):
+        DiffusionTraining(predicts="score")

@@ -45,6 +45,10 @@ def train_prior(
     learning_rate: Annotated[
         float | None, typer.Option(help="Of the first steps; by default 0.002 of a diffusion, 0.001 of a GAN.")
     ] = None,
+    predicts: Annotated[
+        str | None,
+        typer.Option(help="What a diffusion learns: v_prediction, by default, or epsilon, weaker at high noise."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights, batches and noise, and of a share held out.")] = 0,
     split: Annotated[str | None, typer.Option(help="train or test, where the data have both; else all.")] = None,
     held_out: Annotated[
@@ -59,7 +63,7 @@ def train_prior(
     check_seed(seed)
     training, rest = _parts(data, split, held_out, seed)
     given: dict[str, Any] = {"steps": steps, "batch_size": batch_size, "channels": _channels(channels, kind)}
-    given |= {"learning_rate": learning_rate, "seed": seed}
+    given |= {"learning_rate": learning_rate, "predicts": _predicts(predicts, kind), "seed": seed}
     settings = {name: value for name, value in given.items() if value is not None}
     try:
         _train(kind, training, out, settings)
@@ -117,6 +121,12 @@ def _channels(text: str | None, kind: Kind) -> tuple[int, ...] | int | None:
     if len(numbers) > 1:
         raise refuse("channels", text, "to be one number for a GAN")
     return numbers[0]
+
+
+def _predicts(text: str | None, kind: Kind) -> str | None:
+    if text is not None and kind is Kind.gan:
+        raise refuse("predicts", text, "only for a diffusion", "Leave it out: a GAN makes pictures of noise.")
+    return text
 
 
 def _train(kind: Kind, training: Dataset, out: Path, settings: dict[str, Any]) -> None:

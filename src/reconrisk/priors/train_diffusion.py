@@ -13,10 +13,11 @@ from torch import Tensor
 
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 from reconrisk.priors.diffusers_models import library
-from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
+from reconrisk.priors.schedule import linear_schedule
 from reconrisk.priors.training_state import Training, check_sides, training_values
 
 _GROUPS = 8  # of channels that are normalised together
+_PREDICTED = ("v_prediction", "epsilon")
 _WARM_UP = 0.02  # of the steps, over which the learning rate rises
 
 
@@ -25,7 +26,9 @@ class DiffusionTraining:
     """How a small diffusion prior is trained.
 
     ``channels`` are those of each resolution, of which the coarsest has attention. Weights are averaged over about
-    ``1 / (1 - average)`` steps. The learning rate rises at first and then falls to zero along a cosine.
+    ``1 / (1 - average)`` steps. The learning rate rises at first and then falls to zero along a cosine. What the
+    network ``predicts``, v or the noise (epsilon), is the same at little noise; where noise is nearly all there is, a
+    small error of the noise is a large one of the record, and of v it is not.
     """
 
     channels: tuple[int, ...] = (16, 32, 64)
@@ -34,8 +37,11 @@ class DiffusionTraining:
     learning_rate: float = 2e-3
     average: float = 0.999
     seed: int = 0
+    predicts: str = "v_prediction"
 
     def __post_init__(self) -> None:
+        if self.predicts not in _PREDICTED:
+            raise refuse("predicts", self.predicts, f"to be {' or '.join(_PREDICTED)}")
         for width in self.channels:
             if check_whole("channels", width) % _GROUPS:
                 raise refuse("channels", self.channels, f"to be multiples of {_GROUPS}")
@@ -75,16 +81,20 @@ def train_diffusion(
     data_range: tuple[float, float] = (0.0, 1.0),
     checkpoint_every: int = 200,
 ) -> Path:
-    r"""Train a network to find the noise in noisy records, and save it as diffusers does.
+    r"""Train a network to tell noise and record apart, and save it as diffusers does.
 
-    .. math:: \min_\epsilon E\, |\epsilon(\sqrt{\bar\alpha_t} x_0 + \sqrt{1 - \bar\alpha_t}\, n, t) - n|^2
+    .. math:: \min_f E\, |f(\sqrt{\bar\alpha_t} x_0 + \sqrt{1 - \bar\alpha_t}\, n, t) - v|^2, \qquad
+        v = \sqrt{\bar\alpha_t}\, n - \sqrt{1 - \bar\alpha_t}\, x_0
+
+    With ``predicts="epsilon"`` the noise n stands for v.
 
     Assumes: pictures (n, channels, height, width) in ``data_range``, public or meant to be released: a prior remembers.
     Guarantee: the same weights for the same settings, however often training was stopped: what a step draws depends on
     its number alone. A folder of other settings or records is refused. The folder holds no prior before it is whole.
     Edge cases: Ctrl-C saves the state, which is otherwise saved every ``checkpoint_every`` steps. A folder in which the
     same training is finished is left as it is. Needs the extra ``diffusion``.
-    Reference: Algorithm 1, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_.
+    Reference: Algorithm 1, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_; appendix D, `Salimans and Ho (2022)
+    <https://arxiv.org/abs/2202.00512>`_.
     """
     run = _Run(settings or DiffusionTraining(), training_values(records, data_range), Path(folder))
     return run.run(checkpoint_every)
@@ -110,10 +120,10 @@ class _Run(Training):
     def advance(self, rng: torch.Generator) -> None:
         """Find the noise in some records, and learn from the error."""
         rows = torch.randint(len(self.values), (self.settings.batch_size,), generator=rng)
-        noisy, noise, times = _noised(self.values[rows], self._schedule, rng)
+        noisy, wanted, times = self._noised(self.values[rows], rng)
         self._optimizer.param_groups[0]["lr"] = self.settings.rate(self.step)
         self._optimizer.zero_grad()
-        (self._network(noisy, times).sample - noise).square().mean().backward()
+        (self._network(noisy, times).sample - wanted).square().mean().backward()
         torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
         self._optimizer.step()
 
@@ -121,11 +131,14 @@ class _Run(Training):
         """Save the averaged network in half precision with its scheduler."""
         kinds = library("Training a diffusion prior")
         self._average.half().save_pretrained(self.folder / "unet")
-        kinds.DDPMScheduler(num_train_timesteps=len(self._schedule)).save_pretrained(self.folder / "scheduler")
+        scheduler = kinds.DDPMScheduler(len(self._schedule), prediction_type=self.settings.predicts)
+        scheduler.save_pretrained(self.folder / "scheduler")
 
-
-def _noised(values: Tensor, schedule: NoiseSchedule, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    times = torch.randint(len(schedule), (len(values),), generator=rng)
-    noise = torch.randn(values.shape, generator=rng)
-    share = schedule.signal[times].float()[:, None, None, None]
-    return share.sqrt() * values + (1 - share).sqrt() * noise, noise, times
+    def _noised(self, values: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Noisy records, what is to be predicted from them, and their times."""
+        times = torch.randint(len(self._schedule), (len(values),), generator=rng)
+        noise = torch.randn(values.shape, generator=rng)
+        share = self._schedule.signal[times].float()[:, None, None, None]
+        noisy = share.sqrt() * values + (1 - share).sqrt() * noise
+        wanted = noise if self.settings.predicts == "epsilon" else share.sqrt() * noise - (1 - share).sqrt() * values
+        return noisy, wanted, times
