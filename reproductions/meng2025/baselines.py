@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.deep_leakage import dlg
 from reconrisk.attacks.inverting_gradients import inverting_gradients
+from reconrisk.core.errors import InvalidInput
 from reconrisk.data import data_folders
 from reconrisk.defenses import gaussian_noise
 from reconrisk.models import meng2025_cnn
@@ -25,6 +26,7 @@ from reproductions.frame import Finding, Scale, need_data, reproduce
 from reproductions.gradient_inversion import attacked, mean_decibels
 
 CLASSES = 2
+FACES, PEOPLE = "faces/olivettifaces.mat", 40
 ORIGINAL = {
     "DLG": {1: 13.1835, 2: 11.0356, 4: 9.9452, 8: 8.3562},
     "IG": {1: 17.0756, 2: 15.2562, 4: 11.3003, 8: 9.5382},
@@ -34,7 +36,6 @@ NOISY = {"DLG": 6.5871, "IG": 11.2677}
 
 def run(scale: Scale) -> Sequence[Finding]:
     """Mean PSNR of both attacks without noise by batch size, and with noise for single records."""
-    need_data()
     side, steps, groups = (32, 60, 2) if scale == "small" else (64, 1000, 8)
     images = faces(side)
     rng = torch.Generator().manual_seed(0)
@@ -58,9 +59,11 @@ def run(scale: Scale) -> Sequence[Finding]:
 
 def faces(side: int) -> Tensor:
     """The Olivetti faces, one of each person after the other, at so many pixels."""
-    places = [Path(folder.path) / "faces" / "olivettifaces.mat" for folder in data_folders()]
-    (path,) = [place for place in places if place.exists()][:1]
-    values = torch.from_numpy(loadmat(path)["faces"].T.reshape(40, 10, 1, 64, 64)).float() / 255
+    need_data()
+    path = next((place for folder in data_folders() if (place := Path(folder.path) / FACES).is_file()), None)
+    if path is None:
+        raise InvalidInput(f"Expected {FACES} in the folder that RECONRISK_DATA names. See docs/data.md.")
+    values = torch.from_numpy(loadmat(path)["faces"].T.reshape(PEOPLE, 10, 1, 64, 64)).float() / 255
     upright = values.transpose(0, 1).reshape(400, 1, 64, 64).transpose(2, 3)
     return nn.functional.interpolate(upright, size=(side, side), mode="bilinear", antialias=True).clamp(0, 1)
 

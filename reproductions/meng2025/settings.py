@@ -3,7 +3,8 @@
 The paper's records are faces, rooms and objects of 256 x 256 pixels, its prior is a diffusion of other faces. Here a
 prior that is shipped, or one from a folder of diffusers, says what is attacked: digits of 28 x 28 by ``mnist``, by
 ``fashion_mnist`` (a prior of something else, as the paper's) and by ``gaussian``, which is fitted to public digits;
-CIFAR-10 by ``cifar10``; natural images at the size of a folder's network. Networks are not trained, as in Table 1.
+CIFAR-10 by ``cifar10``; faces of 64 x 64 by ``faces``, a normal law of other people's faces; natural images at the size
+of a folder's network. Networks are not trained, as in Table 1.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import observe
 from reproductions.frame import Drawing, Finding, Scale, reproduce
 from reproductions.gradient_inversion import generator
+from reproductions.meng2025.baselines import PEOPLE, faces
 from reproductions.meng2025.vulnerability import reset
 
 DEFAULT = "mnist"
@@ -40,6 +42,10 @@ CLASSES = 10
 TARGETS = 40
 LATENT = 64
 """Directions in which the linear generator of the Gaussian prior varies."""
+
+FACE_SIDE, ATTACKED_PEOPLE = 64, 4
+NEW_FACES = 0.045
+"""What principal directions of some faces leave of other people's, a root mean square of the range."""
 
 TUNED = "FinetunedDiff"
 
@@ -85,6 +91,9 @@ def study(prior: str) -> Study:
     if prior == "gaussian":
         believed = _fitted()
         return Study("digits, Gaussian prior", believed.diffusion, _linear(believed), *_digits(), believed)
+    if prior == "faces":
+        believed, inputs, labels = _faces()
+        return Study("faces, Gaussian prior", believed.diffusion, None, inputs, labels, believed)
     if prior in SHIPPED:
         diffusion = rr.priors.diffusion(prior)
         gan = rr.priors.gan(prior) if prior in SHIPPED_GAN else None
@@ -158,7 +167,7 @@ def rivals(believed: Study, scale: Scale) -> dict[str, Attack]:
 
 
 def reproduce_with_prior(run: Run, *, argv: Sequence[str] | None = None) -> int:
-    """As :func:`~reproductions.frame.reproduce`, with ``--prior NAME|gaussian|FOLDER`` and ``--only PART ...``.
+    """As :func:`~reproductions.frame.reproduce`, with ``--prior NAME|gaussian|faces|FOLDER`` and ``--only PART ...``.
 
     Parts are the rows of a table: networks, variances, batch sizes or guidance rates. Both stand in what is recorded.
     """
@@ -171,7 +180,7 @@ def reproduce_with_prior(run: Run, *, argv: Sequence[str] | None = None) -> int:
     def chosen(scale: Scale) -> Sequence[Finding | Drawing]:
         return run(scale, options.prior, options.only)
 
-    known = f"{', '.join(SHIPPED)}, gaussian or a folder of diffusers"
+    known = f"{', '.join(SHIPPED)}, gaussian, faces or a folder of diffusers"
     chosen.__doc__ = f"{run.__doc__} --prior is {known}; {DEFAULT} without it."
     parts = f" --only {' '.join(options.only)}" if options.only else ""
     chosen.__module__ = f"{module} --prior {options.prior}{parts}"
@@ -209,6 +218,15 @@ def _pictures(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     crops = crops.mean(1, keepdim=True) if shape[0] == 1 else crops
     sized = nn.functional.interpolate(crops, size=shape[1:], mode="bilinear", antialias=True).clamp(0, 1)
     return sized, torch.arange(len(sized)) % CLASSES
+
+
+def _faces() -> tuple[GaussianPrior, Tensor, Tensor]:
+    """A normal law of some people's faces, and the faces of others, one of each person after the other."""
+    pictures = faces(FACE_SIDE).unflatten(0, (-1, PEOPLE))
+    public, private = pictures[:, :-ATTACKED_PEOPLE], pictures[:, -ATTACKED_PEOPLE:]
+    believed = rr.priors.fit_gaussian(public.flatten(0, 1), floor=NEW_FACES, name="faces")
+    inputs = private.flatten(0, 1)
+    return believed, inputs, torch.arange(len(inputs)) % CLASSES
 
 
 def _in_turn(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
