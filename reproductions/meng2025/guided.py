@@ -107,6 +107,7 @@ def trajectories(attack: GuidedSampling, parts: Sequence[Observation], *, seed: 
             values=sum(value.numel() for value in parts[place].released.values()),
             pulls=trace.pulls[:, rows],
             noise_pulls=trace.noise_pulls[:, rows],
+            overshoots=trace.overshoots[:, rows],
         )
         found.append(own)
     return found

@@ -1,5 +1,7 @@
 """Guided sampling on a linear release under a Gaussian prior, where the posterior is known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -68,13 +70,14 @@ def test_same_seed_same_estimate():
     assert torch.equal(one.estimates, two.estimates)
 
 
-def trajectory(residuals, noise_is_known, pulls=None, values=100):
+def trajectory(residuals, noise_is_known, pulls=None, values=100, overshoots=None):
     count = len(residuals)
     estimates = torch.arange(count).float().reshape(count, 1, 1).expand(count, 1, 4)
     pulls = torch.full((count, 1), 1e9) if pulls is None else torch.tensor(pulls)[:, None]
     noise = torch.full((count, 1), 4.0)
+    outside = torch.zeros(count, 1) if overshoots is None else torch.tensor(overshoots)[:, None]
     return GuidedTrajectory(
-        tuple(range(count)), torch.tensor(residuals), estimates, values, noise_is_known, pulls, noise
+        tuple(range(count)), torch.tensor(residuals), estimates, values, noise_is_known, pulls, noise, outside
     )
 
 
@@ -87,6 +90,25 @@ def test_known_noise_stops_where_the_residual_pulls_no_harder_than_noise():
 def test_a_residual_far_from_the_lowest_is_not_noise():
     # four values of records explain at most about four units: 85 may not be the truth's where 80 was reached
     assert trajectory([400.0, 150.0, 99.0, 85.0, 80.0], True, [256.0, 4.0, 0.125, 2.0, 1.0]).stop == 4
+
+
+def test_no_step_counts_at_which_the_prior_leaves_the_range_of_records():
+    residuals, pulls = [83.0, 82.0, 81.0, 80.0], [1.0, 1.0, 1.0, 1.0]
+    assert trajectory(residuals, True, pulls).stop == 0
+    assert trajectory(residuals, True, pulls, overshoots=[0.9, 0.06, 0.04, 0.0]).stop == 2
+    assert trajectory(residuals, True, pulls, overshoots=[0.9, 0.8, 0.7, 0.6]).stop == 0  # no better one
+
+
+def test_how_far_a_prior_leaves_the_range_is_kept_in_widths_of_the_range():
+    # noise is found nowhere: the clean record is the noisy one, far outside at first
+    outside = denoiser(lambda noisy, times: 0 * noisy, (3,), data_range=(0.0, 4.0))
+    _, seen = GaussianProblem(size=3, equations=6, noise=0.1).drawn(0)
+    wide = replace(seen, data_range=(0.0, 4.0))
+    path = ggss_r(outside, steps=2, guidance=0.0).trace(wide, rng=torch.Generator().manual_seed(0))
+    first = torch.randn((1, 3), generator=torch.Generator().manual_seed(0)) / outside.schedule.signal[999] ** 0.5
+    expected = (first.abs() - 1).clamp_min(0).square().mean().sqrt() / 2  # the prior's range has width 2
+    assert float(path.overshoots[0, 0]) == pytest.approx(float(expected), rel=1e-4)
+    assert path.overshoots.shape == (2, 1)
 
 
 def test_unknown_noise_is_that_of_the_lowest_residual():

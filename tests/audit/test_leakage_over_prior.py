@@ -208,3 +208,8 @@ def test_the_threat_knows_the_prior_and_what_else_is_stated():
 
     leakage_over_prior(Told(remembered), PRIOR, model(), DATA, knows=[Knows.LABELS], rng=rng())
     assert set(seen) == {frozenset({Knows.LABELS, Knows.PRIOR})}
+
+
+def test_a_record_is_not_another_to_itself():
+    with pytest.raises(rr.InvalidInput, match="records=2 to be named once"):
+        leakage_over_prior(prior_alone(PRIOR), PRIOR, model(), DATA, records=[0, 2, 1, 2], rng=rng())

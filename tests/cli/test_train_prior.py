@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from reconrisk.cli.app import app
@@ -89,6 +90,48 @@ def test_stopped_it_goes_on(records, tmp_path, monkeypatch):
     assert run(*words, tmp_path / "parts").exit_code == 0
     one, other = (gan(tmp_path / name).draw(3, torch.Generator().manual_seed(0)) for name in ("whole", "parts"))
     assert torch.equal(one, other)
+
+
+def test_stopped_before_or_after_training_it_says_what_there_is(records, tmp_path, monkeypatch):
+    out = tmp_path / "prior"
+    words = ["--data", records, *SMALL, "--out", out]
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["reconrisk.priors.train_gan"]._Run, "__init__", stopped)  # a function has this name
+        result = run(*words)
+    assert (result.exit_code, out.exists()) == (130, False)
+    assert "before anything was kept" in result.output
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.import_module("reconrisk.priors.card"), "write_card", stopped)
+        result = run(*words)
+    assert result.exit_code == 130
+    assert f"the prior is in {out}, without a card" in result.output
+    assert run(*words).exit_code == 0
+    assert (out / "card.md").is_file()
+
+
+def test_a_training_that_diverges_leaves_no_prior(records, tmp_path):
+    out = tmp_path / "prior"
+    words = ["--kind", "gan", "--steps", 20, "--batch-size", 4, "--channels", 8, "--learning-rate", 1e30]
+    with pytest.raises(InvalidInput, match="The training diverged: pass a lower one"):
+        run("--data", records, *words, "--out", out)
+    assert not out.exists()
+
+
+def test_floats_and_pictures_of_many_sizes_are_read(tmp_path):
+    np.savez(tmp_path / "floats.npz", images=np.random.default_rng(0).random((20, 8, 8), dtype=np.float32))
+    out = tmp_path / "floats"
+    assert run("--data", tmp_path / "floats.npz", "--data-range", "0,2", *SMALL, "--out", out).exit_code == 0
+    assert "--data-range 0,2" in (out / "card.md").read_text()
+    (tmp_path / "pictures").mkdir()
+    for number in range(20):
+        Image.fromarray(np.full((8 + number, 9), number, dtype=np.uint8)).save(tmp_path / "pictures" / f"{number}.png")
+    out = tmp_path / "sized"
+    assert run("--data", tmp_path / "pictures", "--size", 8, *SMALL, "--out", out).exit_code == 0
+    assert gan(out).shape == (1, 8, 8)
 
 
 def test_a_diffusion_is_trained_alike(records, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from reconrisk.core.errors import InvalidFile
 from reconrisk.priors.diffusers_models import library, noise_from_prediction
@@ -99,6 +100,25 @@ def test_weights_that_do_not_fit_are_refused(saved, tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "block_out_channels": [8, 16]}))
     with pytest.raises(InvalidFile, match="weights"):
         diffusion(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda weights: weights.pop("conv_out.bias"), r"They lack conv_out\.bias\."),
+        (lambda weights: weights.update(more=torch.ones(1), other=torch.ones(1)), "The network has no more and 1 more"),
+        (lambda weights: weights.update({"conv_out.bias": torch.ones(3)}), r"another shape at conv_out\.bias\."),
+    ],
+)
+def test_weights_that_are_not_those_of_the_network_are_refused(saved, tmp_path, capfd, change, words):
+    folder = copied(saved[0], tmp_path)
+    path = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path)
+    with pytest.raises(InvalidFile, match=words):
+        diffusion(folder)
+    assert capfd.readouterr().err == ""  # what the library says of it is said by the error
 
 
 def test_text_that_is_no_settings_is_refused(saved, tmp_path):

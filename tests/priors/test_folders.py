@@ -7,6 +7,7 @@ import pytest
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.priors import folders
 from reconrisk.priors.folders import prior_folder, shipped_names
+from reconrisk.priors.training_state import Trained, write_trained
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +54,20 @@ def test_a_path_to_nothing_is_no_name(path):
 def test_what_is_neither_name_nor_path_is_refused():
     with pytest.raises(InvalidInput, match="to be a name or a path"):
         prior_folder(3, "gan")
+
+
+def test_what_a_training_left_is_told_from_a_prior(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "training.safetensors").write_bytes(b"")
+    with pytest.raises(InvalidFile, match=r"not finished\. Run the command that trains it again"):
+        prior_folder(folder, "gan")
+    write_trained(folder, Trained("gan", {}, "", 3, 0.0))
+    assert prior_folder(folder, "gan") == folder
+    with pytest.raises(InvalidFile, match=r"It is a gan prior\. Pass it to rr\.priors\.gan"):
+        prior_folder(folder, "diffusion")
+
+
+def test_no_word_is_no_folder():
+    with pytest.raises(InvalidInput, match="one of fashion_mnist, mnist"):
+        prior_folder("", "gan")

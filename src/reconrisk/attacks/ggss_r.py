@@ -180,6 +180,7 @@ class _Step:
     gradient: Tensor
     pulls: Tensor
     noise_pulls: Tensor
+    overshoots: Tensor
 
 
 class _Guide:
@@ -218,14 +219,17 @@ class _Guide:
                 (gradient,) = torch.autograd.grad(records, leaf, pull / residual.detach().sqrt())
             else:
                 (gradient,) = torch.autograd.grad(self._distance(caused, self._observed), leaf)
+        low, high = self._observation.data_range
+        within = records.detach().clamp(low, high)
         return _Step(
             noise.detach(),
             clean.detach(),
-            records.detach().clamp(*self._observation.data_range),
+            within,
             float(residual.detach()) / self._scale,
             gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0),
             pull.flatten(1).square().sum(1) / self._scale,
             by_noise.flatten(1).square().sum(1),
+            (records.detach() - within).flatten(1).square().mean(1).sqrt() / (high - low),
         )
 
     def trajectory(self, times: Sequence[int], steps: Sequence[_Step]) -> GuidedTrajectory:
@@ -238,6 +242,7 @@ class _Guide:
             self._observation.noise_std is not None,
             torch.stack([step.pulls for step in steps]),
             torch.stack([step.noise_pulls for step in steps]),
+            torch.stack([step.overshoots for step in steps]),
         )
 
 

@@ -11,6 +11,8 @@ from reconrisk.core.validation import refuse
 
 _AVERAGED = 5  # steps over which pulls are compared: those of one step vary as few squared normal values do
 
+_OVERSHOOT = 0.05  # of the data range
+
 
 @dataclass(frozen=True, eq=False)
 class GuidedTrajectory:
@@ -19,7 +21,8 @@ class GuidedTrajectory:
     ``residuals`` are sums over ``values`` released numbers, in units of the noise where ``noise_is_known``, else of the
     observation. ``pulls`` (steps, records) are squared lengths of the gradient by which the residual pulls at each
     record, half of it, in the same units; ``noise_pulls`` are those of noise of unit variance in place of the residual.
-    ``times`` are those of the prior.
+    ``overshoots`` (steps, records) say how far values were outside the data range before they were brought into it, as
+    a root mean square of its width. ``times`` are those of the prior.
     """
 
     times: tuple[int, ...]
@@ -29,6 +32,7 @@ class GuidedTrajectory:
     noise_is_known: bool
     pulls: Tensor = field(repr=False)
     noise_pulls: Tensor = field(repr=False)
+    overshoots: Tensor = field(repr=False)
 
     @property
     def stop(self) -> int:
@@ -41,7 +45,9 @@ class GuidedTrajectory:
         At the true records both sides have one distribution. Ratios are averaged over a few steps. Noise that is not
         known is taken from the lowest residual, so that the stop is where the attack loss bends: its elbow. No residual
         counts that exceeds the lowest by more than the truth's would, n units of noise if all n values were fitted to
-        it. Where no step comes so far, it is the lowest residual.
+        it. Nor does a step count, if there is another, whose estimates lay outside the data range: means of records are
+        within it, so that a prior that leaves it does not know records at that noise. Where no step comes so far, it is
+        the lowest residual.
         """
         residuals = self.residuals.nan_to_num(nan=torch.inf)
         lowest = int(residuals.argmin())
@@ -49,7 +55,9 @@ class GuidedTrajectory:
         excess = (self.pulls.double().sum(1) / (variance * self.noise_pulls.double().sum(1))).log()
         mean = torch.stack([excess[max(0, last + 1 - _AVERAGED) : last + 1].mean() for last in range(len(excess))])
         near = residuals <= residuals[lowest] + variance * self.estimates[0].numel()
-        reached = ((mean <= 0) & near).nonzero()
+        within = self.overshoots.double().square().mean(1).sqrt() <= _OVERSHOOT
+        reached = (mean <= 0) & near
+        reached = (reached & within if bool((reached & within).any()) else reached).nonzero()
         return int(reached[0]) if len(reached) else lowest
 
     @property

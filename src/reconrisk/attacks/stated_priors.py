@@ -20,6 +20,7 @@ from reconrisk.priors.gan import gan
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.shipped import fitting
+from reconrisk.priors.training_state import trained_in
 from reconrisk.priors.units import check_fits
 
 GAUSSIAN = "gaussian"
@@ -114,7 +115,7 @@ def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, fl
         known = ", ".join((*(word for word in (GAUSSIAN,) if word in kinds), SHIPPED, *dict.fromkeys(names)))
         remedy = f"Nothing is downloaded.{did_you_mean(word, names)}"
         raise refuse("prior", word, f"to be {known} or a folder", remedy)
-    return StatedPrior(_read(_DIFFUSION if _DIFFUSION in kinds else _GAN, Path(word), data_range), "read from a folder")
+    return _from_folder(Path(word), kinds, data_range)
 
 
 def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float, float]) -> StatedPrior:
@@ -137,6 +138,15 @@ def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float
 
 def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> DiffusionPrior | GeneratorPrior:
     return diffusion(name, data_range=data_range) if kind == _DIFFUSION else gan(name, data_range=data_range)
+
+
+def _from_folder(folder: Path, kinds: tuple[str, ...], data_range: tuple[float, float]) -> StatedPrior:
+    trained = trained_in(folder.expanduser())
+    kind = _DIFFUSION if _DIFFUSION in kinds else _GAN
+    if trained is None:
+        return StatedPrior(_read(kind, folder, data_range), "read from a folder")
+    found = _read(trained.kind if trained.kind in kinds else kind, folder, data_range)
+    return StatedPrior(found, f"read from a folder, trained on {trained.count:,} records that must not be attacked")
 
 
 def _as_shipped(prior: DiffusionPrior | GeneratorPrior) -> StatedPrior:

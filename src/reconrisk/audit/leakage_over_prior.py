@@ -135,7 +135,8 @@ def leakage_over_prior(
     >>> found.leaks
     True
     """
-    _check_batches(len(dataset) if records is None else len(records), batch_size)
+    chosen_records = range(len(dataset)) if records is None else records
+    _check_batches(chosen_records, batch_size)
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     chosen = _metrics(metrics, dataset)
@@ -147,7 +148,7 @@ def leakage_over_prior(
             configured,
             model,
             dataset,
-            records=range(len(dataset)) if records is None else records,
+            records=chosen_records,
             batch_size=batch_size,
             knows=(*knows, Knows.PRIOR),
             defense=defense,
@@ -250,13 +251,16 @@ def _compared_with(difference: Estimate, unit: str) -> str:
     return f"{value:.3g}{unit} [{low:.3g}, {high:.3g}] {'worse' if difference.value < 0 else 'better'} than"
 
 
-def _check_batches(records: int, batch_size: int) -> None:
-    size = check_whole("batch_size", batch_size)
-    if records % size:
-        raise refuse("batch_size", size, f"to divide {records}, the number of records")
-    if records < _LEAST * size:
+def _check_batches(records: Sequence[int], batch_size: int) -> None:
+    size, count = check_whole("batch_size", batch_size), len(records)
+    if len(set(records)) < count:
+        repeated = next(record for place, record in enumerate(records) if record in records[:place])
+        raise refuse("records", repeated, "to be named once", "Another record's update is a baseline.")
+    if count % size:
+        raise refuse("batch_size", size, f"to divide {count}, the number of records")
+    if count < _LEAST * size:
         remedy = "Another record's update is a baseline, and intervals are over pairs."
-        raise refuse("records", records, f">= {_LEAST * size}, {_LEAST} updates", remedy)
+        raise refuse("records", count, f">= {_LEAST * size}, {_LEAST} updates", remedy)
 
 
 def _metrics(stated: Metric | Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from reconrisk.cli import attack_options as options
-from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network, whole_numbers
+from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network, range_of, whole_numbers
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
@@ -104,7 +104,7 @@ def attack(
     from reconrisk.audit.rebuild import rebuild
 
     name, settings = _settings(name, setting, steps=steps, restarts=restarts, seconds=seconds)
-    ends = _ends(data_range)
+    ends = range_of(data_range)
     dataset = _dataset(data, split, label, ends)
     layout = _layout(dataset, model, shape=input_shape, classes=classes, data_range=ends)
     client = _client(model, weights, layout, train_mode=train_mode, seed=seed)
@@ -182,17 +182,6 @@ def _layout(
     if classes is None and model is not None and ":" not in model and model != "linear":
         raise InvalidInput(f"Expected --classes: how many outputs {model} has.")
     return _Layout(tuple(whole_numbers("input_shape", shape)), classes, data_range or (0.0, 1.0))
-
-
-def _ends(data_range: str | None) -> tuple[float, float] | None:
-    """The stated ends of the range, if any."""
-    if data_range is None:
-        return None
-    try:
-        low, high = (float(end) for end in data_range.split(","))
-    except ValueError as error:
-        raise refuse("data_range", data_range, "to be two numbers such as -1,1") from error
-    return low, high
 
 
 def _dataset(

@@ -58,3 +58,14 @@ def whole_numbers(name: str, text: str) -> list[int]:
     if not numbers:
         raise refuse(name, text, "to be whole numbers such as 0,3,8-15, the smaller first")
     return numbers
+
+
+def range_of(data_range: str | None) -> tuple[float, float] | None:
+    """The stated ends of the range, if any."""
+    if data_range is None:
+        return None
+    try:
+        low, high = (float(end) for end in data_range.split(","))
+    except ValueError as error:
+        raise refuse("data_range", data_range, "to be two numbers such as -1,1") from error
+    return low, high

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed
+from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, range_of
 from reconrisk.core.validation import check_finite, check_whole, refuse
 
 if TYPE_CHECKING:
@@ -50,6 +50,12 @@ def train_prior(
         typer.Option(help="What a diffusion learns: v_prediction, by default, or epsilon, weaker at high noise."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights, batches and noise, and of a share held out.")] = 0,
+    data_range: Annotated[
+        str | None, typer.Option(help="Smallest and largest value, such as 0,1, where the file does not say.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Pixels on a side that all pictures of a folder are brought to.")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="train or test, where the data have both; else all.")] = None,
     held_out: Annotated[
         str, typer.Option(help="What the card is measured on: a split such as test, or a share of the records.")
@@ -61,25 +67,39 @@ def train_prior(
     """
     check_folder(out)
     check_seed(seed)
-    training, rest = _parts(data, split, held_out, seed)
+    stated: dict[str, Any] = {"data_range": range_of(data_range), "size": size}
+    read = {name: value for name, value in stated.items() if value is not None}
+    training, rest = _parts(data, split, held_out, seed, **read)
     given: dict[str, Any] = {"steps": steps, "batch_size": batch_size, "channels": _channels(channels, kind)}
     given |= {"learning_rate": learning_rate, "predicts": _predicts(predicts, kind), "seed": seed}
     settings = {name: value for name, value in given.items() if value is not None}
     try:
         _train(kind, training, out, settings)
-    except KeyboardInterrupt:
-        typer.echo(f"stopped   the state is in {out.resolve()}; the same command goes on from it", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    from reconrisk.priors.card import write_card
+        words = {"data_range": data_range, "size": size, "split": split, "held_out": held_out}
+        command = _command(data, kind, out, words | settings)
+        origin = _origin(data, training, command, held_out, len(rest))
+        from reconrisk.priors.card import write_card
 
-    command = _command(data, kind, out, split, held_out, settings)
-    origin = _origin(data, training, command, held_out, len(rest))
-    card = write_card(out, training.inputs, rest.inputs, origin, data_range=training.data_range)
+        card = write_card(out, training.inputs, rest.inputs, origin, data_range=training.data_range)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped   {_left_by(out)}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     for line in _lines(out, kind, card):
         typer.echo(line)
 
 
-def _parts(data: str, split: str | None, held_out: str, seed: int) -> tuple[Dataset, Dataset]:
+def _left_by(out: Path) -> str:
+    """What a stopped training has left."""
+    from reconrisk.priors.training_state import is_unfinished, trained_in
+
+    if is_unfinished(out):
+        return f"the state is in {out.resolve()}; the same command goes on from it"
+    if trained_in(out) is not None:
+        return f"the prior is in {out.resolve()}, without a card; the same command writes it"
+    return "before anything was kept"
+
+
+def _parts(data: str, split: str | None, held_out: str, seed: int, **read: Any) -> tuple[Dataset, Dataset]:
     """The records to train on, and those that are held out."""
     import torch  # takes seconds to import
 
@@ -89,9 +109,9 @@ def _parts(data: str, split: str | None, held_out: str, seed: int) -> tuple[Data
         if split is None or split == held_out:
             remedy = f"Pass --split {_SPLITS[held_out == 'train']}, or a share such as 0.1."
             raise refuse("held_out", held_out, "to be another split than that of training", remedy)
-        return load_dataset(data, split=split), load_dataset(data, split=held_out)
+        return load_dataset(data, split=split, **read), load_dataset(data, split=held_out, **read)
     share = _share(held_out)
-    dataset = load_dataset(data, split=split)
+    dataset = load_dataset(data, split=split, **read)
     count = round(share * len(dataset))
     if not 0 < count < len(dataset):
         raise refuse("held_out", held_out, f"to leave records on both sides of {len(dataset)}")
@@ -138,12 +158,12 @@ def _train(kind: Kind, training: Dataset, out: Path, settings: dict[str, Any]) -
         train_diffusion(training.inputs, out, DiffusionTraining(**settings), data_range=training.data_range)
 
 
-def _command(data: str, kind: Kind, out: Path, split: str | None, held_out: str, settings: dict[str, Any]) -> str:
+def _command(data: str, kind: Kind, out: Path, options: dict[str, Any]) -> str:
     """What trains the same prior, with the folder by its name."""
     words = [f"reconrisk train-prior --data {data} --kind {kind.value}"]
-    words += [] if split is None else [f"--split {split}"]
-    words.append(f"--held-out {held_out}")
-    for name, value in settings.items():
+    for name, value in options.items():
+        if value is None:
+            continue
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         words.append(f"--{name.replace('_', '-')} {text}")
     return " ".join([*words, f"--out {out.resolve().name}"])

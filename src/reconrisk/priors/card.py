@@ -37,7 +37,7 @@ _ATTACKS = {
 }
 
 _LICENCE = """\
-The weights are shared under the licence of the data, as far as it covers them: they may remember records."""
+The weights may remember records: who shares them is bound by the licence of the data, as far as it covers them."""
 
 
 @dataclass(frozen=True)

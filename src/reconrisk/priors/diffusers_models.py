@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,12 @@ from reconrisk.core.errors import InvalidFile, MissingExtra
 from reconrisk.priors.schedule import NoiseSchedule
 
 _CONFIG, _SCHEDULER = "config.json", "scheduler_config.json"
+_SAVE = "Save network and settings together with save_pretrained, as safetensors."
+_MISFITS = {
+    "missing_keys": "They lack",
+    "unexpected_keys": "The network has no",
+    "mismatched_keys": "They have another shape at",
+}
 _NEEDED = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule")
 _CONDITIONS = ("num_class_embeds", "class_embed_type")
 _PREDICTIONS = ("epsilon", "v_prediction", "sample")
@@ -28,9 +35,10 @@ def library(purpose: str) -> Any:
             warnings.simplefilter("ignore")  # models that want CUDA say at their import that there is none
             from diffusers.models.unets.unet_2d import UNet2DModel
             from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
+            from diffusers.utils import logging
     except ImportError as error:
         raise MissingExtra("diffusers", "diffusion", purpose) from error
-    return SimpleNamespace(UNet2DModel=UNet2DModel, DDPMScheduler=DDPMScheduler)
+    return SimpleNamespace(UNet2DModel=UNet2DModel, DDPMScheduler=DDPMScheduler, logging=logging)
 
 
 def read_network(folder: Path) -> nn.Module:
@@ -49,12 +57,25 @@ def read_network(folder: Path) -> nn.Module:
             raise InvalidFile(place / _CONFIG, name, "The network needs the class of a record.", remedy)
     kinds = library(f"Reading {folder}")
     try:
-        found: nn.Module = kinds.UNet2DModel.from_pretrained(
-            place, local_files_only=True, use_safetensors=True, torch_dtype=torch.float32, low_cpu_mem_usage=False
-        )
+        found: nn.Module
+        with _quiet(kinds.logging):
+            found, loaded = kinds.UNet2DModel.from_pretrained(
+                place,
+                local_files_only=True,
+                use_safetensors=True,
+                torch_dtype=torch.float32,
+                low_cpu_mem_usage=False,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
     except (OSError, ValueError, RuntimeError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InvalidFile(place, "weights", f"{first}.", "Save them with save_pretrained as safetensors.") from error
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
+        raise InvalidFile(place, "weights", f"{last}.", _SAVE) from error
+    for fault, words in _MISFITS.items():
+        if loaded[fault]:
+            named = sorted(each if isinstance(each, str) else each[0] for each in loaded[fault])
+            more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+            raise InvalidFile(place, "weights", f"{words} {named[0]}{more}.", _SAVE)
     return found.requires_grad_(False).eval()
 
 
@@ -93,6 +114,17 @@ def noise_from_prediction(predicted: Tensor, noisy: Tensor, share: Tensor, predi
         return (noisy - share.sqrt() * predicted) / (1 - share).sqrt()
     found: Tensor = share.sqrt() * predicted + (1 - share).sqrt() * noisy
     return found
+
+
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """Without what the library says of misfits that are refused here."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _json(path: Path, remedy: str) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from reconrisk.core.progress import track
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
 from reconrisk.priors.units import SYMMETRIC, check_fits, check_range, moved
@@ -81,7 +82,7 @@ class DiffusionPrior:
         times = self.schedule.times(steps)
         values = torch.randn(check_whole("count", count), *self.shape, generator=rng)
         with torch.no_grad():
-            for time, later in zip(times, (*times[1:], None), strict=True):
+            for time, later in track(list(zip(times, (*times[1:], None), strict=True)), "drawing records"):
                 noise = self.noise(values, time)
                 share = float(self.schedule.signal[time])
                 left = 1.0 if later is None else float(self.schedule.signal[later])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.validation import did_you_mean, refuse
+from reconrisk.priors.training_state import is_unfinished, trained_in
 
 BUNDLED = Path(str(resources.files("reconrisk.priors"))) / "bundled"
 """The folder of the shipped priors, a part for each kind."""
@@ -39,10 +40,21 @@ def prior_folder(path_or_name: str | Path, kind: str) -> Path:
     if isinstance(path_or_name, str) and path_or_name in names:
         return BUNDLED / kind / path_or_name
     path = Path(path_or_name).expanduser()
-    if path.is_dir():
+    if path.is_dir() and path_or_name != "":
+        _check_kind(path, kind)
         return path
     if isinstance(path_or_name, Path) or path.name != path_or_name:
         raise InvalidFile(path_or_name, "folder", "There is none.", "Nothing is downloaded: pass a local one.")
     known = f"a local folder or one of {', '.join(names)}" if names else "a local folder"
     remedy = f"Nothing is downloaded.{did_you_mean(path_or_name, names)}"
     raise refuse("path_or_name", path_or_name, f"to be {known}", remedy)
+
+
+def _check_kind(path: Path, kind: str) -> None:
+    """Refuse what a training wrote that is not finished, or of another kind."""
+    if is_unfinished(path):
+        remedy = "Run the command that trains it again: it goes on where it was stopped."
+        raise InvalidFile(path, "prior", "Its training is not finished.", remedy)
+    trained = trained_in(path)
+    if trained is not None and trained.kind != kind:
+        raise InvalidFile(path, "kind", f"It is a {trained.kind} prior.", f"Pass it to rr.priors.{trained.kind}.")

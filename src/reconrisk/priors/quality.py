@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from reconrisk.core.progress import track
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
 
@@ -35,7 +36,10 @@ def denoising_loss(
     check_not_empty("times", times)
     prior.check_fits(tuple(records.shape[1:]), prior.data_range)
     with torch.no_grad():
-        parts = [_loss(prior, part, times, rng) for part in records.float().split(_AT_ONCE)]
+        parts = [
+            _loss(prior, part, times, rng)
+            for part in track(records.float().split(_AT_ONCE), f"noise {prior.name} finds")
+        ]
     return torch.cat(parts)
 
 

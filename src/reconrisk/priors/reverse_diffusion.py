@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from reconrisk.core.progress import track
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
 
@@ -52,7 +53,7 @@ def draw_clean(prior: DiffusionPrior, noisy: Tensor, time: int, *, steps: int = 
         raise refuse("time", time, f"< {len(prior.schedule)}, the times of the prior")
     times = _times_from(time, min(check_whole("steps", steps), time + 1))
     with torch.no_grad():
-        for now, following in pairwise(times):
+        for now, following in track(list(pairwise(times)), "drawing records"):
             clean = prior.clean(noisy, now)
             share, left = (float(prior.schedule.signal[each]) for each in (now, following))
             variance = (1 - left) / (1 - share) * (1 - share / left)

@@ -119,6 +119,7 @@ class Training(ABC):
 
     def keep(self) -> None:
         """Write the state beside where the prior will be."""
+        self._check_finite()
         tensors = {f"{part}.{key}": value for part, key, value in self._tensors()}
         stated = {"step": str(self.step), "seconds": repr(self.seconds)}
         write_whole(self.folder / _STATE, lambda path: path.write_text(json.dumps(self.identity), encoding="utf-8"))
@@ -141,6 +142,7 @@ class Training(ABC):
 
     def finish(self) -> Path:
         """Save the prior and what is known of its training, and remove the state."""
+        self._check_finite()
         self.save()
         facts = Trained(self.kind, count=len(self.values), seconds=round(self.seconds, 1), **self.identity)
         write_trained(self.folder, facts)
@@ -166,6 +168,14 @@ class Training(ABC):
         if stated.kind != self.kind or found != self.identity:
             raise InvalidFile(self.folder, "settings", "It holds a prior of another training.", _REMEDY)
         return True
+
+    def _check_finite(self) -> None:
+        """Refuse to keep weights that no training leads back from."""
+        if all(bool(value.isfinite().all()) for value in self.networks["network"].state_dict().values()):
+            return
+        condition = f"to keep weights finite to step {self.step}"
+        remedy = "The training diverged: pass a lower one, and a new folder."
+        raise refuse("learning_rate", self.settings.learning_rate, condition, remedy)
 
     def _follow(self) -> None:
         """Move the average towards the network; slowly, once there are steps to average over. Counts are copied."""
@@ -237,6 +247,11 @@ def trained_in(folder: str | Path) -> Trained | None:
         return Trained(**stated)
     except TypeError as error:
         raise InvalidFile(path, "keys", "It does not describe a training.", _REMEDY) from error
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Whether a folder holds the state of a training that goes on, and no prior."""
+    return (folder / _CHECKPOINT).is_file() and not (folder / _TRAINED).is_file()
 
 
 def _read(path: Path) -> dict[str, Any] | None:
