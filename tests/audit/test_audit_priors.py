@@ -91,8 +91,10 @@ def test_a_thorough_audit_has_a_gaussian_prior_and_says_what_it_achieves_alone(f
     (alone,) = (each for each in result.attacks if each.label == used.prior.baseline)
     assert alone.is_baseline
     assert alone.done == 4
-    words = f"prior gaussian (fitted to 50 public records; alone: psnr {used.prior.alone:.3g})"
+    words = f"prior gaussian (fitted to 50 public records; alone: psnr {used.prior.alone:.3g}; attack under "
     assert f"{used.label}: {words}" in str(result)
+    assert [label for label, _ in used.prior.reached] == [each.label for each in result.defenses]
+    assert alone.prior.reached == ()
     assert any("attacks with the prior gaussian" in each for each in result.assumptions)
     assert rr.from_json(rr.to_json(result)) == result
 
@@ -103,13 +105,15 @@ def test_what_a_prior_achieves_alone_is_the_median_score_of_its_mean():
     errors = (DATA.inputs[:10].double() - mean).square().mean(1)
     expected = sorted((-10 * errors.log10()).tolist())[5]
     assert result.attacks[0].prior.alone == pytest.approx(expected, abs=1e-4)  # float32 estimates
+    ((_, reached),) = result.attacks[0].prior.reached
+    assert reached > expected  # no noise: the update gives it away
 
 
 def test_the_page_names_prior_and_baseline(fast):
     result = audited(defenses=None)
     page = page_of(result, redact=True)
     used = next(each.prior for each in result.attacks if each.prior)
-    assert "<small>prior gaussian, fitted to 50 public records; alone psnr" in page
+    assert "<small>prior gaussian, fitted to 50 public records; alone: psnr" in page
     assert f"prior <code>{used.hash}</code>" in page
     assert "prior_alone(prior=gaussian)" in page
     assert "is no leak" in page

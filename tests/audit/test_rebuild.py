@@ -250,3 +250,18 @@ def test_an_attack_with_a_prior_is_beside_what_the_prior_achieves_alone():
     assert "prior     gaussian (configured by the caller)" in str(rebuilt)
     plain = rebuild("constant_guess", mlp(), TABLE, records=[0], rng=rng())
     assert "of a constant guess" in str(plain)
+
+
+def test_the_oracles_step_of_a_guided_diffusion_is_beside_the_attackers_own():
+    prior = rr.priors.gaussian(torch.full((5,), 0.25), 0.05 * torch.eye(5))
+    attack = rr.attacks.ggss_r(prior, steps=20)
+    settings = {"records": [0, 1, 2, 3], "batch_size": 2, "knows": [rr.Knows.LABELS], "metrics": rr.metrics.mse()}
+    rebuilt = rebuild(attack, mlp(), TABLE, defense=rr.defenses.gaussian_noise(0.3), rng=rng(), **settings)
+    (found,) = rebuilt.report.scores
+    for update in ((0, 1), (2, 3)):
+        assert sum(found.oracle[place] for place in update) <= sum(found.values[place] for place in update) + 1e-7
+    assert "which no attacker can choose" in str(rebuilt)
+    assert rr.from_json(rr.to_json(rebuilt.report)) == rebuilt.report
+    other = rebuild("constant_guess", mlp(), TABLE, records=[0], rng=rng())
+    assert other.report.scores[0].oracle == ()
+    assert "oracle" not in str(other)

@@ -54,6 +54,10 @@ class GuidedSampling:
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """The records behind ``observation`` at the attacker's own stop."""
+        return self.traced(observation, rng=rng)[0]
+
+    def traced(self, observation: Observation, *, rng: torch.Generator) -> tuple[Reconstruction, GuidedTrajectory]:
+        """What the call returns, and all intermediate estimates that it was chosen from."""
         begun = clock.monotonic()
         labels = labels_for(observation)
         trajectory, status = self._run(observation, labels, rng, begun)
@@ -64,11 +68,11 @@ class GuidedSampling:
             cost=Cost(clock.monotonic() - begun, len(trajectory.residuals)),
             labels=stated_labels(labels),
         )
-        return Reconstruction(trajectory.chosen.to(torch.get_default_dtype()), account)
+        return Reconstruction(trajectory.chosen.to(torch.get_default_dtype()), account), trajectory
 
     def trace(self, observation: Observation, *, rng: torch.Generator) -> GuidedTrajectory:
         """All intermediate estimates, which the call chooses from."""
-        return self._run(observation, labels_for(observation), rng, clock.monotonic())[0]
+        return self.traced(observation, rng=rng)[1]
 
     def _run(
         self, observation: Observation, labels: Tensor, rng: torch.Generator, begun: float

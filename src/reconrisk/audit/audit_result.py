@@ -81,7 +81,8 @@ class PriorUse:
     """The generative prior of an attack, by name and hash, and what it achieves without any update.
 
     ``source`` says in words where it comes from. ``alone`` is the median score, by ``metric``, of the guess
-    ``baseline``, which has nothing but the prior; None if it was not run.
+    ``baseline``, which has nothing but the prior; None if it was not run. ``reached`` are medians of the attack under
+    each defense, by its label.
     """
 
     name: str
@@ -90,11 +91,18 @@ class PriorUse:
     baseline: str
     metric: str
     alone: float | None
+    reached: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def said(self) -> str:
+        """What the prior achieves alone, and the attack with it under each defense."""
+        alone = "not run" if self.alone is None else f"{self.metric} {self.alone:.3g}"
+        attack = "".join(f"; attack under {defense}: {value:.3g}" for defense, value in self.reached)
+        return f"alone: {alone}{attack}"
 
     def __str__(self) -> str:
         """In words, with what it achieves alone."""
-        reached = "not run" if self.alone is None else f"{self.metric} {self.alone:.3g}"
-        return f"prior {self.name} ({self.source}; alone: {reached})"
+        return f"prior {self.name} ({self.source}; {self.said})"
 
 
 @serializable

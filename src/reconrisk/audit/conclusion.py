@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -174,14 +174,18 @@ class Conclusion:
         return tuple(found)
 
     def _prior_use(self, planned: PlannedAttack, prior: StatedPrior, trials: Sequence[Trial]) -> PriorUse:
-        """A prior, and the median score of the guess that has nothing else."""
+        """A prior, the median score of the guess that has nothing else, and of the attack under each defense."""
         guesses = (each for each in self.experiment.plan.attacks if each.is_baseline and each.prior is not None)
         baseline = next((each.label for each in guesses if each.prior_hash == planned.prior_hash), "")
         metric = self.goals[0].metric
-        mine = [trial for trial in trials if trial.key.attack == baseline]
-        scores = sorted(score for trial in mine for score in trial.values(metric))
-        alone = scores[len(scores) // 2] if scores else None
-        return PriorUse(prior.value.name, prior.source, planned.prior_hash, baseline, metric, alone)
+        alone = _median(metric, (trial for trial in trials if trial.key.attack == baseline))
+        mine = () if planned.is_baseline else [trial for trial in trials if trial.key.attack == planned.label]
+        by_defense = {
+            label: _median(metric, (trial for trial in mine if trial.key.defense == label))
+            for label in self.experiment.plan.defenses
+        }
+        reached = tuple((label, value) for label, value in by_defense.items() if value is not None)
+        return PriorUse(prior.value.name, prior.source, planned.prior_hash, baseline, metric, alone, reached)
 
     def _remark(self, trials: Sequence[Trial]) -> str:
         """Why trials failed; of a trained model also that searches ended before they explained it.
@@ -287,3 +291,8 @@ def _about_priors(attacks: Sequence[PlannedAttack]) -> tuple[str, ...]:
 
 def _did_not_apply(trial: Trial) -> bool:
     return trial.account.status.ending is Ending.NOT_APPLICABLE
+
+
+def _median(metric: str, trials: Iterable[Trial]) -> float | None:
+    scores = sorted(score for trial in trials for score in trial.values(metric))
+    return scores[len(scores) // 2] if scores else None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from reconrisk.attacks.baselines import constant_guess
 from reconrisk.attacks.beliefs import Beliefs, configured_attack, name_of
 from reconrisk.attacks.by_name import BASELINES, READS
+from reconrisk.attacks.ggss_r import GuidedSampling
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.planned_priors import alone
 from reconrisk.audit.rebuild_report import MetricScores, RebuildReport, RebuiltColumn
@@ -139,6 +140,7 @@ class _Update:
     labels: tuple[int, ...]
     values: Mapping[str, Tensor]
     guess: Mapping[str, Tensor]
+    oracle: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,10 +185,14 @@ class _Run:
             ) from error
 
     def _scored(self, observation: Observation, targets: Tensor, rng: torch.Generator) -> _Update:
-        reconstruction = self.attack(observation, rng=rng)
         guess = self.guess(observation, rng=rng)
+        if isinstance(self.attack, GuidedSampling):
+            reconstruction, path = self.attack.traced(observation, rng=rng)
+        else:
+            reconstruction, path = self.attack(observation, rng=rng), None
         scores = score(reconstruction, targets, self.metrics)
         order = scores.matched.tolist()
+        peak = None if path is None else path.oracle_peak(targets[scores.matched.argsort()].to(path.estimates.dtype))[1]
         account = reconstruction.account
         return _Update(
             reconstruction.estimates[scores.matched],
@@ -195,6 +201,7 @@ class _Run:
             () if account.labels is None else tuple(account.labels[place] for place in order),
             scores,
             score(guess, targets, self.metrics),
+            {} if peak is None else score(peak, targets, self.metrics),
         )
 
 
@@ -279,11 +286,12 @@ def _columns(estimates: Tensor, targets: Tensor, dataset: Dataset, public: Datas
 
 
 def _scores(metric: Metric, updates: Sequence[_Update]) -> MetricScores:
-    values, guess = (
-        tuple(value for update in updates for value in getattr(update, side)[metric.name].tolist())
-        for side in ("values", "guess")
-    )
-    return MetricScores(repr(metric), metric.name, metric.higher_is_better, values, guess)
+    def of(side: str) -> tuple[float, ...]:
+        """Of all records, or none where there are no such scores."""
+        found = [getattr(update, side) for update in updates]
+        return tuple(value for each in found if each for value in each[metric.name].tolist())
+
+    return MetricScores(repr(metric), metric.name, metric.higher_is_better, of("values"), of("guess"), of("oracle"))
 
 
 def _labels(dataset: Dataset) -> Tensor:

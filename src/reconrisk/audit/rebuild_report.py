@@ -19,18 +19,24 @@ _PER_RECORD = ("records", "updates", "labels", "objective")
 @serializable
 @dataclass(frozen=True)
 class MetricScores:
-    """Scores of each record by one metric, of the attack and of a guess at the same updates."""
+    """Scores of each record by one metric, of the attack and of a guess at the same updates.
+
+    ``oracle`` are those of the step of a guided diffusion that is nearest to the records, which no attacker can choose.
+    """
 
     metric: str
     name: str
     higher_is_better: bool
     values: tuple[float, ...]
     guess: tuple[float, ...]
+    oracle: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         check_not_empty("values", self.values)
         if len(self.values) != len(self.guess):
             raise refuse("len(guess)", len(self.guess), f"to be {len(self.values)}, one per record")
+        if len(self.oracle) not in (0, len(self.values)):
+            raise refuse("len(oracle)", len(self.oracle), f"to be {len(self.values)}, one per record, or none")
 
     @property
     def best(self) -> int:
@@ -178,6 +184,9 @@ class RebuildReport:
             values = sum(score.values) / len(score.values), sum(score.guess) / len(score.guess)
             best = f"best rebuilt {score.values[score.best]:.4g} (record {self.records[score.best]})"
             yield f"{score.name:<9} mean {values[0]:.4g}, of {self.guesser} {values[1]:.4g}; {best}"
+        peaks = [f"{score.name} {sum(score.oracle) / len(score.oracle):.4g}" for score in self.scores if score.oracle]
+        if peaks:
+            yield f"oracle    {', '.join(peaks)} at the steps nearest to the records, which no attacker can choose"
 
     def _endings(self) -> Iterator[str]:
         """The first of each ending, and how many there are of it."""
