@@ -130,8 +130,7 @@ class Training(ABC):
         path = self.folder / _CHECKPOINT
         if not path.is_file():
             return
-        if _read(self.folder / _STATE) != self.identity:
-            raise InvalidFile(path, "settings", "It is of another training.", _REMEDY)
+        self._check_same(_read(self.folder / _STATE) or {}, path, "It is of another training")
         try:
             with safe_open(path, framework="pt") as opened:
                 stated = opened.metadata() or {}
@@ -165,9 +164,21 @@ class Training(ABC):
                 )
             return False
         found = {"settings": stated.settings, "records": stated.records}
-        if stated.kind != self.kind or found != self.identity:
-            raise InvalidFile(self.folder, "settings", "It holds a prior of another training.", _REMEDY)
+        if stated.kind != self.kind:
+            raise InvalidFile(self.folder, "kind", f"It holds a {stated.kind} prior.", _REMEDY)
+        self._check_same(found, self.folder, "It holds a prior of another training")
         return True
+
+    def _check_same(self, stated: Mapping[str, Any], path: Path, problem: str) -> None:
+        """Refuse the state or prior of another training, and say what differs."""
+        if stated == self.identity:
+            return
+        theirs, mine = (
+            {"records": each.get("records"), **each.get("settings", {})} for each in (stated, self.identity)
+        )
+        name = next((name for name in mine if theirs.get(name) != mine[name]), "settings")
+        given = "" if name in ("records", "settings") else f", {name} {theirs.get(name)} for {mine[name]}"
+        raise InvalidFile(path, name, f"{problem}{given}.", _REMEDY)
 
     def _check_finite(self) -> None:
         """Refuse to keep weights that no training leads back from."""
