@@ -1,9 +1,13 @@
 """Fitting and denoising in turn, against the exact posterior mean of a linear release under a Gaussian prior."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 
 from reconrisk.attacks.baselines import constant_guess
+from reconrisk.attacks.gaussian_posterior import gaussian_posterior
 from reconrisk.attacks.plug_and_play import plug_and_play
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
@@ -25,6 +29,41 @@ def test_it_comes_to_the_posterior_mean(noise, noise_is_known):
         best.append(float((problem.posterior_mean(observation) - target).square().mean()))
     # levels fall in steps and end above 0, and unknown noise is estimated from thirty equations
     assert sum(found) < 1.3 * sum(best)
+
+
+@pytest.mark.parametrize("noise", [1.0, 5.0])
+def test_where_noise_leaves_much_open_it_is_still_near_the_posterior_mean(noise):
+    # fewer equations than values: the levels alone would leave the records where they begin
+    problem = GaussianProblem(size=12, equations=6, noise=noise)
+    found, best = [], []
+    for seed in range(8):
+        target, observation = problem.drawn(seed)
+        estimate = plug_and_play(problem.prior)(observation, rng=torch.Generator().manual_seed(seed)).estimates[0]
+        found.append(float((estimate - target).square().mean()))
+        best.append(float((problem.posterior_mean(observation) - target).square().mean()))
+    assert sum(found) < 1.3 * sum(best)
+
+
+@pytest.mark.parametrize(
+    "attack", [partial(plug_and_play, starts=1, levels=3), gaussian_posterior], ids=["pnp", "mean"]
+)
+def test_laplacian_noise_is_weighted_as_such(attack):
+    # least absolute values have half the variance of least squares: the law must be used, and not only its variance
+    problem = GaussianProblem(size=6, equations=400, noise=1.0, spread=3.0)
+    errors = {"laplace": 0.0, "gaussian": 0.0}
+    for seed in range(16):
+        target, seen = problem.drawn(seed)
+        target = 0.5 + 0.1 * (target - 0.5)
+        law_of_noise = torch.distributions.Laplace(0.0, 0.5**0.5)  # of unit variance
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            noise = law_of_noise.sample((400,)).double()
+        for law in errors:
+            released = {"y": problem.matrix @ target + noise}
+            observation = replace(seen, released=released, noise_law=law)
+            found = attack(problem.prior)(observation, rng=torch.Generator().manual_seed(seed))
+            errors[law] += float((found.estimates[0] - target).square().mean())
+    assert errors["laplace"] < 0.8 * errors["gaussian"]
 
 
 def test_a_clean_release_is_met():

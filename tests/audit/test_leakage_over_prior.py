@@ -213,3 +213,9 @@ def test_the_threat_knows_the_prior_and_what_else_is_stated():
 def test_a_record_is_not_another_to_itself():
     with pytest.raises(rr.InvalidInput, match="records=2 to be named once"):
         leakage_over_prior(prior_alone(PRIOR), PRIOR, model(), DATA, records=[0, 2, 1, 2], rng=rng())
+
+
+def test_the_baseline_is_the_prior_of_the_attack():
+    other = rr.priors.gaussian(torch.full((SIZE,), 0.1), 0.02 * torch.eye(SIZE))
+    with pytest.raises(rr.InvalidInput, match="to be that of the attack"):
+        leakage_over_prior(rr.attacks.ggss_r(other), PRIOR, model(), DATA, rng=rng())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from reconrisk.core.errors import InvalidFile
+from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.priors.diffusers_models import library, noise_from_prediction
 from reconrisk.priors.diffusion import diffusion
 
@@ -151,3 +151,32 @@ def test_records_in_double_precision_get_their_noise_in_it(saved):
     found = prior.noise(noisy, 3)
     assert found.dtype == torch.float64
     assert torch.allclose(found.float(), prior.noise(noisy.float(), 3))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"num_train_timesteps": -5}, "no cumulative products of alphas"),
+        ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr leaves no signal"),
+    ],
+)
+def test_schedules_that_are_none_are_refused_by_their_file(saved, tmp_path, changed, words):
+    with pytest.raises(InvalidFile, match=words):
+        diffusion(copied(saved[0], tmp_path, **changed))
+
+
+@pytest.mark.parametrize("size", [[28], "28", [28, 28.5]])
+def test_sizes_that_are_none_are_refused(saved, tmp_path, size):
+    folder = copied(saved[0], tmp_path)
+    path = folder / "unet" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sample_size": size}))
+    with pytest.raises(InvalidInput, match="sample_size"):
+        diffusion(folder)
+
+
+def test_what_it_predicts_is_part_of_what_it_is(saved, tmp_path):
+    def said(kind):
+        (tmp_path / kind).mkdir()
+        return repr(diffusion(copied(saved[0], tmp_path / kind, prediction_type=kind)).predict_noise)
+
+    assert said("epsilon") != said("v_prediction")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from reconrisk.attacks.gauss_newton_laplace import applies, reweighted
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import Knows
 
@@ -28,6 +29,16 @@ def with_noise(observation: Observation, records: Tensor, labels: Tensor) -> Obs
     error = max(size if math.isfinite(size) else 0.0, _LEAST_ERROR * math.sqrt(whole / count), _SMALLEST)
     noise = {name: torch.full_like(value, error) for name, value in observation.released.items()}
     return replace(observation, noise_std=noise, threat=observation.threat.knowing(Knows.DEFENSE))
+
+
+def weighted_by_noise(observation: Observation, records: Tensor, labels: Tensor) -> Observation:
+    """As :func:`with_noise`, as Gaussian noise: Laplacian noise by the weights that are right at ``records``.
+
+    Reference: :func:`reconrisk.attacks.gauss_newton_laplace.refined`, of whose rounds it is one.
+    """
+    return (
+        reweighted(observation, labels, records) if applies(observation) else with_noise(observation, records, labels)
+    )
 
 
 def squared_residual(observation: Observation, records: Tensor, labels: Tensor) -> float:

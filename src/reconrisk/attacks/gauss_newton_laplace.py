@@ -52,7 +52,7 @@ def refined(
     """
     best, objective = start, _objective(observation, labels, start)
     for _ in range(_ROUNDS):
-        found = solve(_reweighted(observation, labels, best), GivenStart(best))
+        found = solve(reweighted(observation, labels, best), GivenStart(best))
         value = _objective(observation, labels, found)
         if not value < objective:
             break
@@ -63,7 +63,7 @@ def refined(
     return best, objective
 
 
-def _reweighted(observation: Observation, labels: Tensor, at: Tensor) -> Observation:
+def reweighted(observation: Observation, labels: Tensor, at: Tensor) -> Observation:
     """The observation as if its noise were normal with the variances of the majorant."""
     residuals, known = _residuals(observation, labels, at), observation.noise_std or {}
     stds = {

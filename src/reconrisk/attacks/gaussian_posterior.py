@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.believed_noise import squared_residual, with_noise
+from reconrisk.attacks.believed_noise import squared_residual, weighted_by_noise, with_noise
 from reconrisk.attacks.gauss_newton_descent import Descent, Outcome
+from reconrisk.attacks.gauss_newton_laplace import applies
 from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior as Pull
 from reconrisk.attacks.gauss_newton_likelihood import Likelihood, working_precision
 from reconrisk.attacks.gauss_newton_point import Point
 from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.attacks.objective import NOTHING, says_nothing
+from reconrisk.attacks.warm_start import begun_by
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
@@ -25,6 +27,7 @@ from reconrisk.priors.gaussian import GaussianPrior
 
 _SPAN = 6.0  # of a standard normal coordinate: what the first steps are measured by
 _ROUNDS = 3  # of noise that is not known, each from the residual of the round before
+_LAPLACE_ROUNDS = 5  # of Laplacian noise, each weighted by the residuals of the round before
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +94,9 @@ def gaussian_posterior(
     .. math:: \hat x = m + L \hat u, \qquad \hat u = \arg\min_u |\Sigma^{-1/2} (y - f(m + L u))|^2 + |u|^2,
         \qquad L L^T = S
 
-    Where the noise is not known, it is taken as equal on all values, as large as the residual. ``warm_start`` is an
-    attack whose estimates are the start in place of the prior's mean.
+    Where the noise is not known, it is taken as equal on all values, as large as the residual; Laplacian noise is
+    weighted by residuals, in rounds. ``warm_start`` is an attack whose estimates are the start in place of the prior's
+    mean.
 
     Assumes: a prior of the shape and range of the records, such as ``rr.priors.fit_gaussian(public_records)``.
     Guarantee: for a linear release with known Gaussian noise it is the exact posterior mean, of which no attacker who
@@ -139,7 +143,9 @@ class _Search:
         try:
             self._begin()
             for _ in range(1 if self._seen.noise_std is not None else _ROUNDS):
-                outcome = self._descend()
+                outcome = self._descend(with_noise(self._seen, self.records, self._labels))
+            for _ in range(_LAPLACE_ROUNDS if applies(self._seen) else 0):
+                outcome = self._descend(weighted_by_noise(self._seen, self.records, self._labels))
         except KeyboardInterrupt:
             return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
         if outcome is Outcome.NOT_FINITE:
@@ -158,25 +164,27 @@ class _Search:
     def _begin(self) -> None:
         if self._attack.warm_start is None:
             return
-        warm = self._attack.warm_start(self._seen, rng=self._rng)
+        seconds = self._attack.seconds
+        left = None if seconds is None else seconds - (clock.monotonic() - self._begun)
+        warm = begun_by(self._attack.warm_start, self._seen, seconds_left=left, rng=self._rng)
         self.evaluations += warm.account.cost.evaluations
-        if warm.status.ending is Ending.INTERRUPTED:
-            raise KeyboardInterrupt
         offset = (warm.estimates.to(self._dtype) - self._mean).flatten(1)
         self._coordinates = torch.linalg.lstsq(self._root, offset.T).solution.T.contiguous()
+        if warm.status.ending is Ending.INTERRUPTED:
+            raise KeyboardInterrupt
 
-    def _descend(self) -> Outcome:
-        weighted = with_noise(self._seen, self.records, self._labels)
+    def _descend(self, weighted: Observation) -> Outcome:
         decoded = replace(weighted, forward=self._forward, input_shape=tuple(self._coordinates.shape[1:]))
         pull = Pull(torch.zeros_like(self._coordinates), torch.ones_like(self._coordinates))
         likelihood = Likelihood(decoded, self._labels, pull, self._dtype)
         settings = (self._attack.iterations, self._attack.inner_iterations, 0.0, _SPAN)
         # noise that no step can explain is most of the residual: a step is trusted as far as the prior reaches
         descent = Descent(Point(likelihood, self._coordinates), *settings, self._rng, self._in_time, 1.0)
-        outcome = descent.run("posterior mean")
-        self._coordinates = descent.point.inputs.detach()
-        self.evaluations += likelihood.evaluations + 1
-        return outcome
+        try:
+            return descent.run("posterior mean")
+        finally:  # Ctrl-C leaves the best so far
+            self._coordinates = descent.point.inputs.detach()
+            self.evaluations += likelihood.evaluations + 1
 
     def _in_time(self) -> bool:
         seconds = math.inf if self._attack.seconds is None else self._attack.seconds

@@ -20,7 +20,7 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_nonnegative, check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
 
@@ -46,7 +46,7 @@ class GuidedSampling:
         self.prior.schedule.times(self.steps)
         check_probability("guidance", self.guidance)
         check_positive("step_size", self.step_size)
-        check_nonnegative("stochasticity", self.stochasticity)
+        check_positive("stochasticity", self.stochasticity)  # without it no step is guided
         if self.stochasticity > 1:
             raise refuse("stochasticity", self.stochasticity, "<= 1")
         if self.seconds is not None:

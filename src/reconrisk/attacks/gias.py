@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from reconrisk.attacks.distances import Cosine, Distance
-from reconrisk.attacks.latents import NEEDS, GeneratorWeights, Latents, check_generator
+from reconrisk.attacks.latents import NEEDS, GeneratorWeights, Latents, check_generator, module_of
 from reconrisk.attacks.matching import GradientMatching
 from reconrisk.attacks.updates import Adam
 from reconrisk.core.observation import Observation
@@ -35,7 +35,8 @@ class Gias:
     def __post_init__(self) -> None:
         check_generator(self.prior)
         check_whole("steps", self.steps)
-        check_whole("weight_steps", self.weight_steps, minimum=0)
+        if check_whole("weight_steps", self.weight_steps, minimum=0):
+            module_of(self.prior)
         check_whole("restarts", self.restarts)
         check_positive("learning_rate", self.learning_rate)
         check_positive("weight_learning_rate", self.weight_learning_rate)
@@ -97,7 +98,8 @@ def gias(
     which each record has its own; without them estimates are what the generator can make. ``distance`` is the cosine
     by default; known noise is fitted by its likelihood.
 
-    Assumes: a prior of the shape and range of the records. Weights are varied only where the generator is a module.
+    Assumes: a prior of the shape and range of the records. Weights can be varied only of a module: of a
+    function, pass ``weight_steps=0``.
     Guarantee: the choice among restarts is by the attack's own objective.
     Edge cases: interrupted, it returns the best so far.
     Reference: `Jeon et al. (2021) <https://arxiv.org/abs/2110.14962>`_; a rival of meng2025.

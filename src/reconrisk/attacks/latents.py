@@ -65,11 +65,6 @@ class GeneratorWeights(_Made):
     prior: GeneratorPrior
     latents: Tensor = field(repr=False)
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.prior.generate, nn.Module):
-            remedy = "Pass a prior whose generate is an nn.Module, or weight_steps=0."
-            raise refuse("prior", self.prior.name, "to have weights", remedy)
-
     def begin(self, observation: Observation, inputs: Tensor, rng: torch.Generator) -> Tensor:
         """The weights as they are, for every restart and record."""
         del observation, rng
@@ -98,9 +93,7 @@ class GeneratorWeights(_Made):
 
     @property
     def _module(self) -> nn.Module:
-        if not isinstance(self.prior.generate, nn.Module):
-            raise refuse("prior", self.prior.name, "to have weights")
-        return self.prior.generate
+        return module_of(self.prior)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +129,14 @@ class Features(_Made):
         nearest = _in_ball(change, self.radius * change.shape[2])
         found: Tensor = self.centre + nearest.view_as(coordinates)
         return found
+
+
+def module_of(prior: GeneratorPrior) -> nn.Module:
+    """The network whose weights can be varied."""
+    if not isinstance(prior.generate, nn.Module):
+        remedy = "Pass a prior whose generate is an nn.Module, or weight_steps=0."
+        raise refuse("prior", prior.name, "to have weights", remedy)
+    return prior.generate
 
 
 def layers_of(prior: GeneratorPrior) -> list[nn.Module]:

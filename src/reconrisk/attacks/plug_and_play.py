@@ -11,14 +11,16 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from reconrisk.attacks.believed_noise import sent_values, squared_residual, with_noise
+from reconrisk.attacks.believed_noise import sent_values, squared_residual, weighted_by_noise
 from reconrisk.attacks.gauss_newton_descent import Descent
 from reconrisk.attacks.gauss_newton_likelihood import GaussianPrior as Pull
 from reconrisk.attacks.gauss_newton_likelihood import Likelihood, working_precision
 from reconrisk.attacks.gauss_newton_point import Point
+from reconrisk.attacks.gaussian_posterior import gaussian_posterior
 from reconrisk.attacks.ggss_r import GuidedSampling, ggss_r
 from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.attacks.objective import NOTHING, says_nothing
+from reconrisk.attacks.warm_start import begun_by
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
@@ -123,14 +125,16 @@ def plug_and_play(
     The level s falls from ``first_level`` to ``last_level`` of the data range in so many ``levels``; at each the first
     step takes at most ``iterations`` of Gauss-Newton, at the last one ``last_iterations``, with ``inner_iterations`` of
     conjugate gradients. Where the noise is not known, it is taken as equal on all values, as large as the residual.
-    The search begins at so many ``starts``, draws of ``warm_start``, by default of :func:`ggss_r` with the same prior,
-    and the mean of their ends is returned: nearer to the mean of the posterior, which has the least squared error, than
-    any draw of it. Ends that explain the release worse than the best, by more than one squared unit of noise for each
-    value of the records, are left out.
+    The search begins at so many ``starts``, draws of ``warm_start``: by default of :func:`ggss_r` with the same prior,
+    and of a Gaussian one the posterior mean that :func:`gaussian_posterior` finds from there. The mean of their ends is
+    returned: nearer to the mean of the posterior, which has the least squared error, than any draw of it. Ends that
+    explain the release worse than the best, by more than one squared unit of noise for each value of the records, are
+    left out.
 
     Assumes: a prior of the shape and range of the records.
-    Guarantee: for a Gaussian prior and a linear release a fixed point at level s is the posterior mean under the
-    covariance :math:`S + s^2 I`, so that the end comes near the exact one.
+    Guarantee: none; for a Gaussian prior and a linear release a fixed point at level s is the posterior mean under the
+    covariance :math:`S + s^2 I`. Where noise leaves much of the records open, the levels move them little from where
+    they begin, so that the end is as good as the start.
     Edge cases: interrupted, or out of ``seconds``, it returns what it has. Records of a batch are brought into the
     order of the best end before the mean is taken.
     Reference: half-quadratic splitting with a denoiser, `Zhang et al. (2021) <https://arxiv.org/abs/2008.13751>`_; the
@@ -146,9 +150,11 @@ def plug_and_play(
     >>> plug_and_play(prior)(observation, rng=torch.Generator().manual_seed(0)).estimates.round(decimals=2)
     tensor([[0.2500, 0.5000]])
     """
-    wrapped = prior.diffusion if isinstance(prior, GaussianPrior) else prior
     settings = (starts, levels, first_level, last_level, iterations, last_iterations, inner_iterations)
-    return PlugAndPlay(wrapped, *settings, warm_start, seconds)
+    if not isinstance(prior, GaussianPrior):
+        return PlugAndPlay(prior, *settings, warm_start, seconds)
+    begin = warm_start or gaussian_posterior(prior, warm_start=ggss_r(prior))
+    return PlugAndPlay(prior.diffusion, *settings, begin, seconds)
 
 
 class _Search:
@@ -211,7 +217,9 @@ class _Search:
 
     def _refine(self, bar: ProgressBar) -> None:
         """One start at all levels; what it has found so far counts as an end at any time."""
-        warm = self._attack.begin(self._observation, rng=self._rng)
+        seconds = self._attack.seconds
+        left = None if seconds is None else seconds - self._spent()
+        warm = begun_by(self._attack.begin, self._observation, seconds_left=left, rng=self._rng)
         self.evaluations += warm.account.cost.evaluations
         self._ends.append(warm.estimates.to(self._dtype))
         if warm.status.ending is Ending.INTERRUPTED:
@@ -233,15 +241,17 @@ class _Search:
 
     def _fit(self, plausible: Tensor, level: float, iterations: int) -> None:
         start = self._ends[-1]
-        weighted = with_noise(self._observation, start, self._labels)
+        weighted = weighted_by_noise(self._observation, start, self._labels)
         pull = Pull(plausible, torch.full_like(plausible, level))
         likelihood = Likelihood(weighted, self._labels, pull, self._dtype)
         settings = (iterations, self._attack.inner_iterations, 0.0, self._width)
         # noise that no step can explain is most of the residual: a step is trusted as far as the pull reaches
         descent = Descent(Point(likelihood, start), *settings, self._rng, self._in_time, 1 / level**2)
-        descent.run("fitting")
-        self._ends[-1] = descent.point.inputs.detach()
-        self.evaluations += likelihood.evaluations + 1
+        try:
+            descent.run("fitting")
+        finally:  # Ctrl-C leaves the best so far
+            self._ends[-1] = descent.point.inputs.detach()
+            self.evaluations += likelihood.evaluations + 1
 
 
 def _in_order_of(first: Tensor, other: Tensor) -> Tensor:

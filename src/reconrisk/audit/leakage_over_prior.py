@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.prior_alone import Prior, prior_alone
+from reconrisk.audit.planned_priors import AloneOnce
 from reconrisk.audit.rebuild import Rebuilt, rebuild
 from reconrisk.audit.tradeoff_result import estimate_over_seeds
 from reconrisk.core.defense import Defense
@@ -20,6 +21,7 @@ from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr, score
+from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.releases.state import LossFunction
 
 _UNITS = {"psnr": " dB"}
@@ -135,6 +137,7 @@ def leakage_over_prior(
     >>> found.leaks
     True
     """
+    _check_held(attack, prior)
     chosen_records = range(len(dataset)) if records is None else records
     _check_batches(chosen_records, batch_size)
     if not 0 < check_probability("confidence", confidence) < 1:
@@ -157,7 +160,7 @@ def leakage_over_prior(
             rng=torch.Generator().manual_seed(seed),
         )
 
-    attacked, alone = run(attack), run(prior_alone(prior))
+    attacked, alone = run(attack), run(AloneOnce(prior_alone(prior)))
     updates = min(len(each.report.accounts) for each in (attacked, alone))
     if updates < _LEAST:
         raise refuse("updates", updates, f">= {_LEAST} that are done", "Let it run longer.")
@@ -249,6 +252,14 @@ def _compared_with(difference: Estimate, unit: str) -> str:
     if value < 0:
         value, low, high = -value, -high, -low
     return f"{value:.3g}{unit} [{low:.3g}, {high:.3g}] {'worse' if difference.value < 0 else 'better'} than"
+
+
+def _check_held(attack: Attack, prior: Prior) -> None:
+    """Refuse the baseline of another prior than that of the attack."""
+    held = getattr(attack, "prior", None)
+    same = (prior, prior.diffusion) if isinstance(prior, GaussianPrior) else (prior,)
+    if isinstance(held, Prior) and not any(held is each for each in same):
+        raise refuse("prior", prior.name, f"to be that of the attack, {held.name}", "Pass the same object to both.")
 
 
 def _check_batches(records: Sequence[int], batch_size: int) -> None:

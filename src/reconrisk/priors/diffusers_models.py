@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reconrisk.core.errors import InvalidFile, MissingExtra
+from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.priors.schedule import NoiseSchedule
 
 _CONFIG, _SCHEDULER = "config.json", "scheduler_config.json"
@@ -91,13 +91,18 @@ def read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
     kinds = library(f"Reading {folder}")
     try:
         shares: Tensor = kinds.DDPMScheduler.from_config(stated).alphas_cumprod
-    except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         problem = f"It has no cumulative products of alphas: {error}."
         raise InvalidFile(path, "beta_schedule", problem, "Pass a scheduler of a discrete diffusion.") from error
     predicts = str(stated.get("prediction_type", "epsilon"))
     if predicts not in _PREDICTIONS:
         raise InvalidFile(path, "prediction_type", f"It is {predicts}.", f"Known are {', '.join(_PREDICTIONS)}.")
-    return NoiseSchedule(shares.double()), predicts
+    try:
+        return NoiseSchedule(shares.double()), predicts
+    except InvalidInput as error:
+        problem = "Its noise does not rise from some to nearly all without reaching it"
+        problem += ": rescale_betas_zero_snr leaves no signal." if stated.get("rescale_betas_zero_snr") else "."
+        raise InvalidFile(path, "beta_schedule", problem, "Pass a scheduler that keeps some signal.") from error
 
 
 def noise_from_prediction(predicted: Tensor, noisy: Tensor, share: Tensor, predicts: str) -> Tensor:

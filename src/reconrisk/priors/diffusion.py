@@ -52,6 +52,10 @@ class NoiseNetwork(nn.Module):
         super().__init__()
         self.network, self._schedule, self._predicts = network, schedule, predicts
 
+    def extra_repr(self) -> str:
+        """What it predicts: part of what the prior is."""
+        return f"predicts={self._predicts}"
+
     def forward(self, noisy: Tensor, times: Tensor) -> Tensor:
         """The noise, in the network's units."""
         precision = next(self.network.parameters()).dtype  # that of its weights, whatever the records have
@@ -66,5 +70,7 @@ def _sides(network: nn.Module) -> tuple[int, int, int]:
     size = settings["sample_size"]
     if size is None:
         raise refuse("sample_size", None, "to be stated by the network", "Save it with its sample_size.")
-    height, width = (size, size) if isinstance(size, int) else tuple(size)
-    return int(settings["in_channels"]), int(height), int(width)
+    sides = (size, size) if isinstance(size, int) else size
+    if not isinstance(sides, (list, tuple)) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+        raise refuse("sample_size", size, "to be a whole number, or height and width")
+    return int(settings["in_channels"]), *sides

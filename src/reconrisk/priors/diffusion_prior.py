@@ -10,6 +10,7 @@ from torch import Tensor
 
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_whole, refuse
+from reconrisk.priors.modules import check_mode
 from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
 from reconrisk.priors.units import SYMMETRIC, check_fits, check_range, moved
 
@@ -45,6 +46,7 @@ class DiffusionPrior:
         check_range("units", self.units)
         if not callable(self.predict_noise):
             raise refuse("predict_noise", self.predict_noise, "to be a function of noisy records and their times")
+        check_mode("predict_noise", self.predict_noise)
 
     def noise(self, noisy: Tensor, time: int) -> Tensor:
         """The noise in ``noisy`` records ``(n, *shape)`` of one ``time``, in the prior's units; differentiable."""
@@ -121,6 +123,7 @@ def denoiser(
     .. math:: \epsilon(x_t, t), \qquad x_t = \sqrt{\bar\alpha_t}\, x_0 + \sqrt{1 - \bar\alpha_t}\, \epsilon
 
     Assumes: ``predict_noise`` takes records (n, \*shape) in ``units`` and their times (n,), and is differentiable.
+    Edge cases: a module whose batch norm or dropout is in the mode of training is refused.
     Reference: section 3.2, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_.
 
     >>> prior = denoiser(lambda noisy, times: noisy, (1, 2, 2))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -43,7 +44,8 @@ def gan(path_or_name: str | Path, *, data_range: tuple[float, float] = (0.0, 1.0
     """
     folder = prior_folder(path_or_name, "gan")
     shape, latent_size, channels = _stated(folder / _CONFIG)
-    network = new_generator(shape, latent_size, channels)
+    with torch.random.fork_rng(devices=[]):  # weights that are drawn here are replaced
+        network = new_generator(shape, latent_size, channels)
     weights = folder / _WEIGHTS
     if not weights.is_file():
         raise InvalidFile(weights, "file", "There is no such file.", _REMEDY)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.validation import check_whole, refuse
+from reconrisk.priors.modules import check_mode
 from reconrisk.priors.units import SYMMETRIC, check_fits, check_range, moved
 
 Decode = Callable[[Tensor], Tensor]
@@ -41,6 +42,7 @@ class GeneratorPrior:
         check_range("units", self.units)
         if not callable(self.generate):
             raise refuse("generate", self.generate, "to be a function of latent values")
+        check_mode("generate", self.generate)
         weights = self.generate.parameters() if isinstance(self.generate, nn.Module) else ()
         if any(value.dtype in (torch.float16, torch.bfloat16) for value in weights):
             raise refuse("generate", "in half precision", "to have weights in single precision", "Pass it as .float().")
@@ -92,7 +94,8 @@ def generator(
     .. math:: x = g(z), \qquad z \sim N(0, I)
 
     Assumes: ``generate`` takes latent values (n, ``latent_size``) and is differentiable.
-    Edge cases: the weights of a module are not changed, nor are they trained; it is used in the mode it is in.
+    Edge cases: the weights of a module are not changed, nor are they trained; batch norm and dropout in the
+    mode of training are refused.
     Reference: `Goodfellow et al. (2014) <https://arxiv.org/abs/1406.2661>`_.
 
     >>> prior = generator(lambda latents: latents.tanh().view(-1, 1, 2, 2), (1, 2, 2), 4)

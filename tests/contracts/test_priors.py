@@ -1,0 +1,117 @@
+"""One row per kind of prior: what every prior promises, whoever made it."""
+
+import pytest
+import torch
+from torch import nn
+
+import reconrisk as rr
+from reconrisk.priors.gan import new_generator, save_generator
+
+SHAPE = (1, 4, 4)
+
+
+def of_diffusers(folder):
+    pytest.importorskip("diffusers", reason="needs the extra diffusion")
+    settings = rr.priors.DiffusionTraining(channels=(8,), steps=2, batch_size=4)
+    records = torch.rand(8, *SHAPE, generator=torch.Generator().manual_seed(0))
+    return rr.priors.diffusion(rr.priors.train_diffusion(records, folder, settings))
+
+
+def of_a_gan(folder):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = new_generator(SHAPE, 3, 4)
+    save_generator(network, folder, shape=SHAPE, latent=3, channels=4)
+    return rr.priors.gan(folder)
+
+
+PRIORS = {
+    "gaussian": lambda folder: rr.priors.gaussian(torch.full(SHAPE, 0.5), 0.01 * torch.eye(16)),
+    "denoiser": lambda folder: rr.priors.denoiser(lambda noisy, times: 0.9 * noisy, SHAPE),
+    "diffusion": of_diffusers,
+    "generator": lambda folder: rr.priors.generator(lambda z: z.tanh().view(-1, *SHAPE), SHAPE, 16),
+    "gan": of_a_gan,
+}
+
+
+class Doubtful(nn.Module):
+    """A network that is no number anywhere, or has a layer that knows a mode of training."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, values, times=None):
+        return self.layer(values)
+
+
+@pytest.fixture(params=PRIORS)
+def prior(request, tmp_path):
+    return PRIORS[request.param](tmp_path / "prior")
+
+
+def drawn(prior, seed=0):
+    return prior.draw(5, torch.Generator().manual_seed(seed))
+
+
+def test_draws_are_records_that_chance_alone_decides(prior):
+    torch.manual_seed(1)
+    one = drawn(prior)
+    state = torch.get_rng_state()
+    torch.manual_seed(2)
+    assert torch.equal(one, drawn(prior))
+    torch.manual_seed(1)
+    assert torch.equal(state, torch.get_rng_state())  # chance comes from the argument
+    assert not torch.equal(one, drawn(prior, seed=3))
+    assert one.shape == (5, *SHAPE)
+    assert bool(one.isfinite().all())
+
+
+def test_another_range_is_another_unit_of_the_same_records(prior):
+    moved = prior.scaled_to((-100.0, 100.0))
+    assert moved.data_range == (-100.0, 100.0)
+    assert prior.data_range == (0.0, 1.0)
+    expected = 200 * drawn(prior) - 100
+    assert torch.allclose(drawn(moved).to(expected), expected, atol=1e-2)
+
+
+def test_records_of_another_shape_or_range_are_refused(prior):
+    prior.check_fits(SHAPE, (0.0, 1.0))
+    with pytest.raises(rr.InvalidInput, match=r"prior\.shape"):
+        prior.check_fits((1, 4, 5), (0.0, 1.0))
+    with pytest.raises(rr.InvalidInput, match="scaled_to"):
+        prior.check_fits(SHAPE, (0.0, 255.0))
+
+
+def test_what_it_achieves_alone_is_within_the_range(prior):
+    threat = rr.attacks.prior_alone(prior).needs
+    seen = rr.Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, threat, SHAPE, (0.0, 1.0), 2)
+    for guess in ("mean", "draw"):
+        found = rr.attacks.prior_alone(prior, guess=guess, draws=4, steps=5)(seen, rng=torch.Generator())
+        assert found.estimates.shape == (2, *SHAPE)
+        assert 0 <= float(found.estimates.min()) <= float(found.estimates.max()) <= 1
+
+
+def make(kind, network):
+    if kind == "denoiser":
+        return rr.priors.denoiser(network, SHAPE)
+    return rr.priors.generator(nn.Sequential(nn.Unflatten(1, SHAPE), network), SHAPE, 16)
+
+
+@pytest.mark.parametrize("kind", ["denoiser", "generator"])
+@pytest.mark.parametrize("layer", [nn.BatchNorm2d(1), nn.Dropout(0.5)])
+def test_networks_in_the_mode_of_training_are_refused(kind, layer):
+    network = Doubtful(layer)
+    with pytest.raises(rr.InvalidInput, match=r"Call \.eval\(\) on it"):
+        make(kind, network.train())
+    assert drawn(make(kind, network.eval())).shape == (5, *SHAPE)
+
+
+@pytest.mark.parametrize("kind", ["denoiser", "generator"])
+def test_what_is_no_number_is_refused_by_name(kind):
+    class Broken(nn.Module):
+        def forward(self, values, times=None):
+            return values * float("nan")
+
+    with pytest.raises(rr.InvalidInput, match=f"{kind}.*to be finite"):
+        drawn(make(kind, Broken()))
