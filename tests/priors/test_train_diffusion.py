@@ -108,5 +108,5 @@ def test_channels_that_cannot_be_grouped_are_refused():
 
 
 def test_what_cannot_be_predicted_is_refused():
-    with pytest.raises(InvalidInput, match="v_prediction or epsilon"):
+    with pytest.raises(InvalidInput, match="epsilon or v_prediction"):
         DiffusionTraining(predicts="score")

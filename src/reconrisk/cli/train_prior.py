@@ -47,7 +47,7 @@ def train_prior(
     ] = None,
     predicts: Annotated[
         str | None,
-        typer.Option(help="What a diffusion learns: v_prediction, by default, or epsilon, weaker at high noise."),
+        typer.Option(help="What a diffusion learns: epsilon, by default, or v_prediction, for draws like records."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights, batches and noise, and of a share held out.")] = 0,
     data_range: Annotated[

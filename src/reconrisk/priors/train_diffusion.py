@@ -17,7 +17,7 @@ from reconrisk.priors.schedule import linear_schedule
 from reconrisk.priors.training_state import Training, check_sides, training_values
 
 _GROUPS = 8  # of channels that are normalised together
-_PREDICTED = ("v_prediction", "epsilon")
+_PREDICTED = ("epsilon", "v_prediction")
 _WARM_UP = 0.02  # of the steps, over which the learning rate rises
 
 
@@ -26,9 +26,9 @@ class DiffusionTraining:
     """How a small diffusion prior is trained.
 
     ``channels`` are those of each resolution, of which the coarsest has attention. Weights are averaged over about
-    ``1 / (1 - average)`` steps. The learning rate rises at first and then falls to zero along a cosine. What the
-    network ``predicts``, v or the noise (epsilon), is the same at little noise; where noise is nearly all there is, a
-    small error of the noise is a large one of the record, and of v it is not.
+    ``1 / (1 - average)`` steps. The learning rate rises at first and then falls to zero along a cosine. A network
+    that ``predicts`` the noise (epsilon) learns most where there is little of it, which serves attacks; where noise is
+    nearly all there is, its small error is a large one of the record, and of v it is not: draws look more like records.
     """
 
     channels: tuple[int, ...] = (16, 32, 64)
@@ -37,7 +37,7 @@ class DiffusionTraining:
     learning_rate: float = 2e-3
     average: float = 0.999
     seed: int = 0
-    predicts: str = "v_prediction"
+    predicts: str = "epsilon"
 
     def __post_init__(self) -> None:
         if self.predicts not in _PREDICTED:
@@ -83,10 +83,10 @@ def train_diffusion(
 ) -> Path:
     r"""Train a network to tell noise and record apart, and save it as diffusers does.
 
-    .. math:: \min_f E\, |f(\sqrt{\bar\alpha_t} x_0 + \sqrt{1 - \bar\alpha_t}\, n, t) - v|^2, \qquad
-        v = \sqrt{\bar\alpha_t}\, n - \sqrt{1 - \bar\alpha_t}\, x_0
+    .. math:: \min_f E\, |f(\sqrt{\bar\alpha_t} x_0 + \sqrt{1 - \bar\alpha_t}\, n, t) - n|^2
 
-    With ``predicts="epsilon"`` the noise n stands for v.
+    With ``predicts="v_prediction"``, :math:`v = \sqrt{\bar\alpha_t}\, n - \sqrt{1 - \bar\alpha_t}\, x_0` stands for
+    the noise n.
 
     Assumes: pictures (n, channels, height, width) in ``data_range``, public or meant to be released: a prior remembers.
     Guarantee: the same weights for the same settings, however often training was stopped: what a step draws depends on
