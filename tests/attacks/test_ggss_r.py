@@ -96,7 +96,10 @@ def test_no_step_counts_at_which_the_prior_leaves_the_range_of_records():
     residuals, pulls = [83.0, 82.0, 81.0, 80.0], [1.0, 1.0, 1.0, 1.0]
     assert trajectory(residuals, True, pulls).stop == 0
     assert trajectory(residuals, True, pulls, overshoots=[0.9, 0.06, 0.04, 0.0]).stop == 2
-    assert trajectory(residuals, True, pulls, overshoots=[0.9, 0.8, 0.7, 0.6]).stop == 0  # no better one
+    assert trajectory(residuals, True, pulls, overshoots=[0.9, 0.8, 0.6, 0.7]).stop == 2  # the least
+    assert (
+        trajectory(residuals, True, [9.0, 1e-9, 9.0, 9.0], overshoots=[0.0, 0.9, 0.8, 0.8]).stop == 2
+    )  # not the first
 
 
 def test_how_far_a_prior_leaves_the_range_is_kept_in_widths_of_the_range():

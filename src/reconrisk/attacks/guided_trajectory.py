@@ -45,9 +45,9 @@ class GuidedTrajectory:
         At the true records both sides have one distribution. Ratios are averaged over a few steps. Noise that is not
         known is taken from the lowest residual, so that the stop is where the attack loss bends: its elbow. No residual
         counts that exceeds the lowest by more than the truth's would, n units of noise if all n values were fitted to
-        it. Nor does a step count, if there is another, whose estimates lay outside the data range: means of records are
-        within it, so that a prior that leaves it does not know records at that noise. Where no step comes so far, it is
-        the lowest residual.
+        it. Nor does a step count whose estimates lay outside the data range: means of records are within it, so that a
+        prior that leaves it does not know records at that noise; where all do, it is the one that leaves it least.
+        Where no step comes so far, it is the lowest residual.
         """
         residuals = self.residuals.nan_to_num(nan=torch.inf)
         lowest = int(residuals.argmin())
@@ -55,10 +55,12 @@ class GuidedTrajectory:
         excess = (self.pulls.double().sum(1) / (variance * self.noise_pulls.double().sum(1))).log()
         mean = torch.stack([excess[max(0, last + 1 - _AVERAGED) : last + 1].mean() for last in range(len(excess))])
         near = residuals <= residuals[lowest] + variance * self.estimates[0].numel()
-        within = self.overshoots.double().square().mean(1).sqrt() <= _OVERSHOOT
         reached = (mean <= 0) & near
-        reached = (reached & within if bool((reached & within).any()) else reached).nonzero()
-        return int(reached[0]) if len(reached) else lowest
+        if not bool(reached.any()):
+            return lowest
+        outside = self.overshoots.double().square().mean(1).sqrt().where(reached, torch.inf)
+        within = (outside <= _OVERSHOOT).nonzero()
+        return int(within[0]) if len(within) else int(outside.argmin())
 
     @property
     def chosen(self) -> Tensor:
