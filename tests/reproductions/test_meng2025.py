@@ -178,6 +178,9 @@ def test_claims_are_judged_by_paired_decibels(digits):
     assert gains.ours.startswith("holds: 20 [20, 20]")
     _, gains = judged(**errors, **{"plug-and-play": 0.095})
     assert gains.ours.startswith("does not hold: 0.4455")  # less than the decibel claimed
+    varied = torch.tensor([0.01, 0.095]).view(2, 1, 1, 1)
+    _, gains = judged(**errors, **{"plug-and-play": varied})
+    assert gains.ours.startswith("holds of the mean, not of all of its interval: 10.2")
 
 
 def test_table_5_has_a_row_for_each_attack_and_batch(quick, monkeypatch):
