@@ -15,7 +15,8 @@ SPREAD = 0.1
 GAUSSIAN = rr.priors.gaussian(MEAN, SPREAD**2 * torch.eye(3))
 PRIORS = {
     "gaussian": GAUSSIAN,
-    "diffusion": GAUSSIAN.diffusion,
+    "denoiser": GAUSSIAN.diffusion,
+    "diffusion": dataclasses.replace(GAUSSIAN.diffusion, mean=None),
     "generator": rr.priors.generator(lambda latents: MEAN + SPREAD * latents, (3,), 3, units=(0.0, 1.0)),
 }
 
@@ -44,7 +45,7 @@ def test_nothing_of_the_release_is_looked_at(name, guess):
 def test_the_mean_is_that_of_the_prior_and_the_same_for_every_record(name):
     draws = 4000
     found = prior_alone(PRIORS[name], draws=draws)(seen(), rng=generator()).estimates
-    tolerance = 1e-6 if name == "gaussian" else 5 * SPREAD / math.sqrt(draws)  # five standard errors
+    tolerance = 1e-6 if name in ("gaussian", "denoiser") else 5 * SPREAD / math.sqrt(draws)  # five standard errors
     assert torch.allclose(found[0], MEAN, atol=tolerance)
     assert torch.equal(found[0], found[1])
 
@@ -65,6 +66,11 @@ def test_a_draw_is_twice_as_far_as_the_mean_in_squared_error():
     errors = [float((found - targets).square().mean()) for found in (mean, draw)]
     # squares of 12000 normal values: five relative standard errors are 0.065; cutting at the range takes 3 percent
     assert errors[1] / errors[0] == pytest.approx(2.0, rel=0.1)
+
+
+def test_the_mean_of_a_denoiser_moves_with_the_units():
+    moved = GAUSSIAN.diffusion.scaled_to((0.0, 255.0))
+    assert torch.allclose(moved.mean.float(), 255 * MEAN)
 
 
 def test_nothing_speaks_for_the_guess():

@@ -210,7 +210,7 @@ def test_weights_and_units_tell_generators_apart():
 
 
 def test_the_same_mean_is_guessed_in_every_trial_whatever_the_chance():
-    prior = rr.priors.fit_gaussian(DATA.inputs).diffusion  # of which draws are needed
+    prior = dataclasses.replace(rr.priors.fit_gaussian(DATA.inputs).diffusion, mean=None)  # draws are needed
     observation = rr.Observation(
         {"y": torch.ones(1)}, lambda inputs, labels: {}, HONEST_BUT_CURIOUS.knowing(Knows.PRIOR), (3,), (0.0, 1.0)
     )
@@ -280,6 +280,15 @@ def test_configured_attacks_have_their_prior_and_its_baseline():
     assert labels(found) == ["ggss_r", "ggss_r #2", "plug_and_play"]
     assert labels(found, baselines=True)[-2:] == ["prior_alone(prior=mine)", "prior_alone(prior=mine) #2"]
     assert found[0].prior.source == "configured by the caller"
+
+
+def test_a_normal_law_has_one_baseline_as_it_is_and_as_a_denoiser():
+    prior = rr.priors.fit_gaussian(DATA.inputs[10:])
+    chosen = [rr.attacks.ggss_r(prior, steps=2), rr.attacks.gaussian_posterior(prior, iterations=2)]
+    result = audited(attacks=chosen, defenses=None)
+    uses = [each.prior for each in result.attacks if each.prior is not None]
+    assert len(uses) == 3  # two attacks and the guess
+    assert len({(use.baseline, use.hash, use.alone) for use in uses}) == 1
 
 
 def test_one_prior_by_two_words_has_one_baseline(shipped):

@@ -63,8 +63,9 @@ class PriorAlone:
         return Reconstruction(estimates, account)
 
     def _mean(self, rng: torch.Generator) -> Tensor:
-        if isinstance(self.prior, GaussianPrior):
-            return self.prior.mean
+        known = None if isinstance(self.prior, GeneratorPrior) else self.prior.mean
+        if known is not None:
+            return known
         return self._drawn(self.draws, rng).mean(0)
 
     def _drawn(self, count: int, rng: torch.Generator) -> Tensor:
@@ -83,8 +84,8 @@ def prior_alone(prior: Prior, *, guess: Guess = "mean", draws: int = 64, steps: 
     .. math:: \hat x = \mathrm E[X] \quad \text{or} \quad \hat x \sim X
 
     "mean" is the best guess in squared error, "draw" is a plausible record, as far from the target as two records are
-    from each other. The mean is exact for a Gaussian prior; of others it is that of ``draws`` records. ``steps`` are
-    those of a diffusion.
+    from each other. The mean is exact for a Gaussian prior, also where an attack has it as a denoiser; of others it is
+    that of ``draws`` records. ``steps`` are those of a diffusion.
 
     Assumes: a prior of the shape and range of the records: the threat knows the prior.
     Guarantee: of the observation it reads shape, range and number of the records, and nothing that was released: every

@@ -19,6 +19,7 @@ from reconrisk.core.version import VERSION
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.shipped import SHIPPED
 from reconrisk.priors.diffusion_prior import DiffusionPrior
+from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.releases.described import described
 
@@ -73,12 +74,15 @@ def settings_in_full(attack: object) -> str:
 def hash_of_prior(prior: Prior) -> str:
     """The hash of a prior: its weights, or its function and all that this works with, and the units it is in.
 
+    A normal law has that of its denoiser: attacks hold the one or the other, and the belief is the same.
+
     >>> from reconrisk.priors.gaussian import gaussian
     >>> one, other = (gaussian(torch.zeros(1), variance * torch.eye(1)) for variance in (1.0, 2.0))
     >>> hash_of_prior(one.diffusion) == hash_of_prior(other.diffusion)
     False
     """
-    return hash_of_tensors(_tensors_of("", prior), extra="".join(_functions_of(prior)))
+    held = prior.diffusion if isinstance(prior, GaussianPrior) else prior
+    return hash_of_tensors(_tensors_of("", held), extra="".join(_functions_of(held)))
 
 
 def _functions_of(value: object) -> Iterator[str]:

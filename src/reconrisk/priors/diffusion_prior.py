@@ -25,7 +25,8 @@ class DiffusionPrior:
         E[x_0 \mid x_t] \approx \hat x_0 = (x_t - \sqrt{1 - \bar\alpha_t}\, \epsilon(x_t, t)) / \sqrt{\bar\alpha_t}
 
     ``predict_noise`` takes noisy records (n, \*``shape``) and their times (n,), in its own units: there ``units`` are
-    the two ends of ``data_range``, linearly between.
+    the two ends of ``data_range``, linearly between. ``mean`` is that of the records, in the units of the data, where
+    it is known exactly.
 
     Guarantee: noise that is not finite or not shaped as the records is refused, by the name of the prior.
     Reference: equation 12, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_; equation 10 of meng2025 lacks the
@@ -38,6 +39,7 @@ class DiffusionPrior:
     schedule: NoiseSchedule = field(default_factory=linear_schedule, repr=False)
     data_range: tuple[float, float] = (0.0, 1.0)
     units: tuple[float, float] = SYMMETRIC
+    mean: Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for side in self.shape:
@@ -102,7 +104,8 @@ class DiffusionPrior:
 
     def scaled_to(self, data_range: tuple[float, float]) -> DiffusionPrior:
         """The same prior for records that lie in another range, as 0 to 255 is that of a picture in [0, 1]."""
-        return replace(self, data_range=data_range)
+        mean = None if self.mean is None else moved(self.mean, self.data_range, data_range)
+        return replace(self, data_range=data_range, mean=mean)
 
     def check_fits(self, shape: Sequence[int], data_range: tuple[float, float]) -> None:
         """Refuse records of another shape or range than the prior was made for."""

@@ -84,7 +84,7 @@ class GaussianPrior:
             noise: Tensor = ((noisy.flatten(1) - share.sqrt() * clean) / (1 - share).sqrt()).unflatten(1, self.shape)
             return noise
 
-        return DiffusionPrior(self.name, self.shape, predict_noise, self.schedule, self.data_range)
+        return DiffusionPrior(self.name, self.shape, predict_noise, self.schedule, self.data_range, mean=self.mean)
 
 
 def gaussian(
