@@ -67,3 +67,12 @@ def test_same_seed_same_estimate():
 def test_a_prior_without_weights_is_refused():
     with pytest.raises(InvalidInput, match="to be a diffusion with weights"):
         finetuned_diffusion(GaussianProblem(size=3, equations=6, noise=0.0).prior.diffusion)
+
+
+@pytest.mark.parametrize("change", [{}, {"seconds": 1e-9}])
+def test_the_remedy_names_settings_that_the_attack_takes(change):
+    problem = GaussianProblem(size=3, equations=6, noise=0.0)
+    _, observation = problem.drawn(0)
+    attack = finetuned_diffusion(with_weights(problem), steps=2, **change)
+    status = attack(observation, rng=torch.Generator().manual_seed(1)).status
+    assert status.remedy == f"Raise {'seconds' if change else 'steps'}"

@@ -60,6 +60,7 @@ class FinetunedDiffusion:
             parametrization=GeneratorWeights(generator, latents),
             seconds=self.seconds,
             needs=self.needs,
+            can_restart=False,  # the noise is drawn once
         )
         match = search.match(observation, rng=rng)
         return match.reconstruction(repr(self), Cost(clock.monotonic() - begun, match.evaluations))

@@ -50,7 +50,8 @@ class GradientMatching:
     Every part is a value: ``labels`` x ``start`` x ``parametrization`` x ``distance`` x ``regularizers`` x ``update``.
     All ``restarts`` move at once; the estimate is the candidate with the lowest objective ever seen. The learning rate
     follows the share of ``steps`` or ``seconds`` spent, whichever is larger. ``patience`` is the number of steps
-    without a gain of one in a thousand after which it stops.
+    without a gain of one in a thousand after which it stops. ``can_restart`` is false for an attack that has no such
+    setting, so that its status names none.
 
     Guarantee: the result is chosen by the attacker's own objective; a restart that is not a number never wins.
     Edge cases: interrupted, it returns the best so far; the budget of seconds is checked between steps.
@@ -69,6 +70,7 @@ class GradientMatching:
     patience: int | None = None
     tolerance: float = 0.0
     needs: ThreatModel = HONEST_BUT_CURIOUS
+    can_restart: bool = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
         check_whole("steps", self.steps)
@@ -114,7 +116,7 @@ class GradientMatching:
             for step in range(self.steps):
                 spent = 0.0 if self.seconds is None else (time.monotonic() - begun) / self.seconds
                 if spent >= 1:
-                    return _spent(search, f"{self.seconds:g} seconds, {step} steps", "seconds")
+                    return self._spent(search, f"{self.seconds:g} seconds, {step} steps", "seconds")
                 objective.progress = max(step / self.steps, spent)
                 point, memory = self.update.step(objective, search.point, memory, objective.progress)
                 search.move(point)
@@ -131,7 +133,11 @@ class GradientMatching:
             return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
         finally:
             bar.close()
-        return _spent(search, f"{self.steps} steps", "steps")
+        return self._spent(search, f"{self.steps} steps", "steps")
+
+    def _spent(self, search: _Search, what: str, setting: str) -> Status:
+        remedy = f"Raise {setting} or restarts" if self.can_restart else f"Raise {setting}"
+        return Status(Ending.BUDGET_SPENT, f"objective {search.lowest():.2e} after {what}", remedy)
 
 
 @dataclass(eq=False)
@@ -163,10 +169,6 @@ class _Search:
     def winner(self) -> int:
         """The restart with the lowest objective."""
         return int(self.best.scores.nan_to_num(nan=math.inf).argmin())
-
-
-def _spent(search: _Search, what: str, setting: str) -> Status:
-    return Status(Ending.BUDGET_SPENT, f"objective {search.lowest():.2e} after {what}", f"Raise {setting} or restarts")
 
 
 def _usable(estimates: Tensor, observation: Observation) -> Tensor:
