@@ -51,7 +51,7 @@ class FinetunedDiffusion:
         size = math.prod(prior.shape)
         sampler = Sampler(prior, self.sampling_steps)
         generator = GeneratorPrior(prior.name, prior.shape, size, sampler, prior.data_range, prior.units)
-        latents = torch.randn(observation.batch_size, size, generator=rng)
+        latents = torch.randn(observation.batch_size, size, generator=rng, device=rng.device).to(observation.device)
         search = GradientMatching(
             name="tuning a diffusion",
             distance=self.distance,
@@ -88,7 +88,7 @@ class Sampler(nn.Module):
         values, signal = latents.unflatten(1, self._prior.shape), self._prior.schedule.signal
         for time, following in zip(self._times, (*self._times[1:], None), strict=True):
             share = float(signal[time])
-            noise = self.noise(values, torch.full((len(values),), time, dtype=torch.int64))
+            noise = self.noise(values, torch.full((len(values),), time, dtype=torch.int64, device=values.device))
             clean = (values - (1 - share) ** 0.5 * noise) / share**0.5
             left = 1.0 if following is None else float(signal[following])
             values = left**0.5 * clean + (1 - left) ** 0.5 * noise

@@ -31,7 +31,7 @@ class Curvature:
 
     def __init__(self, matrix: Tensor) -> None:
         self._matrix = matrix.double()
-        vector = torch.ones(len(matrix), dtype=torch.float64)
+        vector = torch.ones(len(matrix), dtype=torch.float64, device=matrix.device)
         for _ in range(10):
             vector = self._matrix @ (vector / vector.norm())
         # below it the eigenvalues are those of rounding
@@ -88,8 +88,8 @@ def assembled(point: Point, *, rng: torch.Generator, in_time: Callable[[], bool]
     size, rows = point.inputs.numel(), len(point.residual)
     kept = (_SKETCH if size <= _SMALL else _COARSE_SKETCH) * size
     columns = _fastest(point)
-    bucket = torch.randint(kept, (rows,), generator=rng)
-    sign = 2.0 * torch.randint(2, (rows,), generator=rng) - 1
+    bucket = torch.randint(kept, (rows,), generator=rng, device=rng.device).to(point.inputs.device)
+    sign = 2.0 * torch.randint(2, (rows,), generator=rng, device=rng.device).to(point.inputs.device) - 1
     sketched = []
     for basis in _bases(point.inputs, max(1, min(_AT_ONCE, _VALUES_AT_ONCE // rows))):
         if not in_time():
@@ -114,9 +114,9 @@ def _gram(rows: Tensor) -> Tensor:
 
 
 def _bases(inputs: Tensor, count: int) -> Iterator[Tensor]:
-    for chosen in torch.arange(inputs.numel()).split(count):
+    for chosen in torch.arange(inputs.numel(), device=inputs.device).split(count):
         basis = inputs.new_zeros(len(chosen), inputs.numel())
-        basis[torch.arange(len(chosen)), chosen] = 1
+        basis[torch.arange(len(chosen), device=inputs.device), chosen] = 1
         yield basis.view(len(chosen), *inputs.shape)
 
 

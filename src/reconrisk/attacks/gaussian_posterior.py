@@ -131,10 +131,10 @@ class _Search:
     ) -> None:
         self._attack, self._seen, self._labels, self._rng, self._begun = attack, observation, labels, rng, begun
         prior = attack.prior
-        middle = prior.mean.expand(observation.batch_size, *observation.input_shape)
+        middle = prior.mean.to(observation.device).expand(observation.batch_size, *observation.input_shape)
         self._dtype = working_precision(observation, labels, middle)
-        self._mean, self._root = prior.mean.to(self._dtype), prior.root.to(self._dtype)
-        self._coordinates = torch.zeros(observation.batch_size, self._root.shape[1], dtype=self._dtype)
+        self._mean, self._root = (each.to(observation.device, self._dtype) for each in (prior.mean, prior.root))
+        self._coordinates = self._root.new_zeros(observation.batch_size, self._root.shape[1])
         self.evaluations = 0
 
     def run(self) -> Status:

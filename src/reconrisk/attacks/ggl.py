@@ -102,7 +102,7 @@ class Ggl:
             import cma
         except ImportError as error:
             raise MissingExtra("cma", "diffusion", "ggl") from error
-        drawn = np.random.default_rng(int(torch.randint(1, _SEEDS, (1,), generator=rng)))
+        drawn = np.random.default_rng(int(torch.randint(1, _SEEDS, (1,), generator=rng, device=rng.device)))
         options: dict[str, Any] = {"popsize": self.population, "verbose": -9, "CMA_diagonal": size > _LARGEST_FULL}
         # a generator of its own: a seed would be that of numpy's global one, which belongs to the user
         options |= {"seed": math.nan, "randn": lambda *shape: drawn.standard_normal(shape)}
@@ -166,13 +166,14 @@ class _Fitness:
             distances = torch.stack([self._distance(each) for each in records])
         self.evaluations += len(flat)
         lengths = (flat.reshape(len(flat), -1, self._attack.prior.latent_size) ** 2).mean(2)
-        scores = distances.double().numpy() + self._attack.latent_weight * ((lengths - 1) ** 2).mean(1)
+        scores = distances.double().cpu().numpy() + self._attack.latent_weight * ((lengths - 1) ** 2).mean(1)
         return np.where(np.isfinite(scores), scores, np.inf)
 
     def records(self, flat: np.ndarray[Any, Any]) -> Tensor:
         """The records of latent values, one row of both for each candidate."""
         shape = (-1, self._observation.batch_size, self._attack.prior.latent_size)
-        latents = torch.as_tensor(np.atleast_2d(flat).reshape(shape), dtype=torch.get_default_dtype())
+        dtype = torch.get_default_dtype()
+        latents = torch.as_tensor(np.atleast_2d(flat).reshape(shape), dtype=dtype, device=self._observation.device)
         with torch.no_grad():
             return self._latents.decode(latents, self._observation)
 

@@ -23,6 +23,7 @@ from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
+from reconrisk.releases.noise import standard_normal
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,8 @@ class GuidedSampling:
     ) -> tuple[GuidedTrajectory, Status]:
         observation.check_covers(self.needs)
         self.prior.check_fits(observation.input_shape, observation.data_range)
-        noisy = torch.randn((observation.batch_size, *observation.input_shape), generator=rng)
+        shape = (observation.batch_size, *observation.input_shape)
+        noisy = torch.randn(shape, generator=rng, device=rng.device).to(observation.device)
         guide = _Guide(self.prior, observation, labels, self.distance, rng)
         times = self.prior.schedule.times(self.steps)
         found = list[_Step]()
@@ -115,7 +117,7 @@ class GuidedSampling:
         spread = self.stochasticity * math.sqrt((1 - left) / (1 - share)) * math.sqrt(1 - share / left)
         mean = left**0.5 * step.clean + math.sqrt(max(0.0, 1 - left - spread**2)) * step.noise
         radius = math.sqrt(step.clean[0].numel()) * spread
-        drawn = spread * torch.randn(mean.shape, generator=rng).to(mean.dtype)
+        drawn = spread * standard_normal(mean, rng)
         toward = -radius * _unit(step.gradient)
         mixed = drawn + self.guidance * (toward - drawn)
         moved: Tensor = mean + self.step_size * radius * _unit(mixed)
@@ -199,7 +201,8 @@ class _Guide:
         rng: torch.Generator,
     ) -> None:
         self._prior, self._observation, self._labels, self._distance = prior, observation, labels, distance
-        self._rng = torch.Generator().manual_seed(int(torch.randint(2**31, (1,), generator=rng)))
+        seed = int(torch.randint(2**31, (1,), generator=rng, device=rng.device))
+        self._rng = torch.Generator(rng.device).manual_seed(seed)
         dtype = torch.get_default_dtype()
         self._observed = compared({name: t.to(dtype) for name, t in observation.released.items()}, observation)
         self._values = sent_values(observation)
@@ -215,7 +218,7 @@ class _Guide:
             records = self._prior.records(clean)
             caused = compared(self._observation.forward(records, self._labels), self._observation)
             residual = squares({name: caused[name] - value for name, value in self._observed.items()})
-            drawn = {name: torch.randn(value.shape, generator=self._rng) for name, value in caused.items()}
+            drawn = {name: standard_normal(value, self._rng) for name, value in caused.items()}
             random = torch.stack([(drawn[name] * value).sum() for name, value in caused.items()]).sum()
             (by_noise,) = torch.autograd.grad(random, records, retain_graph=True)
             (pull,) = torch.autograd.grad(residual / 2, records, retain_graph=True)

@@ -22,6 +22,7 @@ from reconrisk.core.validation import check_all_finite, check_probability, check
 from reconrisk.priors.diffusion_prior import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.priors.reverse_diffusion import draw_clean
+from reconrisk.releases.noise import standard_normal
 
 GapOf = Literal["loss", "release"]
 
@@ -179,7 +180,7 @@ def _clean_records(
     share = float(prior.schedule.signal[time])
     width = 2 / (prior.data_range[1] - prior.data_range[0])  # of its diffusion, whose units are -1 to 1
     left = prior.variances * (1 - share) / (share * prior.variances * width**2 + 1 - share)
-    drawn = torch.randn(draws, len(noisy), len(left), generator=rng, dtype=left.dtype)
+    drawn = standard_normal(left.expand(draws, len(noisy), -1), rng)
     moved = (drawn * left.sqrt()) @ prior.directions.T
     batches: Tensor = mean + moved.to(mean.dtype).unflatten(2, prior.shape)
     return batches

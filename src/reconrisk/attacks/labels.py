@@ -107,7 +107,7 @@ def labels_for(observation: Observation) -> Tensor:
     if observation.batch_size == 1 and model_of(observation.forward) is None:
         return infer_label(observation.released)
     counts = infer_label_counts(observation)
-    return torch.arange(len(counts)).repeat_interleave(counts)
+    return torch.arange(len(counts)).repeat_interleave(counts).to(observation.device)
 
 
 def _single(layer: OutputLayer) -> int:
@@ -155,9 +155,7 @@ def _estimated(layer: OutputLayer, records: int) -> _Estimate:
     ones, equal = torch.ones_like(amounts), records / layer.classes
     weight = equal / (records * (_MISFIT / layer.classes**2 + 0.03 * spread) + noise**2)
     sum_weight = equal / (records * (1e-9 + 300 * spread))
-    normal = (
-        torch.eye(layer.classes, dtype=means.dtype) + weight * means.T @ means + sum_weight * torch.outer(ones, ones)
-    )
+    normal = ones.diag() + weight * means.T @ means + sum_weight * torch.outer(ones, ones)
     sides = torch.stack([(equal + sum_weight * records) * ones, weight * means.T @ amounts], dim=1)
     start, slope = torch.linalg.solve(normal, sides).T
     enlargement = _enlargement(layer, start, slope, records)
@@ -182,7 +180,7 @@ def _enlargement(layer: OutputLayer, start: Tensor, slope: Tensor, records: int)
     if records < layer.classes:
         without = float((start + slope).min() / start.min())
         return 1.0 if unsure and without < 0.3 else largest
-    factors = torch.linspace(1.0, largest, 200, dtype=start.dtype)
+    factors = torch.linspace(1.0, largest, 200, dtype=start.dtype, device=start.device)
     counts = start + factors[:, None] * slope
     best = int((counts - counts.round()).square().sum(1).argmin())
     return 1.0 if unsure and not _are_whole(counts[best]) else float(factors[best])
@@ -194,7 +192,7 @@ def _are_whole(counts: Tensor) -> bool:
 
 def _typical_gradients(layer: OutputLayer, amounts: Tensor) -> tuple[Tensor, float]:
     """In column c the derivative of the loss by the outputs for a record of class c, and how probabilities differ."""
-    labels = torch.arange(layer.classes)
+    labels = torch.arange(layer.classes, device=amounts.device)
     if not layer.weighted or layer.noise_std > _NOISY:
         probes = layer.outputs[: max(1, _MOST_PAIRS // layer.classes)]
         pairs = loss_gradients(layer.loss_fn, probes.repeat_interleave(len(labels), 0), labels.repeat(len(probes)))
@@ -235,6 +233,7 @@ def _separated(layer: OutputLayer, records: int) -> Separated:
 
 def _rounded(counts: Tensor, records: int) -> Tensor:
     """The nearest counts that are not negative and add up to ``records``, whole by largest remainders."""
+    counts = counts.cpu()
     falling = counts.sort(descending=True).values
     excess = (falling.cumsum(0) - records) / torch.arange(1, len(counts) + 1)
     shared = excess[int((falling > excess).sum()) - 1]

@@ -45,7 +45,8 @@ class Latents(_Made):
     def begin(self, observation: Observation, inputs: Tensor, rng: torch.Generator) -> Tensor:
         """Draws for every restart and record."""
         self.prior.check_fits(observation.input_shape, observation.data_range)
-        return torch.randn(*inputs.shape[:2], self.prior.latent_size, generator=rng)
+        shape = (*inputs.shape[:2], self.prior.latent_size)
+        return torch.randn(shape, generator=rng, device=rng.device).to(inputs.device)
 
     def decode(self, coordinates: Tensor, observation: Observation) -> Tensor:
         """What the generator makes of them."""
@@ -155,7 +156,7 @@ def _in_ball(vectors: Tensor, radius: float) -> Tensor:
     sizes = vectors.abs()
     falling = sizes.sort(dim=-1, descending=True).values
     excess = falling.cumsum(-1) - radius
-    counts = torch.arange(1, vectors.shape[-1] + 1, dtype=vectors.dtype)
+    counts = torch.arange(1, vectors.shape[-1] + 1, dtype=vectors.dtype, device=vectors.device)
     used = (falling * counts > excess).sum(-1, keepdim=True).clamp_min(1)
     threshold = (excess.gather(-1, used - 1) / used).clamp_min(0)
     found: Tensor = vectors.sign() * (sizes - threshold).clamp_min(0)

@@ -172,7 +172,8 @@ class _Search:
         self._spent = spent
         low, high = observation.data_range
         self._width = high - low
-        self._middle = torch.full((observation.batch_size, *observation.input_shape), (low + high) / 2)
+        shape = (observation.batch_size, *observation.input_shape)
+        self._middle = torch.full(shape, (low + high) / 2, device=observation.device)
         self._dtype = working_precision(observation, labels, self._middle)
         self._ends = list[Tensor]()
         self.evaluations = 0
@@ -257,5 +258,5 @@ class _Search:
 def _in_order_of(first: Tensor, other: Tensor) -> Tensor:
     """The records of ``other`` in the order that brings them nearest to those of ``first``."""
     distances = torch.cdist(first.flatten(1), other.flatten(1)).square()
-    _, places = linear_sum_assignment(distances.numpy())
-    return other[torch.as_tensor(places)]
+    _, places = linear_sum_assignment(distances.cpu().numpy())
+    return other[torch.as_tensor(places, device=other.device)]

@@ -33,7 +33,7 @@ class NormalStart:
         """Independent draws."""
         low, high = observation.data_range
         shape = (restarts, observation.batch_size, *observation.input_shape)
-        noise = torch.randn(shape, generator=rng)
+        noise = torch.randn(shape, generator=rng, device=rng.device).to(observation.device)
         return (low + high) / 2 + self.spread * (high - low) * noise
 
 
@@ -45,7 +45,7 @@ class UniformStart:
         """Independent draws."""
         low, high = observation.data_range
         shape = (restarts, observation.batch_size, *observation.input_shape)
-        return low + (high - low) * torch.rand(shape, generator=rng)
+        return low + (high - low) * torch.rand(shape, generator=rng, device=rng.device).to(observation.device)
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class StartFrom:
         """The other attack's estimates, repeated."""
         first = self.attack(observation, rng=rng).estimates.to(torch.get_default_dtype())
         low, high = observation.data_range
-        noise = torch.randn((restarts, *first.shape), generator=rng) * self.spread * (high - low)
+        drawn = torch.randn((restarts, *first.shape), generator=rng, device=rng.device).to(first.device)
+        noise = drawn * self.spread * (high - low)
         noise[0] = 0
         return (first + noise).clamp(low, high)

@@ -117,6 +117,11 @@ class Observation:
         if shapes != expected:
             raise refuse(name, shapes, f"to have the names and shapes of what was released, {expected}")
 
+    @property
+    def device(self) -> torch.device:
+        """Where what was released is, and so the records of an attack."""
+        return next(iter(self.released.values())).device
+
     def check_covers(self, needs: ThreatModel) -> None:
         """Refuse an attack whose powers exceed those of the threat this observation was made under."""
         if not self.threat.covers(needs):
