@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_whole, refuse
-from reconrisk.priors.modules import check_mode
-from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
+from reconrisk.priors.modules import check_network, device_of
+from reconrisk.priors.schedule import NoiseSchedule, check_schedule, linear_schedule
 from reconrisk.priors.units import SYMMETRIC, check_fits, check_range, moved
 
 PredictNoise = Callable[[Tensor, Tensor], Tensor]
@@ -48,19 +49,21 @@ class DiffusionPrior:
         check_range("units", self.units)
         if not callable(self.predict_noise):
             raise refuse("predict_noise", self.predict_noise, "to be a function of noisy records and their times")
-        check_mode("predict_noise", self.predict_noise)
+        check_network("predict_noise", self.predict_noise)
+        check_schedule(self.schedule)
 
     def noise(self, noisy: Tensor, time: int) -> Tensor:
         """The noise in ``noisy`` records ``(n, *shape)`` of one ``time``, in the prior's units; differentiable."""
         if tuple(noisy.shape[1:]) != self.shape:
             raise refuse("noisy.shape", tuple(noisy.shape), f"to be records of shape {self.shape}, as {self.name}")
-        found = self.predict_noise(noisy, torch.full((len(noisy),), time, dtype=torch.int64))
+        found = self.predict_noise(noisy, torch.full((len(noisy),), time, dtype=torch.int64, device=noisy.device))
         if not isinstance(found, Tensor) or found.shape != noisy.shape:
-            given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise refuse(f"the noise of {self.name}", given, f"to be a tensor of shape {tuple(noisy.shape)}")
+            given = f"of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            wanted = f"a tensor of shape {tuple(noisy.shape)}"
+            raise InvalidInput(f"Expected the noise of {self.name} to be {wanted}, as the records are. It is {given}.")
         if not bool(found.isfinite().all()):
             remedy = "Check its weights and the units it was trained in."
-            raise refuse(f"the noise of {self.name}", f"at time {time}", "to be finite", remedy)
+            raise InvalidInput(f"Expected the noise of {self.name} at time {time} to be finite. {remedy}")
         return found
 
     def clean(self, noisy: Tensor, time: int) -> Tensor:
@@ -84,7 +87,7 @@ class DiffusionPrior:
         Reference: equation 12 with no variance, `Song et al. (2021) <https://arxiv.org/abs/2010.02502>`_.
         """
         times = self.schedule.times(steps)
-        values = torch.randn(check_whole("count", count), *self.shape, generator=rng)
+        values = self.standard_normal(check_whole("count", count), rng)
         with torch.no_grad():
             for time, later in track(list(zip(times, (*times[1:], None), strict=True)), "drawing records"):
                 noise = self.noise(values, time)
@@ -93,6 +96,11 @@ class DiffusionPrior:
                 clean = (values - (1 - share) ** 0.5 * noise) / share**0.5
                 values = left**0.5 * clean + (1 - left) ** 0.5 * noise
         return self.records(values)
+
+    def standard_normal(self, count: int, rng: torch.Generator) -> Tensor:
+        """Noise alone, in the shape of so many records, drawn on the generator's device and put where the weights are."""
+        drawn = torch.randn(count, *self.shape, generator=rng, device=rng.device)
+        return drawn.to(device_of(self.predict_noise, rng.device))
 
     def values(self, records: Tensor) -> Tensor:
         """Records in the prior's units."""
@@ -125,12 +133,15 @@ def denoiser(
 
     .. math:: \epsilon(x_t, t), \qquad x_t = \sqrt{\bar\alpha_t}\, x_0 + \sqrt{1 - \bar\alpha_t}\, \epsilon
 
-    Assumes: ``predict_noise`` takes records (n, \*shape) in ``units`` and their times (n,), and is differentiable.
-    Edge cases: a module whose batch norm or dropout is in the mode of training is refused.
+    Assumes: ``predict_noise`` takes records (n, \*shape) in ``units`` and their times (n,), whole numbers from 0 to 999
+    of :func:`linear_schedule` where no other ``schedule`` is stated, and is differentiable.
+    Edge cases: a module whose batch norm or dropout is in the mode of training is refused, and so is one whose weights
+    are not in single precision.
     Reference: section 3.2, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_.
 
     >>> prior = denoiser(lambda noisy, times: noisy, (1, 2, 2))
     >>> prior.clean(torch.ones(1, 1, 2, 2), 0).flatten()[0].round(decimals=4)
     tensor(0.9900)
     """
-    return DiffusionPrior(name, tuple(shape), predict_noise, schedule or linear_schedule(), data_range, units)
+    known = linear_schedule() if schedule is None else schedule
+    return DiffusionPrior(name, tuple(shape), predict_noise, known, data_range, units)

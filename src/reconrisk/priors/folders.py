@@ -13,6 +13,8 @@ from reconrisk.priors.training_state import is_unfinished, trained_in
 BUNDLED = Path(str(resources.files("reconrisk.priors"))) / "bundled"
 """The folder of the shipped priors, a part for each kind."""
 
+_WRAPS = {"diffusion": "denoiser", "gan": "generator"}  # what makes a prior of each kind of a function
+
 
 def shipped_names(kind: str) -> tuple[str, ...]:
     """The names of the shipped priors of a kind, ``diffusion`` or ``gan``."""
@@ -35,7 +37,8 @@ def prior_folder(path_or_name: str | Path, kind: str) -> Path:
     A name wins over a folder of that name: pass a ``Path``, or ``./mnist``, to mean the folder.
     """
     if not isinstance(path_or_name, (str, Path)):
-        raise refuse("path_or_name", path_or_name, "to be a name or a path")
+        wrap = f"Pass a function or network to rr.priors.{_WRAPS[kind]}." if callable(path_or_name) else ""
+        raise refuse("path_or_name", type(path_or_name).__name__, "to be a name or a path", wrap)
     names = shipped_names(kind)
     if isinstance(path_or_name, str) and path_or_name in names:
         return BUNDLED / kind / path_or_name
@@ -48,6 +51,28 @@ def prior_folder(path_or_name: str | Path, kind: str) -> Path:
     known = f"a local folder or one of {', '.join(names)}" if names else "a local folder"
     remedy = f"Nothing is downloaded.{did_you_mean(path_or_name, names)}"
     raise refuse("path_or_name", path_or_name, f"to be {known}", remedy)
+
+
+def range_in(folder: Path) -> tuple[float, float]:
+    """The range of the records that the prior in a folder was trained on, as it states it; else (0, 1)."""
+    trained = trained_in(folder)
+    return (0.0, 1.0) if trained is None else trained.data_range
+
+
+def read_card(path_or_name: str | Path, kind: str = "diffusion") -> str:
+    """The card of a prior, by the name of a shipped one or by its folder: its data, licence, training and quality.
+
+    ``kind`` is ``"diffusion"`` or ``"gan"``.
+
+    >>> read_card("mnist", "gan").splitlines()[0]
+    '# mnist: a generator of pictures 1 x 28 x 28'
+    """
+    if kind not in _WRAPS:
+        raise refuse("kind", kind, "to be diffusion or gan")
+    path = prior_folder(path_or_name, kind) / "card.md"
+    if not path.is_file():
+        raise InvalidFile(path, "file", "There is no such file.", "Priors that train-prior wrote have a card.")
+    return path.read_text(encoding="utf-8")
 
 
 def _check_kind(path: Path, kind: str) -> None:

@@ -10,10 +10,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_all_finite, check_all_within, check_nonnegative, check_not_empty, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
-from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
-from reconrisk.priors.units import check_fits, check_range, moved
+from reconrisk.priors.schedule import NoiseSchedule, check_schedule, linear_schedule
+from reconrisk.priors.units import as_tensor, check_fits, check_range, moved
+
+LARGEST_COVARIANCE = 4096
+"""Values of a record whose covariance can be fitted in half a minute: the square of them is 128 MB."""
 
 _ROUNDING = 1e-9  # of the largest variance: how far below 0 rounding may leave one
 
@@ -34,6 +38,7 @@ class GaussianPrior:
 
     def __post_init__(self) -> None:
         check_range("data_range", self.data_range)
+        check_schedule(self.schedule)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -48,8 +53,8 @@ class GaussianPrior:
 
     def draw(self, count: int, rng: torch.Generator) -> Tensor:
         """So many records."""
-        drawn = torch.randn(count, len(self.variances), generator=rng, dtype=torch.float64)
-        records: Tensor = self.mean + (drawn @ self.root.T).unflatten(1, self.shape)
+        drawn = torch.randn(count, len(self.variances), generator=rng, dtype=torch.float64, device=rng.device)
+        records: Tensor = self.mean + (drawn.to(self.root) @ self.root.T).unflatten(1, self.shape)
         return records
 
     def scaled_to(self, data_range: tuple[float, float]) -> GaussianPrior:
@@ -76,10 +81,10 @@ class GaussianPrior:
         variances = self.variances * scale**2
 
         def predict_noise(noisy: Tensor, times: Tensor) -> Tensor:
-            share = self.schedule.signal[times].to(noisy.dtype)[:, None]
-            vectors, centre = self.directions.to(noisy.dtype), mean.to(noisy.dtype)
+            share = self.schedule.shares(times, noisy.flatten(1))
+            vectors, centre, spread = self.directions.to(noisy), mean.to(noisy), variances.to(noisy)
             left = noisy.flatten(1) - share.sqrt() * centre
-            gain = share.sqrt() * variances.to(noisy.dtype) / (share * variances.to(noisy.dtype) + 1 - share)
+            gain = share.sqrt() * spread / (share * spread + 1 - share)
             clean = centre + (gain * (left @ vectors)) @ vectors.T
             noise: Tensor = ((noisy.flatten(1) - share.sqrt() * clean) / (1 - share).sqrt()).unflatten(1, self.shape)
             return noise
@@ -99,7 +104,7 @@ def gaussian(
 
     .. math:: x \sim N(m, S)
 
-    ``mean`` has the shape of a record and ``covariance`` is (d, d), both in the units of the data.
+    ``mean`` has the shape of a record and ``covariance`` is (d, d), both in the units of the data; arrays of NumPy will do.
 
     Guarantee: a covariance that is not symmetric, or has a negative variance beyond rounding, is refused.
     Reference: the linear case in which the posterior of a Gaussian release is known, chapter 2.3, Bishop (2006).
@@ -107,6 +112,7 @@ def gaussian(
     >>> gaussian(torch.zeros(2), torch.eye(2)).draw(3, torch.Generator().manual_seed(0)).shape
     torch.Size([3, 2])
     """
+    mean, covariance = as_tensor("mean", mean), as_tensor("covariance", covariance)
     check_all_finite("mean", mean)
     check_all_finite("covariance", covariance)
     check_not_empty("mean", mean)
@@ -117,13 +123,13 @@ def gaussian(
         )
     matrix = covariance.double()
     if not torch.allclose(matrix, matrix.T, atol=_ROUNDING * float(matrix.abs().max())):
-        raise refuse("covariance", "given", "to be symmetric")
+        raise InvalidInput("Expected covariance to be symmetric.")
     variances, directions = torch.linalg.eigh(matrix)
     if float(variances[0]) < -_ROUNDING * max(float(variances[-1]), math.ulp(0.0)):
-        raise refuse("covariance", f"an eigenvalue of {float(variances[0]):.3g}", "to be positive semidefinite")
-    return GaussianPrior(
-        mean.double(), directions, variances.clamp_min(0), data_range, schedule or linear_schedule(), name
-    )
+        least = f"an eigenvalue of {float(variances[0]):.3g}"
+        raise InvalidInput(f"Expected covariance to be positive semidefinite, it has {least}.")
+    known = linear_schedule() if schedule is None else schedule
+    return GaussianPrior(mean.double(), directions, variances.clamp_min(0), data_range, known, name)
 
 
 def fit_gaussian(
@@ -139,7 +145,8 @@ def fit_gaussian(
     .. math:: m = \bar x, \qquad S = \tfrac{1}{n} \sum_i (x_i - m)(x_i - m)^T + (f w)^2 I
 
     Notation: w is the width of the data range, f = ``floor``: what a sample has never shown is still possible.
-    Assumes: these records are public. Whoever fits it to private ones releases their mean and covariance.
+    Assumes: these records are public. Whoever fits it to private ones releases their mean and covariance. A tensor or
+    an array of NumPy; the prior is where the records are.
     Reference: chapter 2.3, Bishop (2006).
 
     >>> prior = fit_gaussian(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
@@ -147,6 +154,7 @@ def fit_gaussian(
     ([0.5, 0.5], [0.0, 0.5])
     """
     check_range("data_range", data_range)
+    records = as_tensor("records", records)
     check_not_empty("records", records)
     check_all_within("records", records, data_range, "State the public range of the values.")
     check_nonnegative("floor", floor)
@@ -156,5 +164,5 @@ def fit_gaussian(
     mean = flat.mean(0)
     centred = flat - mean
     least = (floor * (data_range[1] - data_range[0])) ** 2
-    covariance = centred.T @ centred / len(flat) + least * torch.eye(flat.shape[1], dtype=torch.float64)
+    covariance = centred.T @ centred / len(flat) + least * torch.eye(flat.shape[1]).to(flat)
     return gaussian(mean.reshape(records.shape[1:]), covariance, data_range=data_range, schedule=schedule, name=name)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_whole, refuse
-from reconrisk.priors.modules import check_mode
+from reconrisk.priors.modules import check_network, device_of
 from reconrisk.priors.units import SYMMETRIC, check_fits, check_range, moved
 
 Decode = Callable[[Tensor], Tensor]
@@ -42,10 +43,7 @@ class GeneratorPrior:
         check_range("units", self.units)
         if not callable(self.generate):
             raise refuse("generate", self.generate, "to be a function of latent values")
-        check_mode("generate", self.generate)
-        weights = self.generate.parameters() if isinstance(self.generate, nn.Module) else ()
-        if any(value.dtype in (torch.float16, torch.bfloat16) for value in weights):
-            raise refuse("generate", "in half precision", "to have weights in single precision", "Pass it as .float().")
+        check_network("generate", self.generate)
 
     def decode(self, latents: Tensor) -> Tensor:
         """Records of latent values; differentiable."""
@@ -54,22 +52,24 @@ class GeneratorPrior:
         made = self.checked(self.generate(latents), len(latents))
         if latents.requires_grad and not made.requires_grad:
             remedy = "Use rr.attacks.ggl, which needs no derivatives, or a function of torch."
-            raise refuse(f"what {self.name} makes", "a constant", "to be differentiable in latent values", remedy)
+            raise InvalidInput(f"Expected what {self.name} makes to be differentiable in latent values. {remedy}")
         return made
 
     def checked(self, made: Tensor, count: int) -> Tensor:
         """What was made as records, if it can be such."""
         if not isinstance(made, Tensor) or tuple(made.shape) != (count, *self.shape):
-            given = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
-            raise refuse(f"what {self.name} makes", given, f"to be records of shape {(count, *self.shape)}")
+            given = f"of shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+            wanted = f"records of shape {(count, *self.shape)}"
+            raise InvalidInput(f"Expected what {self.name} makes to be {wanted}. It is {given}.")
         if not bool(made.isfinite().all()):
-            raise refuse(f"what {self.name} makes", "given", "to be finite", "Check its weights.")
+            raise InvalidInput(f"Expected what {self.name} makes to be finite. Check its weights.")
         return moved(made, self.units, self.data_range)
 
     def draw(self, count: int, rng: torch.Generator) -> Tensor:
         """So many records."""
         with torch.no_grad():
-            return self.decode(torch.randn(count, self.latent_size, generator=rng))
+            latents = torch.randn(count, self.latent_size, generator=rng, device=rng.device)
+            return self.decode(latents.to(device_of(self.generate, rng.device)))
 
     def scaled_to(self, data_range: tuple[float, float]) -> GeneratorPrior:
         """The same prior for records that lie in another range."""
@@ -95,7 +95,7 @@ def generator(
 
     Assumes: ``generate`` takes latent values (n, ``latent_size``) and is differentiable.
     Edge cases: the weights of a module are not changed, nor are they trained; batch norm and dropout in the
-    mode of training are refused.
+    mode of training are refused, and so are weights that are not in single precision.
     Reference: `Goodfellow et al. (2014) <https://arxiv.org/abs/1406.2661>`_.
 
     >>> prior = generator(lambda latents: latents.tanh().view(-1, 1, 2, 2), (1, 2, 2), 4)

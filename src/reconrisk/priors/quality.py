@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 import torch
 from torch import Tensor
 
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
+from reconrisk.priors.modules import device_of
 
 LOSS_TIMES = (50, 150, 250, 350, 450, 550, 650, 750, 850, 950)
 """The times of the thousand of a diffusion at which its loss is measured."""
+
+FEWEST = 2
+"""Records that the quality of a prior is measured on, at least."""
 
 _AT_ONCE = 128  # records in memory
 
@@ -35,11 +41,9 @@ def denoising_loss(
     check_not_empty("records", records)
     check_not_empty("times", times)
     prior.check_fits(tuple(records.shape[1:]), prior.data_range)
+    moved = records.float().to(device_of(prior.predict_noise, records.device))
     with torch.no_grad():
-        parts = [
-            _loss(prior, part, times, rng)
-            for part in track(records.float().split(_AT_ONCE), f"noise {prior.name} finds")
-        ]
+        parts = [_loss(prior, part, times, rng) for part in track(moved.split(_AT_ONCE), f"noise {prior.name} finds")]
     return torch.cat(parts)
 
 
@@ -49,7 +53,7 @@ def _loss(prior: DiffusionPrior, records: Tensor, times: tuple[int, ...], rng: t
         if not 0 <= check_whole("times", time, minimum=0) < len(prior.schedule):
             raise refuse("times", time, f"< {len(prior.schedule)}, the times of the prior")
         share = float(prior.schedule.signal[time])
-        noise = torch.randn(values.shape, generator=rng)
+        noise = torch.randn(values.shape, generator=rng, device=rng.device).to(values.device)
         noisy = share**0.5 * values + (1 - share) ** 0.5 * noise
         found.append((prior.noise(noisy, time) - noise).square().flatten(1).mean(1))
     return torch.stack(found, dim=1)
@@ -73,17 +77,26 @@ def nearest_distance(records: Tensor, others: Tensor) -> Tensor:
     return torch.cat(found).clamp_min(0) / ones.shape[1]
 
 
+def check_several(name: str, records: Sized) -> None:
+    """Refuse a single record: it has neither a covariance nor a standard error."""
+    if len(records) < FEWEST:
+        raise refuse(f"len({name})", len(records), f">= {FEWEST}, which a spread can be told from")
+
+
 def frechet_distance(records: Tensor, others: Tensor, directions: Tensor) -> float:
     r"""The squared distance of two sets of records as if they were normal, along orthonormal ``directions`` (d, k).
 
     .. math:: |m_1 - m_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1^{1/2} S_2 S_1^{1/2})^{1/2})
 
-    Edge cases: 0 for two sets of the same mean and covariance, as a fitted Gaussian's draws and its records are.
+    Edge cases: 0 for two sets of the same mean and covariance, as a fitted Gaussian's draws and its records are. One
+    record has no covariance, and is refused.
     Reference: `Dowson and Landau (1982) <https://doi.org/10.1016/0047-259X(82)90077-X>`_.
 
     >>> frechet_distance(torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0], [5.0]]), torch.ones(1, 1))
     9.0
     """
+    check_several("records", records)
+    check_several("others", others)
     one, other = (each.double().flatten(1) @ directions.double() for each in (records, others))
     means = (one.mean(0) - other.mean(0)).square().sum()
     first, second = (torch.atleast_2d(torch.cov(each.T)) for each in (one, other))

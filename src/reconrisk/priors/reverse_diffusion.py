@@ -27,7 +27,7 @@ def draw_records(prior: DiffusionPrior, count: int, *, steps: int = 50, rng: tor
     >>> draw_records(prior, 3, rng=torch.Generator().manual_seed(0)).shape
     torch.Size([3, 2])
     """
-    noisy = torch.randn((check_whole("count", count), *prior.shape), generator=rng)
+    noisy = prior.standard_normal(check_whole("count", count), rng)
     return draw_clean(prior, noisy, len(prior.schedule) - 1, steps=steps, rng=rng).clamp(*prior.data_range)
 
 
@@ -58,7 +58,7 @@ def draw_clean(prior: DiffusionPrior, noisy: Tensor, time: int, *, steps: int = 
             share, left = (float(prior.schedule.signal[each]) for each in (now, following))
             variance = (1 - left) / (1 - share) * (1 - share / left)
             noise = (noisy - share**0.5 * clean) / math.sqrt(1 - share)
-            drawn = torch.randn(noisy.shape, generator=rng).to(noisy.dtype)
+            drawn = torch.randn(noisy.shape, generator=rng, device=rng.device).to(noisy)
             noisy = left**0.5 * clean + math.sqrt(max(0.0, 1 - left - variance)) * noise + math.sqrt(variance) * drawn
         return prior.records(prior.clean(noisy, times[-1]))
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_all_finite, check_positive, check_whole, refuse
+from reconrisk.priors.units import as_tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +31,15 @@ class NoiseSchedule:
     signal: Tensor
 
     def __post_init__(self) -> None:
-        check_all_finite("signal", self.signal)
-        values = self.signal
+        values = as_tensor("signal", self.signal)
+        check_all_finite("signal", values)
         if values.ndim != 1 or len(values) < 2:
             raise refuse("signal.shape", tuple(values.shape), "to be (times,), at least 2")
         if not bool((values > 0).all()) or not bool((values < 1).all()) or not bool((values.diff() < 0).all()):
-            raise refuse("signal", "given", "to fall strictly, between 1 and 0", "Pass the alphas_cumprod of training.")
-        object.__setattr__(self, "signal", values.detach().double())
+            raise InvalidInput(
+                "Expected signal to fall strictly, between 1 and 0. Pass the alphas_cumprod of training."
+            )
+        object.__setattr__(self, "signal", values.detach().double().cpu())  # of which single numbers are read
 
     def __len__(self) -> int:
         """The number of times T."""
@@ -48,6 +52,11 @@ class NoiseSchedule:
         last = len(self) - 1
         return tuple(round(last - each * len(self) / steps) for each in range(steps))
 
+    def shares(self, times: Tensor, like: Tensor) -> Tensor:
+        """The signal at ``times``, in the precision and on the device of ``like``, to be multiplied with it."""
+        found: Tensor = self.signal.to(like)[times]
+        return found.reshape(-1, *[1] * (like.ndim - 1))
+
     def noise_level(self, time: int) -> float:
         r"""The noise in units of the signal, :math:`\sqrt{(1 - \bar\alpha_t) / \bar\alpha_t}`."""
         share = float(self.signal[time])
@@ -57,6 +66,13 @@ class NoiseSchedule:
         """The time whose noise in units of the signal is nearest on a logarithmic scale."""
         levels = ((1 - self.signal) / self.signal).sqrt().log()
         return int((levels - math.log(check_positive("noise_level", noise_level))).abs().argmin())
+
+
+def check_schedule(schedule: object) -> None:
+    """Refuse what is no schedule, such as a scheduler of diffusers or its numbers alone."""
+    if not isinstance(schedule, NoiseSchedule):
+        remedy = "Pass rr.priors.NoiseSchedule(scheduler.alphas_cumprod)."
+        raise refuse("schedule", type(schedule).__name__, "to be a NoiseSchedule", remedy)
 
 
 def linear_schedule(times: int = 1000, *, first: float = 1e-4, last: float = 0.02) -> NoiseSchedule:

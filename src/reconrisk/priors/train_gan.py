@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from reconrisk.core.validation import check_positive, check_probability, check_whole
 from reconrisk.priors.gan import new_generator, save_generator
-from reconrisk.priors.training_state import Training, training_values
+from reconrisk.priors.training_state import Training
 
 _MOMENTS = (0.5, 0.99)  # of Adam: gradients of the last few steps, since the opponent changes
 
@@ -61,14 +61,13 @@ def train_gan(
     Assumes: pictures (n, channels, height, width) in ``data_range`` whose sides are divisible by 4, public or meant to
     be released: a prior remembers.
     Guarantee: the same weights for the same settings, however often training was stopped: what a step draws depends on
-    its number alone. A folder of other settings or records is refused. The folder holds no prior before it is whole.
+    its number alone. A folder of other settings, records or files is refused. It holds no prior before that is whole.
     Edge cases: Ctrl-C saves the state, which is otherwise saved every ``checkpoint_every`` steps. A folder in which the
-    same training is finished is left as it is.
+    same training is finished is left as it is. It is trained on the device of the records.
     Reference: `Goodfellow et al. (2014) <https://arxiv.org/abs/1406.2661>`_; the critic of `Miyato et al. (2018)
     <https://arxiv.org/abs/1802.05957>`_, whose layers have spectral norm one.
     """
-    run = _Run(settings or GanTraining(), training_values(records, data_range), Path(folder))
-    return run.run(checkpoint_every)
+    return _Run(settings or GanTraining(), records, data_range, Path(folder)).run(checkpoint_every)
 
 
 def new_critic(shape: tuple[int, ...], channels: int) -> nn.Sequential:
@@ -93,13 +92,14 @@ class _Run(Training):
     kind = "gan"
     saved = "generator.safetensors"
 
-    def __init__(self, settings: GanTraining, values: Tensor, folder: Path) -> None:
-        super().__init__(settings, values, folder)
-        self._shape = tuple(values.shape[1:])
+    def __init__(self, settings: GanTraining, records: Tensor, data_range: tuple[float, float], folder: Path) -> None:
+        super().__init__(settings, records, data_range, folder)
+        self._shape = tuple(records.shape[1:])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            self._network = new_generator(self._shape, settings.latent_size, settings.channels)
-            self._critic = new_critic(self._shape, settings.channels)
+            network = new_generator(self._shape, settings.latent_size, settings.channels)
+            critic = new_critic(self._shape, settings.channels)
+        self._network, self._critic = network.to(records.device), critic.to(records.device)
         self._average = copy.deepcopy(self._network).requires_grad_(False).eval()
         self.networks = {"network": self._network, "average": self._average, "critic": self._critic}
         self.optimizers = {
@@ -111,7 +111,7 @@ class _Run(Training):
         """Let the critic learn from real and made records, then the generator from the critic."""
         count = self.settings.batch_size
         real = self.values[torch.randint(len(self.values), (count,), generator=rng)]
-        made = self._network(torch.randn(count, self.settings.latent_size, generator=rng))
+        made = self._network(torch.randn(count, self.settings.latent_size, generator=rng).to(real.device))
         judged = self._critic(torch.cat([real, made.detach()])).split(count)
         self._learn("critic", torch.relu(1 - judged[0]).mean() + torch.relu(1 + judged[1]).mean())
         self._critic.requires_grad_(False)

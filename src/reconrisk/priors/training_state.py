@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from reconrisk.core.errors import InvalidFile
+from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.files import write_whole
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.validation import check_all_within, check_not_empty, check_whole, refuse
@@ -33,13 +33,18 @@ _REMEDY = "Pass another folder, or remove it."
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What a finished folder says about its training: settings, a digest of the records, how many, processor time."""
+    """What a finished folder says about its training.
+
+    Settings, a digest of the records, how many they were, processor time, and the range of their values; a folder that
+    does not say it has records in [0, 1].
+    """
 
     kind: str
     settings: Mapping[str, Any]
     records: str
     count: int
     seconds: float
+    data_range: tuple[float, float] = (0.0, 1.0)
 
 
 @contextmanager
@@ -69,8 +74,9 @@ class Training(ABC):
     networks: Mapping[str, nn.Module]
     optimizers: Mapping[str, torch.optim.Optimizer]
 
-    def __init__(self, settings: Any, values: Tensor, folder: Path) -> None:
-        self.settings, self.values, self.folder = settings, values, folder
+    def __init__(self, settings: Any, records: Tensor, data_range: tuple[float, float], folder: Path) -> None:
+        self.settings, self.values, self.folder = settings, training_values(records, data_range), folder
+        self.data_range = (float(data_range[0]), float(data_range[1]))
         self.step, self.seconds = 0, 0.0
         self._is_whole = True  # and not between two changes of one step, which no state may be kept of
 
@@ -122,7 +128,8 @@ class Training(ABC):
         self._check_finite()
         tensors = {f"{part}.{key}": value for part, key, value in self._tensors()}
         stated = {"step": str(self.step), "seconds": repr(self.seconds)}
-        write_whole(self.folder / _STATE, lambda path: path.write_text(json.dumps(self.identity), encoding="utf-8"))
+        text = json.dumps(self.identity)
+        write_whole(self.folder / _STATE, lambda path: path.write_text(text, encoding="utf-8"))
         write_whole(self.folder / _CHECKPOINT, lambda path: save_file(tensors, path, stated))
 
     def resume(self) -> None:
@@ -130,7 +137,7 @@ class Training(ABC):
         path = self.folder / _CHECKPOINT
         if not path.is_file():
             return
-        self._check_same(_read(self.folder / _STATE) or {}, path, "It is of another training")
+        self._check_same(_read(self.folder / _STATE) or {}, path, "It is of another training", "It is the state of a")
         try:
             with safe_open(path, framework="pt") as opened:
                 stated = opened.metadata() or {}
@@ -143,7 +150,7 @@ class Training(ABC):
         """Save the prior and what is known of its training, and remove the state."""
         self._check_finite()
         self.save()
-        facts = Trained(self.kind, count=len(self.values), seconds=round(self.seconds, 1), **self.identity)
+        facts = Trained(count=len(self.values), seconds=round(self.seconds, 1), **self.identity)
         write_trained(self.folder, facts)
         for name in (_CHECKPOINT, _STATE):
             (self.folder / name).unlink(missing_ok=True)
@@ -151,34 +158,52 @@ class Training(ABC):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What makes it this training and no other: settings and records."""
+        """What makes it this training and no other: kind, settings, records and their range."""
         settings = json.loads(json.dumps(dataclasses.asdict(self.settings)))
-        return {"settings": settings, "records": digest_of(self.values)}
+        records = digest_of(self.values)
+        return {"kind": self.kind, "settings": settings, "records": records, "data_range": list(self.data_range)}
 
     def _is_finished(self) -> bool:
         stated = trained_in(self.folder)
         if stated is None:
-            if (self.folder / self.saved).exists() and not (self.folder / _CHECKPOINT).is_file():
-                raise InvalidFile(
-                    self.folder, _TRAINED, "It holds a prior that does not say how it was trained.", _REMEDY
-                )
+            self._check_place()
             return False
-        found = {"settings": stated.settings, "records": stated.records}
-        if stated.kind != self.kind:
-            raise InvalidFile(self.folder, "kind", f"It holds a {stated.kind} prior.", _REMEDY)
-        self._check_same(found, self.folder, "It holds a prior of another training")
+        found = {**dataclasses.asdict(stated), "data_range": list(stated.data_range)}
+        self._check_same(found, self.folder, "It holds a prior of another training", "It holds the prior of a")
         return True
 
-    def _check_same(self, stated: Mapping[str, Any], path: Path, problem: str) -> None:
-        """Refuse the state or prior of another training, and say what differs."""
-        if stated == self.identity:
+    def _check_place(self) -> None:
+        """Refuse a folder of something else, whose files could be taken for those of the prior and overwritten."""
+        held = sorted(each.name for each in self.folder.iterdir()) if self.folder.is_dir() else []
+        files = [name for name in held if not name.startswith(".")]
+        begun = (self.folder / _CHECKPOINT).is_file() or "records" in (_read(self.folder / _STATE) or {})
+        if not files or begun:
             return
+        if self.saved in files:
+            problem = "It holds a prior that does not say how it was trained."
+            raise InvalidFile(self.folder, _TRAINED, problem, _REMEDY)
+        remedy = "Pass a new or an empty folder: nothing in it is overwritten."
+        raise InvalidFile(self.folder, files[0], "It is no part of a training of this kind.", remedy)
+
+    def _check_same(self, stated: Mapping[str, Any], path: Path, problem: str, of_kind: str) -> None:
+        """Refuse the state or prior of another training, and say what differs."""
+        found = {key: stated.get(key, self._unstated.get(key)) for key in self.identity}
+        if found == self.identity:
+            return
+        if found["kind"] != self.kind:
+            raise InvalidFile(path, "kind", f"{of_kind} {found['kind']}, not of a {self.kind}.", _REMEDY)
         theirs, mine = (
-            {"records": each.get("records"), **each.get("settings", {})} for each in (stated, self.identity)
+            {"records": each["records"], "data_range": each["data_range"], **(each["settings"] or {})}
+            for each in (found, self.identity)
         )
         name = next((name for name in mine if theirs.get(name) != mine[name]), "settings")
         given = "" if name in ("records", "settings") else f", {name} {theirs.get(name)} for {mine[name]}"
         raise InvalidFile(path, name, f"{problem}{given}.", _REMEDY)
+
+    @property
+    def _unstated(self) -> dict[str, Any]:
+        """What a state means that does not say it."""
+        return {"kind": self.kind, "data_range": [0.0, 1.0]}
 
     def _check_finite(self) -> None:
         """Refuse to keep weights that no training leads back from."""
@@ -239,7 +264,7 @@ def check_sides(shape: tuple[int, ...], halvings: int, remedy: str) -> None:
 
 def digest_of(values: Tensor) -> str:
     """What tells records from others, without showing them."""
-    return hashlib.sha256(values.numpy().tobytes()).hexdigest()[:16]
+    return hashlib.sha256(values.cpu().numpy().tobytes()).hexdigest()[:16]
 
 
 def write_trained(folder: Path, facts: Trained) -> Path:
@@ -255,8 +280,10 @@ def trained_in(folder: str | Path) -> Trained | None:
     if stated is None:
         return None
     try:
-        return Trained(**stated)
-    except TypeError as error:
+        ends = stated.get("data_range", (0.0, 1.0))
+        check_range("data_range", ends)
+        return Trained(**{**stated, "data_range": (float(ends[0]), float(ends[1]))})
+    except (InvalidInput, TypeError) as error:
         raise InvalidFile(path, "keys", "It does not describe a training.", _REMEDY) from error
 
 

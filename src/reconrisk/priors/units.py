@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from reconrisk.core.validation import check_finite, refuse
@@ -16,6 +18,20 @@ def moved(values: Tensor, one: tuple[float, float], other: tuple[float, float]) 
     """Values of the range ``one`` in that of ``other``."""
     scale = (other[1] - other[0]) / (one[1] - one[0])
     return other[0] + scale * (values - one[0])
+
+
+def as_tensor(name: str, value: object) -> Tensor:
+    """A tensor as it is, or an array of NumPy as one.
+
+    >>> as_tensor("mean", np.zeros(2))
+    tensor([0., 0.], dtype=torch.float64)
+    """
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        return torch.from_numpy(np.ascontiguousarray(value))
+    remedy = "Pass its .inputs." if isinstance(getattr(value, "inputs", None), Tensor) else "Pass torch.as_tensor(...)."
+    raise refuse(name, type(value).__name__, "to be a tensor or a numerical array", remedy)
 
 
 def check_range(name: str, ends: tuple[float, float]) -> None:
