@@ -219,3 +219,18 @@ def test_the_baseline_is_the_prior_of_the_attack():
     other = rr.priors.gaussian(torch.full((SIZE,), 0.1), 0.02 * torch.eye(SIZE))
     with pytest.raises(rr.InvalidInput, match="to be that of the attack"):
         leakage_over_prior(rr.attacks.ggss_r(other), PRIOR, model(), DATA, rng=rng())
+
+
+@pytest.mark.parametrize(
+    ("attack", "prior", "message"),
+    [
+        ("ggss_r", PRIOR, r"attack='ggss_r' to be a configured attack. Pass rr.attacks.ggss_r\(prior\)."),
+        ("analytic", PRIOR, r"Pass rr.attacks.analytic\(\)."),
+        ("ggss", PRIOR, r"Pass one of rr.attacks."),
+        (Told(solved), "gaussian", r"prior='gaussian' to be a prior. Pass one of rr.priors"),
+        (Told(solved), None, "prior='NoneType' to be a prior"),
+    ],
+)
+def test_attacks_and_priors_by_name_are_refused(attack, prior, message):
+    with pytest.raises(rr.InvalidInput, match=message):
+        leakage_over_prior(attack, prior, model(), DATA, rng=rng())

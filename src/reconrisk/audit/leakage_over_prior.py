@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from reconrisk.attacks.by_name import ATTACKS, TAKES_PRIOR
 from reconrisk.attacks.prior_alone import Prior, prior_alone
 from reconrisk.audit.planned_priors import AloneOnce
 from reconrisk.audit.rebuild import Rebuilt, rebuild
@@ -126,7 +127,9 @@ def leakage_over_prior(
     Assumes: records are drawn from whom the numbers speak of, enough for the normal limit of a mean of updates.
     Guarantee: neither baseline sees anything of the update of the record that it is scored against; all three are
     matched and scored alike. Both differences are paired, which takes the difficulty of each record out of them.
-    Edge cases: interrupted, the updates that are done are compared. An infinite score leaves the extremes as interval.
+    Edge cases: interrupted, the updates that are done are compared. An attack or a prior by name is refused: what the
+    name stands for depends on public records, and the baseline might be that of another prior. An infinite score
+    leaves the extremes as interval.
     Reference: intervals of Student (1908) over updates, since records of one update depend on each other.
 
     >>> from reconrisk.attacks.analytic import analytic
@@ -137,6 +140,7 @@ def leakage_over_prior(
     >>> found.leaks
     True
     """
+    check_configured(attack)
     _check_held(attack, prior)
     chosen_records = range(len(dataset)) if records is None else records
     _check_batches(chosen_records, batch_size)
@@ -167,6 +171,20 @@ def leakage_over_prior(
     compared = _Compared(batch_size, updates, confidence)
     rows = tuple(compared.row(metric, attacked, alone) for metric in chosen)
     return LeakageOverPrior(repr(attack), prior.name, attacked.report.defense, updates, batch_size, rows)
+
+
+def check_configured(attack: object) -> None:
+    """Refuse the name of an attack where a configured one is needed, and what cannot be called.
+
+    >>> check_configured("dlg")
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidInput: Expected attack='dlg' to be a configured attack. Pass rr.attacks.dlg().
+    """
+    if callable(attack):
+        return
+    takes = isinstance(attack, str) and attack in TAKES_PRIOR
+    called = f"rr.attacks.{attack}({'prior' if takes else ''})" if attack in ATTACKS else "one of rr.attacks"
+    raise refuse("attack", attack, "to be a configured attack", f"Pass {called}.")
 
 
 def mean_over(values: Sequence[float], confidence: float, what: str) -> Estimate:
@@ -256,6 +274,10 @@ def _compared_with(difference: Estimate, unit: str) -> str:
 
 def _check_held(attack: Attack, prior: Prior) -> None:
     """Refuse the baseline of another prior than that of the attack."""
+    given: object = prior
+    if not isinstance(given, Prior):
+        remedy = "Pass one of rr.priors, such as rr.priors.fit_gaussian(public_records)."
+        raise refuse("prior", given if isinstance(given, str) else type(given).__name__, "to be a prior", remedy)
     held = getattr(attack, "prior", None)
     same = (prior, prior.diffusion) if isinstance(prior, GaussianPrior) else (prior,)
     if isinstance(held, Prior) and not any(held is each for each in same):
