@@ -197,6 +197,12 @@ def test_a_full_evolution_has_spent_its_budget_and_leaves_the_global_generator_a
     assert torch.equal(found.estimates, again.estimates)
 
 
+@pytest.mark.parametrize("build", [gias, ggl])
+def test_a_name_is_no_distance(build):
+    with pytest.raises(InvalidInput, match="distance='cosine' to be callable"):
+        build(linear_generator(), distance="cosine")
+
+
 def test_generators_that_cannot_be_searched_are_refused():
     fixed = generator(lambda latents: torch.full((len(latents), SIZE), 0.5), (SIZE,), LATENT)
     target = torch.rand(1, SIZE, generator=torch.Generator().manual_seed(2))

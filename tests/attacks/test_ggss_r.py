@@ -178,6 +178,7 @@ def test_a_threat_without_a_prior_is_refused():
         ({"steps": 2000}, "steps=2000"),
         ({"step_size": 0.0}, "step_size"),
         ({"stochasticity": 2.0}, "stochasticity"),
+        ({"distance": "cosine"}, "distance='cosine' to be callable"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, words):

@@ -154,6 +154,11 @@ def test_an_attack_with_another_prior_is_refused():
         jensen_gap(PRIOR, seen(squared), attack=ggss_r(other), rng=rng())
 
 
+def test_another_attack_has_no_path_to_measure():
+    with pytest.raises(rr.InvalidInput, match=r"to be one of rr\.attacks\.ggss_r"):
+        jensen_gap(PRIOR, seen(squared), attack=rr.attacks.plug_and_play(PRIOR), rng=rng())
+
+
 def test_a_map_without_numbers_is_refused():
     with pytest.raises(rr.InvalidInput, match="the loss at time 999 to be finite"):
         jensen_gap(PRIOR, seen(lambda batch: batch[0] * math.nan), times=[999], rng=rng())

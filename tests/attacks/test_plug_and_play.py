@@ -152,6 +152,7 @@ def test_records_of_a_batch_are_averaged_in_one_order():
         ({"first_level": 0.01, "last_level": 0.1}, "last_level=0.1"),
         ({"starts": 0}, "starts=0"),
         ({"seconds": -1.0}, "seconds"),
+        ({"warm_start": "ggss_r"}, "warm_start='ggss_r' to be callable"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, words):

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_positive
+from reconrisk.core.validation import check_callable, check_positive
 
 Released = Mapping[str, Tensor]
 
@@ -22,6 +22,11 @@ class Distance(Protocol):
     def __call__(self, candidate: Released, observed: Released) -> Tensor:
         """Zero where the two agree."""
         ...
+
+
+def check_distance(distance: object) -> None:
+    """Refuse a name in place of a distance."""
+    check_callable("distance", distance, "Pass one of reconrisk.attacks.distances, such as Cosine().")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from reconrisk.attacks.distances import Cosine, Distance
+from reconrisk.attacks.distances import Cosine, Distance, check_distance
 from reconrisk.attacks.latents import NEEDS, GeneratorWeights
 from reconrisk.attacks.matching import GradientMatching
 from reconrisk.attacks.updates import Adam
@@ -41,6 +41,7 @@ class FinetunedDiffusion:
         check_whole("steps", self.steps)
         self.prior.schedule.times(self.sampling_steps)
         check_positive("learning_rate", self.learning_rate)
+        check_distance(self.distance)
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
 

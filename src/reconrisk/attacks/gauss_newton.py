@@ -15,7 +15,14 @@ from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Cost, Reconstruction
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
-from reconrisk.core.validation import check_all_finite, check_nonnegative, check_positive, check_whole, refuse
+from reconrisk.core.validation import (
+    check_all_finite,
+    check_callable,
+    check_nonnegative,
+    check_positive,
+    check_whole,
+    refuse,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +43,8 @@ class GaussNewton:
             check_whole(name, getattr(self, name))
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
+        if self.warm_start is not None:
+            check_callable("warm_start", self.warm_start, "Pass an attack, such as rr.attacks.inverting_gradients().")
         check_nonnegative("tolerance", self.tolerance)
         if (self.prior_mean is None) != (self.prior_std is None):
             raise refuse("prior_mean", self.prior_mean, "and prior_std to be given together")

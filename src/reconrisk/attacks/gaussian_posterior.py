@@ -22,7 +22,7 @@ from reconrisk.attacks.warm_start import begun_by
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
-from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.core.validation import check_callable, check_positive, check_whole, refuse
 from reconrisk.priors.gaussian import GaussianPrior
 
 _SPAN = 6.0  # of a standard normal coordinate: what the first steps are measured by
@@ -49,6 +49,8 @@ class GaussianPosterior:
             check_whole(name, getattr(self, name))
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
+        if self.warm_start is not None:
+            check_callable("warm_start", self.warm_start, "Pass an attack, such as rr.attacks.inverting_gradients().")
 
     @property
     def needs(self) -> ThreatModel:

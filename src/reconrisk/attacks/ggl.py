@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.distances import Distance, SquaredError
+from reconrisk.attacks.distances import Distance, SquaredError, check_distance
 from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.attacks.latents import NEEDS, Latents, check_generator
 from reconrisk.attacks.objective import NOTHING, compared, says_nothing
@@ -46,6 +46,7 @@ class Ggl:
         check_whole("population", self.population, minimum=4)
         check_positive("spread", self.spread)
         check_nonnegative("latent_weight", self.latent_weight)
+        check_distance(self.distance)
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
 

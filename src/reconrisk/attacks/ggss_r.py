@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.believed_noise import sent_values
-from reconrisk.attacks.distances import Distance, squares
+from reconrisk.attacks.distances import Distance, check_distance, squares
 from reconrisk.attacks.guided_trajectory import GuidedTrajectory
 from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.attacks.latents import NEEDS
@@ -50,6 +50,8 @@ class GuidedSampling:
         check_positive("stochasticity", self.stochasticity)  # without it no step is guided
         if self.stochasticity > 1:
             raise refuse("stochasticity", self.stochasticity, "<= 1")
+        if self.distance is not None:
+            check_distance(self.distance)
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
 
@@ -154,7 +156,8 @@ def ggss_r(
     Assumes: a prior of the shape and range of the records, differentiable.
     Guarantee: the stop is chosen without the target (:attr:`GuidedTrajectory.stop`); the paper's tables are at the step
     that is nearest to the target, which :meth:`GuidedTrajectory.oracle_peak` finds.
-    Edge cases: interrupted, or out of ``seconds``, the choice is among the steps made.
+    Edge cases: interrupted, or out of ``seconds``, the choice is among the steps made. Noise that is found without
+    derivatives counts as if it did not depend on the record.
     Reference: Algorithm 1 and equation 17, meng2025, with the root that its equation 10 lacks.
 
     >>> from reconrisk.priors.gaussian import gaussian

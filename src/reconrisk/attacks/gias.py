@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from reconrisk.attacks.distances import Cosine, Distance
+from reconrisk.attacks.distances import Cosine, Distance, check_distance
 from reconrisk.attacks.latents import NEEDS, GeneratorWeights, Latents, check_generator, module_of
 from reconrisk.attacks.matching import GradientMatching
 from reconrisk.attacks.updates import Adam
@@ -40,6 +40,7 @@ class Gias:
         check_whole("restarts", self.restarts)
         check_positive("learning_rate", self.learning_rate)
         check_positive("weight_learning_rate", self.weight_learning_rate)
+        check_distance(self.distance)
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
 

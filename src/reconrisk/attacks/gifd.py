@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.distances import Cosine, Distance, squares
+from reconrisk.attacks.distances import Cosine, Distance, check_distance, squares
 from reconrisk.attacks.labels import labels_for
 from reconrisk.attacks.latents import NEEDS, Features, Latents, check_generator, layers_of
 from reconrisk.attacks.matching import GradientMatching, Match
@@ -42,6 +42,7 @@ class Gifd:
             check_whole(name, getattr(self, name))
         check_positive("radius", self.radius)
         check_positive("learning_rate", self.learning_rate)
+        check_distance(self.distance)
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
 

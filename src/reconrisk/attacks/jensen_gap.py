@@ -123,6 +123,8 @@ def jensen_gap(
     check_whole("draws", draws, minimum=2, remedy="An interval needs two draws.")
     check_whole("posterior_steps", posterior_steps)
     wrapped = prior.diffusion if isinstance(prior, GaussianPrior) else prior
+    if not isinstance(attack, GuidedSampling | None):
+        raise refuse("attack", attack, "to be one of rr.attacks.ggss_r", "Pass ggss_r(prior, ...) of this prior.")
     guided = ggss_r(prior) if attack is None else attack
     if guided.prior is not wrapped:
         raise refuse("attack", guided, "to have the same prior", "Pass ggss_r(prior, ...) of this prior.")

@@ -25,7 +25,7 @@ from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.core.validation import check_callable, check_positive, check_whole, refuse
 from reconrisk.priors.diffusion_prior import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
 
@@ -56,6 +56,8 @@ class PlugAndPlay:
             raise refuse("last_level", self.last_level, f"< first_level={self.first_level}")
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
+        if self.warm_start is not None:
+            check_callable("warm_start", self.warm_start, "Pass an attack, such as rr.attacks.inverting_gradients().")
 
     @property
     def begin(self) -> Attack:

@@ -108,6 +108,12 @@ def check_whole(name: str, value: Any, minimum: int = 1, remedy: str = "") -> in
     return whole
 
 
+def check_callable(name: str, value: object, remedy: str = "") -> None:
+    """Something that can be called: an attack, a distance."""
+    if not callable(value):
+        raise refuse(name, value, "to be callable", remedy)
+
+
 def check_same_shape(name: str, value: Tensor, other_name: str, other: Tensor, remedy: str = "") -> None:
     """Two arrays of one shape."""
     if tuple(value.shape) != tuple(other.shape):
