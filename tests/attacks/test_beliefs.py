@@ -1,15 +1,18 @@
 import math
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.distributions import Normal
 
+from reconrisk.attacks import stated_priors
 from reconrisk.attacks.beliefs import Beliefs, attack_with_beliefs
 from reconrisk.core.columns import CategoricalColumn
-from reconrisk.core.errors import InvalidInput
+from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.threat import Knows
 from reconrisk.data.dataset import Dataset
+from tests.attacks.tiny_priors import SHAPE, ship
 
 RECORDS = torch.rand(40, 1, 3, 3, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(40) % 4
@@ -121,3 +124,21 @@ def test_a_warm_start_by_name_is_configured_for_the_records_too():
         assert attack.warm_start.regularizers[0].weight == variation
         assert attack.warm_start.steps == 5
         assert known == frozenset()
+
+
+def test_a_shipped_prior_that_lacks_an_extra_is_an_error_that_names_it(tmp_path, monkeypatch):
+    """Not a normal law in its place, which is a weaker attack, nor a complaint that records are too few for one."""
+    pytest.importorskip("diffusers", reason="needs the extra diffusion to write one")
+    ship(monkeypatch, tmp_path / "bundled")
+
+    def missing(*given, **stated):
+        raise MissingExtra("diffusers", "diffusion", "This prior")
+
+    for module in (stated_priors, sys.modules["reconrisk.priors.shipped"]):
+        monkeypatch.setattr(module, "diffusion", missing)
+    for count in (20, 100):
+        public = Dataset("pictures", torch.rand(count, *SHAPE))
+        with pytest.raises(MissingExtra, match=r"pip install 'reconrisk\[diffusion\]'"):
+            attack_with_beliefs("ggss_r", {}, Beliefs(SHAPE, public=public))
+    stated = attack_with_beliefs("ggss_r", {"prior": "gaussian"}, Beliefs(SHAPE, public=public))[0]
+    assert stated.prior.name == "gaussian"

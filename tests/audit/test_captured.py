@@ -141,3 +141,65 @@ def test_a_batch_size_that_is_wrong_is_suspected():
     assert "batch_size" in wrong.remedy
     right = rebuild_captured("idlg", mlp(), batch_size=3, rng=rng(), **attacked).report.accounts[0].status
     assert "differs" not in right.cause
+
+
+PRIOR = rr.priors.gaussian(torch.full((5,), 0.5), 0.05 * torch.eye(5), name="mine")
+
+
+@pytest.mark.parametrize("noise_std", [None, 0.01])
+def test_the_prior_is_named_and_stands_beside_the_estimates(noise_std):
+    words = {"input_shape": (5,), "gradient": gradient(mlp()), "noise_std": noise_std}
+    result = rebuild_captured(rr.attacks.gaussian_posterior(PRIOR), mlp(), **words, rng=rng())
+    report = result.report
+    assert (report.prior, report.guesser) == ("mine (configured by the caller)", "the prior alone")
+    assert torch.allclose(result.guesses, torch.full((1, 5), 0.5))
+    misfit = report.misfit
+    assert misfit.estimates < 0.1 * misfit.guess
+    assert misfit.estimates < 0.1 * misfit.draw
+    mean = rr.GradientRelease(mlp(), cross_entropy, torch.full((1, 5), 0.5), LABELS[:1]).value()
+    sent = words["gradient"]
+    off, whole = (
+        sum(float(value.square().sum()) for value in each)
+        for each in ([mean[name] - value for name, value in sent.items()], sent.values())
+    )
+    count = sum(value.numel() for value in sent.values())
+    unit = whole if noise_std is None else count * noise_std**2
+    assert misfit.guess == pytest.approx((off / unit) ** 0.5, rel=1e-4)  # float32 updates
+    assert "prior     mine (configured by the caller)" in str(report)
+    assert ", of the prior alone " in str(report)
+    assert f"misfit    {misfit.said('the prior alone')}" in str(report)
+    assert rr.from_json(rr.to_json(report)) == report
+
+
+def test_without_a_prior_a_constant_stands_beside_the_estimates():
+    words = {"input_shape": (5,), "gradient": gradient(mlp())}
+    report = rebuild_captured("analytic", mlp(), **words, labels=[2], rng=rng()).report
+    assert (report.prior, report.guesser, report.misfit.draw) == ("", "a constant guess", None)
+    assert report.misfit.estimates < 1e-3 < report.misfit.guess
+    unlabelled = rebuild_captured("analytic", mlp(), **words, rng=rng()).report
+    assert unlabelled.misfit is None  # it infers no labels, without which no update can be made
+
+
+def test_the_attack_has_the_same_chance_whatever_is_drawn_beside_it():
+    words = {"input_shape": (5,), "gradient": gradient(mlp())}
+    attack = rr.attacks.ggss_r(PRIOR, steps=5)
+    found = rebuild_captured(attack, mlp(), **words, rng=rng(3)).estimates
+    threat = attack.needs
+    seen = rr.observe_captured(mlp(), **words, threat=threat)
+    assert torch.equal(found, attack(seen, rng=rng(3)).estimates)
+
+
+@pytest.mark.parametrize("public", [None, Dataset("few", RECORDS, LABELS)])
+def test_a_prior_that_is_not_stated_is_asked_for_in_terms_of_a_captured_update(public):
+    with pytest.raises(InvalidInput) as refused:
+        rebuild_captured("ggss_r", mlp(), input_shape=(5,), gradient=gradient(mlp()), public=public, rng=rng())
+    assert "--records" not in str(refused.value)
+    assert "--data" in str(refused.value)
+    assert ("--setting prior=FOLDER" in str(refused.value)) is (public is None)
+
+
+def test_shipped_priors_of_the_shape_are_named_where_none_is_stated():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 3))
+    sent = {name: torch.ones_like(value) for name, value in model.named_parameters()}
+    with pytest.raises(InvalidInput, match=r"--setting prior=fashion_mnist or prior=mnist"):
+        rebuild_captured("ggss_r", model, input_shape=(1, 28, 28), gradient=sent, rng=rng())

@@ -21,6 +21,7 @@ class Result:
     report: RebuildReport
     estimates: torch.Tensor
     targets: torch.Tensor | None
+    guesses: torch.Tensor | None = None
 
 
 def report(count, shape, data_range=RANGE, scored=True):
@@ -85,6 +86,15 @@ def test_a_captured_update_shows_what_was_rebuilt(tmp_path):
     result = Result(report(1, (1, 8, 8), scored=False), torch.ones(1, 1, 8, 8), None)
     drawn = pixels(write_rebuilt(tmp_path, result)[2])
     assert drawn.shape == (2 * 18 + 128 + 18 + 8, 480, 3)
+
+
+def test_beside_what_was_rebuilt_of_a_captured_update_is_what_was_guessed_without_it(tmp_path):
+    shown = torch.ones(1, 1, 8, 8)
+    alone, beside = (
+        pixels(write_rebuilt(tmp_path / name, Result(report(1, (1, 8, 8), scored=False), shown, None, guesses))[2])
+        for name, guesses in (("alone", None), ("beside", torch.zeros(1, 1, 8, 8)))
+    )
+    assert (alone == 0).all(2).sum() + 128**2 <= (beside == 0).all(2).sum()  # the guess is black
 
 
 def test_tables_have_no_picture(tmp_path):

@@ -31,11 +31,13 @@ from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.observation import Attack, ForwardMap
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
+from reconrisk.priors.folders import shipped_names, shipped_shape
 from reconrisk.priors.gaussian import fit_gaussian
 
 _LARGEST_LAYER = 2**26  # values of a planted layer: 256 MB of float32
 
 _MORE_PUBLIC = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
+_PUBLIC_BESIDE_CAPTURED = "Pass public= (--data), records like those behind the update."
 _LARGEST_COVARIANCE = 4096  # values of a record: the square of them is 128 MB, and its directions take half a minute
 _FEWEST = 30  # records that a covariance is fitted to
 _EACH_OF_MANY = 10  # records for each value of one, of which the attacked one is then a small part
@@ -80,7 +82,8 @@ class Beliefs:
     those attacked, ``candidates`` all that the attacked ones may be; None if there are none. An update is of
     ``batch_size`` records, and ``clip_norm`` its largest norm where a known defense clips it. Where a trained model is
     released, ``training`` is the map from a record to it. Values lie in ``data_range``. ``holds_targets`` says that
-    attacked records are among the public ones.
+    attacked records are among the public ones, ``is_captured`` that nobody has the attacked ones: errors advise
+    accordingly.
     """
 
     shape: tuple[int, ...]
@@ -92,6 +95,7 @@ class Beliefs:
     training: ForwardMap | None = None
     data_range: tuple[float, float] = (0.0, 1.0)
     holds_targets: bool = False
+    is_captured: bool = False
 
     def prior(self, word: str, kinds: tuple[str, ...]) -> StatedPrior:
         """The prior of one of these kinds that a word states: ``gaussian``, ``shipped``, a shipped name, or a folder.
@@ -136,14 +140,19 @@ class Beliefs:
         least = max(_FEWEST, _EACH_OF_MANY * size if self.holds_targets else size)
         if len(inputs) < least:
             among = ", since attacked ones are among them" if self.holds_targets else ""
-            raise refuse("public records", len(inputs), f">= {least} for a Gaussian prior{among}", _MORE_PUBLIC)
+            raise refuse("public records", len(inputs), f">= {least} for a Gaussian prior{among}", self.more_public)
         return StatedPrior(fit_gaussian(inputs, data_range=self.data_range), f"fitted to {len(inputs)} public records")
 
     def records(self, attack: str) -> KnownRecords:
         """The public records, or an error that says who needs them."""
         if self.public is None:
-            raise InvalidInput(f"Expected records beside the attacked ones for {attack}. {_MORE_PUBLIC}")
+            raise InvalidInput(f"Expected records beside the attacked ones for {attack}. {self.more_public}")
         return self.public
+
+    @property
+    def more_public(self) -> str:
+        """What whoever lacks public records can do."""
+        return _PUBLIC_BESIDE_CAPTURED if self.is_captured else _MORE_PUBLIC
 
 
 def configured_attack(
@@ -269,16 +278,31 @@ def _neurons(beliefs: Beliefs, given: Settings) -> Settings:
     return {"neurons": min(most, neurons_for_clipping(beliefs.clip_norm, float(norms.min())))}
 
 
-def _prior(kinds: tuple[str, ...], beliefs: Beliefs, given: Settings) -> Settings:
-    """A shipped prior that fits, else the normal law of public records."""
+def _prior(name: str, kinds: tuple[str, ...], beliefs: Beliefs, given: Settings) -> Settings:
+    """A shipped prior that fits, else the normal law of public records.
+
+    Guarantee: where one fits but cannot be read for lack of an extra, the error names the extra: the normal law in its
+    place would be a weaker attack, without a word.
+    """
     if "prior" in given:
         return {}
+    if beliefs.public is None:
+        raise _not_stated(name, kinds, beliefs)
     try:
         return {"prior": beliefs.prior(SHIPPED, kinds).value}
-    except (InvalidInput, MissingExtra):
+    except InvalidInput:
         if GAUSSIAN not in kinds:
             raise
     return {"prior": beliefs.prior(GAUSSIAN, kinds).value}
+
+
+def _not_stated(name: str, kinds: tuple[str, ...], beliefs: Beliefs) -> InvalidInput:
+    """Without public records nobody can tell which prior fits: it has to be stated."""
+    shipped = ((kind, word) for kind in kinds if kind != GAUSSIAN for word in shipped_names(kind))
+    words = [word for kind, word in shipped if shipped_shape(kind, word) == beliefs.shape] or ["FOLDER"]
+    stated = " or ".join(f"prior={word}" for word in dict.fromkeys(words))
+    remedy = f"State one that fits (--setting {stated}), or have one chosen. {beliefs.more_public}"
+    return InvalidInput(f"Expected a prior for {name}: there are no public records to choose one by. {remedy}")
 
 
 def _mean(inputs: Tensor) -> Tensor:
@@ -291,5 +315,5 @@ _BELIEFS: Mapping[str, Callable[[Beliefs, Settings], Settings]] = {
     "imprint": _bins,
     "optimal_analytic": _neurons,
     "prior_mean": _prior_mean,
-    **{name: partial(_prior, kinds) for name, kinds in TAKES_PRIOR.items()},
+    **{name: partial(_prior, name, kinds) for name, kinds in TAKES_PRIOR.items()},
 }

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from reconrisk.attacks.baselines import constant_guess
 from reconrisk.attacks.beliefs import Beliefs, configured_attack, name_of
+from reconrisk.attacks.believed_noise import sent_values, squared_residual
+from reconrisk.attacks.prior_alone import prior_alone
+from reconrisk.attacks.stated_priors import StatedPrior
 from reconrisk.audit.client import Client, client_for
-from reconrisk.audit.rebuild import Rebuilt, check_reads_updates
-from reconrisk.audit.rebuild_report import RebuildReport
+from reconrisk.audit.planned_priors import alone
+from reconrisk.audit.rebuild import PRIOR_ALONE, Rebuilt, check_reads_updates, prior_to_beat
+from reconrisk.audit.rebuild_report import Misfit, RebuildReport
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Ending, Reconstruction
+from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.captured import Tensors, observe_captured
 from reconrisk.releases.state import LossFunction
 
 _EXPLAINED = 0.01  # of the squared norm of an update: what even weak attacks leave open of one that they explain
+_SEED, _STEPS = 0, 20  # of what is drawn from a prior: plausible records, not the best
 _MISFIT = "Check batch_size, local steps, learning rate and that the update is of this model; or search longer"
 
 
@@ -51,7 +59,9 @@ def rebuild_captured(
 
     Assumes: without ``loss_fn`` the client's loss is that of :func:`reconrisk.audit.training_loss.training_loss` for
     class labels, or for those of ``public``. A server that chooses the model planted the layer that the attack plants.
-    Edge cases: tensors that do not fit the model are refused by their name. There are no scores.
+    Edge cases: tensors that do not fit the model are refused by their name. There are no scores: beside the estimates
+    stands how far their update is from the captured one, and that of a guess, of an attack with a generative prior that
+    prior alone. An attack makes it smaller whatever was captured, so that only much smaller speaks for a leak.
 
     >>> model, record = nn.Linear(2, 2), torch.tensor([[0.25, 0.5]])
     >>> nn.functional.cross_entropy(model(record), torch.tensor([1])).backward()
@@ -66,7 +76,8 @@ def rebuild_captured(
     shape = tuple(check_whole("input_shape", side) for side in input_shape)
     example = _example(shape, data_range, public)
     columns = None if public is None else public.columns
-    beliefs = Beliefs(shape, check_whole("batch_size", batch_size), public, public, columns, data_range=data_range)
+    size = check_whole("batch_size", batch_size)
+    beliefs = Beliefs(shape, size, public, public, columns, data_range=data_range, is_captured=True)
     configured, believed = configured_attack(attack, settings, beliefs)
     client = client_for(configured, model, example, loss_fn=loss_fn)
     observation = observe_captured(
@@ -84,11 +95,58 @@ def rebuild_captured(
         threat=configured.needs.knowing(*believed),
         data_range=data_range,
     )
+    beside = _Beside.of(prior_to_beat(configured, beliefs), observation)
     reconstruction = _told_of_misfit(configured(observation, rng=rng), observation)
     name = attack if isinstance(attack, str) else name_of(configured)
     trained = client if gradient is not None else Client(client.model, client.loss_fn, local_steps or 1, learning_rate)
     report = _report(observation, reconstruction.account, trained, name=name, seed=rng.initial_seed())
-    return Rebuilt(replace(report, model=model_name or type(model).__name__), reconstruction.estimates, None)
+    report = beside.told(replace(report, model=model_name or type(model).__name__), reconstruction, observation)
+    return Rebuilt(report, reconstruction.estimates, None, beside.guesses)
+
+
+@dataclass(frozen=True, eq=False)
+class _Beside:
+    """What is guessed without a look at the update, made before the attack: plausible is easily taken for leaked."""
+
+    prior: StatedPrior | None
+    guesses: Tensor
+    drawn: Tensor | None
+
+    @classmethod
+    def of(cls, prior: StatedPrior | None, observation: Observation) -> _Beside:
+        """A constant, or the mean of a prior and draws of it, by chance of their own."""
+        seen = replace(observation, threat=observation.threat.knowing(Knows.PRIOR))
+        if prior is None:
+            return cls(None, constant_guess()(seen, rng=torch.Generator()).estimates, None)
+        rng = torch.Generator().manual_seed(_SEED)
+        drawn = prior_alone(prior.value, guess="draw", steps=_STEPS)(seen, rng=rng).estimates
+        return cls(prior, alone(prior.value)(seen, rng=rng).estimates, drawn)
+
+    def told(self, report: RebuildReport, found: Reconstruction, observation: Observation) -> RebuildReport:
+        """The report with the prior, and with how well estimates and guesses explain the update."""
+        labels = _labels(found, observation)
+        if self.prior is not None:
+            report = replace(report, guesser=PRIOR_ALONE, prior=self.prior.said)
+        if labels is None or found.status.is_failure or len(found.estimates) != len(labels):
+            return report
+        guess = _misfit(observation, self.guesses, labels)
+        draw = None if self.drawn is None else _misfit(observation, self.drawn, labels)
+        own, in_noise = _misfit(observation, found.estimates, labels), observation.noise_std is not None
+        return replace(report, misfit=Misfit(own, guess, draw, in_noise))
+
+
+def _labels(found: Reconstruction, observation: Observation) -> Tensor | None:
+    """The labels that are known, or those that the attack inferred."""
+    if observation.labels is not None:
+        return observation.labels
+    return None if found.labels is None else torch.tensor(found.labels)
+
+
+def _misfit(observation: Observation, records: Tensor, labels: Tensor) -> float:
+    """The distance of the update of these records to the captured one, in its norm or in deviations of the noise."""
+    whole = sum(float(value.double().square().sum()) for value in observation.released.values())
+    unit = whole if observation.noise_std is None else float(sent_values(observation))
+    return math.sqrt(squared_residual(observation, records, labels) / max(unit, math.ulp(0.0)))
 
 
 def _told_of_misfit(reconstruction: Reconstruction, observation: Observation) -> Reconstruction:
@@ -96,13 +154,10 @@ def _told_of_misfit(reconstruction: Reconstruction, observation: Observation) ->
     status, labels = reconstruction.status, reconstruction.labels
     if status.is_failure or labels is None or observation.noise_std is not None or observation.kept is not None:
         return reconstruction
-    caused = observation.forward(reconstruction.estimates, torch.tensor(labels))
-    pairs = [(observation.released[name].double(), value.detach().double()) for name, value in caused.items()]
-    size = sum(float(observed.square().sum()) for observed, _ in pairs)
-    off = sum(float((observed - value).square().sum()) for observed, value in pairs)
-    if off <= _EXPLAINED * size:
+    off = _misfit(observation, reconstruction.estimates, torch.tensor(labels))
+    if off**2 <= _EXPLAINED:
         return reconstruction
-    cause = f"{status.cause}; the estimates' update differs from the captured one by {(off / size) ** 0.5:.0%}"
+    cause = f"{status.cause}; the estimates' update differs from the captured one by {off:.0%}"
     told = replace(status, ending=_without_exact(status.ending), cause=cause, remedy=_MISFIT)
     return replace(reconstruction, account=replace(reconstruction.account, status=told))
 

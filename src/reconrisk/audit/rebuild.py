@@ -12,6 +12,7 @@ from reconrisk.attacks.baselines import constant_guess
 from reconrisk.attacks.beliefs import Beliefs, configured_attack, name_of
 from reconrisk.attacks.by_name import BASELINES, READS
 from reconrisk.attacks.ggss_r import GuidedSampling
+from reconrisk.attacks.stated_priors import StatedPrior
 from reconrisk.audit.client import Client, client_for
 from reconrisk.audit.planned_priors import alone
 from reconrisk.audit.rebuild_report import MetricScores, RebuildReport, RebuiltColumn
@@ -31,16 +32,23 @@ from reconrisk.releases.state import LossFunction
 _SEEDS = 2**62
 _SMALLEST_IMAGE = 3  # pixels on a side: SSIM needs a neighbourhood
 
+PRIOR_ALONE = "the prior alone"
+"""The guesser beside attacks that have a generative prior."""
+
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Rebuilt:
-    """The report of an attack, its estimates in the order of ``report.records``, and the records, if they are known."""
+    """The report of an attack, its estimates in the order of ``report.records``, and the records, if they are known.
+
+    ``guesses`` are what the guesser of the report makes of a captured update, which has nothing else to compare with.
+    """
 
     report: RebuildReport
     estimates: Tensor
     targets: Tensor | None
+    guesses: Tensor | None = None
 
     def __repr__(self) -> str:
         """The report as text."""
@@ -98,7 +106,7 @@ def rebuild(
     client = client_for(
         configured, model, chosen, loss_fn=loss_fn, steps=local_steps, learning_rate=local_learning_rate
     )
-    prior = None if name_of(configured) in BASELINES else beliefs.prior_of(configured)
+    prior = prior_to_beat(configured, beliefs)
     guess: Attack = constant_guess() if prior is None else alone(prior.value)
     threat = configured.needs.knowing(*knows, *believed)
     run = _Run(configured, client, defense, threat, _metrics(metrics, dataset), guess)
@@ -118,8 +126,13 @@ def rebuild(
     columns = _columns(estimates, targets, dataset, others)
     report = replace(report, columns=columns)
     if prior is not None:
-        report = replace(report, guesser="the prior alone", prior=prior.said)
+        report = replace(report, guesser=PRIOR_ALONE, prior=prior.said)
     return Rebuilt(report, estimates, targets)
+
+
+def prior_to_beat(attack: Attack, beliefs: Beliefs) -> StatedPrior | None:
+    """The generative prior of an attack, which alone is the guess beside it; None without one, and of guesses."""
+    return None if name_of(attack) in BASELINES else beliefs.prior_of(attack)
 
 
 def check_reads_updates(attack: str | Attack) -> None:

@@ -74,6 +74,31 @@ class RebuiltColumn:
 
 @serializable
 @dataclass(frozen=True)
+class Misfit:
+    """How far the update that estimates would make is from the captured one, beside that of a guess and of a draw.
+
+    In shares of the captured update; ``in_noise`` says that it is in standard deviations of known noise instead, where
+    1 is all that noise explains. ``guess`` is that of the report's guesser, ``draw`` that of records drawn from a
+    generative prior, None without one.
+    """
+
+    estimates: float
+    guess: float
+    draw: float | None = None
+    in_noise: bool = False
+
+    def said(self, guesser: str) -> str:
+        """All of them in words."""
+        draw = "" if self.draw is None else f", of a draw from it {self._written(self.draw)}"
+        unit = "standard deviations of the noise" if self.in_noise else "of the update"
+        return f"{self._written(self.estimates)} {unit}, of {guesser} {self._written(self.guess)}{draw}"
+
+    def _written(self, value: float) -> str:
+        return f"{value:.3g}" if self.in_noise else f"{100 * value:.3g}%"
+
+
+@serializable
+@dataclass(frozen=True)
 class RebuildReport:
     """How an attack by name or by hand went on each of some records, with everything it depends on.
 
@@ -82,7 +107,8 @@ class RebuildReport:
     were matched to the records of their update, since its order is lost. ``accounts`` has one entry per update. A
     captured update has no records to score against: ``scores`` is then empty, and ``labels`` are question marks.
     ``requested`` is larger than the number of records if the attack was interrupted. ``columns`` are those of a table.
-    ``guesser`` made the guesses, and ``prior`` says where a generative prior comes from.
+    ``guesser`` made the guesses, and ``prior`` says where a generative prior comes from. ``misfit`` is what takes the
+    place of scores for a captured update, None where labels are not known and the attack infers none.
     """
 
     attack: str
@@ -107,6 +133,7 @@ class RebuildReport:
     columns: tuple[RebuiltColumn, ...] = ()
     guesser: str = "a constant guess"
     prior: str = ""
+    misfit: Misfit | None = None
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -184,6 +211,8 @@ class RebuildReport:
             values = sum(score.values) / len(score.values), sum(score.guess) / len(score.guess)
             best = f"best rebuilt {score.values[score.best]:.4g} (record {self.records[score.best]})"
             yield f"{score.name:<9} mean {values[0]:.4g}, of {self.guesser} {values[1]:.4g}; {best}"
+        if self.misfit is not None:
+            yield f"misfit    {self.misfit.said(self.guesser)}"
         peaks = [f"{score.name} {sum(score.oracle) / len(score.oracle):.4g}" for score in self.scores if score.oracle]
         if peaks:
             yield f"oracle    {', '.join(peaks)} at the steps nearest to the records, which no attacker can choose"

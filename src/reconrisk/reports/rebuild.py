@@ -46,20 +46,22 @@ def write_rebuilt(folder: str | Path, rebuilt: Rebuilt) -> list[Path]:
     ]
     if len(report.shape) != 3:
         return written
-    estimates = list(arrays["estimates"])
-    low, high = report.data_range
-    rows: list[Row] = [(caption, (estimate,)) for caption, estimate in zip(_captions(report), estimates, strict=True)]
-    names = ["rebuilt"]
-    if rebuilt.targets is not None:
-        names = ["original", "rebuilt", "difference"]
-        targets = rebuilt.targets.numpy()
-        # differences begin at the low end, which is black
-        rows = [
-            (caption, (target, estimate, low + abs(estimate - target)))
-            for (caption, (estimate,)), target in zip(rows, targets, strict=True)
-        ]
+    names, panels = _beside(rebuilt)
+    rows = list(zip(_captions(report), panels, strict=True))
     title = f"{report.attack} on {report.data}, {report.accounts[0].status.ending.value}"
-    return [*written, write_grid(folder / "attack.png", names, rows, title=title, data_range=(low, high))]
+    return [*written, write_grid(folder / "attack.png", names, rows, title=title, data_range=report.data_range)]
+
+
+def _beside(rebuilt: Rebuilt) -> tuple[tuple[str, ...], list[Sequence[Picture]]]:
+    """Estimates beside their originals, or where nobody has these beside what is guessed without the update."""
+    estimates = rebuilt.estimates.numpy()
+    if rebuilt.targets is not None:
+        low, targets = rebuilt.report.data_range[0], rebuilt.targets.numpy()
+        differences = low + abs(estimates - targets)  # they begin at the low end, which is black
+        return ("original", "rebuilt", "difference"), list(zip(targets, estimates, differences, strict=True))
+    if rebuilt.guesses is not None:
+        return ("rebuilt", rebuilt.report.guesser), list(zip(estimates, rebuilt.guesses.numpy(), strict=True))
+    return ("rebuilt",), [(estimate,) for estimate in estimates]
 
 
 def write_grid(
