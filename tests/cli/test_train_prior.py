@@ -168,7 +168,7 @@ def test_a_diffusion_needs_its_extra(records, tmp_path, monkeypatch):
         (["--held-out", "train", "--split", "train"], "Pass --split test"),
         (["--held-out", "1.5"], "a share between 0 and 1"),
         (["--held-out", "some"], "train, test or a share"),
-        (["--held-out", "0.001"], "records on both sides of 40"),
+        (["--held-out", "0.001"], "It leaves 40 to train on and 0 to measure on"),
         (["--seed", -1], "seed=-1"),
         (["--data", "minst"], "Did you mean mnist"),
         (["--data", "diabetes"], "to be pictures"),

@@ -15,7 +15,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import did_you_mean, refuse
 from reconrisk.priors.diffusion import diffusion
 from reconrisk.priors.diffusion_prior import DiffusionPrior
-from reconrisk.priors.folders import shipped_names, shipped_shape
+from reconrisk.priors.folders import prior_folder, range_in, shipped_names, shipped_shape
 from reconrisk.priors.gan import gan
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.priors.generator import GeneratorPrior
@@ -97,6 +97,9 @@ def is_prior_name(word: str) -> bool:
 def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, float] = (0.0, 1.0)) -> StatedPrior:
     """The shipped prior of a name, or the one in a folder, for records of this range; ``gan/mnist`` says its kind too.
 
+    One that was trained on records of another range is scaled, the ends of its range to those of this one, and the
+    source says so. Whether the records fill the range they are declared in cannot be seen here.
+
     Guarantee: nothing is downloaded, and what is neither a name nor a folder is refused.
     Edge cases: ``gaussian`` and ``shipped``, which need public records, are refused here.
 
@@ -146,11 +149,21 @@ def _from_folder(folder: Path, kinds: tuple[str, ...], data_range: tuple[float, 
     if trained is None:
         return StatedPrior(_read(kind, folder, data_range), "read from a folder")
     found = _read(trained.kind if trained.kind in kinds else kind, folder, data_range)
-    return StatedPrior(found, f"read from a folder, trained on {trained.count:,} records that must not be attacked")
+    said = f"read from a folder, trained on {trained.count:,} records that must not be attacked"
+    return StatedPrior(found, said + _scaled(trained.data_range, data_range))
 
 
 def _as_shipped(prior: DiffusionPrior | GeneratorPrior) -> StatedPrior:
-    return StatedPrior(prior, f"shipped, trained on the training records of {prior.name}", prior.name)
+    scaled = _scaled(range_in(prior_folder(prior.name, kind_of(prior))), prior.data_range)
+    return StatedPrior(prior, f"shipped, trained on the training records of {prior.name}{scaled}", prior.name)
+
+
+def _scaled(trained: tuple[float, float], data_range: tuple[float, float]) -> str:
+    """What is said of a prior that is used in another range than that of its training."""
+    if tuple(map(float, data_range)) == trained:
+        return ""
+    one, other = (f"[{low:g}, {high:g}]" for low, high in (trained, data_range))
+    return f", scaled from {one} to {other}"
 
 
 def check_prior_fits(prior: Prior, shape: tuple[int, ...], data_range: tuple[float, float]) -> None:

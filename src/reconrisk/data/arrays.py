@@ -79,11 +79,12 @@ def _image_inputs(array: Array, path: Path, place: str, data_range: tuple[float,
         scale = 255 if array.dtype == np.uint8 else 1
         return Inputs(torch.from_numpy(values).div_(scale), (0.0, 1.0))
     if data_range is None:
+        _check_within(values, path, place, -math.inf, math.inf)
         raise InvalidFile(
             path,
             place,
             f"Expected bytes or a stated range, found {array.dtype} from {array.min():g} to {array.max():g}.",
-            "Pass data_range=(low, high), the ends of its scale.",
+            "Pass data_range=(low, high), the ends of its scale: --data-range low,high where a command has it.",
         )
     low, high = (check_finite("data_range", end) for end in data_range)
     if not low < high:
@@ -101,11 +102,14 @@ def _check_within(values: Array, path: Path, place: str, low: float, high: float
     bad = ~(np.isfinite(values) & (values >= low) & (values <= high))
     if bad.any():
         first = tuple(int(i) for i in np.argwhere(bad)[0])
+        within, stated = (
+            (f" in [{low:g}, {high:g}]", ", or state the right data_range") if low > -math.inf else ("", "")
+        )
         raise InvalidFile(
             path,
             f"{place}, index {first}",
-            f"Expected a finite number in [{low:g}, {high:g}], found {values[first]:g}.",
-            "Correct or remove the record, or state the right data_range.",
+            f"Expected a finite number{within}, found {values[first]:g}.",
+            f"Correct or remove the record{stated}.",
         )
 
 

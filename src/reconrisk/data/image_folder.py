@@ -131,7 +131,7 @@ def _check_sizes(paths: list[Path], images: list[Pixels]) -> None:
                 path,
                 "the image",
                 f"Expected {first[0]} x {first[1]} pixels as in {paths[0].name}, found {_times(image)}.",
-                "Pass size= to resize all.",
+                "Pass size= to resize all: --size where a command has it.",
             )
 
 

@@ -2,6 +2,7 @@
 
 from reconrisk.priors.diffusion import diffusion
 from reconrisk.priors.diffusion_prior import DiffusionPrior, denoiser
+from reconrisk.priors.folders import read_card
 from reconrisk.priors.gan import gan
 from reconrisk.priors.gaussian import GaussianPrior, fit_gaussian, gaussian
 from reconrisk.priors.generator import GeneratorPrior, generator
@@ -31,6 +32,7 @@ __all__ = [
     "generator",
     "linear_schedule",
     "nearest_distance",
+    "read_card",
     "train_diffusion",
     "train_gan",
 ]

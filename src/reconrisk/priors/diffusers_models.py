@@ -26,6 +26,7 @@ _MISFITS = {
 _NEEDED = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule")
 _CONDITIONS = ("num_class_embeds", "class_embed_type")
 _PREDICTIONS = ("epsilon", "v_prediction", "sample")
+_LEARNED = ("learned", "learned_range")
 
 
 def library(purpose: str) -> Any:
@@ -81,9 +82,7 @@ def read_network(folder: Path) -> nn.Module:
 
 def read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
     """The noise schedule of a folder, or of its part ``scheduler``, and what its network predicts."""
-    choices = [folder / "scheduler" / _SCHEDULER, folder / _SCHEDULER]
-    path = next((each for each in choices if each.is_file()), choices[0])
-    stated = _json(path, "Save the scheduler of training beside the network.")
+    path, stated = _scheduler(folder)
     missing = [name for name in _NEEDED if stated.get(name) is None]
     if missing and stated.get("trained_betas") is None:
         problem = f"It states no {', '.join(missing)}, and is no scheduler with betas."
@@ -105,6 +104,23 @@ def read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
         raise InvalidFile(path, "beta_schedule", problem, "Pass a scheduler that keeps some signal.") from error
 
 
+def check_channels(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse a network that makes other channels than it takes, but for variances beside the noise.
+
+    Those are the second half of the channels, where the scheduler says that they were learned.
+    """
+    taken, made = settings.get("in_channels"), settings.get("out_channels")
+    if made == taken:
+        return
+    path, stated = _scheduler(folder)
+    if made != 2 * (taken or 0):
+        problem = f"The network makes {made} channels of {taken}: what it predicts is no noise of a record."
+        raise InvalidFile(folder, "out_channels", problem, "Wrap it with rr.priors.denoiser.")
+    if stated.get("variance_type") not in _LEARNED:
+        problem = f"It is {stated.get('variance_type')}, and the network makes {made} channels of {taken}."
+        raise InvalidFile(path, "variance_type", problem, f"Learned variances are {' or '.join(_LEARNED)}.")
+
+
 def noise_from_prediction(predicted: Tensor, noisy: Tensor, share: Tensor, predicts: str) -> Tensor:
     r"""The noise in ``noisy`` from what a network predicts: itself, the clean record, or v.
 
@@ -119,6 +135,12 @@ def noise_from_prediction(predicted: Tensor, noisy: Tensor, share: Tensor, predi
         return (noisy - share.sqrt() * predicted) / (1 - share).sqrt()
     found: Tensor = share.sqrt() * predicted + (1 - share).sqrt() * noisy
     return found
+
+
+def _scheduler(folder: Path) -> tuple[Path, Mapping[str, Any]]:
+    choices = [folder / "scheduler" / _SCHEDULER, folder / _SCHEDULER]
+    path = next((each for each in choices if each.is_file()), choices[0])
+    return path, _json(path, "Save the scheduler of training beside the network.")
 
 
 @contextmanager

@@ -98,7 +98,7 @@ class DiffusionPrior:
         return self.records(values)
 
     def standard_normal(self, count: int, rng: torch.Generator) -> Tensor:
-        """Noise alone, in the shape of so many records, drawn on the generator's device and put where the weights are."""
+        """Noise alone, shaped as so many records, drawn on the generator's device and put where the weights are."""
         drawn = torch.randn(count, *self.shape, generator=rng, device=rng.device)
         return drawn.to(device_of(self.predict_noise, rng.device))
 

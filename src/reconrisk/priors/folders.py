@@ -36,9 +36,10 @@ def prior_folder(path_or_name: str | Path, kind: str) -> Path:
 
     A name wins over a folder of that name: pass a ``Path``, or ``./mnist``, to mean the folder.
     """
-    if not isinstance(path_or_name, (str, Path)):
-        wrap = f"Pass a function or network to rr.priors.{_WRAPS[kind]}." if callable(path_or_name) else ""
-        raise refuse("path_or_name", type(path_or_name).__name__, "to be a name or a path", wrap)
+    given: object = path_or_name
+    if not isinstance(given, (str, Path)):
+        wrap = f"Pass a function or network to rr.priors.{_WRAPS[kind]}." if callable(given) else ""
+        raise refuse("path_or_name", type(given).__name__, "to be a name or a path", wrap)
     names = shipped_names(kind)
     if isinstance(path_or_name, str) and path_or_name in names:
         return BUNDLED / kind / path_or_name

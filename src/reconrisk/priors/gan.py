@@ -15,8 +15,9 @@ from torch import nn
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.files import write_whole
 from reconrisk.core.validation import check_whole, refuse
-from reconrisk.priors.folders import prior_folder
+from reconrisk.priors.folders import prior_folder, range_in
 from reconrisk.priors.generator import GeneratorPrior
+from reconrisk.priors.modules import put_on
 from reconrisk.priors.training_state import check_sides
 
 KIND = "reconrisk convolutional generator"
@@ -25,13 +26,19 @@ _CONFIG, _WEIGHTS = "config.json", "generator.safetensors"
 _REMEDY = "Pass a folder that rr.priors.train_gan wrote, or wrap other networks with rr.priors.generator."
 
 
-def gan(path_or_name: str | Path, *, data_range: tuple[float, float] = (0.0, 1.0)) -> GeneratorPrior:
+def gan(
+    path_or_name: str | Path,
+    *,
+    data_range: tuple[float, float] | None = None,
+    device: str | torch.device | None = None,
+) -> GeneratorPrior:
     r"""The generator of a name, or in a folder that :func:`train_gan` wrote, in single precision.
 
     .. math:: x = g_4(g_3(g_2(g_1(z)))), \qquad z \sim N(0, I)
 
-    ``data_range`` is that of the records. The blocks are those of an ``nn.Sequential``, so that an attack can enter
-    between them.
+    ``data_range`` is that of the records; if none is given, the one that the folder says it was trained on, else
+    (0, 1). ``device`` is where the network is put. The blocks are those of an ``nn.Sequential``, so that an attack can
+    enter between them.
 
     Assumes: a shipped name is one of ``rr.priors.SHIPPED_GAN``, whose cards say what they were trained on.
     Guarantee: nothing is downloaded; weights that do not fit the settings beside them are refused.
@@ -54,8 +61,8 @@ def gan(path_or_name: str | Path, *, data_range: tuple[float, float] = (0.0, 1.0
     except (RuntimeError, SafetensorError, ValueError) as error:
         first = str(error).strip().splitlines()[-1].strip().rstrip(".")
         raise InvalidFile(weights, "weights", f"They do not fit {_CONFIG}: {first}.", _REMEDY) from error
-    name = folder.resolve().name
-    return GeneratorPrior(name, shape, latent_size, network.requires_grad_(False).eval(), data_range)
+    name, ends = folder.resolve().name, range_in(folder) if data_range is None else data_range
+    return GeneratorPrior(name, shape, latent_size, put_on(network.requires_grad_(False).eval(), device), ends)
 
 
 def new_generator(shape: tuple[int, ...], latent_size: int, channels: int) -> nn.Sequential:

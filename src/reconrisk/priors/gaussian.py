@@ -104,7 +104,7 @@ def gaussian(
 
     .. math:: x \sim N(m, S)
 
-    ``mean`` has the shape of a record and ``covariance`` is (d, d), both in the units of the data; arrays of NumPy will do.
+    ``mean`` has the shape of a record and ``covariance`` is (d, d), both in the units of the data; NumPy's will do.
 
     Guarantee: a covariance that is not symmetric, or has a negative variance beyond rounding, is refused.
     Reference: the linear case in which the posterior of a Gaussian release is known, chapter 2.3, Bishop (2006).

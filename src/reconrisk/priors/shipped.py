@@ -63,7 +63,8 @@ def _diffusion(records: Tensor, data_range: tuple[float, float]) -> DiffusionPri
         rng = torch.Generator().manual_seed(_SEED)
         return float(denoising_loss(prior, records, rng=rng, times=_TIMES).mean())
 
-    return min((diffusion(name, data_range=data_range) for name in names), key=loss, default=None)
+    priors = (diffusion(name, data_range=data_range, device=records.device) for name in names)
+    return min(priors, key=loss, default=None)
 
 
 def _gan(records: Tensor, data_range: tuple[float, float]) -> GeneratorPrior | None:
@@ -72,7 +73,8 @@ def _gan(records: Tensor, data_range: tuple[float, float]) -> GeneratorPrior | N
     def distance(prior: GeneratorPrior) -> float:
         return float(nearest_distance(records, prior.draw(_DRAWS, torch.Generator().manual_seed(_SEED))).mean())
 
-    return min((gan(name, data_range=data_range) for name in names), key=distance, default=None)
+    priors = (gan(name, data_range=data_range, device=records.device) for name in names)
+    return min(priors, key=distance, default=None)
 
 
 def _of_shape(names: tuple[str, ...], kind: str, records: Tensor) -> list[str]:
