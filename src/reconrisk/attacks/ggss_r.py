@@ -250,9 +250,9 @@ class _Guide:
             torch.stack([step.records for step in steps]),
             self._values,
             self._observation.noise_std is not None,
-            torch.stack([step.pulls for step in steps]),
-            torch.stack([step.noise_pulls for step in steps]),
-            torch.stack([step.overshoots for step in steps]),
+            torch.stack([step.pulls for step in steps]).cpu(),
+            torch.stack([step.noise_pulls for step in steps]).cpu(),
+            torch.stack([step.overshoots for step in steps]).cpu(),
         )
 
 

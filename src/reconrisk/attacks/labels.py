@@ -29,7 +29,7 @@ def stated_labels(labels: Tensor) -> tuple[int, ...] | None:
     >>> stated_labels(torch.tensor([3, 1])), stated_labels(torch.tensor([0.5]))
     ((3, 1), None)
     """
-    return None if labels.is_floating_point() or labels.ndim > 1 else tuple(labels.tolist())
+    return None if labels.is_floating_point() or labels.ndim > 1 else tuple(labels.cpu().tolist())
 
 
 def infer_label(released: Mapping[str, Tensor]) -> Tensor:

@@ -125,7 +125,8 @@ class _Network:
         model = forward.model if isinstance(forward, GradientMap) else forward.training.model
         low, high = observation.data_range
         rng = torch.Generator().manual_seed(0)  # the same probes for every observation: they are part of the method
-        inputs = low + (high - low) * torch.rand((_PROBES, *observation.input_shape), generator=rng)
+        drawn = torch.rand((_PROBES, *observation.input_shape), generator=rng).to(observation.device)
+        inputs = low + (high - low) * drawn
         state = model_state(model, inputs.dtype)
         outputs, layer, features = _last_layer(state, inputs)
         if outputs.ndim != 2 or outputs.shape[1] < 2:
@@ -178,7 +179,7 @@ def _check_loss(loss_fn: LossFunction, outputs: Tensor) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # torch only warns of targets that it stretches to the outputs
-            loss = loss_fn(some, torch.zeros(len(some), dtype=torch.int64))
+            loss = loss_fn(some, torch.zeros(len(some), dtype=torch.int64, device=some.device))
     except (RuntimeError, ValueError, IndexError, TypeError, UserWarning) as error:
         raise InvalidInput(f"Expected a loss of outputs and class indices, to infer labels. {DECLARE}") from error
     if not bool(loss.isfinite()):
