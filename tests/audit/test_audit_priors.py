@@ -23,6 +23,7 @@ from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data.dataset import Dataset
 from reconrisk.reports.audit_report import page_of
+from reconrisk.reports.model_card import model_card
 from tests.attacks.tiny_priors import SHAPE, ship, write_gan
 
 RNG = torch.Generator().manual_seed(0)
@@ -51,10 +52,10 @@ def shipped(tmp_path, monkeypatch):
     ship(monkeypatch, tmp_path / "bundled")
 
 
-def network(size=3):
+def network(size=3, classes=2):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return nn.Sequential(nn.Flatten(), nn.Linear(size, 6), nn.Sigmoid(), nn.Linear(6, 2))
+        return nn.Sequential(nn.Flatten(), nn.Linear(size, 6), nn.Sigmoid(), nn.Linear(6, classes))
 
 
 def audited(**change):
@@ -142,6 +143,26 @@ def test_shipped_priors_are_run_named_and_qualified(fast, shipped):
     assert result.is_complete
     assert result.left_out == ()
     assert sum("none of the training records of tiny" in each for each in result.assumptions) == 1
+
+
+@pytest.mark.parametrize(("split", "count"), [(None, 6), ("train", 6), ("test", 0)])
+def test_records_that_a_prior_was_trained_on_are_warned_of(split, count):
+    """The first digits are training ones unless the test split is asked for."""
+    data = rr.load_dataset("mnist", split=split)
+    chosen = ["gias(prior=mnist, steps=1, weight_steps=0, restarts=1)"]
+    result = rr.audit(network(784, 10), data, attacks=chosen, trials=1, records=range(6), budget=None)
+    assumed = [words for words in result.assumptions if "none of the training records" in words]
+    assert assumed == []  # it is known, either way
+    assert len(result.warnings) == (count > 0)
+    if count:
+        (warning,) = result.warnings
+        assert warning.startswith("6 of 6 audited records are training records of mnist")
+        page = page_of(result, redact=True)
+        assert f"WARNING: {warning}." in str(result)
+        assert f"<strong>Warning:</strong> {warning}." in page
+        assert "Warning: 6 of 6" in result._repr_html_()
+        assert "Warning: 6 of 6" in model_card(result)
+        assert rr.from_json(rr.to_json(result)).warnings == result.warnings
 
 
 def test_a_missing_extra_is_told_in_plan_and_report(fast, shipped, monkeypatch):

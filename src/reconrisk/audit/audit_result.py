@@ -276,7 +276,8 @@ class Environment:
 class AuditResult:
     """The result of an audit: ``str`` is its table, ``sentence`` its verdict, ``signature`` the line that repeats it.
 
-    ``left_out`` names attacks with a prior that could not be run, and why. ``pictures`` show private records; they are
+    ``left_out`` names attacks with a prior that could not be run, and why. ``warnings`` say why numbers may speak of
+    somebody else than the stated adversary. ``pictures`` show private records; they are
     left out of JSON.
     """
 
@@ -299,6 +300,7 @@ class AuditResult:
     assumptions: tuple[str, ...] = ()
     training: TrainingAudit | None = None
     left_out: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     notice: str = NOTICE
     schema: int = SCHEMA
     pictures: tuple[Picture, ...] = field(default=(), repr=False, compare=False, metadata=NOT_IN_JSON)

@@ -28,6 +28,7 @@ from reconrisk.audit.experiment import Experiment
 from reconrisk.audit.fingerprint import environment, in_words, is_bundled
 from reconrisk.audit.guarantees import Prover, StatedGuarantee
 from reconrisk.audit.plan import PlannedAttack
+from reconrisk.audit.remembered import assumptions_of_priors, warnings_of_priors
 from reconrisk.audit.run_info import RunInfo
 from reconrisk.audit.trial import Trial, TrialKey
 from reconrisk.bounds.corridor import risk_corridor
@@ -108,11 +109,12 @@ class Conclusion:
             signature=self.info.signature,
             assumptions=(
                 *_assumptions(lines, len(population.rows)),
-                *_about_priors(plan.attacks),
+                *assumptions_of_priors(plan.attacks, population),
                 *self.experiment.remarks,
             ),
             training=self._training(),
             left_out=plan.left_out,
+            warnings=warnings_of_priors(plan.attacks, population),
             pictures=self._pictures(exposures, estimates),
         )
 
@@ -272,19 +274,6 @@ def _assumptions(lines: Sequence[AuditLine], population: int) -> tuple[str, ...]
         f"targets are drawn from {population} records, each equally likely, and intervals speak of such targets",
         "attacks that were not tried may do better; only guarantees speak of those",
         *(text for line in lines for each in line.comparisons for text in each.guarantee.assumptions),
-    ]
-    return tuple(dict.fromkeys(found))
-
-
-def _about_priors(attacks: Sequence[PlannedAttack]) -> tuple[str, ...]:
-    """What an adversary with a prior has beyond the update, and where that may be too much."""
-    priors = {each.prior.word: each.prior for each in attacks if each.prior is not None}
-    found = [f"attacks with the prior {each.value.name} ({each.source}) know it beforehand" for each in priors.values()]
-    trained = dict.fromkeys(each.trained_on for each in priors.values() if each.trained_on)
-    found += [
-        f"audited records are none of the training records of {name}: where they are, attacks with the prior trained "
-        "on these do better than an outsider would"
-        for name in trained
     ]
     return tuple(dict.fromkeys(found))
 

@@ -26,6 +26,7 @@ def notebook_html(result: AuditResult) -> str:
     """
     missing = result.planned - result.done
     note = f" {missing} of {result.planned} trials were not run." if missing else ""
+    note += "".join(f" Warning: {words}." for words in result.warnings)
     rows = [_row(line) for line in result.lines]
     return f"<div>{_table(result.sentence(), _COLUMNS, rows)}<p><small>{escape(_KEY + note)}</small></p></div>"
 

@@ -40,7 +40,10 @@ def _seen(result: AuditResult) -> str:
 
 
 def table_of(result: AuditResult) -> str:
-    """One line for each goal and defense, then one for each guarantee, compared or why not, then what was left out."""
+    """One line for each goal and defense, then one for each guarantee, compared or why not, then what was left out.
+
+    Warnings come last, beside the verdict.
+    """
     rows = [
         ("goal", "defense", "success", "best attack", "guess", "bound", "worst record", "verdict"),
         *(_row(line) for line in result.lines),
@@ -55,6 +58,7 @@ def table_of(result: AuditResult) -> str:
     lines += [f"{attack.label}: {attack.prior}" for attack in used]
     lines += [f"left out: {words}" for words in result.left_out]
     lines += [f"{attack.label}: {attack.remark}" for attack in result.attacks if attack.remark]
+    lines += [f"WARNING: {words}." for words in result.warnings]
     return "\n".join([*lines, "", result.sentence()])
 
 

@@ -37,6 +37,7 @@ def model_card(result: AuditResult) -> str:
             "## Reconstruction risk",
             head,
             _plain(result.sentence()),
+            *(f"Warning: {_plain(words)}." for words in result.warnings),
             table,
             f"Intervals hold for all attacks together with a confidence of {100 * result.confidence:.4g}%. "
             "Attacks that were not tried may do better; only what is proved speaks of those.",
