@@ -11,6 +11,7 @@ from reconrisk.attacks.stated_priors import check_prior_fits, kind_of, prior_by_
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.priors.gaussian import gaussian
 from reconrisk.priors.generator import GeneratorPrior
+from reconrisk.priors.training_state import Trained, write_trained
 from tests.attacks.tiny_priors import SHAPE, ship, write_diffusion, write_gan
 
 RECORDS = torch.rand(5, *SHAPE, generator=torch.Generator().manual_seed(0))
@@ -137,3 +138,13 @@ def test_what_does_not_fit_is_refused_by_the_name_of_the_prior(shape, data_range
     check_prior_fits(prior, (2,), (0.0, 1.0))
     with pytest.raises(InvalidInput, match=f"The prior mine does not fit the records. Expected {message}"):
         check_prior_fits(prior, shape, data_range)
+
+
+def test_a_prior_that_is_scaled_says_so(bundled, tmp_path):
+    assert "scaled" not in prior_by_name("tiny", EVERY).source
+    assert prior_by_name("gan/tiny", EVERY, (-1.0, 2.0)).said.count("scaled from [0, 1] to [-1, 2]") == 1
+    assert shipped_for(255 * RECORDS, ("gan",), (0.0, 255.0)).source.endswith("scaled from [0, 1] to [0, 255]")
+    folder = write_gan(tmp_path / "mine")
+    write_trained(folder, Trained("gan", {}, "", 3, 0.0, (0.0, 255.0)))
+    assert "scaled" not in prior_by_name(str(folder), EVERY, (0, 255)).source
+    assert prior_by_name(str(folder), EVERY, (0, 1)).source.endswith("scaled from [0, 255] to [0, 1]")

@@ -1,6 +1,7 @@
 """``reconrisk train-prior``: trains, goes on where it was stopped, and says what came of it."""
 
 import importlib
+import shlex
 import sys
 
 import numpy as np
@@ -194,3 +195,77 @@ def test_a_file_as_folder_is_refused(records):
     before = records.read_bytes()
     assert run("--data", records, *SMALL, "--out", records).exit_code == 2
     assert records.read_bytes() == before
+
+
+def files_in(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "training.json", "diffusion_pytorch_model.safetensors", "unet/config.json"]
+)
+def test_files_of_others_are_not_overwritten(records, tmp_path, name):
+    out = tmp_path / "junk"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text('{"a": 1}')
+    before = files_in(out)
+    with pytest.raises(InvalidFile, match=r"It is no part of a training.*Pass a new or an empty folder"):
+        run("--data", records, *SMALL, "--out", out)
+    assert files_in(out) == before
+
+
+def test_an_empty_folder_is_filled_and_hidden_files_are_left_alone(records, tmp_path):
+    out = tmp_path / "empty"
+    out.mkdir()
+    (out / ".gitkeep").write_text("")
+    assert run("--data", records, *SMALL, "--out", out).exit_code == 0
+    assert (out / ".gitkeep").is_file()
+
+
+@pytest.mark.parametrize("kind", ["gan", "diffusion"])
+def test_a_single_held_out_record_is_refused_before_training(records, tmp_path, kind):
+    with pytest.raises(InvalidInput, match="It leaves 39 to train on and 1 to measure on"):
+        run("--data", records, "--kind", kind, "--held-out", "0.025", "--out", tmp_path / "prior")
+    assert not (tmp_path / "prior").exists()
+
+
+def floats(path, low, high):
+    values = np.random.default_rng(0).uniform(low, high, (20, 8, 8)).astype(np.float32)
+    np.savez(path, images=values)
+    return path
+
+
+def test_what_it_says_of_use_works_for_every_range(tmp_path):
+    data, out = floats(tmp_path / "floats.npz", -3, 5), tmp_path / 'it\'s "mine"'
+    result = run("--data", data, "--data-range=-3,5", *SMALL, "--out", out)
+    assert result.exit_code == 0, result.output
+    use = next(line for line in result.output.splitlines() if line.startswith("use")).removeprefix("use").strip()
+    attack = eval(use, {"rr": importlib.import_module("reconrisk")})  # noqa: S307 - what a user would paste
+    assert attack.prior.data_range == (-3.0, 5.0)
+    with pytest.raises(InvalidFile, match=r"data_range: .*data_range \[-3.0, 5.0\] for \[-4.0, 5.0\]"):
+        run("--data", data, "--data-range=-4,5", *SMALL, "--out", out)
+
+
+def test_the_command_of_a_card_is_quoted_and_shows_no_folders(records, tmp_path):
+    data = tmp_path / "my records.npz"
+    records.rename(data)
+    run("--data", data, *SMALL, "--out", tmp_path / "my prior")
+    text = (tmp_path / "my prior" / "card.md").read_text()
+    assert str(tmp_path) not in text
+    assert "| source | my records.npz |" in text
+    command = text.split("```")[1].strip()
+    assert shlex.split(command)[:4] == ["reconrisk", "train-prior", "--data", "my records.npz"]
+    assert shlex.split(command)[-2:] == ["--out", "my prior"]
+
+
+def test_what_is_missing_is_named_as_an_option(tmp_path):
+    with pytest.raises(InvalidFile, match="--data-range"):
+        run("--data", floats(tmp_path / "floats.npz", 0, 5), *SMALL, "--out", tmp_path / "prior")
+    np.savez(tmp_path / "none.npz", images=np.full((20, 8, 8), np.nan, dtype=np.float32))
+    with pytest.raises(InvalidFile, match="Expected a finite number, found nan"):
+        run("--data", tmp_path / "none.npz", *SMALL, "--out", tmp_path / "prior")
+    (tmp_path / "pictures").mkdir()
+    for size in (8, 9):
+        Image.fromarray(np.zeros((size, size), dtype=np.uint8)).save(tmp_path / "pictures" / f"{size}.png")
+    with pytest.raises(InvalidFile, match="--size"):
+        run("--data", tmp_path / "pictures", *SMALL, "--out", tmp_path / "prior")

@@ -115,3 +115,16 @@ def test_what_is_no_number_is_refused_by_name(kind):
 
     with pytest.raises(rr.InvalidInput, match=f"{kind}.*to be finite"):
         drawn(make(kind, Broken()))
+
+
+@pytest.mark.parametrize("kind", ["denoiser", "generator"])
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
+def test_networks_of_another_precision_are_refused_and_functions_may_convert(kind, precision):
+    network = Doubtful(nn.Conv2d(1, 1, 1)).to(precision)
+    with pytest.raises(
+        rr.InvalidInput, match=r"single precision, some are (b?float16|float64)\. Pass it as \.float\(\)"
+    ):
+        make(kind, network)
+    if kind == "denoiser":
+        prior = rr.priors.denoiser(lambda noisy, times: network(noisy.to(precision)).to(noisy), SHAPE)
+        assert drawn(prior).shape == (5, *SHAPE)

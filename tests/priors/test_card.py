@@ -1,5 +1,6 @@
 """Cards of priors: what they state is what is measured."""
 
+import importlib
 import re
 
 import numpy as np
@@ -8,7 +9,17 @@ import torch
 from PIL import Image
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.priors import GanTraining, fit_gaussian, gan, generator, nearest_distance, train_gan
+from reconrisk.priors import (
+    SHIPPED_DIFFUSION,
+    SHIPPED_GAN,
+    GanTraining,
+    fit_gaussian,
+    gan,
+    generator,
+    nearest_distance,
+    read_card,
+    train_gan,
+)
 from reconrisk.priors.card import Origin, write_card, write_samples
 from reconrisk.priors.training_state import Trained
 
@@ -106,3 +117,45 @@ def test_samples_are_a_grid_of_draws(tmp_path, channels, shape):
 def test_samples_of_what_are_no_pictures_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match="that of pictures"):
         write_samples(generator(lambda latents: latents, (3,), 3), tmp_path / "samples.png")
+
+
+@pytest.mark.parametrize("kind", ["gan", "diffusion"])
+def test_large_pictures_are_not_compared_with_a_gaussian(tmp_path, monkeypatch, folder, kind):
+    if kind == "diffusion":
+        pytest.importorskip("diffusers", reason="needs the extra diffusion")
+        from reconrisk.priors import DiffusionTraining, train_diffusion
+
+        settings = DiffusionTraining(channels=(8,), steps=3, batch_size=8)
+        folder = train_diffusion(pictures(80, 0), tmp_path / "diffusion", settings)
+    whole = write_card(folder, pictures(80, 0), pictures(8, 1), ORIGIN)
+    module = importlib.import_module("reconrisk.priors.card")
+    monkeypatch.setattr(module, "LARGEST_COVARIANCE", 63)  # pictures have 64 values
+    monkeypatch.setattr(module, "fit_gaussian", lambda *_, **__: pytest.fail("too large to be fitted"))
+    card = write_card(folder, pictures(80, 0), pictures(8, 1), ORIGIN)
+    assert card.gaussian is None
+    assert (card.held_out, card.standard_error) == (whole.held_out, whole.standard_error)
+    text = card.path.read_text()
+    assert "no comparison with a Gaussian" in text
+    tables = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
+    assert all(len({line.count("|") for line in table.splitlines()}) == 1 for table in tables)
+    assert "Frechet" not in text
+
+
+@pytest.mark.parametrize("which", ["training", "held_out"])
+def test_a_single_record_is_refused(folder, which):
+    records = {"training": pictures(8, 0), "held_out": pictures(8, 1)} | {which: pictures(1, 0)}
+    with pytest.raises(InvalidInput, match=rf"len\({which}\)=1 >= 2"):
+        write_card(folder, records["training"], records["held_out"], ORIGIN)
+
+
+def test_shipped_cards_can_be_read():
+    for kind, names in (("diffusion", SHIPPED_DIFFUSION), ("gan", SHIPPED_GAN)):
+        for name in names:
+            assert read_card(name, kind).startswith(f"# {name}: a ")
+
+
+def test_what_has_no_card_is_refused(folder):
+    with pytest.raises(InvalidFile, match=r"card\.md, file: There is no such file"):
+        read_card(folder, "gan")
+    with pytest.raises(InvalidInput, match="kind='vae' to be diffusion or gan"):
+        read_card("mnist", "vae")

@@ -180,3 +180,40 @@ def test_what_it_predicts_is_part_of_what_it_is(saved, tmp_path):
         return repr(diffusion(copied(saved[0], tmp_path / kind, prediction_type=kind)).predict_noise)
 
     assert said("epsilon") != said("v_prediction")
+
+
+def with_channels(folder, made, **scheduler):
+    """A tiny network that makes so many channels of one, and its scheduler."""
+    kinds = library("this test")
+    torch.manual_seed(0)
+    network = kinds.UNet2DModel(
+        sample_size=8,
+        in_channels=1,
+        out_channels=made,
+        block_out_channels=(8,),
+        layers_per_block=1,
+        down_block_types=("DownBlock2D",),
+        up_block_types=("UpBlock2D",),
+        norm_num_groups=4,
+    )
+    network.save_pretrained(folder / "unet")
+    kinds.DDPMScheduler(num_train_timesteps=50, **scheduler).save_pretrained(folder / "scheduler")
+    return network
+
+
+@pytest.mark.parametrize("kind", ["learned", "learned_range"])
+def test_learned_variances_are_left_aside(tmp_path, kind):
+    network = with_channels(tmp_path, 2, variance_type=kind)
+    noisy = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        noise, _ = network(noisy, torch.tensor([7, 7])).sample.split(1, dim=1)  # as diffusers' schedulers do
+    prior = diffusion(tmp_path)
+    assert torch.allclose(prior.noise(noisy, 7), noise, atol=1e-6)  # rounding of float32 by other kernels
+    assert prior.draw(2, torch.Generator().manual_seed(0), steps=3).shape == (2, 1, 8, 8)
+
+
+@pytest.mark.parametrize(("made", "words"), [(2, "variance_type: It is fixed_small"), (3, "out_channels: The network")])
+def test_other_channels_than_those_of_a_record_are_refused(tmp_path, made, words):
+    with_channels(tmp_path, made)
+    with pytest.raises(InvalidFile, match=words):
+        diffusion(tmp_path)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.priors.diffusion_prior import denoiser
-from reconrisk.priors.schedule import linear_schedule
+from reconrisk.priors.gaussian import gaussian
+from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
 
 
 @given(st.integers(0, 99), st.integers(0, 2**31))
@@ -45,13 +46,13 @@ def test_denoising_is_in_the_units_of_the_data():
 
 def test_noise_that_is_no_number_is_refused_by_the_name_of_the_prior():
     prior = denoiser(lambda records, times: records * float("nan"), (2,), name="broken")
-    with pytest.raises(InvalidInput, match="the noise of broken"):
+    with pytest.raises(InvalidInput, match=r"Expected the noise of broken at time 3 to be finite\. Check"):
         prior.noise(torch.zeros(1, 2), 3)
 
 
 def test_noise_of_another_shape_is_refused():
     prior = denoiser(lambda records, times: records[:, :1], (2,))
-    with pytest.raises(InvalidInput, match=r"to be a tensor of shape \(1, 2\)"):
+    with pytest.raises(InvalidInput, match=r"to be a tensor of shape \(1, 2\).* It is of shape \(1, 1\)"):
         prior.noise(torch.zeros(1, 2), 3)
 
 
@@ -62,3 +63,18 @@ def test_records_of_another_shape_or_range_are_refused_with_what_to_do():
     with pytest.raises(InvalidInput, match=r"scaled_to\(\(0, 255\)\)"):
         prior.check_fits((1, 4, 4), (0, 255))
     prior.scaled_to((0, 255)).check_fits((1, 4, 4), (0, 255))
+
+
+class Scheduler:
+    """As diffusers has them."""
+
+    alphas_cumprod = linear_schedule(100).signal
+
+
+@pytest.mark.parametrize("schedule", [Scheduler(), [0.9, 0.5, 0.1], [], Scheduler.alphas_cumprod])
+def test_what_is_no_schedule_is_refused_with_how_to_make_one(schedule):
+    with pytest.raises(InvalidInput, match=r"Pass rr\.priors\.NoiseSchedule\(scheduler\.alphas_cumprod\)"):
+        denoiser(lambda records, times: records, (2,), schedule=schedule)
+    with pytest.raises(InvalidInput, match="to be a NoiseSchedule"):
+        gaussian(torch.zeros(2), torch.eye(2), schedule=schedule)
+    assert len(NoiseSchedule(Scheduler.alphas_cumprod)) == len(NoiseSchedule(Scheduler.alphas_cumprod.numpy())) == 100

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.priors import folders
@@ -52,8 +53,12 @@ def test_a_path_to_nothing_is_no_name(path):
 
 
 def test_what_is_neither_name_nor_path_is_refused():
-    with pytest.raises(InvalidInput, match="to be a name or a path"):
+    with pytest.raises(InvalidInput, match=r"to be a name or a path\.$"):
         prior_folder(3, "gan")
+    with pytest.raises(InvalidInput, match=r"Pass a function or network to rr\.priors\.generator"):
+        prior_folder(torch.nn.Linear(1, 1), "gan")
+    with pytest.raises(InvalidInput, match=r"Pass a function or network to rr\.priors\.denoiser"):
+        prior_folder(lambda noisy, times: noisy, "diffusion")
 
 
 def test_what_a_training_left_is_told_from_a_prior(tmp_path):

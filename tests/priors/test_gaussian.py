@@ -1,11 +1,13 @@
 """The Gaussian prior: its denoiser against the textbook formula, and what is no covariance."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
+from reconrisk.data.dataset import Dataset
 from reconrisk.priors.gaussian import fit_gaussian, gaussian
 from reconrisk.priors.schedule import linear_schedule
 
@@ -104,3 +106,24 @@ def test_what_is_no_range_is_refused(ends):
             build()
     with pytest.raises(InvalidInput, match="within data_range"):
         fit_gaussian(2 + torch.zeros(2, 2))
+
+
+def test_arrays_of_numpy_are_tensors():
+    mean, covariance = moments(2)
+    one, other = gaussian(mean, covariance), gaussian(mean.numpy(), covariance.numpy())
+    assert torch.equal(one.root, other.root)
+    records = torch.rand(9, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(fit_gaussian(records).root, fit_gaussian(records.numpy()).root)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Dataset("toy", torch.rand(4, 2)), r"records='Dataset' to be a tensor.*Pass its \.inputs"),
+        ([[0.0, 1.0]], "records='list' to be a tensor"),
+        (np.array(["text"]), "records='ndarray' to be a tensor or a numerical array"),
+    ],
+)
+def test_what_are_no_records_is_refused(given, words):
+    with pytest.raises(InvalidInput, match=words):
+        fit_gaussian(given)

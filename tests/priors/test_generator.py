@@ -24,9 +24,9 @@ def test_draws_are_of_standard_normal_values():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda latents: latents[:, :1], r"to be records of shape \(2, 3\)"),
-        (lambda latents: latents * float("nan"), "finite"),
-        (lambda latents: "text", "got 'str'|str"),
+        (lambda latents: latents[:, :1], r"makes to be records of shape \(2, 3\)\. It is of shape \(2, 1\)"),
+        (lambda latents: latents * float("nan"), r" makes to be finite\. Check its weights"),
+        (lambda latents: "text", "It is a str"),
     ],
 )
 def test_what_is_no_record_is_refused_by_the_name_of_the_prior(made, words):

@@ -84,3 +84,8 @@ def test_draws_of_a_diffusion_have_the_mean_and_covariance_of_their_gaussian():
     assert torch.equal(fitted.diffusion.draw(3, rng(2)), fitted.diffusion.draw(3, rng(2), steps=50))
     with pytest.raises(InvalidInput, match="count"):
         fitted.diffusion.draw(0, rng())
+
+
+def test_the_spread_of_one_record_is_refused():
+    with pytest.raises(InvalidInput, match=r"len\(others\)=1 >= 2"):
+        frechet_distance(torch.rand(3, 2), torch.rand(1, 2), torch.eye(2))

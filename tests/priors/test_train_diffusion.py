@@ -1,13 +1,17 @@
 """Training of diffusion priors: what it learns, and that being stopped changes nothing."""
 
+import json
 import sys
+from dataclasses import asdict
 
 import pytest
 import torch
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.priors.diffusion import diffusion
+from reconrisk.priors.folders import BUNDLED
 from reconrisk.priors.train_diffusion import DiffusionTraining, train_diffusion
+from reconrisk.priors.training_state import trained_in
 
 pytest.importorskip("diffusers", reason="needs the extra diffusion")
 
@@ -110,3 +114,21 @@ def test_channels_that_cannot_be_grouped_are_refused():
 def test_what_cannot_be_predicted_is_refused():
     with pytest.raises(InvalidInput, match="epsilon or v_prediction"):
         DiffusionTraining(predicts="score")
+
+
+def test_weights_can_be_read_by_whom_the_other_files_can_be(tmp_path):
+    folder = train_diffusion(pictures(), tmp_path / "one", TINY)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (folder / "unet").iterdir()}
+    assert len(modes) == 2
+    assert len(set(modes.values())) == 1, modes
+
+
+def test_the_range_of_the_records_is_stated_and_is_the_default(tmp_path):
+    folder = train_diffusion(255 * pictures(), tmp_path / "one", TINY, data_range=(0, 255))
+    assert diffusion(folder).data_range == (0.0, 255.0)
+    assert diffusion(folder, data_range=(0.0, 1.0)).data_range == (0.0, 1.0)
+
+
+def test_the_defaults_are_those_of_the_shipped_prior():
+    stated = trained_in(BUNDLED / "diffusion" / "mnist").settings
+    assert json.loads(json.dumps(asdict(DiffusionTraining()))) == stated

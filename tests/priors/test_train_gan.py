@@ -1,5 +1,6 @@
 """Training of generators: what they learn, and that being stopped changes nothing."""
 
+import json
 import signal
 
 import pytest
@@ -199,3 +200,44 @@ def test_any_seed_can_be_used(tmp_path):
     large = train_gan(pictures(), tmp_path / "large", GanTraining(8, 4, 1, 8, seed=2**62))
     assert bool(made(large).isfinite().all())
     assert trained_in(large).settings["seed"] == 2**62
+
+
+def test_a_state_of_another_kind_is_refused_by_its_kind(tmp_path, monkeypatch):
+    pytest.importorskip("diffusers", reason="needs the extra diffusion")
+    from reconrisk.priors.train_diffusion import DiffusionTraining, train_diffusion
+
+    folder = stopped_once(tmp_path / "one", monkeypatch)
+    with pytest.raises(InvalidFile, match="kind: It is the state of a gan, not of a diffusion"):
+        train_diffusion(pictures(), folder, DiffusionTraining(channels=(8,), steps=12, batch_size=8))
+    train_gan(pictures(), folder, TINY)
+    with pytest.raises(InvalidFile, match="kind: It holds the prior of a gan, not of a diffusion"):
+        train_diffusion(pictures(), folder, DiffusionTraining(channels=(8,), steps=12, batch_size=8))
+
+
+def test_words_of_a_state_without_it_are_no_obstacle(tmp_path, monkeypatch):
+    (stopped_once(tmp_path / "one", monkeypatch) / "training.safetensors").unlink()  # killed between the two
+    assert torch.equal(
+        made(train_gan(pictures(), tmp_path / "one", TINY)), made(train_gan(pictures(), tmp_path / "two", TINY))
+    )
+
+
+def test_the_range_of_the_records_is_stated_and_is_the_default(tmp_path):
+    folder = train_gan(255 * pictures(), tmp_path / "one", TINY, data_range=(0, 255))
+    assert trained_in(folder).data_range == (0.0, 255.0)
+    assert gan(folder).data_range == (0.0, 255.0)
+    assert gan(folder, data_range=(-1.0, 1.0)).data_range == (-1.0, 1.0)
+    assert train_gan(255 * pictures(), folder, TINY, data_range=(0, 255)) == folder
+    with pytest.raises(InvalidFile, match=r"another training, data_range \[0.0, 255.0\] for \[0.0, 1.0\]"):
+        train_gan(pictures(), folder, TINY)
+
+
+def test_a_folder_that_states_no_range_has_records_from_0_to_1(tmp_path):
+    path = train_gan(pictures(), tmp_path / "one", TINY) / "trained.json"
+    stated = json.loads(path.read_text())
+    del stated["data_range"]
+    path.write_text(json.dumps(stated))
+    assert gan(path.parent).data_range == (0.0, 1.0)
+    assert train_gan(pictures(), path.parent, TINY) == path.parent
+    path.write_text(json.dumps({**stated, "data_range": [1.0, 0.0]}))
+    with pytest.raises(InvalidFile, match="It does not describe a training"):
+        gan(path.parent)

@@ -98,9 +98,9 @@ class DiffusionPrior:
         return self.records(values)
 
     def standard_normal(self, count: int, rng: torch.Generator) -> Tensor:
-        """Noise alone, shaped as so many records, drawn on the generator's device and put where the weights are."""
+        """Noise alone, shaped as so many records, drawn on the generator's device and put where the prior is."""
         drawn = torch.randn(count, *self.shape, generator=rng, device=rng.device)
-        return drawn.to(device_of(self.predict_noise, rng.device))
+        return drawn.to(device_of(self.predict_noise, rng.device if self.mean is None else self.mean.device))
 
     def values(self, records: Tensor) -> Tensor:
         """Records in the prior's units."""

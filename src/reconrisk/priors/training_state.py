@@ -193,7 +193,7 @@ class Training(ABC):
         if found["kind"] != self.kind:
             raise InvalidFile(path, "kind", f"{of_kind} {found['kind']}, not of a {self.kind}.", _REMEDY)
         theirs, mine = (
-            {"records": each["records"], "data_range": each["data_range"], **(each["settings"] or {})}
+            {"data_range": each["data_range"], "records": each["records"], **(each["settings"] or {})}
             for each in (found, self.identity)
         )
         name = next((name for name in mine if theirs.get(name) != mine[name]), "settings")
