@@ -10,14 +10,14 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.attacks import stated_priors
-from reconrisk.attacks.beliefs import Beliefs
+from reconrisk.attacks.beliefs import Beliefs, attack_with_beliefs
 from reconrisk.attacks.by_name import PORTFOLIOS, Listed
 from reconrisk.audit import plan
 from reconrisk.audit.fingerprint import hash_of_prior, settings_in_full
 from reconrisk.audit.inputs import DEFAULT_THREAT
 from reconrisk.audit.job import job_from_spec
 from reconrisk.audit.plan import left_out, planned_attacks
-from reconrisk.audit.planned_priors import AloneOnce
+from reconrisk.audit.planned_priors import AloneOnce, seconds_of_a_prior
 from reconrisk.audit.spec import read_spec, spec_from_mapping
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
@@ -81,6 +81,31 @@ def test_the_thorough_portfolio_has_priors_of_every_kind():
         ("gias", "shipped"),
     }
     assert not any("prior" in entry.settings for entry in PORTFOLIOS["quick"])
+
+
+@pytest.mark.parametrize("noise", [None, rr.defenses.gaussian_noise(0.01)], ids=["clean", "noisy"])
+def test_attacks_with_a_normal_law_take_about_as_long_as_the_plan_says(noise):
+    digits = rr.load_dataset("mnist")
+    known = beliefs(digits, public=digits.subset(range(10, 1500)))
+    threat = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR, Knows.LABELS)
+    release = rr.GradientRelease(network(784, 10), nn.functional.cross_entropy, digits.inputs[:1], digits.labels[:1])
+    observation = rr.observe(release, threat=threat, defense=noise, rng=torch.Generator().manual_seed(0))
+    entries = [entry for entry in PORTFOLIOS["thorough"] if entry.settings.get("prior") == "gaussian"]
+    for entry in entries:
+        attack, _ = attack_with_beliefs(entry.name, dict(entry.settings), known)
+        taken = attack(observation, rng=torch.Generator().manual_seed(0)).account.cost.evaluations
+        assert taken < 2.5 * entry.evaluations
+
+
+def test_asking_a_normal_law_takes_time_too():
+    prior = rr.priors.fit_gaussian(DATA.inputs)
+    assert seconds_of_a_prior(prior, rr.attacks.gaussian_posterior(prior), 10) > 0
+
+
+def test_an_attack_with_other_settings_takes_about_as_long_as_it_is_listed_with():
+    found = planned_attacks(["gaussian_posterior(prior=gaussian)"], DEFAULT_THREAT, beliefs(), any_prior=True)
+    (listed,) = (entry for entry in PORTFOLIOS["thorough"] if entry.name == "gaussian_posterior")
+    assert found[0].evaluations == listed.evaluations
 
 
 def test_a_thorough_audit_has_a_gaussian_prior_and_says_what_it_achieves_alone(fast):

@@ -46,6 +46,7 @@ from reconrisk.releases.state import LossFunction
 from reconrisk.releases.training import TrainedModelRelease
 
 _TYPICAL_EVALUATIONS = 300
+_PROBES, _PROBED = 20, 0.5  # evaluations, and seconds that they may take: enough to see how busy the machine is
 _TOGETHER = 8  # models trained to see how long one takes
 UNDEFENDED = "none"
 """The label of the release as it is."""
@@ -245,13 +246,24 @@ def _told_apart(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
 
 
 def seconds_of_an_evaluation(release: Release) -> float:
-    """How long it takes to compute a release and its derivative once, or to train a model once: the better of two."""
-    best = float("inf")
-    for _ in range(2):
-        begun = time.monotonic()
-        parts = _evaluated(release)
-        best = min(best, (time.monotonic() - begun) / parts)
-    return best
+    """How long it takes to compute a release and its derivative once, or to train a model once.
+
+    The mean of several, after a first one that may warm up: on a busy machine the fastest is far from the usual. Where
+    one takes long, it is the only one.
+    """
+    found, begun = _seconds_of_one(release), time.monotonic()
+    if found > _PROBED:
+        return found
+    several = list[float]()
+    while not several or (len(several) < _PROBES and time.monotonic() - begun < _PROBED):
+        several.append(_seconds_of_one(release))
+    return sum(several) / len(several)
+
+
+def _seconds_of_one(release: Release) -> float:
+    begun = time.monotonic()
+    parts = _evaluated(release)
+    return (time.monotonic() - begun) / parts
 
 
 def _evaluated(release: Release) -> int:
@@ -321,7 +333,7 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs, any_pri
     if not is_baseline and not _allowed(threat, prior, any_prior).covers(needed):
         raise refuse("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
     steps = getattr(attack, "steps", None)
-    usual = steps if isinstance(steps, int) else _TYPICAL_EVALUATIONS
+    usual = steps if isinstance(steps, int) else _usual(label.partition("(")[0])
     count = usual if evaluations is None else evaluations
     seconds = 0.0 if prior is None or is_baseline else seconds_of_a_prior(prior.value, attack, count)
     return PlannedAttack(label, attack, is_baseline, True, count, prior, seconds)
@@ -347,6 +359,12 @@ def _as_listed(name: str, settings: Mapping[str, object]) -> int | None:
     """The evaluations of an attack that a portfolio lists with these settings."""
     listed = (entry for entries in PORTFOLIOS.values() for entry in entries)
     return next((entry.evaluations for entry in listed if (entry.name, entry.settings) == (name, settings)), None)
+
+
+def _usual(name: str) -> int:
+    """About how many evaluations an attack takes with settings that no portfolio has."""
+    listed = [entry.evaluations for entries in PORTFOLIOS.values() for entry in entries if entry.name == name]
+    return max(listed, default=_TYPICAL_EVALUATIONS)
 
 
 def _needed(name: str, attack: Attack, believed: Iterable[Knows], threat: ThreatModel) -> ThreatModel:

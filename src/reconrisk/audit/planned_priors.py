@@ -56,10 +56,9 @@ def alone(prior: Prior) -> AloneOnce:
 
 def seconds_of_a_prior(prior: Prior, attack: Attack, evaluations: int) -> float:
     """How long an attack waits for its prior: as often as it says, or once for each evaluation, backward too."""
-    if isinstance(prior, GaussianPrior):
-        return 0.0  # a product with a matrix
+    asked = prior.diffusion if isinstance(prior, GaussianPrior) else prior
     calls = getattr(attack, "prior_calls", evaluations)
-    seconds = min(_seconds_of_a_pass(prior) for _ in range(2))  # the first one may warm up
+    seconds = min(_seconds_of_a_pass(asked) for _ in range(2))  # the first one may warm up
     return seconds * float(calls)
 
 
