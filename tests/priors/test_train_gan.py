@@ -241,3 +241,12 @@ def test_a_folder_that_states_no_range_has_records_from_0_to_1(tmp_path):
     path.write_text(json.dumps({**stated, "data_range": [1.0, 0.0]}))
     with pytest.raises(InvalidFile, match="It does not describe a training"):
         gan(path.parent)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"settings": [1], "records": 2}'])
+def test_a_state_that_is_not_of_a_training_is_refused_and_left(tmp_path, monkeypatch, text):
+    folder = stopped_once(tmp_path / "one", monkeypatch)
+    (folder / "training.json").write_text(text)
+    with pytest.raises(InvalidFile, match="It is of another training"):
+        train_gan(pictures(), folder, TINY)
+    assert (folder / "training.json").read_text() == text

@@ -176,8 +176,8 @@ class Training(ABC):
         """Refuse a folder of something else, whose files could be taken for those of the prior and overwritten."""
         held = sorted(each.name for each in self.folder.iterdir()) if self.folder.is_dir() else []
         files = [name for name in held if not name.startswith(".")]
-        begun = (self.folder / _CHECKPOINT).is_file() or "records" in (_read(self.folder / _STATE) or {})
-        if not files or begun:
+        state = _read(self.folder / _STATE) or {}  # written first: killed then, a training has left it alone
+        if not files or (self.folder / _CHECKPOINT).is_file() or {"records", "settings"} <= state.keys():
             return
         if self.saved in files:
             problem = "It holds a prior that does not say how it was trained."
@@ -193,7 +193,7 @@ class Training(ABC):
         if found["kind"] != self.kind:
             raise InvalidFile(path, "kind", f"{of_kind} {found['kind']}, not of a {self.kind}.", _REMEDY)
         theirs, mine = (
-            {"data_range": each["data_range"], "records": each["records"], **(each["settings"] or {})}
+            {"data_range": each["data_range"], "records": each["records"], **_table(each["settings"])}
             for each in (found, self.identity)
         )
         name = next((name for name in mine if theirs.get(name) != mine[name]), "settings")
@@ -292,6 +292,10 @@ def is_unfinished(folder: Path) -> bool:
     return (folder / _CHECKPOINT).is_file() and not (folder / _TRAINED).is_file()
 
 
+def _table(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _read(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
@@ -299,4 +303,4 @@ def _read(path: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, ValueError) as error:
         raise InvalidFile(path, "syntax", f"It cannot be read: {error}.", _REMEDY) from error
-    return found if isinstance(found, dict) else {}
+    return _table(found)
