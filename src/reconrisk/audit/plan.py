@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ from reconrisk.releases.state import LossFunction
 from reconrisk.releases.training import TrainedModelRelease
 
 _TYPICAL_EVALUATIONS = 300
-_PROBES, _PROBED = 20, 0.5  # evaluations, and seconds that they may take: enough to see how busy the machine is
+_PROBES, _PROBED = 20, 0.5  # evaluations that are timed, and seconds that they may take
 _TOGETHER = 8  # models trained to see how long one takes
 UNDEFENDED = "none"
 """The label of the release as it is."""
@@ -248,16 +249,13 @@ def _told_apart(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
 def seconds_of_an_evaluation(release: Release) -> float:
     """How long it takes to compute a release and its derivative once, or to train a model once.
 
-    The mean of several, after a first one that may warm up: on a busy machine the fastest is far from the usual. Where
-    one takes long, it is the only one.
+    The median of several, after a first one that may warm up; where one takes long, of one.
     """
-    found, begun = _seconds_of_one(release), time.monotonic()
-    if found > _PROBED:
-        return found
-    several = list[float]()
+    _evaluated(release)
+    begun, several = time.monotonic(), list[float]()
     while not several or (len(several) < _PROBES and time.monotonic() - begun < _PROBED):
         several.append(_seconds_of_one(release))
-    return sum(several) / len(several)
+    return statistics.median(several)
 
 
 def _seconds_of_one(release: Release) -> float:

@@ -46,10 +46,10 @@ def write_rebuilt(folder: str | Path, rebuilt: Rebuilt) -> list[Path]:
     ]
     if len(report.shape) != 3:
         return written
-    names, panels = _beside(rebuilt)
+    (low, high), (names, panels) = report.data_range, _beside(rebuilt)
     rows = list(zip(_captions(report), panels, strict=True))
     title = f"{report.attack} on {report.data}, {report.accounts[0].status.ending.value}"
-    return [*written, write_grid(folder / "attack.png", names, rows, title=title, data_range=report.data_range)]
+    return [*written, write_grid(folder / "attack.png", names, rows, title=title, data_range=(low, high))]
 
 
 def _beside(rebuilt: Rebuilt) -> tuple[tuple[str, ...], list[Sequence[Picture]]]:
