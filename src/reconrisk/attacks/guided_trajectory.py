@@ -47,7 +47,8 @@ class GuidedTrajectory:
         counts that exceeds the lowest by more than the truth's would, n units of noise if all n values were fitted to
         it. Nor does a step count whose estimates lay outside the data range: means of records are within it, so that a
         prior that leaves it does not know records at that noise; where all do, it is the one that leaves it least.
-        Where no step comes so far, it is the lowest residual.
+        Where no step comes so far, as of clean releases, it is the last one, which Algorithm 1 returns: residuals of
+        neighbouring steps differ by chance, and later ones are nearer to records.
         """
         residuals = self.residuals.nan_to_num(nan=torch.inf)
         lowest = int(residuals.argmin())
@@ -57,7 +58,8 @@ class GuidedTrajectory:
         near = residuals <= residuals[lowest] + variance * self.estimates[0].numel()
         reached = (mean <= 0) & near
         if not bool(reached.any()):
-            return lowest
+            finite = self.residuals.isfinite().nonzero()
+            return int(finite[-1]) if len(finite) else lowest
         outside = self.overshoots.double().square().mean(1).sqrt().where(reached, torch.inf)
         within = (outside <= _OVERSHOOT).nonzero()
         return int(within[0]) if len(within) else int(outside.argmin())
