@@ -3,10 +3,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from scipy.stats import t as student
 from torch import nn
 
 import reconrisk as rr
 from reconrisk.attacks.prior_alone import prior_alone
+from reconrisk.audit.another_update import with_update_of
 from reconrisk.audit.leakage_over_prior import OverPrior, leakage_over_prior
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
@@ -234,3 +236,134 @@ def test_the_baseline_is_the_prior_of_the_attack():
 def test_attacks_and_priors_by_name_are_refused(attack, prior, message):
     with pytest.raises(rr.InvalidInput, match=message):
         leakage_over_prior(attack, prior, model(), DATA, rng=rng())
+
+
+def with_classes():
+    """Records of two classes that lie far apart, with a normal law that knows no classes."""
+    labels = torch.arange(COUNT) // 3 % 2  # pairs of both kinds: of one class, and of two
+    inputs = (0.3 + 0.4 * labels[:, None] + 0.05 * torch.randn(COUNT, SIZE, generator=rng(5))).clamp(0, 1)
+    data = Dataset("classes", inputs, labels)
+    return data, rr.priors.fit_gaussian(inputs.repeat(3, 1) + 0.01 * torch.randn(3 * COUNT, SIZE, generator=rng(6)))
+
+
+def test_what_the_labels_tell_was_not_leaked_by_the_update():
+    data, prior = with_classes()
+    means = torch.stack([data.inputs[data.labels == label].mean(0) for label in (0, 1)])
+    for noise in (1e6, 1e-6):
+        found = leakage_over_prior(
+            rr.attacks.class_mean(means),
+            prior,
+            model(),
+            data,
+            knows=[Knows.LABELS],
+            defense=rr.defenses.gaussian_noise(noise),
+            rng=rng(),
+        )
+        row = found["psnr"]
+        assert row.over_prior.low > 0  # the label is worth decibels
+        assert (row.over_another.low, row.over_another.value, row.over_another.high) == (0.0, 0.0, 0.0)
+        assert not found.leaks
+
+
+def test_what_the_update_tells_beside_the_labels_was_leaked():
+    data, prior = with_classes()
+    found = leakage_over_prior(Told(solved), prior, model(), data, knows=[Knows.LABELS], rng=rng())
+    assert found.leaks
+    swapped = data.inputs.view(-1, 2, SIZE).flip(1).view_as(data.inputs)
+    errors = (swapped - data.inputs).square().mean(1)
+    assert found["mse"].from_another.value == pytest.approx(float(errors.mean()), abs=1e-3)
+
+
+def told_norm(observation, _):
+    return (observation.record_norms / SIZE**0.5)[:, None].expand(-1, SIZE)
+
+
+def told_statistics(observation, _):
+    return observation.batch_statistics["0.mean"][None]
+
+
+def drawn(observation, generator):
+    """Reads the label, and is otherwise chance."""
+    return (0.3 + 0.4 * observation.labels[:, None] + 0.1 * torch.rand(1, SIZE, generator=generator)).clamp(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "known"),
+    [(told_norm, Knows.RECORD_NORM), (told_statistics, Knows.BATCH_STATISTICS), (drawn, Knows.LABELS)],
+)
+def test_no_side_information_is_taken_for_a_leak(estimate, known):
+    data, prior = with_classes()
+    network = nn.Sequential(nn.BatchNorm1d(SIZE), model()).eval()
+    row = leakage_over_prior(Told(estimate), prior, network, data, knows=[known], rng=rng())["psnr"]
+    assert row.over_prior.low > 0
+    assert (row.over_another.low, row.over_another.value, row.over_another.high) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("known", "calls"), [([], COUNT), ([Knows.DEFENSE], COUNT), ([Knows.LABELS], 2 * COUNT)])
+def test_an_attack_runs_twice_only_where_something_is_known_of_the_record(known, calls):
+    seen = []
+
+    def counted(observation, _):
+        seen.append(observation)
+        return torch.full((1, SIZE), 0.5)
+
+    defense = rr.defenses.gaussian_noise(0.1)
+    leakage_over_prior(Told(counted), PRIOR, model(), DATA, knows=known, defense=defense, rng=rng())
+    assert len(seen) == calls
+
+
+def test_another_s_update_comes_with_its_defense_and_the_record_s_own_side_information():
+    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.RECORD_NORM, Knows.BATCH_STATISTICS, Knows.DEFENSE)
+    network, defense = nn.Sequential(nn.BatchNorm1d(SIZE), model()).eval(), rr.defenses.random_pruning(0.5)
+    own, another = (
+        rr.observe(
+            rr.GradientRelease(network, nn.functional.cross_entropy, RECORDS[place, None], DATA.labels[place, None]),
+            defense=defense >> rr.defenses.gaussian_noise(0.1),
+            threat=threat,
+            rng=rng(place),
+        )
+        for place in (0, 1)
+    )
+    given = with_update_of(another, own)
+    assert all(getattr(given, name) is getattr(own, name) for name in ("labels", "record_norms", "batch_statistics"))
+    assert own.kept is not None
+    assert own.noise_std is not None
+    sent = ("released", "forward", "noise_std", "kept", "noise_law")
+    assert all(getattr(given, name) is getattr(another, name) for name in sent)
+
+
+@pytest.mark.parametrize(("updates", "groups"), [(6, [(0, 1), (2, 3), (4, 5)]), (7, [(0, 1), (2, 3), (4, 5, 6)])])
+@pytest.mark.parametrize("known", [[], [Knows.LABELS]])
+def test_the_interval_of_another_s_update_is_over_pairs(updates, groups, known):
+    found = leakage_over_prior(Told(solved), PRIOR, model(), DATA, records=range(updates), knows=known, rng=rng())
+    row = found["mse"]
+    partner = {place: group[index - 1] for group in groups for index, place in enumerate(group)}
+    gains = [float((RECORDS[partner[place]] + 1e-3 - RECORDS[place]).square().mean()) - 1e-6 for place in partner]
+    by_pair = torch.tensor([sum(gains[place] for place in group) / len(group) for group in groups]).double()
+    half = student.ppf(0.975, 2) * float(by_pair.std()) / 3**0.5
+    assert row.over_another.samples == row.from_another.samples == 3
+    assert row.over_another.value == pytest.approx(sum(gains) / updates, rel=1e-4)
+    assert row.over_another.high - row.over_another.low == pytest.approx(2 * half, rel=1e-3)
+    assert row.over_prior.samples == updates
+
+
+@pytest.mark.parametrize("during_exchange", [True, False])
+def test_interrupted_whole_pairs_are_compared(during_exchange):
+    seen = []
+
+    def stopped(observation, _):
+        seen.append(observation)
+        if len(seen) == (15 if during_exchange else 14):  # pairs of four calls each: of the fourth one
+            raise KeyboardInterrupt
+        return solved(observation, None)
+
+    found = leakage_over_prior(Told(stopped), PRIOR, model(), DATA, knows=[Knows.LABELS], rng=rng())
+    assert found.updates == 6
+    assert found["mse"].over_another.samples == 3
+
+
+def test_an_attack_that_plants_a_layer_meets_it():
+    attack = rr.attacks.optimal_analytic(neurons=3)
+    found = leakage_over_prior(attack, PRIOR, model(), DATA, knows=[Knows.LABELS], rng=rng())
+    assert found["mse"].attack.value < 1e-6
+    assert found.leaks

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.by_name import ATTACKS, TAKES_PRIOR
 from reconrisk.attacks.prior_alone import Prior, prior_alone
+from reconrisk.audit.another_update import AlsoOnAnother, pairs_of
+from reconrisk.audit.client import client_for
 from reconrisk.audit.planned_priors import AloneOnce
 from reconrisk.audit.rebuild import Rebuilt, rebuild
 from reconrisk.audit.tradeoff_result import estimate_over_seeds
@@ -118,15 +120,16 @@ def leakage_over_prior(
 
     .. math:: s(A(y_i), x_i) - s(\mathrm{E}[X], x_i), \qquad s(A(y_i), x_i) - s(A(y_j), x_i)
 
-    ``records`` of ``dataset`` are attacked, by default all, ``batch_size`` in an update. The prior alone is its mean,
-    the best guess in squared error (:func:`reconrisk.attacks.prior_alone.prior_alone`). "Another" is the other of a
-    pair of updates of the same model under the same defense: what the attack rebuilt of one is scored against the
-    other's records, and pairs, which have nothing in common, are what that interval is over. ``metrics`` are PSNR and
-    mean squared error unless stated; the first one decides the verdict.
+    ``records`` of ``dataset`` are attacked, by default all, ``batch_size`` in an update. The prior alone is its mean
+    (:func:`reconrisk.attacks.prior_alone.prior_alone`). "Another" is the other of a pair of updates of the same model
+    under the same defense: the attack gets that release, with the labels, norms and statistics of the record's own
+    batch where the threat knows them, and is scored against the record. Pairs, which have nothing in common, are what
+    that interval is over. ``metrics`` are PSNR and mean squared error unless stated; the first decides the verdict.
 
     Assumes: records are drawn from whom the numbers speak of, enough for the normal limit of a mean of updates.
     Guarantee: neither baseline sees anything of the update of the record that it is scored against; all three are
-    matched and scored alike. Both differences are paired, which takes the difficulty of each record out of them.
+    matched and scored alike. Both differences are paired, which takes the difficulty of each record out of them. An
+    attack that reads side information and no update is as near with another's update, and so has leaked nothing.
     Edge cases: interrupted, the updates that are done are compared. An attack or a prior by name is refused: what the
     name stands for depends on public records, and the baseline might be that of another prior. An infinite score
     leaves the extremes as interval.
@@ -146,10 +149,10 @@ def leakage_over_prior(
     _check_batches(chosen_records, batch_size)
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
-    chosen = _metrics(metrics, dataset)
+    chosen, known = _metrics(metrics, dataset), tuple(knows)
     seed = int(torch.randint(2**62, (1,), generator=rng))
 
-    def run(configured: Attack) -> Rebuilt:
+    def run(configured: Attack, model: nn.Module, loss_fn: LossFunction | None) -> Rebuilt:
         """Under noise that is the same for both."""
         return rebuild(
             configured,
@@ -157,19 +160,22 @@ def leakage_over_prior(
             dataset,
             records=chosen_records,
             batch_size=batch_size,
-            knows=(*knows, Knows.PRIOR),
+            knows=(*known, Knows.PRIOR),
             defense=defense,
             loss_fn=loss_fn,
             metrics=chosen,
             rng=torch.Generator().manual_seed(seed),
         )
 
-    attacked, alone = run(attack), run(AloneOnce(prior_alone(prior)))
-    updates = min(len(each.report.accounts) for each in (attacked, alone))
+    alone = run(AloneOnce(prior_alone(prior)), model, loss_fn)
+    paired = AlsoOnAnother(attack, len(chosen_records) // batch_size)
+    client = client_for(attack, model, dataset.subset(list(chosen_records)), loss_fn=loss_fn)  # with what it plants
+    attacked = run(paired, client.model, client.loss_fn)
+    updates = min(len(attacked.report.accounts), len(alone.report.accounts), len(paired.made))
     if updates < _LEAST:
         raise refuse("updates", updates, f">= {_LEAST} that are done", "Let it run longer.")
     compared = _Compared(batch_size, updates, confidence)
-    rows = tuple(compared.row(metric, attacked, alone) for metric in chosen)
+    rows = tuple(compared.row(metric, attacked, alone, paired.made) for metric in chosen)
     return LeakageOverPrior(repr(attack), prior.name, attacked.report.defense, updates, batch_size, rows)
 
 
@@ -206,10 +212,10 @@ class _Compared:
     updates: int
     confidence: float
 
-    def row(self, metric: Metric, attacked: Rebuilt, alone: Rebuilt) -> OverPrior:
+    def row(self, metric: Metric, attacked: Rebuilt, alone: Rebuilt, others: Sequence[Tensor]) -> OverPrior:
         """The scores by one metric, and their differences."""
         mine, guess = (_values(each, metric, self.batch_size * self.updates) for each in (attacked, alone))
-        other = self._from_another(metric, attacked)
+        other = self._from_another(metric, attacked, others)
         sign = 1.0 if metric.higher_is_better else -1.0
         return OverPrior(
             repr(metric),
@@ -221,22 +227,11 @@ class _Compared:
             self._mean_of_pairs(sign * _difference(mine, other)),
         )
 
-    @property
-    def _pairs(self) -> list[Tensor]:
-        """Places of updates, two and two; of an odd number the last three are together."""
-        places = torch.arange(self.updates)
-        whole = self.updates - self.updates % 2
-        pairs = list(places[:whole].split(2))
-        return pairs if whole == self.updates else [*pairs[:-1], places[whole - 2 :]]
-
-    def _from_another(self, metric: Metric, attacked: Rebuilt) -> Tensor:
+    def _from_another(self, metric: Metric, attacked: Rebuilt, others: Sequence[Tensor]) -> Tensor:
         if attacked.targets is None:
             raise refuse("targets", None, "to be known")
-        count = self.batch_size * self.updates
-        order = torch.cat([pair.roll(1) for pair in self._pairs]).tolist()
-        estimates = attacked.estimates[:count].split(self.batch_size)
-        others = [estimates[place] for place in order]
-        pairs = zip(others, attacked.targets[:count].split(self.batch_size), strict=True)
+        targets = attacked.targets[: self.batch_size * self.updates].split(self.batch_size)
+        pairs = zip(others[: self.updates], targets, strict=True)
         return torch.cat([score(other, target, metric)[metric.name] for other, target in pairs]).double()
 
     def _mean(self, values: Tensor) -> Estimate:
@@ -244,9 +239,10 @@ class _Compared:
         return mean_over(means, self.confidence, "updates")
 
     def _mean_of_pairs(self, values: Tensor) -> Estimate:
-        """The mean over updates; those of a pair share estimates, so that pairs make the interval."""
+        """The mean over updates; those of a pair share their updates, so that pairs make the interval."""
         means = values.view(self.updates, -1).mean(1)
-        found = mean_over([float(means[pair].mean()) for pair in self._pairs], self.confidence, "pairs of updates")
+        by_pair = [float(means[pair].mean()) for pair in pairs_of(self.updates)]
+        found = mean_over(by_pair, self.confidence, "pairs of updates")
         return replace(found, value=float(means.mean()))
 
 
