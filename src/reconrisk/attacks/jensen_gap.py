@@ -146,7 +146,7 @@ def _path(attack: GuidedSampling, observation: Observation, rng: torch.Generator
 
     def remembering(noisy: Tensor, times: Tensor) -> Tensor:
         seen[int(times[0])] = noisy.detach().clone()
-        return attack.prior.predict_noise(noisy, times)
+        return attack.prior.noise(noisy, int(times[0]))
 
     replace(attack, prior=replace(attack.prior, predict_noise=remembering)).trace(observation, rng=rng)
     return seen

@@ -11,6 +11,7 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.core.validation import refuse
 from reconrisk.priors.generator import GeneratorPrior
+from reconrisk.priors.modules import precision_of
 
 NEEDS = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
 """Whoever reads one update and knows what records look like."""
@@ -46,7 +47,9 @@ class Latents(_Made):
         """Draws for every restart and record."""
         self.prior.check_fits(observation.input_shape, observation.data_range)
         shape = (*inputs.shape[:2], self.prior.latent_size)
-        return torch.randn(shape, generator=rng, device=rng.device).to(inputs.device)
+        drawn = torch.randn(shape, generator=rng, device=rng.device)
+        # the precision of the layers, which read what is made of them where an attack enters between two
+        return drawn.to(inputs.device, precision_of(self.prior.generate, drawn.dtype))
 
     def decode(self, coordinates: Tensor, observation: Observation) -> Tensor:
         """What the generator makes of them."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_whole, refuse
-from reconrisk.priors.modules import check_network, device_of
+from reconrisk.priors.modules import check_mode, check_network, device_of, precision_of
 from reconrisk.priors.schedule import NoiseSchedule, check_schedule, linear_schedule
 from reconrisk.priors.units import SYMMETRIC, check_fits, check_range, moved
 
@@ -29,7 +29,8 @@ class DiffusionPrior:
     the two ends of ``data_range``, linearly between. ``mean`` is that of the records, in the units of the data, where
     it is known exactly.
 
-    Guarantee: noise that is not finite or not shaped as the records is refused, by the name of the prior.
+    Guarantee: noise that is not finite or not shaped as the records is refused, by the name of the prior. A network
+    gets records in the precision of its weights, and the noise is in that of the records.
     Reference: equation 12, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_; equation 10 of meng2025 lacks the
     root of the signal.
     """
@@ -56,7 +57,9 @@ class DiffusionPrior:
         """The noise in ``noisy`` records ``(n, *shape)`` of one ``time``, in the prior's units; differentiable."""
         if tuple(noisy.shape[1:]) != self.shape:
             raise refuse("noisy.shape", tuple(noisy.shape), f"to be records of shape {self.shape}, as {self.name}")
-        found = self.predict_noise(noisy, torch.full((len(noisy),), time, dtype=torch.int64, device=noisy.device))
+        check_mode("predict_noise", self.predict_noise)  # again: .train() may have been called since
+        asked = noisy.to(precision_of(self.predict_noise, noisy.dtype))
+        found = self.predict_noise(asked, torch.full((len(noisy),), time, dtype=torch.int64, device=noisy.device))
         if not isinstance(found, Tensor) or found.shape != noisy.shape:
             given = f"of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
             wanted = f"a tensor of shape {tuple(noisy.shape)}"
@@ -64,7 +67,7 @@ class DiffusionPrior:
         if not bool(found.isfinite().all()):
             remedy = "Check its weights and the units it was trained in."
             raise InvalidInput(f"Expected the noise of {self.name} at time {time} to be finite. {remedy}")
-        return found
+        return found.to(noisy.dtype)
 
     def clean(self, noisy: Tensor, time: int) -> Tensor:
         """The mean of the records that ``noisy`` ones may come from, in the prior's units; differentiable."""
@@ -135,8 +138,8 @@ def denoiser(
 
     Assumes: ``predict_noise`` takes records (n, \*shape) in ``units`` and their times (n,), whole numbers from 0 to 999
     of :func:`linear_schedule` where no other ``schedule`` is stated, and is differentiable.
-    Edge cases: a module whose batch norm or dropout is in the mode of training is refused, and so is one whose weights
-    are not in single precision.
+    Edge cases: a module in the mode of training with layers that answer differently there, such as batch norm, dropout
+    or spectral norm, is refused, also later; and so is one whose weights are not in single precision.
     Reference: section 3.2, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_.
 
     >>> prior = denoiser(lambda noisy, times: noisy, (1, 2, 2))

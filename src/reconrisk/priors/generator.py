@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_whole, refuse
-from reconrisk.priors.modules import check_network, device_of
+from reconrisk.priors.modules import check_mode, check_network, device_of, precision_of
 from reconrisk.priors.units import SYMMETRIC, check_fits, check_range, moved
 
 Decode = Callable[[Tensor], Tensor]
@@ -25,7 +25,8 @@ class GeneratorPrior:
     ``generate`` takes latent values (n, ``latent_size``) and gives records (n, \*``shape``) in its own units, in which
     ``units`` are the ends of ``data_range``. A sequence of layers can be entered between two of them.
 
-    Guarantee: records that are not finite or of another shape are refused, by the name of the prior.
+    Guarantee: records that are not finite or of another shape are refused, by the name of the prior. A network gets
+    latent values in the precision of its weights, and records are in that of the latent values.
     """
 
     name: str
@@ -49,7 +50,9 @@ class GeneratorPrior:
         """Records of latent values; differentiable."""
         if latents.ndim != 2 or latents.shape[1] != self.latent_size:
             raise refuse("latents.shape", tuple(latents.shape), f"to be (n, {self.latent_size}), as {self.name}")
-        made = self.checked(self.generate(latents), len(latents))
+        check_mode("generate", self.generate)  # again: .train() may have been called since
+        asked = latents.to(precision_of(self.generate, latents.dtype))
+        made = self.checked(self.generate(asked), len(latents)).to(latents.dtype)
         if latents.requires_grad and not made.requires_grad:
             remedy = "Use rr.attacks.ggl, which needs no derivatives, or a function of torch."
             raise InvalidInput(f"Expected what {self.name} makes to be differentiable in latent values. {remedy}")
@@ -94,8 +97,9 @@ def generator(
     .. math:: x = g(z), \qquad z \sim N(0, I)
 
     Assumes: ``generate`` takes latent values (n, ``latent_size``) and is differentiable.
-    Edge cases: the weights of a module are not changed, nor are they trained; batch norm and dropout in the
-    mode of training are refused, and so are weights that are not in single precision.
+    Edge cases: the weights of a module are not changed, nor are they trained. Layers in the mode of training that
+    answer differently there, such as batch norm, dropout or spectral norm, are refused, also later; and so are weights
+    that are not in single precision.
     Reference: `Goodfellow et al. (2014) <https://arxiv.org/abs/1406.2661>`_.
 
     >>> prior = generator(lambda latents: latents.tanh().view(-1, 1, 2, 2), (1, 2, 2), 4)

@@ -8,29 +8,56 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import refuse
 
-_BY_MODE = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+_BY_MODE = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.dropout._DropoutNd,
+    nn.RReLU,
+    nn.utils.parametrizations._SpectralNorm,  # takes a step of its power iteration at every call
+)
+_MAY_DROP = (nn.MultiheadAttention, nn.RNNBase)
 Network = TypeVar("Network", bound=nn.Module)
 
 
 def check_network(name: str, function: object) -> None:
     """Refuse a network whose answers depend on other records or on chance, or whose weights are no single precision.
 
-    Records and latent values are in single precision, and attacks enter a network where nothing could be converted.
+    Attacks vary weights and enter a network between its layers, where nothing could be converted.
     """
-    layers = function.modules() if isinstance(function, nn.Module) else ()
-    if any(layer.training and isinstance(layer, _BY_MODE) for layer in layers):
-        remedy = "Call .eval() on it: batch norm and dropout are still in the mode of training."
-        raise refuse(name, type(function).__name__, "to be ready for use", remedy)
+    check_mode(name, function)
     weights = function.parameters() if isinstance(function, nn.Module) else ()
     other = next((value.dtype for value in weights if value.is_floating_point() and value.dtype != torch.float32), None)
     if other is not None:
         found = str(other).removeprefix("torch.")
         remedy = "Pass it as .float(), or a function that converts what it is given and what it returns."
         raise InvalidInput(f"Expected the weights of {name} in single precision, some are {found}. {remedy}")
+
+
+def check_mode(name: str, function: object) -> None:
+    """Refuse a network in the mode of training that answers differently there, or changes by being asked.
+
+    Guarantee: layers of torch are known. What a module of one's own does with ``training`` cannot be seen.
+    """
+    if not isinstance(function, nn.Module):
+        return
+    found = next((layer for layer in function.modules() if layer.training and _depends_on_mode(layer)), None)
+    if found is not None:
+        kind = type(found).__name__.removeprefix("_")
+        remedy = f"Call .eval() on it: {kind} is still in the mode of training."
+        raise refuse(name, type(function).__name__, "to be ready for use", remedy)
+
+
+def precision_of(function: object, otherwise: torch.dtype) -> torch.dtype:
+    """That of a network's weights; a function without any takes what it is given.
+
+    >>> precision_of(nn.Linear(1, 1), torch.float64), precision_of(abs, torch.float64)
+    (torch.float32, torch.float64)
+    """
+    return next((value.dtype for value in _values(function) if value.is_floating_point()), otherwise)
 
 
 def device_of(function: object, otherwise: torch.device) -> torch.device:
@@ -51,6 +78,15 @@ def put_on(network: Network, device: str | torch.device | None) -> Network:
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # what torch raises depends on the device
         remedy = "Pass cpu, or one that torch finds, such as cuda where torch.cuda.is_available()."
         raise refuse("device", str(device), "to be one of this machine", remedy) from error
+
+
+def _depends_on_mode(layer: nn.Module) -> bool:
+    if isinstance(layer, _MAY_DROP):
+        return layer.dropout > 0
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm):
+        return layer.track_running_stats
+    hooks = layer._forward_pre_hooks.values()  # the older spectral norm is one
+    return isinstance(layer, _BY_MODE) or any(isinstance(hook, SpectralNorm) for hook in hooks)
 
 
 def _values(function: object) -> Iterator[Tensor]:
