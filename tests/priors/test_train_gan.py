@@ -56,6 +56,15 @@ def test_stopped_twice_it_ends_with_the_same_weights(tmp_path, monkeypatch):
     assert sorted(path.name for path in parts.iterdir()) == ["config.json", "generator.safetensors", "trained.json"]
 
 
+def test_stopped_before_the_first_step_it_begins_again(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "remaining", lambda run: (_ for _ in ()).throw(Stopped))
+        with pytest.raises(Stopped):
+            train_gan(pictures(), tmp_path / "parts", TINY)
+    whole, parts = (train_gan(pictures(), tmp_path / name, TINY) for name in ("whole", "parts"))
+    assert torch.equal(made(whole), made(parts))
+
+
 def test_states_are_kept_on_the_way(tmp_path, monkeypatch):
     steps = []
     original = Training.keep

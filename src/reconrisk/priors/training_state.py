@@ -103,7 +103,7 @@ class Training(ABC):
                 if self.step % checkpoint_every == 0:
                     self.keep()
         except KeyboardInterrupt:
-            if self._is_whole:
+            if self._is_whole and self.step:  # before the first step optimizers have no state yet
                 self.keep()
             raise
         finally:
