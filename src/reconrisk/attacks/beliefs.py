@@ -32,13 +32,12 @@ from reconrisk.core.observation import Attack, ForwardMap
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
 from reconrisk.priors.folders import shipped_names, shipped_shape
-from reconrisk.priors.gaussian import fit_gaussian
+from reconrisk.priors.gaussian import LARGEST_COVARIANCE, fit_gaussian
 
 _LARGEST_LAYER = 2**26  # values of a planted layer: 256 MB of float32
 
 _MORE_PUBLIC = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
 _PUBLIC_BESIDE_CAPTURED = "Pass public= (--data), records like those behind the update."
-_LARGEST_COVARIANCE = 4096  # values of a record: the square of them is 128 MB, and its directions take half a minute
 _FEWEST = 30  # records that a covariance is fitted to
 _EACH_OF_MANY = 10  # records for each value of one, of which the attacked one is then a small part
 
@@ -135,8 +134,8 @@ class Beliefs:
     def _gaussian(self) -> StatedPrior:
         """The normal law of public records, if they are many enough to tell of records in general."""
         inputs, size = self.records("a Gaussian prior").inputs, math.prod(self.shape)
-        if size > _LARGEST_COVARIANCE:
-            raise refuse("values of a record", size, f"<= {_LARGEST_COVARIANCE} for a Gaussian prior")
+        if size > LARGEST_COVARIANCE:
+            raise refuse("values of a record", size, f"<= {LARGEST_COVARIANCE} for a Gaussian prior")
         least = max(_FEWEST, _EACH_OF_MANY * size if self.holds_targets else size)
         if len(inputs) < least:
             among = ", since attacked ones are among them" if self.holds_targets else ""
