@@ -8,7 +8,9 @@ import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 from reconrisk.priors.reverse_diffusion import draw_clean, draw_records
 from tests.attacks.tiny_priors import SHAPE, write_diffusion, write_gan
-from tests.priors.other_device import ELSEWHERE, OtherDevice, is_there
+from tests.other_device import ELSEWHERE, TwoDevices
+
+ROUNDING = 1e-4  # torch chooses other kernels for another device
 
 
 def rng(seed=0):
@@ -66,24 +68,31 @@ def test_what_a_prior_says_is_where_the_records_are_and_the_same_as_on_the_cpu(b
     (tmp_path / "here").mkdir()
     expected = seen(build(records, tmp_path / "here"), records)
     torch.manual_seed(0)
-    with OtherDevice():
+    with TwoDevices():
         there = records.to(ELSEWHERE)
         found = seen(build(there, tmp_path), there)
-        assert all(is_there(each) for each in found)
-    for one, other in zip(expected, found, strict=True):
-        assert torch.equal(one, other)
+        assert all(each.device == ELSEWHERE for each in found)
+        brought = [each.detach().cpu() for each in found]
+    for one, other in zip(expected, brought, strict=True):
+        assert torch.allclose(one, other, rtol=ROUNDING, atol=ROUNDING * float(one.detach().abs().max()))
 
 
 def test_the_other_device_is_one():
-    with OtherDevice():
-        there = torch.zeros(2, device=ELSEWHERE)
-        assert there.device == ELSEWHERE
+    with TwoDevices():
+        there = torch.ones(2).to(ELSEWHERE)
+        assert there.device == torch.zeros(2, device=ELSEWHERE).device == ELSEWHERE
         assert (there + 1).device == ELSEWHERE
-        with pytest.raises(RuntimeError, match="same device"):
+        assert float((there + there)[torch.tensor([0])].sum()) == 2
+        assert torch.equal(there.cpu(), torch.ones(2))
+        with pytest.raises(RuntimeError, match="two devices meet"):
             there + torch.zeros(2)
-        with pytest.raises(RuntimeError, match="generator"):
+        with pytest.raises(RuntimeError, match="two devices meet"):
+            torch.zeros(2)[there.long()]
+        with pytest.raises(RuntimeError, match="generator of the CPU"):
             torch.randn(2, generator=rng(), device=ELSEWHERE)
-        with pytest.raises(TypeError, match="numpy"):
+        with pytest.raises(RuntimeError, match="generator of the CPU"):
+            there.normal_(generator=rng())
+        with pytest.raises(RuntimeError, match="numpy"):
             there.numpy()
 
 
@@ -96,9 +105,11 @@ def test_training_is_where_the_records_are(tmp_path, kind):
         train, settings = rr.priors.train_gan, rr.priors.GanTraining(8, 4, 2, 4)
     records = torch.rand(8, *SHAPE, generator=rng(1))
     expected = getattr(rr.priors, kind)(train(records, tmp_path / "here", settings)).draw(2, rng())
-    with OtherDevice():
+    with TwoDevices():
         folder = train(records.to(ELSEWHERE), tmp_path / "there", settings)
-    assert torch.equal(getattr(rr.priors, kind)(folder).draw(2, rng()), expected)
+    found = getattr(rr.priors, kind)(folder).draw(2, rng())
+    close = 100 * ROUNDING * float(expected.abs().max())  # the first steps of Adam follow signs, also of tiny slopes
+    assert torch.allclose(found, expected, atol=close)
 
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:99"])

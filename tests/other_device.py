@@ -34,26 +34,42 @@ class Elsewhere(torch.Tensor):
 
 
 class TwoDevices(TorchDispatchMode):
-    """Within it tensors can be moved to ELSEWHERE, and a call that mixes tensors of both devices fails as on a card."""
+    """Within it tensors can be moved to ELSEWHERE, and what would fail on a card fails.
+
+    So does a call on tensors of both devices, unless one is a single number or an index, and a draw on one device by
+    the generator of another. It sees every operation below autograd and the transforms of functions.
+    """
 
     def __torch_dispatch__(self, call, types, args=(), kwargs=None):
         return _called(call, args, kwargs or {})
 
 
 def _called(call: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
-    away = [value for value in tensors if isinstance(value, Elsewhere)]
-    here = [value for value in tensors if not isinstance(value, Elsewhere) and value.ndim]  # numbers may come along
-    if away and here and call.overloadpacket is not torch.ops.aten.copy_:
-        raise RuntimeError(f"two devices meet in {call}, here {[tuple(value.shape) for value in here]}")
+    away = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Elsewhere)]
+    if away:
+        _check_one_place(call, args, kwargs)
     device = kwargs.get("device")
+    is_made_there = bool(away) if device is None else torch.device(device) == ELSEWHERE
+    if is_made_there and kwargs.get("generator") is not None:
+        raise RuntimeError(f"a generator of the CPU draws elsewhere in {call}")
     given = {**kwargs, "device": torch.device("cpu")} if device is not None else kwargs
     made = call(*tree_map(_kept, args), **tree_map(_kept, given))
-    if not (away if device is None else torch.device(device) == ELSEWHERE):
+    if not is_made_there:
         return made
     if call._schema.is_mutable and args and isinstance(args[0], Elsewhere):
         return args[0]
     return tree_map(lambda value: Elsewhere(value) if isinstance(value, torch.Tensor) else value, made)
+
+
+def _check_one_place(call: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> None:
+    if call.overloadpacket is torch.ops.aten.copy_:
+        return
+    if call.overloadpacket is torch.ops.aten.index and isinstance(args[0], Elsewhere):  # indices may be of the CPU
+        return
+    tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
+    here = [value for value in tensors if not isinstance(value, Elsewhere) and value.ndim]  # numbers may come along
+    if here:
+        raise RuntimeError(f"two devices meet in {call}, here {[tuple(value.shape) for value in here]}")
 
 
 def _kept(value: Any) -> Any:
