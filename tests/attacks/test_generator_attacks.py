@@ -1,5 +1,7 @@
 """Inversion in the range of a generator: linear releases of linear generators, where the answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -195,6 +197,49 @@ def test_a_full_evolution_has_spent_its_budget_and_leaves_the_global_generator_a
     assert found.status.ending is Ending.BUDGET_SPENT
     again = ggl(prior, steps=3, population=8)(seen(target), rng=torch.Generator().manual_seed(0))
     assert torch.equal(found.estimates, again.estimates)
+
+
+def noisy(records, std, known, law="gaussian"):
+    """As ``seen``, with noise on each of very many values that say nothing else."""
+    clean = seen(records)
+    rng = torch.Generator().manual_seed(3)
+    released = {"y": clean.released["y"], "z": torch.zeros(4000)}
+    released = {name: value + std * torch.randn(value.shape, generator=rng) for name, value in released.items()}
+    spread = {name: torch.full_like(value, std) for name, value in released.items()}
+    return replace(
+        clean,
+        released=released,
+        forward=lambda candidates, labels: {**clean.forward(candidates, labels), "z": torch.zeros(4000)},
+        threat=THREAT.knowing(Knows.DEFENSE),
+        noise_std=spread if known else None,
+        noise_law=law,
+    )
+
+
+def linear_posterior_mean(prior, observation, std):
+    """Of latent values that are standard normal, where release and generator are linear."""
+    matrix = torch.randn(18, SIZE, generator=torch.Generator().manual_seed(1))
+    slope = matrix @ prior.generate.weight.detach()
+    left = observation.released["y"] - matrix @ prior.generate.bias.detach()
+    latents = torch.linalg.solve(slope.T @ slope / std**2 + torch.eye(LATENT), slope.T @ left / std**2)
+    return prior.decode(latents[None])
+
+
+@pytest.mark.parametrize("build", [lambda prior: ggl(prior, population=16), lambda prior: gias(prior, weight_steps=0)])
+def test_known_noise_and_the_law_of_latent_values_make_a_posterior(build):
+    prior, std = linear_generator(), 0.5
+    observation = noisy(prior.draw(1, torch.Generator().manual_seed(5)), std, known=True)
+    found = build(prior)(observation, rng=torch.Generator().manual_seed(0)).estimates
+    torch.testing.assert_close(found, linear_posterior_mean(prior, observation, std), rtol=0, atol=5e-3)
+
+
+def test_noise_on_values_that_say_nothing_does_not_hide_the_others():
+    # relative to all that was released distances hardly differ: latent values of the usual length would be all there is
+    prior, target = linear_generator(), linear_generator().draw(1, torch.Generator().manual_seed(5))
+    attack = ggl(prior, population=16, steps=100)
+    error, _ = errors(attack, noisy(target, 0.5, known=False), target)
+    alone = (target - prior.decode(torch.zeros(1, LATENT))).square().mean()
+    assert error < 0.6 * alone
 
 
 @pytest.mark.parametrize("build", [gias, ggl])

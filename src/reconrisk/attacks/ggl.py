@@ -14,7 +14,7 @@ from torch import Tensor
 from reconrisk.attacks.distances import Distance, SquaredError, check_distance
 from reconrisk.attacks.labels import labels_for, stated_labels
 from reconrisk.attacks.latents import NEEDS, Latents, check_generator
-from reconrisk.attacks.objective import NOTHING, compared, says_nothing
+from reconrisk.attacks.objective import NOTHING, compared, likelihood_of, says_nothing
 from reconrisk.core.errors import MissingExtra
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
@@ -127,11 +127,13 @@ def ggl(
 ) -> Ggl:
     r"""Rebuild records in the range of a generator by evolving its latent values, without any derivative.
 
-    .. math:: \hat z = \arg\min_z D(f(g(z)), y) + \lambda (|z|^2 / k - 1)^2, \qquad \hat x = g(\hat z)
+    .. math:: \hat z = \arg\min_z D(f(g(z)), y) / s + \lambda (|z|^2 / k - 1)^2, \qquad \hat x = g(\hat z)
 
     Each of ``steps`` generations of CMA-ES has ``population`` candidates, the first ones with standard deviation
     ``spread`` around zero. ``latent_weight`` is :math:`\lambda`, which keeps latent values as long as draws are.
-    ``distance`` is the squared error relative to the release by default.
+    ``distance`` is the squared error by default, s how much it varies in the first generation: what noise adds to all
+    distances alike is no reason to heed them less. Known noise is fitted by its likelihood and the latent values'
+    normal law instead, whose sum is a posterior.
 
     Assumes: a prior of the shape and range of the records. Nothing needs to be differentiable.
     Edge cases: records of a batch are evolved together. Interrupted, it returns the best so far. Needs the extra
@@ -157,6 +159,8 @@ class _Fitness:
         dtype = torch.get_default_dtype()
         released = {name: value.to(dtype) for name, value in observation.released.items()}
         self._observed = compared(released, observation)
+        self._likelihood = None if observation.noise_std is None else likelihood_of(observation)
+        self._unit: float | None = None
         self.size = observation.batch_size * attack.prior.latent_size
         self.evaluations = 0
 
@@ -166,8 +170,8 @@ class _Fitness:
             records = self.records(flat)
             distances = torch.stack([self._distance(each) for each in records])
         self.evaluations += len(flat)
-        lengths = (flat.reshape(len(flat), -1, self._attack.prior.latent_size) ** 2).mean(2)
-        scores = distances.double().cpu().numpy() + self._attack.latent_weight * ((lengths - 1) ** 2).mean(1)
+        found = distances.double().cpu().numpy()
+        scores = found + self._improbability(flat, found)
         return np.where(np.isfinite(scores), scores, np.inf)
 
     def records(self, flat: np.ndarray[Any, Any]) -> Tensor:
@@ -178,6 +182,15 @@ class _Fitness:
         with torch.no_grad():
             return self._latents.decode(latents, self._observation)
 
+    def _improbability(self, flat: np.ndarray[Any, Any], distances: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """What is added to the distances: of latent values that a generator does not expect, in their units."""
+        if self._likelihood is not None:
+            return np.asarray((flat**2).sum(1) / (2 * self._likelihood.dimension))
+        if self._unit is None:
+            self._unit = float(np.std(distances[np.isfinite(distances)])) if np.isfinite(distances).any() else 0.0
+        lengths = (flat.reshape(len(flat), -1, self._attack.prior.latent_size) ** 2).mean(2)
+        return np.asarray(self._unit * self._attack.latent_weight * ((lengths - 1) ** 2).mean(1))
+
     def _distance(self, records: Tensor) -> Tensor:
         caused = compared(self._observation.forward(records, self._labels), self._observation)
-        return self._attack.distance(caused, self._observed)
+        return (self._likelihood or self._attack.distance)(caused, self._observed)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.distances import Cosine, Distance, check_distance, squares
+from reconrisk.attacks.distances import Cosine, Distance, check_distance
 from reconrisk.attacks.labels import labels_for
 from reconrisk.attacks.latents import NEEDS, Features, Latents, check_generator, layers_of
 from reconrisk.attacks.matching import GradientMatching, Match
-from reconrisk.attacks.objective import compared
+from reconrisk.attacks.objective import compared, likelihood_of
 from reconrisk.attacks.updates import Adam
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Cost, Reconstruction
@@ -79,9 +79,8 @@ class Gifd:
         with torch.no_grad():
             caused = compared(observation.forward(match.estimates, labels_for(observation)), observation)
             observed = compared(observation.released, observation)
-            if observation.noise_std is None:
-                return float(self.distance(caused, observed))
-            return float(squares({name: caused[name] - value for name, value in observed.items()}))
+            distance = self.distance if observation.noise_std is None else likelihood_of(observation)
+            return float(distance(caused, observed))
 
     def _entering(self, number: int, match: Match) -> Tensor:
         """What the layer before makes of the coordinates that were found before it."""

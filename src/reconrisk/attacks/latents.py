@@ -32,6 +32,11 @@ class _Made:
         del observation
         return coordinates
 
+    def improbability(self, coordinates: Tensor) -> Tensor | float:
+        """Nothing is believed of them."""
+        del coordinates
+        return 0.0
+
     def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
         """Clipped to the data range."""
         return inputs.clamp(*observation.data_range)
@@ -57,6 +62,10 @@ class Latents(_Made):
         made = self.prior.decode(coordinates.flatten(0, 1))
         found: Tensor = made.unflatten(0, coordinates.shape[:2])
         return found
+
+    def improbability(self, coordinates: Tensor) -> Tensor:
+        """Of standard normal values, as a generator reads them."""
+        return coordinates.square().flatten(1).sum(1) / 2
 
 
 @dataclass(frozen=True, eq=False)

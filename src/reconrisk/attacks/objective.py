@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -42,7 +43,8 @@ class Objective:
     """Distance of the candidates' releases from the observed one, plus penalties: one number per restart.
 
     The distance is in units of its mean over the starts, so that weights of penalties mean the same for any network.
-    Where the threat knows the noise, it is the likelihood of what was observed instead, as it is. Restarts are
+    Where the threat knows the noise, it is the likelihood of what was observed instead, as it is, and what is believed
+    of coordinates, such as latent values of a generator, enters by its density: the sum is a posterior. Restarts are
     evaluated by one vectorised call where torch does that correctly, which is tried first, else one after the other.
     """
 
@@ -77,8 +79,7 @@ class Objective:
         if observation.noise_std is None:
             penalties = [(part.weight, part.weight * part.final_share, part) for part in regularizers]
         else:
-            size = observation.batch_size * torch.Size(observation.input_shape).numel()
-            distance = LaplaceLikelihood(size) if observation.noise_law == LAPLACE else GaussianLikelihood(size)
+            distance = likelihood_of(observation)
             penalties = [(part.prior_weight, part.prior_weight, part) for part in regularizers]
         bound = [WeightedPenalty(first, last, part.bind(observation)) for first, last, part in penalties if first > 0]
         return cls(observation, distance, bound, parametrization, labels)
@@ -113,6 +114,8 @@ class Objective:
         """The objective now, and with the penalties of the end."""
         inputs = self.parametrization.decode(variables["inputs"], self.observation)
         values = distances(inputs, self.labels(variables)) / (self._scale or 1.0)
+        if isinstance(self.distance, (GaussianLikelihood, LaplaceLikelihood)):
+            values = values + self.parametrization.improbability(variables["inputs"]) / self.distance.dimension
         scores = values
         for part in self.penalties:
             penalty = part.penalty(inputs)
@@ -163,6 +166,12 @@ def _close(found: Tensor, expected: Tensor) -> bool:
     """Up to the rounding of double precision through two derivatives."""
     tolerance = torch.finfo(torch.float64).eps ** 0.5
     return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+
+
+def likelihood_of(observation: Observation) -> GaussianLikelihood | LaplaceLikelihood:
+    """What takes the place of a distance where the noise is known."""
+    size = observation.batch_size * math.prod(observation.input_shape)
+    return LaplaceLikelihood(size) if observation.noise_law == LAPLACE else GaussianLikelihood(size)
 
 
 def compared(released: Released, observation: Observation) -> dict[str, Tensor]:

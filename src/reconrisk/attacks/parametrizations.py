@@ -26,6 +26,10 @@ class Parametrization(Protocol):
         """The nearest coordinates that are allowed; called after every step."""
         ...
 
+    def improbability(self, coordinates: Tensor) -> Tensor | float:
+        """Minus the logarithm of their density up to a constant, for each restart; 0 where nothing is believed."""
+        ...
+
     def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
         """The records as they can be, such as with whole categories, from the best candidates of one restart."""
         ...
@@ -56,6 +60,11 @@ class Values:
         """Clipped to [0, 1]."""
         del observation
         return coordinates.clamp(0, 1)
+
+    def improbability(self, coordinates: Tensor) -> float:
+        """Nothing is believed of values."""
+        del coordinates
+        return 0.0
 
     def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
         """Clipped to the data range, which rounding may have left."""

@@ -159,7 +159,9 @@ class _Problem:
         amounts = torch.where(amounts.abs() < smallest, smallest, amounts)[classes]
         means = (self.space.left * self.space.sizes)[classes] / amounts[:, None]
         rng = torch.Generator().manual_seed(0)  # the starts are part of the method, the same for every observation
-        mixture = torch.rand((count, len(classes), len(classes)), generator=rng, dtype=means.dtype).to(means.device) ** 4
+        mixture = (
+            torch.rand((count, len(classes), len(classes)), generator=rng, dtype=means.dtype).to(means.device) ** 4
+        )
         mixture[0] = 0
         mixture = mixture + torch.eye(len(classes), dtype=means.dtype, device=means.device)
         mixed = mixture / mixture.sum(2, keepdim=True) @ means

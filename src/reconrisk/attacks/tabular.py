@@ -67,6 +67,11 @@ class Tabular:
         shifted = logits - logits.amax(-1, keepdim=True)
         return self._blocks.within(numbers, shifted.clamp_min(_LOWEST / _SHARPNESS))
 
+    def improbability(self, coordinates: Tensor) -> float:
+        """Nothing is believed of values."""
+        del coordinates
+        return 0.0
+
     def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
         """The likeliest category of each block, one-hot, and whole numbers in the columns of ``whole``."""
         records = self.project(inputs, observation)
