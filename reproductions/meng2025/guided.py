@@ -67,6 +67,7 @@ def joint(parts: Sequence[Observation], forward: JointMap | None = None) -> Obse
         return {f"{place}/{name}": value for place, each in enumerate(tensors) for name, value in each.items()}
 
     known = [part.noise_std for part in parts if part.noise_std is not None]
+    masks = [part.kept for part in parts if part.kept is not None]
     return Observation(
         together([part.released for part in parts]),
         forward or JointMap(parts),
@@ -76,6 +77,7 @@ def joint(parts: Sequence[Observation], forward: JointMap | None = None) -> Obse
         batch_size=sum(part.batch_size for part in parts),
         labels=torch.cat([part.labels for part in parts if part.labels is not None]),
         noise_std=together(known) if known else None,
+        kept=together(masks) if masks else None,
         noise_law=first.noise_law,
     )
 

@@ -73,7 +73,10 @@ class Study:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long the rivals search: steps on pixels, on latent values, of what is tuned, and what evolves."""
+    """How long the rivals search: steps on pixels, on latent values, of what is tuned, and what evolves.
+
+    ``restarts`` are those on pixels, ``draws`` those of latent values.
+    """
 
     pixels: int
     latents: int
@@ -81,9 +84,10 @@ class Effort:
     generations: int
     population: int
     restarts: int
+    draws: int
 
 
-EFFORT = {"small": Effort(200, 96, 150, 40, 16, 1), "paper": Effort(1000, 500, 200, 200, 50, 4)}
+EFFORT = {"small": Effort(200, 96, 150, 40, 16, 1, 4), "paper": Effort(1000, 500, 200, 200, 50, 4, 4)}
 
 
 def study(prior: str) -> Study:
@@ -151,7 +155,7 @@ def rivals(believed: Study, scale: Scale) -> dict[str, Attack]:
         "Gauss-Newton": rr.attacks.gauss_newton(restarts=1, **newton),
     }
     if believed.generator is not None:
-        steps = {"steps": effort.latents, "restarts": effort.restarts}
+        steps = {"steps": effort.latents, "restarts": effort.draws}
         found |= {
             "GIAS": rr.attacks.gias(believed.generator, weight_steps=effort.latents, **steps),
             "GGL": rr.attacks.ggl(believed.generator, steps=effort.generations, population=effort.population),
