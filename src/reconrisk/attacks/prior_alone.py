@@ -85,8 +85,8 @@ def prior_alone(prior: Prior, *, guess: Guess = "mean", draws: int = 64, steps: 
 
     "mean" is the best guess in squared error, "draw" is a plausible record, as far from the target as two records are
     from each other. The mean is exact for a Gaussian prior, also where an attack has it as a denoiser; of others it is
-    that of ``draws`` records, whose squared error is larger by the variance of a record, divided by ``draws``. ``steps``
-    are those of a diffusion.
+    that of ``draws`` records, whose squared error is larger by the variance of a record, divided by ``draws``.
+    ``steps`` are those of a diffusion.
 
     Assumes: a prior of the shape and range of the records: the threat knows the prior.
     Guarantee: of the observation it reads shape, range and number of the records, and nothing that was released: every
