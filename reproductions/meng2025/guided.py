@@ -104,7 +104,7 @@ def trajectories(attack: GuidedSampling, parts: Sequence[Observation], *, seed: 
     for place, rows in enumerate(torch.arange(sum(sizes)).split(sizes)):
         own = replace(
             trace,
-            residuals=torch.stack([step[place] for step in forward.seen]).double(),
+            residuals=torch.stack([step[place] for step in forward.seen]).double().cpu(),
             estimates=trace.estimates[:, rows],
             values=sum(value.numel() for value in parts[place].released.values()),
             pulls=trace.pulls[:, rows],

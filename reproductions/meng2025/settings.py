@@ -4,15 +4,17 @@ The paper's records are faces, rooms and objects of 256 x 256 pixels, its prior 
 prior that is shipped, or one from a folder of diffusers, says what is attacked: digits of 28 x 28 by ``mnist``, by
 ``fashion_mnist`` (a prior of something else, as the paper's) and by ``gaussian``, which is fitted to public digits;
 CIFAR-10 by ``cifar10``; faces of 64 x 64 by ``faces``, a normal law of other people's faces; natural images at the size
-of a folder's network. Networks are not trained, as in Table 1.
+of a folder's network, 256 for one as the paper's. Networks are not trained, as in Table 1. ``RECONRISK_DEVICE=cuda`` in
+the environment puts records, priors and networks on that device: for 256 pixels a graphics card is needed.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -91,7 +93,14 @@ EFFORT = {"small": Effort(200, 96, 150, 40, 16, 1, 4), "paper": Effort(1000, 500
 
 
 def study(prior: str) -> Study:
-    """The records that a prior is tried on; a folder's are natural images unless it has the shape of another's."""
+    """The records that a prior is tried on, on the device of the environment, the CPU without a word."""
+    device = torch.device(os.environ.get("RECONRISK_DEVICE", "cpu"))
+    found = _study(prior, device)
+    return replace(found, inputs=found.inputs.to(device), labels=found.labels.to(device))
+
+
+def _study(prior: str, device: torch.device) -> Study:
+    """A folder's records are natural images unless it has the shape of another's."""
     if prior == "gaussian":
         believed = _fitted()
         return Study("digits, Gaussian prior", believed.diffusion, _linear(believed), *_digits(), believed)
@@ -99,12 +108,12 @@ def study(prior: str) -> Study:
         believed, inputs, labels = _faces()
         return Study("faces, Gaussian prior", believed.diffusion, None, inputs, labels, believed)
     if prior in SHIPPED:
-        diffusion = rr.priors.diffusion(prior)
-        gan = rr.priors.gan(prior) if prior in SHIPPED_GAN else None
+        diffusion = rr.priors.diffusion(prior, device=device)
+        gan = rr.priors.gan(prior, device=device) if prior in SHIPPED_GAN else None
         if prior == "cifar10":
             return Study(f"CIFAR-10, prior {prior}", diffusion, gan, *_colours())
         return Study(f"digits, prior {prior}", diffusion, gan, *_digits(), _fitted())
-    found = rr.priors.diffusion(prior)
+    found = rr.priors.diffusion(prior, device=device)
     return Study(f"pictures, prior {Path(prior).name}", found, None, *_pictures(found.shape))
 
 
@@ -135,6 +144,7 @@ def observations(
     What a defense draws depends on the place of the batch alone: any two attacks meet the same gradients.
     """
     threat = NEEDS.knowing(Knows.LABELS, Knows.DEFENSE)
+    model = model.to(inputs.device)
     seen = []
     for first in range(0, len(inputs) - batch + 1, batch):
         rows = slice(first, first + batch)

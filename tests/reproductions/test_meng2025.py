@@ -22,6 +22,8 @@ from reproductions.meng2025 import (
 )
 from reproductions.meng2025.guided import Outcome, trajectories
 from reproductions.meng2025.settings import Effort, network, observations, reproduce_with_prior, rivals, study
+from tests.attacks.tiny_priors import write_diffusion
+from tests.other_device import ELSEWHERE, TwoDevices
 
 QUICK = Effort(pixels=3, latents=8, tuned=2, generations=2, population=4, restarts=1, draws=1)
 
@@ -170,6 +172,23 @@ def test_tables_2_to_4_have_the_attacks_that_are_asked_for(quick, monkeypatch):
     assert [each.what.split(" on CNN")[0] for each in findings if "on CNN" in each.what] == ["GGSS-R", "GGL"]
     with pytest.raises(rr.InvalidInput, match="only='GAN'"):
         table2_3_4_figure4.run("small", "gaussian", ["GAN"])
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor")
+def test_tables_are_made_on_another_device(quick, monkeypatch, tmp_path):
+    """A folder of diffusers on a stand-in for a graphics card, at a small size."""
+    write_diffusion(tmp_path / "tiny")
+    monkeypatch.setenv("RECONRISK_DEVICE", str(ELSEWHERE))
+    monkeypatch.setattr(table2_3_4_figure4, "study", study)
+    monkeypatch.setattr(guided, "metrics", lambda: (rr.metrics.mse(), rr.metrics.psnr(data_range=1.0)))
+    monkeypatch.setattr(table2_3_4_figure4, "SIZES", {"small": table2_3_4_figure4.Sizes(2, 1, 1, 1, 3)})
+    with TwoDevices():
+        *findings, _ = table2_3_4_figure4.run("small", str(tmp_path / "tiny"), ["0.01", "FinetunedDiff", "IG"])
+    assert [each.what.split(" on CNN")[0] for each in findings if "on CNN" in each.what] == [
+        "GGSS-R",
+        "IG",
+        "FinetunedDiff",
+    ]
 
 
 def test_claims_are_judged_by_paired_decibels(digits):
