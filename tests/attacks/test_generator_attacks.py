@@ -1,5 +1,6 @@
 """Inversion in the range of a generator: linear releases of linear generators, where the answer is known."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from reconrisk.attacks.gias import gias
 from reconrisk.attacks.gifd import gifd
 from reconrisk.attacks.latents import _in_ball
 from reconrisk.attacks.matching import GradientMatching
-from reconrisk.core.errors import InvalidInput
+from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
@@ -246,6 +247,12 @@ def test_noise_on_values_that_say_nothing_does_not_hide_the_others():
 def test_a_name_is_no_distance(build):
     with pytest.raises(InvalidInput, match="distance='cosine' to be callable"):
         build(linear_generator(), distance="cosine")
+
+
+def test_evolution_without_its_library_is_refused_before_it_begins(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cma", None)
+    with pytest.raises(MissingExtra, match="cma"):
+        ggl(linear_generator())
 
 
 def test_generators_that_cannot_be_searched_are_refused():

@@ -79,6 +79,7 @@ def test_the_thorough_portfolio_has_priors_of_every_kind():
         ("gaussian_posterior", "gaussian"),
         ("plug_and_play", "gaussian"),
         ("gias", "shipped"),
+        ("ggl", "shipped"),
     }
     assert not any("prior" in entry.settings for entry in PORTFOLIOS["quick"])
 

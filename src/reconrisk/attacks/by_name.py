@@ -151,6 +151,7 @@ PORTFOLIOS: Mapping[str, tuple[Listed, ...]] = {
         Listed("ggss_r", 100, {"prior": SHIPPED}),
         Listed("gauss_newton", 300, {"restarts": 4}),
         Listed("plug_and_play", 600, {"prior": SHIPPED}),
+        Listed("ggl", 600, {"prior": SHIPPED, "steps": 60, "population": 16}),
         Listed("invert_training", 600, whole_update=False),
         Listed("idlg", 1000, {"restarts": 2}),
         Listed("gaussian_posterior", 1500, _NORMAL_LAW),

@@ -42,6 +42,7 @@ class Ggl:
 
     def __post_init__(self) -> None:
         check_generator(self.prior)
+        _library()  # an audit leaves it out before it begins
         check_whole("steps", self.steps)
         check_whole("population", self.population, minimum=4)
         check_positive("spread", self.spread)
@@ -99,15 +100,11 @@ class Ggl:
         return status, best, value
 
     def _strategy(self, size: int, rng: torch.Generator) -> Any:
-        try:
-            import cma
-        except ImportError as error:
-            raise MissingExtra("cma", "diffusion", "ggl") from error
         drawn = np.random.default_rng(int(torch.randint(1, _SEEDS, (1,), generator=rng, device=rng.device)))
         options: dict[str, Any] = {"popsize": self.population, "verbose": -9, "CMA_diagonal": size > _LARGEST_FULL}
         # a generator of its own: a seed would be that of numpy's global one, which belongs to the user
         options |= {"seed": math.nan, "randn": lambda *shape: drawn.standard_normal(shape)}
-        return cma.CMAEvolutionStrategy(np.zeros(size), self.spread, options)
+        return _library().CMAEvolutionStrategy(np.zeros(size), self.spread, options)
 
     def __repr__(self) -> str:
         """Every setting; the prior by its name."""
@@ -148,6 +145,14 @@ def ggl(
     """
     settings = (steps, population, spread, latent_weight)
     return Ggl(prior, *settings, SquaredError() if distance is None else distance, seconds)
+
+
+def _library() -> Any:
+    try:
+        import cma
+    except ImportError as error:
+        raise MissingExtra("cma", "diffusion", "ggl") from error
+    return cma
 
 
 class _Fitness:
