@@ -15,12 +15,12 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.attacks.baselines import WITH_PRIOR
-from reconrisk.audit.goals import metrics_for
-from reconrisk.audit.run import DEFAULT_THREAT
 from reconrisk.data.load import load_dataset
 from reconrisk.metrics.scoring import score
-from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import observe
+from reconrisk.releases.updates.gradient import GradientRelease
+from reconrisk.studies.audit.run import DEFAULT_THREAT
+from reconrisk.studies.common.arguments import metrics_for
 
 UPDATES, STEPS = 6, 100
 DATA = load_dataset("digits")

@@ -17,14 +17,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from reconrisk.audit.audit_result import AuditResult, Exposure
-from reconrisk.audit.comparison import compare_results
-from reconrisk.audit.run import audit
-from reconrisk.audit.store import Store
-from reconrisk.audit.trial import Trial
 from reconrisk.core.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import prune
+from reconrisk.studies.audit.comparison import compare_results
+from reconrisk.studies.audit.result import AuditResult, Exposure
+from reconrisk.studies.audit.run import audit
+from reconrisk.studies.audit.store import Store
+from reconrisk.studies.common.trial import Trial
 
 RUNS, TRIALS, POPULATION = 20, 5000, 4096
 

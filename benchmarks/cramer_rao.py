@@ -13,15 +13,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from reconrisk.attacks.gauss_newton import gauss_newton
+from reconrisk.attacks.gauss_newton.attack import gauss_newton
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data import load_dataset
 from reconrisk.defenses import gaussian_noise
 from reconrisk.models import lenet
-from reconrisk.models.layers import dense
-from reconrisk.releases.fisher import fisher_matrix
-from reconrisk.releases.gradient import GradientRelease
+from reconrisk.models.building import dense
 from reconrisk.releases.observe import observe
+from reconrisk.releases.sensitivity.fisher import fisher_matrix
+from reconrisk.releases.updates.gradient import GradientRelease
 
 DRAWS = 100
 ROOT_MEAN_SQUARES = (1e-3, 1e-2)

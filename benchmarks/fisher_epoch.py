@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.data import load_dataset
-from reconrisk.integrations.fisher_accountant import FisherAccountant
+from reconrisk.integrations.fisher_accountant.accountant import FisherAccountant
 from reconrisk.models import guo2022_mnist
 
 RECORDS, BATCH = 60_000, 600

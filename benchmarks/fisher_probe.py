@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.fisher_trace import CLIP, problem
-from reconrisk.releases.clipped_gradient import probe_clipped_gradients
+from reconrisk.releases.updates.clipped_gradient import probe_clipped_gradients
 
 PROBES = 8
 

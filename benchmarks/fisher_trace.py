@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from reconrisk.data import load_dataset
 from reconrisk.models import guo2022_mnist
 from reconrisk.releases import HardClip
-from reconrisk.releases.clipped_gradient import probe_clipped_gradients
-from reconrisk.releases.state import model_state
+from reconrisk.releases.model_state import model_state
+from reconrisk.releases.updates.clipped_gradient import probe_clipped_gradients
 
 TARGET = 0.1
 RECORDS = 600

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
-from reconrisk.attacks.glm import GlmReconstruction, glm
+from reconrisk.attacks.informed.glm.attack import GlmReconstruction, glm
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.data import load_dataset
 

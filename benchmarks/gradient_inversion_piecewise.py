@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from benchmarks.breaching_peer import invert, psnr_over_time
-from reconrisk.attacks.inverting_gradients import inverting_gradients
+from reconrisk.attacks.matching.published import inverting_gradients
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data import load_dataset
 from reconrisk.metrics import psnr
 from reconrisk.models import chen2025_cifar10
-from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import observe
+from reconrisk.releases.updates.gradient import GradientRelease
 
 IMAGES = 20
 SECONDS = (10.0, 30.0, 60.0)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from reconrisk.attacks.inverting_gradients import inverting_gradients
+from reconrisk.attacks.matching.published import inverting_gradients
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data import load_dataset
 from reconrisk.models import lenet
-from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import observe
+from reconrisk.releases.updates.gradient import GradientRelease
 
 STEPS = 100
 

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.breaching_peer import Snapshot, invert
-from reconrisk.attacks.gauss_newton import gauss_newton
+from reconrisk.attacks.gauss_newton.attack import gauss_newton
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data import load_dataset
 from reconrisk.models import guo2022_mnist, lenet
-from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import observe
+from reconrisk.releases.updates.gradient import GradientRelease
 
 UNIT = (0.0, 1.0)
 LONGEST = 60.0

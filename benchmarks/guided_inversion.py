@@ -15,15 +15,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from reconrisk.attacks.ggss_r import ggss_r
-from reconrisk.attacks.latents import NEEDS
+from reconrisk.attacks.with_prior.guided_diffusion import ggss_r
+from reconrisk.attacks.with_prior.latents import NEEDS
 from reconrisk.core.observation import ForwardMap, Observation
 from reconrisk.core.threat import Knows
 from reconrisk.models import meng2025_cnn
-from reconrisk.priors.diffusion_prior import DiffusionPrior, PredictNoise, denoiser
-from reconrisk.priors.train_diffusion import DiffusionTraining, new_network
-from reconrisk.releases.gradient import GradientRelease
+from reconrisk.priors.diffusion import DiffusionPrior, PredictNoise, denoiser
+from reconrisk.priors.train.diffusion import DiffusionTraining, new_network
 from reconrisk.releases.observe import observe
+from reconrisk.releases.updates.gradient import GradientRelease
 
 SHAPE = (3, 32, 32)
 CLASSES = 10

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import torch
 
-from reconrisk.attacks.invert_training import invert_training
+from reconrisk.attacks.informed.invert_training.attack import invert_training
 from reconrisk.data import load_dataset
+from reconrisk.data.data_folders import data_folders
 from reconrisk.data.dataset import Dataset
-from reconrisk.data.folders import data_folders
 from reconrisk.models import balle2022_mlp
-from reconrisk.releases.optimizers import sgd
-from reconrisk.releases.shadow_training import ShadowTraining
+from reconrisk.releases.shadow.training import ShadowTraining
+from reconrisk.releases.training.optimizers import sgd
 
 FIXED, STEPS = 1_000, 100
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from reconrisk.defenses import local_optimal_noise, optimal_noise
 from reconrisk.models import chen2025_mnist
-from reconrisk.releases.gradient import GradientRelease
-from reconrisk.releases.reference_moments import reference_moments
+from reconrisk.releases.sensitivity.moments import reference_moments
+from reconrisk.releases.updates.gradient import GradientRelease
 
 GRADIENTS = 30
 LOSS = nn.functional.cross_entropy

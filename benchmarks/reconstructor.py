@@ -13,14 +13,14 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.reconstructor import reconstructor
-from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
-from reconrisk.attacks.reconstructor_settings import ReconstructorSettings, balle2022_reconstructor
+from reconrisk.attacks.informed.reconstructor.attack import reconstructor
+from reconrisk.attacks.informed.reconstructor.settings import ReconstructorSettings, balle2022_reconstructor
+from reconrisk.attacks.informed.reconstructor.shadow_knowledge import ShadowKnowledge
 from reconrisk.data import load_dataset
 from reconrisk.metrics import nearest_neighbour_oracle
 from reconrisk.models import balle2022_mlp
-from reconrisk.releases.optimizers import sgd
-from reconrisk.releases.shadow_training import ShadowTraining
+from reconrisk.releases.shadow.training import ShadowTraining
+from reconrisk.releases.training.optimizers import sgd
 
 FIXED, SHADOWS, TARGETS = 100, 500, 100
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from reconrisk.data.load import load_dataset
 from reconrisk.models.balle2022 import balle2022_mlp
-from reconrisk.releases.shadow_training import ShadowTraining
+from reconrisk.releases.shadow.training import ShadowTraining
 
 MODELS, FIXED, STEPS = 64, 1000, 100
 OPERATIONS = 4 * MODELS * STEPS * (FIXED + 1) * 784 * 10 / 1e9  # forward and gradient of the first layer

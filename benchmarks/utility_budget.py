@@ -19,8 +19,8 @@ from reconrisk.data import load_dataset
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import equal_noise, optimal_noise, optimal_pruning
 from reconrisk.models import chen2025_mnist
-from reconrisk.releases.gradient import GradientMap
-from reconrisk.releases.reference_moments import ReferenceMoments, reference_moments
+from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_moments
+from reconrisk.releases.updates.gradient import GradientMap
 
 LOSS = nn.functional.cross_entropy
 NETWORKS = 2

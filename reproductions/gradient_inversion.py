@@ -17,9 +17,9 @@ from reconrisk.core.progress import track
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.metrics import mse, psnr, score
-from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import observe
 from reconrisk.releases.release import Release
+from reconrisk.releases.updates.gradient import GradientRelease
 
 
 def attacked(

@@ -21,9 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reconrisk.attacks.inverting_gradients import inverting_gradients
-from reconrisk.attacks.updates import Adam
-from reconrisk.audit.defended_training import train_defended
+from reconrisk.attacks.matching.optimizers import Adam
+from reconrisk.attacks.matching.published import inverting_gradients
 from reconrisk.core.defense import Defense
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.observation import Observation
@@ -31,10 +30,11 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.chain import Chain
 from reconrisk.defenses.clipping import Clip
 from reconrisk.defenses.local import LocalDefense
-from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import chosen_for
-from reconrisk.releases.reference_moments import ReferenceMoments, reference_moments
 from reconrisk.releases.release import Release
+from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_moments
+from reconrisk.releases.updates.gradient import GradientRelease
+from reconrisk.studies.common.defended_training import train_defended
 from reproductions.frame import Drawing, Finding
 from reproductions.gradient_inversion import generator, mean_over, observed, scored
 

@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from reconrisk.core.progress import track
 from reconrisk.data.dataset import Dataset
-from reconrisk.integrations.fisher_accountant import FisherAccountant
-from reconrisk.releases.clipping import Clip, SmoothClip
-from reconrisk.releases.per_example import LayerRecorder
-from reconrisk.releases.state import model_state
+from reconrisk.integrations.fisher_accountant.accountant import FisherAccountant
+from reconrisk.releases.model_state import model_state
+from reconrisk.releases.updates.clipping import Clip, SmoothClip
+from reconrisk.releases.updates.per_example import LayerRecorder
 
 _EVALUATED = 1000
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from reconrisk.audit.defended_training import DefendedTraining, train_defended
 from reconrisk.core.defense import Defense
 from reconrisk.data import load_dataset
 from reconrisk.data.dataset import Dataset
 from reconrisk.models import chen2025_mnist
+from reconrisk.studies.common.defended_training import DefendedTraining, train_defended
 from reproductions.frame import Drawing, Scale
 from reproductions.gradient_inversion import mean_over
 

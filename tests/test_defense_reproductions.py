@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from reconrisk.attacks.inverting_gradients import inverting_gradients
+from reconrisk.attacks.matching.published import inverting_gradients
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import clip, prune
 from reconrisk.models import chen2025_mnist
-from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import chosen_for
+from reconrisk.releases.updates.gradient import GradientRelease
 from reproductions.chen2025.figure9_14 import Recorded, _layer_rows
 from reproductions.chen2025.settings import equal_std, local_noise, noise, pruning
 from reproductions.gradient_inversion import inverted, mean_over

@@ -37,7 +37,7 @@ def test_the_layers_hold(copy):
     [
         ("core/threat.py", "import reconrisk.metrics.matching"),
         ("metrics/matching.py", "import reconrisk.models.linear"),
-        ("reports/picture.py", "import torch"),
+        ("reports/drawing.py", "import torch"),
         ("accounting/confidence.py", "import reconrisk.bounds"),
         ("bounds/__init__.py", "import dp_accounting"),
     ],

@@ -10,7 +10,7 @@ import reproductions
 from reconrisk.core.guarantee import Estimate
 from reconrisk.data.dataset import Dataset
 from reconrisk.models import guo2022_mnist
-from reconrisk.releases.clipping import HardClip, SmoothClip
+from reconrisk.releases.updates.clipping import HardClip, SmoothClip
 from reproductions.frame import Drawing, Finding, need_data, reproduce
 from reproductions.private_training import Setting, accuracy, clipped_sum, private_steps
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from reconrisk.data.bundled_sets import CROP_NAMES
 from reconrisk.data.idx import idx_array
-from reconrisk.data.shipped import CROP_NAMES
 
 BUNDLED = Path(__file__).parents[1] / "src/reconrisk/data/bundled"
 SIDE = 64

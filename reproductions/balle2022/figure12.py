@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import torch
 
-from reconrisk.attacks.reconstructor import fine_tuned_reconstructor, reconstructor
-from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
-from reconrisk.attacks.reconstructor_settings import balle2022_reconstructor
+from reconrisk.attacks.informed.reconstructor.attack import fine_tuned_reconstructor, reconstructor
+from reconrisk.attacks.informed.reconstructor.settings import balle2022_reconstructor
+from reconrisk.attacks.informed.reconstructor.shadow_knowledge import ShadowKnowledge
 from reconrisk.metrics import mse
 from reproductions.balle2022.table2 import DEFAULT, estimate, pool, training
 from reproductions.frame import Finding, Scale, need_data, reproduce

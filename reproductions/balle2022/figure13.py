@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import torch
 
-from reconrisk.attacks.reconstructor_features import logits_of
-from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
+from reconrisk.attacks.informed.reconstructor.features import logits_of
+from reconrisk.attacks.informed.reconstructor.shadow_knowledge import ShadowKnowledge
 from reconrisk.metrics import mse
 from reproductions.balle2022.table2 import LARGE, QUICK, models_of, oracle, pool, rebuilt, rows_of, training
 from reproductions.balle2022.table2 import finding as error_of

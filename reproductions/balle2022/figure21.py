@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from reconrisk.metrics import mse
-from reconrisk.releases.shadow_training import ShadowTraining
+from reconrisk.releases.shadow.training import ShadowTraining
 from reproductions.balle2022.table2 import LARGE, QUICK, Models, attacked, trained
 from reproductions.frame import Finding, Scale, need_data, reproduce
 from reproductions.guo2022.figure3 import rank_correlation

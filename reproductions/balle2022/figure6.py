@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
+from reconrisk.attacks.informed.reconstructor.shadow_knowledge import ShadowKnowledge
 from reconrisk.data import load_dataset
 from reproductions.balle2022.table2 import LARGE, QUICK, finding, models_of, oracle, pool, rebuilt, rows_of, training
 from reproductions.frame import Finding, Scale, need_data, reproduce

@@ -24,16 +24,16 @@ from torch.nn.functional import avg_pool2d
 
 from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.accounting.trade_off import epsilon_from_gaussian
-from reconrisk.attacks.invert_training import invert_training
-from reconrisk.attacks.reconstructor_features import logits_of
+from reconrisk.attacks.informed.invert_training.attack import invert_training
+from reconrisk.attacks.informed.reconstructor.features import logits_of
 from reconrisk.bounds import success_upper_bound
 from reconrisk.bounds.prior_success import empirical
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.mechanism import Gaussian, dp_sgd
 from reconrisk.metrics import mse
 from reconrisk.models import balle2022_mlp
-from reconrisk.releases.optimizers import sgd
-from reconrisk.releases.shadow_training import ShadowTraining
+from reconrisk.releases.shadow.training import ShadowTraining
+from reconrisk.releases.training.optimizers import sgd
 from reconrisk.reports.leakage import write_leakage
 from reproductions.balle2022.table2 import (
     LARGE,

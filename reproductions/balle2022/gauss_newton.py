@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
-from reconrisk.attacks.invert_training import invert_training
-from reconrisk.attacks.invert_training_problem import problem_for
+from reconrisk.attacks.informed.invert_training.attack import invert_training
+from reconrisk.attacks.informed.invert_training.problem import problem_for
 from reconrisk.data import load_dataset
 from reconrisk.metrics import nearest_neighbour_oracle
 from reconrisk.models import balle2022_mlp
-from reconrisk.releases.optimizers import sgd
-from reconrisk.releases.shadow_training import ShadowTraining
+from reconrisk.releases.shadow.training import ShadowTraining
+from reconrisk.releases.training.optimizers import sgd
 from reproductions.frame import Finding, Scale, need_data, reproduce
 
 NOT_IN_PAPER = "not in the paper"

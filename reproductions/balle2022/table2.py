@@ -20,23 +20,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reconrisk.attacks.reconstructor import reconstructor
-from reconrisk.attacks.reconstructor_features import features_of
-from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
-from reconrisk.attacks.reconstructor_settings import (
+from reconrisk.attacks.informed.reconstructor.attack import reconstructor
+from reconrisk.attacks.informed.reconstructor.features import features_of
+from reconrisk.attacks.informed.reconstructor.settings import (
     Perceptual,
     ReconstructorSettings,
     balle2022_reconstructor,
     residual_reconstructor,
 )
+from reconrisk.attacks.informed.reconstructor.shadow_knowledge import ShadowKnowledge
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.data import data_folders, load_dataset
 from reconrisk.metrics import judge_kl, lpips, mse, nearest_neighbour_oracle
 from reconrisk.models import balle2022_mlp, judge_lenet
-from reconrisk.releases.optimizers import sgd
-from reconrisk.releases.shadow_batches import RandomBatches
-from reconrisk.releases.shadow_training import ShadowTraining
+from reconrisk.releases.shadow.checks import RandomBatches
+from reconrisk.releases.shadow.training import ShadowTraining
+from reconrisk.releases.training.optimizers import sgd
 from reproductions.frame import Finding, Scale, need_data, reproduce
 
 JUDGE = "weights/mnist_lenet_csinva.pth"

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.reconstructor_knowledge import ShadowKnowledge
-from reconrisk.attacks.reconstructor_settings import balle2022_reconstructor
+from reconrisk.attacks.informed.reconstructor.settings import balle2022_reconstructor
+from reconrisk.attacks.informed.reconstructor.shadow_knowledge import ShadowKnowledge
 from reconrisk.data import load_dataset
 from reconrisk.models import balle2022_cnn
-from reconrisk.releases.optimizers import sgd
-from reconrisk.releases.shadow_training import ShadowTraining
+from reconrisk.releases.shadow.training import ShadowTraining
+from reconrisk.releases.training.optimizers import sgd
 from reproductions.balle2022.table2 import DEFAULT, Setting, finding, models_of, oracle, rebuilt
 from reproductions.frame import Finding, Scale, need_data, reproduce
 

@@ -15,14 +15,14 @@ from functools import partial
 import torch
 from torch import nn
 
-from reconrisk.audit.defended_training import DefendedTraining
 from reconrisk.core.defense import Defense
 from reconrisk.defenses import clip, gaussian_noise, optimal_noise, refreshed
 from reconrisk.defenses.chain import Chain
 from reconrisk.defenses.local import LocalDefense
 from reconrisk.models import chen2025_mnist
-from reconrisk.releases.reference_moments import ReferenceMoments
 from reconrisk.releases.release import Release
+from reconrisk.releases.sensitivity.moments import ReferenceMoments
+from reconrisk.studies.common.defended_training import DefendedTraining
 from reproductions.chen2025.settings import CLIP, equal_std, local_noise
 from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce
 from reproductions.gradient_inversion import mean_over

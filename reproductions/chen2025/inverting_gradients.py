@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from reconrisk.attacks.inverting_gradients import inverting_gradients
+from reconrisk.attacks.matching.published import inverting_gradients
 from reconrisk.data import load_dataset
 from reconrisk.models import chen2025_cifar10, chen2025_mnist
 from reproductions.frame import Finding, Scale, need_data, reproduce

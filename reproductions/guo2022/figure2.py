@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t
 
-from reconrisk.bounds.glm import fit_glm
-from reconrisk.bounds.mean_squared_error_output_perturbation import (
+from reconrisk.bounds.glm.problem import fit_glm
+from reconrisk.bounds.mse.output_perturbation import (
     logistic_information,
     mse_lower_bound_from_output_perturbation,
     output_perturbation_epsilon,

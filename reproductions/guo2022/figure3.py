@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import spearmanr
 
-from reconrisk.bounds.glm import GlmFit, fit_glm
-from reconrisk.bounds.glm_information import glm_information
+from reconrisk.bounds.glm.information import glm_information
+from reconrisk.bounds.glm.problem import GlmFit, fit_glm
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.progress import track
+from reconrisk.reports.drawing import save_figure
 from reconrisk.reports.leakage import write_leakage
-from reconrisk.reports.picture import save_figure
 from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce
 from reproductions.guo2022.figure2 import REGULARIZATION, Digits, digits
 

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import torch
 
-from reconrisk.accounting.replace_one import replace_one_order_two
-from reconrisk.bounds.mean_squared_error_rdp import mse_lower_bound_from_rdp
+from reconrisk.accounting.renyi import replace_one_order_two
+from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
 from reconrisk.data import load_dataset
 from reconrisk.data.dataset import Dataset
-from reconrisk.integrations.fisher_account import FisherAccount, average_accounts
-from reconrisk.integrations.fisher_accountant import FisherAccountant
+from reconrisk.integrations.fisher_accountant.account import FisherAccount, average_accounts
+from reconrisk.integrations.fisher_accountant.accountant import FisherAccountant
 from reconrisk.models import guo2022_mnist
-from reconrisk.reports.picture import save_figure
+from reconrisk.reports.drawing import save_figure
 from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce
 from reproductions.private_training import Setting, accuracy, private_steps
 

@@ -18,8 +18,8 @@ from torch.nn.functional import avg_pool2d, cross_entropy
 
 from reconrisk.data import load_dataset
 from reconrisk.data.dataset import Dataset
-from reconrisk.integrations.fisher_account import FisherAccount, average_accounts
-from reconrisk.integrations.fisher_accountant import FisherAccountant
+from reconrisk.integrations.fisher_accountant.account import FisherAccount, average_accounts
+from reconrisk.integrations.fisher_accountant.accountant import FisherAccountant
 from reconrisk.models import guo2022_cifar10
 from reconrisk.reports.leakage import Record, write_leakage
 from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce

@@ -16,8 +16,7 @@ import torch
 from scipy.io import loadmat
 from torch import Tensor, nn
 
-from reconrisk.attacks.deep_leakage import dlg
-from reconrisk.attacks.inverting_gradients import inverting_gradients
+from reconrisk.attacks.matching.published import dlg, inverting_gradients
 from reconrisk.core.errors import InvalidInput
 from reconrisk.data import data_folders
 from reconrisk.defenses import gaussian_noise

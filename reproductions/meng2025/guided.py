@@ -16,10 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.distances import squares
-from reconrisk.attacks.ggss_r import GuidedSampling
-from reconrisk.attacks.guided_trajectory import GuidedTrajectory
-from reconrisk.attacks.objective import compared
+from reconrisk.attacks.matching.distances import squares
+from reconrisk.attacks.matching.objective import compared
+from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling, GuidedTrajectory
 from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import track

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from reconrisk.attacks.deep_leakage import dlg
-from reconrisk.attacks.distances import Distance, SquaredError
-from reconrisk.attacks.inverting_gradients import inverting_gradients
-from reconrisk.attacks.matching import GradientMatching
-from reconrisk.attacks.updates import Adam
+from reconrisk.attacks.matching.distances import Distance, SquaredError
+from reconrisk.attacks.matching.loop import GradientMatching
+from reconrisk.attacks.matching.optimizers import Adam
+from reconrisk.attacks.matching.published import dlg, inverting_gradients
 from reconrisk.core.defense import Defense
 from reconrisk.core.observation import Attack
 from reconrisk.defenses import gaussian_noise, laplace_noise

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import reconrisk as rr
-from reconrisk.attacks.latents import NEEDS
+from reconrisk.attacks.with_prior.latents import NEEDS
 from reconrisk.core.defense import Defense
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.threat import Knows
@@ -30,9 +30,9 @@ from reconrisk.core.validation import refuse
 from reconrisk.data import load_dataset
 from reconrisk.models import meng2025_cnn, meng2025_mlp, resnet18, vgg16
 from reconrisk.priors import DiffusionPrior, GaussianPrior, GeneratorPrior
-from reconrisk.priors.shipped import SHIPPED_GAN
-from reconrisk.releases.gradient import GradientRelease
+from reconrisk.priors.load.bundled import SHIPPED_GAN
 from reconrisk.releases.observe import observe
+from reconrisk.releases.updates.gradient import GradientRelease
 from reproductions.frame import Drawing, Finding, Scale, reproduce
 from reproductions.gradient_inversion import generator
 from reproductions.meng2025.baselines import PEOPLE, faces

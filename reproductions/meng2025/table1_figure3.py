@@ -18,9 +18,8 @@ from scipy.stats import spearmanr
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.attacks.ggss_r import GuidedSampling
-from reconrisk.attacks.guided_trajectory import GuidedTrajectory
-from reconrisk.releases.vulnerability import reconstruction_vulnerability
+from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling, GuidedTrajectory
+from reconrisk.releases.sensitivity.vulnerability import reconstruction_vulnerability
 from reconrisk.reports.rebuild import write_grid
 from reproductions.frame import Drawing, Finding, Scale
 from reproductions.meng2025.guided import Outcome, decibels, guided, words

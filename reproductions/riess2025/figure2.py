@@ -21,13 +21,13 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from reconrisk.attacks import neurons_for_clipping, optimal_analytic
-from reconrisk.core.law import psnr_from_mse
+from reconrisk.core.guarantee import psnr_from_mse
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.progress import track
 from reconrisk.data import load_dataset
 from reconrisk.defenses import clip_and_noise
-from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import observe
+from reconrisk.releases.updates.gradient import GradientRelease
 from reproductions.frame import Drawing, Finding, Scale, reproduce
 
 NOISE, CLIP_NORM, SIDE = 5e-4, 5e3, 224

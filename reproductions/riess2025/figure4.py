@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from reconrisk.attacks import known_norm, known_scale, optimal_analytic
-from reconrisk.attacks.optimal_analytic import OptimalAnalytic, Planted
+from reconrisk.attacks.malicious_server.optimal_analytic import OptimalAnalytic, Planted
 from reconrisk.bounds.analytic_inversion import analytic_inversion_law
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.observation import Observation
@@ -34,8 +34,8 @@ from reconrisk.core.threat import Knows
 from reconrisk.data import load_dataset
 from reconrisk.defenses import clip_and_noise
 from reconrisk.models import group_norm, resnet101
-from reconrisk.releases.gradient import GradientRelease
 from reconrisk.releases.observe import DefendedMap
+from reconrisk.releases.updates.gradient import GradientRelease
 from reproductions.frame import Drawing, Finding, Scale, need_data, reproduce
 
 Floats = NDArray[np.float64]

@@ -4,18 +4,9 @@ The public names are listed in ``__init__.pyi``, which type checkers read and fr
 importing the package stays fast, and torch is loaded only by the parts that need it.
 """
 
-import importlib
-
-import lazy_loader
-
 from reconrisk.core import version
+from reconrisk.core.lazy import lazy_names
 
 __version__ = version.VERSION
 
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-
-
-def __getattr__(name: str) -> object:
-    if name == "audit":  # function and package of one name: the package, which is called like the function
-        return importlib.import_module("reconrisk.audit")
-    return _load(name)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

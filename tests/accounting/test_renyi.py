@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from reconrisk.accounting.renyi import ORDERS, renyi_curve
-from reconrisk.accounting.replace_one import replace_one_order_two
+from reconrisk.accounting.renyi import ORDERS, renyi_curve, replace_one_order_two
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Composed, dp_sgd
 

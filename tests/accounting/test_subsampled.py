@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
 from reconrisk.accounting import subsampled
-from reconrisk.accounting.lattice import MAX_POINTS
+from reconrisk.accounting.composition import MAX_POINTS
 from reconrisk.accounting.renyi import ORDERS, renyi_curve
 from reconrisk.accounting.subsampled import DEFAULT_ACCURACY, epsilon_of_training, log_success_of_training
 from reconrisk.accounting.trade_off import log_success_from_renyi

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.priors.gan import new_generator
-from reconrisk.priors.train_diffusion import new_network
+from reconrisk.priors.load.gan import new_generator
+from reconrisk.priors.train.diffusion import new_network
 from tests.other_device import ELSEWHERE, TwoDevices
 
 SHAPE = (1, 8, 8)

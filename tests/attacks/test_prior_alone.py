@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import reconrisk as rr
-from reconrisk.attacks.prior_alone import prior_alone
+from reconrisk.attacks.baselines import prior_alone
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from reconrisk.priors import folders, shipped
-from reconrisk.priors.diffusers_models import library
-from reconrisk.priors.gan import new_generator, save_generator
+from reconrisk.priors.load import bundled as shipped
+from reconrisk.priors.load import folders
+from reconrisk.priors.load.diffusers import library
+from reconrisk.priors.load.gan import new_generator, save_generator
 
 SHAPE = (1, 8, 8)
 

@@ -15,8 +15,7 @@ from reconrisk.bounds.analytic_inversion import (
     training_run_law,
 )
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.guarantee import Estimate, Guarantee
-from reconrisk.core.law import Law
+from reconrisk.core.guarantee import Estimate, Guarantee, Law
 from reconrisk.core.mechanism import ApproximateDP, Composed, Gaussian, dp_sgd
 from reconrisk.core.serialization import from_json, to_json
 

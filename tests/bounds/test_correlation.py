@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from reconrisk.bounds.correlation import analytic_inversion_ncc, ncc_exceedance
+from reconrisk.bounds.analytic_inversion import analytic_inversion_ncc, ncc_exceedance
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.mechanism import Gaussian

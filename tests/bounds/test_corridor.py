@@ -7,13 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, norm
 
-from reconrisk.bounds.corridor import (
-    corridor_curve,
-    crossover_mse,
-    readable_probability,
-    risk_corridor,
-    risk_surface,
-)
+from reconrisk.bounds.corridor import corridor_curve, crossover_mse, readable_probability, risk_corridor, risk_surface
 from reconrisk.bounds.gaussian_prior import gaussian_prior_success
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Scope

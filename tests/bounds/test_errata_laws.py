@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from reconrisk.bounds.analytic_inversion import analytic_inversion_law, neurons_needed, training_run_law
-from reconrisk.bounds.correlation import analytic_inversion_ncc
-from reconrisk.bounds.hits import Hits
+from reconrisk.bounds.analytic_inversion import (
+    analytic_inversion_law,
+    analytic_inversion_ncc,
+    neurons_needed,
+    training_run_law,
+)
 from reconrisk.bounds.known_norm import from_scratch_success
-from reconrisk.bounds.mean_squared_error_bayesian import bayesian_mse_lower_bound, box_prior_information
-from reconrisk.bounds.mean_squared_error_fisher import mse_lower_bound_from_fisher
-from reconrisk.bounds.mean_squared_error_output_perturbation import output_perturbation_epsilon
-from reconrisk.bounds.mean_squared_error_rdp import mse_lower_bound_from_rdp
+from reconrisk.bounds.mse.bayesian import bayesian_mse_lower_bound, box_prior_information
+from reconrisk.bounds.mse.fisher import mse_lower_bound_from_fisher
+from reconrisk.bounds.mse.output_perturbation import output_perturbation_epsilon
+from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
+from reconrisk.bounds.numerics.hits import Hits
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import gammaln
 from scipy.stats import chi2, norm
 
-from reconrisk.accounting.replace_one import replace_one_order_two
+from reconrisk.accounting.renyi import replace_one_order_two
 from reconrisk.bounds import prior_success
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.mechanism import Gaussian, Neighbouring, PureDP, ZeroConcentratedDP, dp_sgd

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from reconrisk.bounds.analytic_inversion import analytic_inversion_law
+from reconrisk.bounds.corridor import what_simple_guesses_reach
 from reconrisk.bounds.known_norm import from_scratch_success
-from reconrisk.bounds.simple_guesses import what_simple_guesses_reach
 from reconrisk.core.mechanism import Gaussian
 
 DRAWS = 20_000

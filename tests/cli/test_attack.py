@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.testing import CliRunner
 
-from reconrisk.attacks.by_name import ATTACKS, READS
-from reconrisk.attacks.updates import LBFGS
+from reconrisk.attacks.matching.optimizers import LBFGS
+from reconrisk.attacks.registry import ATTACKS, READS
 from reconrisk.cli.app import app
 from reconrisk.cli.attack import SENTENCES
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import from_json
 from reconrisk.data import load_dataset
-from reconrisk.priors.gan import new_generator, save_generator
+from reconrisk.priors.load.gan import new_generator, save_generator
 from tests.attacks.tiny_priors import write_diffusion, write_gan
 
 RUNNER = CliRunner()

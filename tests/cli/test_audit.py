@@ -15,12 +15,12 @@ import torch
 from typer.testing import CliRunner
 
 import reconrisk as rr
-from reconrisk.audit.job import Job
-from reconrisk.audit.spec import KEYS
 from reconrisk.cli import main
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import from_json
+from reconrisk.studies.audit.job import Job
+from reconrisk.studies.audit.spec import KEYS
 
 RUNNER = CliRunner()
 ROOT = Path(__file__).parents[2]
@@ -221,7 +221,9 @@ def test_redaction_is_the_default_but_for_bundled_data(work):
 def test_the_store_lets_the_same_audit_go_on(work, monkeypatch):
     words = ["--store", "s.db", "--defense", NOISE]
     on_digits(*words, "--out", "first")
-    monkeypatch.setattr("reconrisk.audit.experiment.Experiment.trial", lambda *_: pytest.fail("computed twice"))
+    monkeypatch.setattr(
+        "reconrisk.studies.common.experiment.Experiment.trial", lambda *_: pytest.fail("computed twice")
+    )
     assert on_digits(*words, "--out", "second").exit_code == 0
     assert stored(work / "first").exposures == stored(work / "second").exposures
 
@@ -290,7 +292,7 @@ def test_the_unexpected_ends_with_a_code_of_its_own(monkeypatch, capsys):
     def surprised(*_, **__):
         raise RuntimeError("the disk is on fire")
 
-    monkeypatch.setattr("reconrisk.audit.job.job_from_spec", surprised)
+    monkeypatch.setattr("reconrisk.studies.audit.job.job_from_spec", surprised)
     monkeypatch.setattr(sys, "argv", ["reconrisk", "audit", "--model", "logistic", "--data", "digits"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -73,7 +73,7 @@ def test_doctor_knows_every_extra():
 
 
 def test_doctor_fails_when_the_self_check_does(monkeypatch):
-    monkeypatch.setattr("reconrisk.audit.self_check.self_check", lambda: 0.5)
+    monkeypatch.setattr("reconrisk.studies.audit.demo.self_check", lambda: 0.5)
     result = run("doctor")
     assert result.exit_code == 1
     assert "FAILED" in result.output

@@ -12,13 +12,13 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 from typer.testing import CliRunner
 
-from reconrisk.attacks.invert_training import InvertTraining
-from reconrisk.audit.informed_linear import KINDS
+from reconrisk.attacks.informed.invert_training.attack import InvertTraining
 from reconrisk.cli.app import app
 from reconrisk.cli.informed import LINEAR
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import from_json
 from reconrisk.data import load_dataset
+from reconrisk.studies.informed.linear import KINDS
 
 RUNNER = CliRunner()
 

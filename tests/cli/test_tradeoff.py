@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from reconrisk.audit.tradeoff_result import TradeoffResult
 from reconrisk.cli.app import app
 from reconrisk.cli.tradeoff import families
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.serialization import from_json
-from reconrisk.defenses.by_name import DEFENSES, FROM_MOMENTS
+from reconrisk.defenses.registry import DEFENSES, FROM_MOMENTS
+from reconrisk.studies.tradeoff.result import TradeoffResult
 
 _SMALL = ["--records", "80", "--public", "8", "--steps", "2", "--repeat", "1", "--trials", "1", "--attacks", "analytic"]
 

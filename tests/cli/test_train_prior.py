@@ -101,12 +101,12 @@ def test_stopped_before_or_after_training_it_says_what_there_is(records, tmp_pat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["reconrisk.priors.train_gan"]._Run, "__init__", stopped)  # a function has this name
+        patch.setattr(sys.modules["reconrisk.priors.train.gan"]._Run, "__init__", stopped)  # a function has this name
         result = run(*words)
     assert (result.exit_code, out.exists()) == (130, False)
     assert "before anything was kept" in result.output
     with monkeypatch.context() as patch:
-        patch.setattr(importlib.import_module("reconrisk.priors.card"), "write_card", stopped)
+        patch.setattr(importlib.import_module("reconrisk.priors.train.card"), "write_card", stopped)
         result = run(*words)
     assert result.exit_code == 130
     assert f"the prior is in {out}, without a card" in result.output

@@ -6,8 +6,8 @@ from torch import nn
 
 from reconrisk import defenses
 from reconrisk.core.errors import InvalidInput
-from reconrisk.releases.reference_moments import ReferenceMoments
 from reconrisk.releases.release import ForwardRelease
+from reconrisk.releases.sensitivity.moments import ReferenceMoments
 
 SHAPES = {"weight": (6, 5), "bias": (6,)}
 

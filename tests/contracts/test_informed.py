@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.attacks.glm import NEEDS as GLM_NEEDS
-from reconrisk.attacks.invert_training import NEEDS as INVERT_NEEDS
+from reconrisk.attacks.informed.glm.attack import NEEDS as GLM_NEEDS
+from reconrisk.attacks.informed.invert_training.attack import NEEDS as INVERT_NEEDS
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import Knows, Sees
 

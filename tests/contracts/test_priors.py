@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.priors.gan import new_generator, save_generator
+from reconrisk.priors.load.gan import new_generator, save_generator
 
 SHAPE = (1, 4, 4)
 

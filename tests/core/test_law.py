@@ -8,8 +8,7 @@ from scipy.integrate import trapezoid
 
 from reconrisk.bounds.analytic_inversion import analytic_inversion_law
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.guarantee import Estimate, Guarantee
-from reconrisk.core.law import Law, mse_from_psnr, mse_threshold, psnr_from_mse
+from reconrisk.core.guarantee import Estimate, Guarantee, Law, mse_from_psnr, mse_threshold, psnr_from_mse
 from reconrisk.core.mechanism import Gaussian
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconrisk.core.rounding import rounded_down, rounded_up
+from reconrisk.core.guarantee import rounded_down, rounded_up
 
 
 @given(st.floats(min_value=1e-300, max_value=1e300), st.integers(1, 8))

@@ -5,15 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.data.columns import (
-    CategoricalColumn,
-    NumericColumn,
-    covering,
-    decode,
-    encode,
-    numeric_columns,
-    width_of,
-)
+from reconrisk.data.columns import CategoricalColumn, NumericColumn, covering, decode, encode, numeric_columns, width_of
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 AGE = NumericColumn("age", 20.0, 40.0, 0)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.data import formats
-from reconrisk.data.formats import format_of
+from reconrisk.data import load as formats
+from reconrisk.data.load import format_of
 
 IDX = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 7])
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reconrisk.data import data_folders, decode, load_dataset
-from reconrisk.data.folders import full_set_path
+from reconrisk.data.data_folders import full_set_path
 
 
 def real(name: str, **options):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconrisk.bounds.mean_squared_error_bayesian import bayesian_mse_lower_bound
+from reconrisk.bounds.mse.bayesian import bayesian_mse_lower_bound
 from reconrisk.core.errors import InvalidInput
 from reconrisk.defenses import (
     TargetBound,
@@ -17,7 +17,7 @@ from reconrisk.defenses import (
     prune,
     random_pruning,
 )
-from reconrisk.releases.reference_moments import ReferenceMoments
+from reconrisk.releases.sensitivity.moments import ReferenceMoments
 
 
 def moments(seed=0, size=20):

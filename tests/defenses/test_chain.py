@@ -18,8 +18,8 @@ from reconrisk.defenses import (
     random_pruning,
 )
 from reconrisk.defenses.chain import Chain
-from reconrisk.releases.reference_moments import ReferenceMoments
 from reconrisk.releases.release import ForwardRelease
+from reconrisk.releases.sensitivity.moments import ReferenceMoments
 
 
 def update(seed, scale=1.0):

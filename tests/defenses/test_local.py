@@ -6,8 +6,8 @@ import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.defenses import clip, gaussian_noise, local_optimal_noise, local_optimal_pruning
-from reconrisk.releases.gradient import GradientRelease
-from reconrisk.releases.parameter_sensitivity import parameter_sensitivity
+from reconrisk.releases.sensitivity.parameters import parameter_sensitivity
+from reconrisk.releases.updates.gradient import GradientRelease
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 

@@ -4,9 +4,9 @@ from torch import nn
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.defenses import clip, optimal_noise, refreshed
-from reconrisk.releases.gradient import GradientRelease
-from reconrisk.releases.reference_moments import reference_moments
 from reconrisk.releases.release import ForwardRelease
+from reconrisk.releases.sensitivity.moments import reference_moments
+from reconrisk.releases.updates.gradient import GradientRelease
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 INPUTS = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.integrations.torch_linear import information_from_linear
+from reconrisk.integrations.linear_models import information_from_linear
 
 
 def _records(kind, n=30):

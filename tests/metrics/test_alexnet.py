@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from reconrisk.core.errors import InvalidFile, MissingExtra
-from reconrisk.metrics.alexnet import CHANNELS, alexnet_features, read_alexnet, torchvision_alexnet
+from reconrisk.metrics.lpips import CHANNELS, alexnet_features, read_alexnet, torchvision_alexnet
 
 Weights = dict[str, torch.Tensor]
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.models.initialisation import he_normal, initialised, lecun_normal, redraw
+from reconrisk.models.building import he_normal, initialised, lecun_normal, redraw
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from reconrisk.models.shape import check_shape, flat_features, smallest_side
+from reconrisk.models.building import check_shape, flat_features, smallest_side
 
 windows = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(0, 2)), min_size=1, max_size=4)
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
-from reconrisk.priors.reverse_diffusion import draw_clean, draw_records
+from reconrisk.priors.diffusion import draw_clean, draw_records
 from tests.attacks.tiny_priors import SHAPE, write_diffusion, write_gan
 from tests.other_device import ELSEWHERE, TwoDevices
 

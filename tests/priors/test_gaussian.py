@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.data.dataset import Dataset
+from reconrisk.priors.diffusion import linear_schedule
 from reconrisk.priors.gaussian import fit_gaussian, gaussian
-from reconrisk.priors.schedule import linear_schedule
 
 
 def moments(seed, size=5):

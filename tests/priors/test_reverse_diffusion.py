@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import reconrisk as rr
-from reconrisk.priors.reverse_diffusion import draw_clean, draw_records
+from reconrisk.priors.diffusion import draw_clean, draw_records
 
 MEAN = torch.tensor([0.3, 0.6])
 COVARIANCE = torch.tensor([[0.010, 0.004], [0.004, 0.006]])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.priors.schedule import NoiseSchedule, linear_schedule
+from reconrisk.priors.diffusion import NoiseSchedule, linear_schedule
 
 
 @given(st.integers(2, 400), st.floats(1e-5, 1e-3), st.floats(2e-3, 0.5))

@@ -2,7 +2,7 @@
 
 import torch
 
-from reconrisk.releases.same_records import rows_among
+from reconrisk.releases.content_hash import rows_among
 
 
 def test_rows_are_found_by_content_in_any_shape_and_precision():

@@ -5,10 +5,10 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 import reconrisk.reports.informed as informed_report
-from reconrisk.audit.informed_linear import rebuild_informed_linear
 from reconrisk.core.serialization import from_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.reports.informed import write_informed
+from reconrisk.studies.informed.linear import rebuild_informed_linear
 
 
 def rebuilt(shape):

@@ -6,12 +6,12 @@ import torch
 from PIL import Image
 from safetensors.numpy import load_file
 
-from reconrisk.audit.rebuild_report import MetricScores, RebuildReport
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
 from reconrisk.core.serialization import from_json
 from reconrisk.core.threat import HONEST_BUT_CURIOUS
 from reconrisk.reports.rebuild import write_grid, write_rebuilt
+from reconrisk.studies.rebuild.report import MetricScores, RebuildReport
 
 RANGE = (0.0, 1.0)
 

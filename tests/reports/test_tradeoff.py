@@ -9,10 +9,9 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from PIL import Image
 
-from reconrisk.audit.tradeoff_cell import AttackScore, TradeoffCell
-from reconrisk.audit.tradeoff_result import ATTACKERS, TradeoffResult, rows_from_cells
 from reconrisk.core.errors import InvalidInput
 from reconrisk.reports.tradeoff import _figure, write_tradeoff
+from reconrisk.studies.tradeoff.result import ATTACKERS, AttackScore, TradeoffCell, TradeoffResult, rows_from_cells
 
 _STRANGE = r"_<script>alert(1)</script> & $\nothing"
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reconrisk.bounds.glm import fit_glm
+from reconrisk.bounds.glm.problem import fit_glm
 from reproductions.guo2022.figure2 import REGULARIZATION, Digits
 from reproductions.guo2022.figure3 import intercept_attack, label_attack, margins
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import reconrisk as rr
-from reconrisk.attacks.guided_trajectory import GuidedTrajectory
+from reconrisk.attacks.with_prior.guided_diffusion import GuidedTrajectory
 from reconrisk.defenses import gaussian_noise
 from reproductions.meng2025 import (
     claims,
@@ -247,7 +247,7 @@ def test_a_prior_from_a_folder_attacks_pictures_of_its_size(tmp_path, monkeypatc
     pytest.importorskip("diffusers")
     from diffusers import DDPMScheduler
 
-    from reconrisk.priors.train_diffusion import new_network
+    from reconrisk.priors.train.diffusion import new_network
 
     torch.manual_seed(0)
     new_network((3, 16, 16), (8, 8)).save_pretrained(tmp_path / "faces" / "unet")

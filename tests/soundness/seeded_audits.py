@@ -10,11 +10,10 @@ from scipy import stats
 from torch import Tensor
 
 from reconrisk.accounting.confidence import success_interval
-from reconrisk.audit.assessment import FALSE_ALARMS
-from reconrisk.audit.audit_result import AuditResult
-from reconrisk.audit.conclusion import ContradictedBound
 from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Mechanism
+from reconrisk.studies.audit.conclusion import FALSE_ALARMS, ContradictedBound
+from reconrisk.studies.audit.result import AuditResult
 
 CHANCE = 1e-4
 """Probability at which a count is taken for more than chance: once in ten thousand runs with other seeds."""

@@ -11,7 +11,7 @@ from reconrisk.bounds.analytic_inversion import analytic_inversion_law
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.threat import MALICIOUS_SERVER, Knows
 from reconrisk.data.dataset import Dataset
-from reconrisk.releases.gradient import GradientRelease
+from reconrisk.releases.updates.gradient import GradientRelease
 from tests.soundness.seeded_audits import tally
 
 DIMENSION, NORM, CLIP, NOISE, NEURONS = 4, 2.0, 1.0, 0.4, 2

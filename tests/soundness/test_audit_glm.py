@@ -10,11 +10,11 @@ import torch
 from scipy import optimize
 
 import reconrisk as rr
-from reconrisk.audit.conclusion import ContradictedBound
 from reconrisk.core.mechanism import output_perturbation
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
-from reconrisk.releases.glm import GlmRelease
+from reconrisk.releases.linear.glm import GlmRelease
+from reconrisk.studies.audit.conclusion import ContradictedBound
 from tests.soundness.seeded_audits import Claimed, tally
 
 THREAT = ThreatModel(Sees.ONE_UPDATE, knows={Knows.PRIOR, Knows.DEFENSE, Knows.OTHER_RECORDS})

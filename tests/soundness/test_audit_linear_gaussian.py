@@ -13,7 +13,6 @@ from torch import Tensor
 
 import reconrisk as rr
 from reconrisk.attacks.baselines import WITH_PRIOR
-from reconrisk.audit.conclusion import ContradictedBound
 from reconrisk.bounds.gaussian_prior import linear_gaussian_success
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.observation import Observation
@@ -21,6 +20,7 @@ from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction,
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import ForwardRelease
+from reconrisk.studies.audit.conclusion import ContradictedBound
 from tests.soundness.seeded_audits import Claimed, tally
 
 THREAT = ThreatModel(Sees.ONE_UPDATE, knows={Knows.PRIOR, Knows.DEFENSE})

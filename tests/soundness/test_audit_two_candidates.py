@@ -10,11 +10,11 @@ from scipy import stats
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.audit.conclusion import ContradictedBound
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import ForwardRelease
+from reconrisk.studies.audit.conclusion import ContradictedBound
 from tests.soundness.seeded_audits import Claimed, tally
 
 THREAT = ThreatModel(Sees.ONE_UPDATE, knows={Knows.PRIOR, Knows.DEFENSE})

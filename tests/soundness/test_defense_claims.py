@@ -10,8 +10,8 @@ from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.accounting.subsampled import epsilon_of_training
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.defenses import clip, clip_and_noise, gaussian_noise, optimal_noise, optimal_pruning_and_noise, prune
-from reconrisk.defenses.by_name import defense_by_name
-from reconrisk.releases.reference_moments import ReferenceMoments
+from reconrisk.defenses.registry import defense_by_name
+from reconrisk.releases.sensitivity.moments import ReferenceMoments
 
 TRIALS = 1000
 SIZE = 12

@@ -8,11 +8,9 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtr, ndtri_exp
 
-from reconrisk.accounting.composition import compose
-from reconrisk.accounting.lattice import spacing_for
-from reconrisk.accounting.loss import Cuts, Direction
+from reconrisk.accounting.composition import compose, spacing_for
+from reconrisk.accounting.loss import Cuts, Direction, PrivacyProfile
 from reconrisk.accounting.phases import Phase, gaussian_mu, phases_of
-from reconrisk.accounting.profile import PrivacyProfile
 from reconrisk.accounting.renyi import ORDERS, renyi_curve
 from reconrisk.accounting.trade_off import (
     epsilon_from_gaussian,

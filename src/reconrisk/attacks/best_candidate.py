@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.baselines import WITH_PRIOR, check_knows, check_record_shape
-from reconrisk.attacks.distances import squares
-from reconrisk.attacks.labels import labels_for, stated_labels
-from reconrisk.attacks.objective import compared
+from reconrisk.attacks.labels.infer import labels_for, stated_labels
+from reconrisk.attacks.matching.distances import squares
+from reconrisk.attacks.matching.objective import compared
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import track
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status

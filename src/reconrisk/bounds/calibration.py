@@ -6,18 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from reconrisk.accounting.calibration import (
-    largest_sampling_probability,
-    largest_steps,
-    smallest_noise_multiplier,
-)
+from reconrisk.accounting.calibration import largest_sampling_probability, largest_steps, smallest_noise_multiplier
 from reconrisk.accounting.solver import largest_safe, largest_safe_count, smallest_safe
 from reconrisk.accounting.subsampled import epsilon_of_training
 from reconrisk.bounds.risks import RISKS, Identification, Risk, attained
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.guarantee import Guarantee
+from reconrisk.core.guarantee import Guarantee, rounded_down, rounded_up
 from reconrisk.core.mechanism import Composed, Gaussian, NoiseMechanism, PoissonSampled, Repeated, dp_sgd
-from reconrisk.core.rounding import rounded_down, rounded_up
 from reconrisk.core.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_probability, refuse
 

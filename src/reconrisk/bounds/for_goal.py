@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from reconrisk.accounting.replace_one import replace_one_order_two
+from reconrisk.accounting.renyi import replace_one_order_two
 from reconrisk.bounds.known_norm import from_scratch_success
-from reconrisk.bounds.mean_squared_error_rdp import mse_lower_bound_from_rdp
+from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.guarantee import Guarantee

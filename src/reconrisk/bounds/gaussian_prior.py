@@ -7,16 +7,15 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from reconrisk.bounds.chi_square import log_gammainc
-from reconrisk.bounds.matrices import (
+from reconrisk.bounds.mse.premises import KNOWS_PRIOR, UNSTATED
+from reconrisk.bounds.numerics.chi_square import log_gammainc, log_weighted_chi_square
+from reconrisk.bounds.numerics.matrices import (
     eigenvalue_error,
     finite_array,
     nonnegative_array,
     nonnegative_eigenvalues,
     square_matrix,
 )
-from reconrisk.bounds.premises import KNOWS_PRIOR, UNSTATED
-from reconrisk.bounds.weighted_chi_square import log_weighted_chi_square
 from reconrisk.core.guarantee import Guarantee, Quantity, Scope, probability_from_log
 from reconrisk.core.mechanism import Gaussian, Mechanism
 from reconrisk.core.papers import Reference

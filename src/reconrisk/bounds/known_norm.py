@@ -7,11 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from reconrisk.bounds.cone import log_cone_probability
-from reconrisk.bounds.hit_average import log_average_upper_bound
-from reconrisk.bounds.hits import dominating_phase, phases
-from reconrisk.core.guarantee import Guarantee, Quantity, Scope, probability_from_log
-from reconrisk.core.law import mse_threshold
+from reconrisk.bounds.numerics.cone import log_cone_probability
+from reconrisk.bounds.numerics.hits import dominating_phase, log_average_upper_bound, phases
+from reconrisk.core.guarantee import Guarantee, Quantity, Scope, mse_threshold, probability_from_log
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
 from reconrisk.core.threat import Knows, Sees, ThreatModel

@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from reconrisk.accounting.replace_one import replace_one_order_two
+from reconrisk.accounting.renyi import replace_one_order_two
 from reconrisk.bounds.known_norm import from_scratch_success
-from reconrisk.bounds.mean_squared_error_rdp import mse_lower_bound_from_rdp
+from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.bounds.success import success_upper_bound
-from reconrisk.core.guarantee import Guarantee, probability_from_log
-from reconrisk.core.law import mse_threshold
+from reconrisk.core.guarantee import Guarantee, mse_threshold, probability_from_log
 from reconrisk.core.mechanism import NoiseMechanism
 from reconrisk.core.serialization import serializable
 from reconrisk.core.validation import (

@@ -9,16 +9,13 @@ import typer
 from reconrisk.cli.attack import attack
 from reconrisk.cli.audit import audit
 from reconrisk.cli.calibrate import calibrate
-from reconrisk.cli.compare import compare
 from reconrisk.cli.defend import defend
 from reconrisk.cli.demo import demo
 from reconrisk.cli.doctor import doctor
-from reconrisk.cli.export import export
 from reconrisk.cli.informed import informed
 from reconrisk.cli.leakage import leakage
 from reconrisk.cli.risk import risk
-from reconrisk.cli.runs import runs
-from reconrisk.cli.show import show
+from reconrisk.cli.store import compare, export, runs, show
 from reconrisk.cli.tradeoff import tradeoff
 from reconrisk.cli.train_prior import train_prior
 from reconrisk.core.version import VERSION

@@ -1,15 +1,18 @@
-"""``reconrisk attack``: rebuild records from their updates with any attack, and draw what came back."""
+"""``reconrisk attack``: rebuild records from their updates with any attack, and draw what came back.
+
+The options of ``reconrisk attack``, in the groups in which its help shows them.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from reconrisk.cli import attack_options as options
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network, range_of, whole_numbers
+from reconrisk.cli.options import option
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
@@ -19,9 +22,63 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from reconrisk.audit.rebuild import Rebuilt
     from reconrisk.core.defense import Defense
     from reconrisk.data.dataset import Dataset
+    from reconrisk.studies.rebuild.updates import Rebuilt
+
+_WHAT = "What is attacked"
+_CAPTURED = "Instead of records: a captured update (--data, if given, is what is public)"
+_DEFENSE = "What the client does to its update"
+_ADVERSARY = "What the adversary knows beside the update and the model"
+_SEARCH = "How the attack searches"
+
+NameOption = Annotated[
+    str | None, typer.Argument(metavar="ATTACK", help="One of the attacks above.", show_default=False)
+]
+ModelOption = Annotated[str | None, option(_WHAT, "A name such as lenet, or package.module:function of yours.")]
+WeightsOption = Annotated[Path | None, option(_WHAT, "Its weights, safetensors or torch; else drawn from the seed.")]
+DataOption = Annotated[str | None, option(_WHAT, "A file or folder of records, or a name such as mnist.")]
+SplitOption = Annotated[str | None, option(_WHAT, "train or test, where the data have both.")]
+LabelOption = Annotated[str | None, option(_WHAT, "Column of the label, for csv files.")]
+RecordsOption = Annotated[str | None, option(_WHAT, "Which ones, such as 0,3,8-15; else the first.")]
+BatchSizeOption = Annotated[int, option(_WHAT, "How many records share one update.")]
+LocalStepsOption = Annotated[int | None, option(_WHAT, "Steps of SGD whose change is sent; else a gradient is.")]
+LocalLearningRateOption = Annotated[float | None, option(_WHAT, "Learning rate of these steps.")]
+TrainModeOption = Annotated[bool, option(_WHAT, "Batch norm uses the statistics of the batch.", "--train-mode")]
+
+GradientOption = Annotated[Path | None, option(_CAPTURED, "Gradient by name of parameter, a safetensors file.")]
+BeforeOption = Annotated[Path | None, option(_CAPTURED, "Or the weights before ...")]
+AfterOption = Annotated[Path | None, option(_CAPTURED, "... and after --local-steps, one if not stated, ...")]
+LearningRateOption = Annotated[float | None, option(_CAPTURED, "... of this learning rate.")]
+InputShapeOption = Annotated[str | None, option(_CAPTURED, "Shape of a record, such as 1,28,28.")]
+ClassesOption = Annotated[int | None, option(_CAPTURED, "Number of classes, for a model by name.")]
+DataRangeOption = Annotated[
+    str | None, option(_CAPTURED, "Smallest and largest value, also of --data in floats; else 0,1.")
+]
+NoiseStdOption = Annotated[float | None, option(_CAPTURED, "Standard deviation of its noise, if known.")]
+
+NoiseMultiplierOption = Annotated[float | None, option(_DEFENSE, "Adds noise of so many clip norms.")]
+ClipNormOption = Annotated[float | None, option(_DEFENSE, "Scales the update down to this norm before.")]
+PruneOption = Annotated[float | None, option(_DEFENSE, "Share of the smallest values that is not sent.")]
+
+LabelsOption = Annotated[str, option(_ADVERSARY, "known, inferred, or those of a captured update, such as 3,5.")]
+KnowsDefenseOption = Annotated[bool, option(_ADVERSARY, "Clipping, noise and pruning.", "--knows-defense")]
+KnowsNormOption = Annotated[bool, option(_ADVERSARY, "The norm of each record.", "--knows-norm")]
+KnowsStatisticsOption = Annotated[bool, option(_ADVERSARY, "What batch norm saw of the batch.", "--knows-statistics")]
+
+StepsOption = Annotated[int | None, option(_SEARCH, "Steps of the search.")]
+RestartsOption = Annotated[int | None, option(_SEARCH, "Starts that are searched from at once.")]
+SecondsOption = Annotated[float | None, option(_SEARCH, "Budget for each update.")]
+SettingOption = Annotated[
+    list[str] | None, option(_SEARCH, "Any other as name=value, such as prior=mnist; --list has them. Repeat for more.")
+]
+SeedOption = Annotated[int, option(_SEARCH, "Seed of drawn weights, noise and search.")]
+
+OutOption = Annotated[
+    Path, typer.Option(help="Folder for report, estimates and picture; nothing is written elsewhere.")
+]
+ShowListOption = Annotated[bool, typer.Option("--list", help="List the attacks with all their settings, and stop.")]
+
 
 FAILED = 1
 """The exit code where an attack diverged or does not apply: its estimates say nothing about its strength."""
@@ -58,39 +115,39 @@ SENTENCES = {
 
 
 def attack(
-    name: options.Name = None,
-    model: options.Model = None,
-    weights: options.Weights = None,
-    data: options.Data = None,
-    split: options.Split = None,
-    label: options.Label = None,
-    records: options.Records = None,
-    batch_size: options.BatchSize = 1,
-    local_steps: options.LocalSteps = None,
-    local_learning_rate: options.LocalLearningRate = None,
-    train_mode: options.TrainMode = False,
-    gradient: options.Gradient = None,
-    before: options.Before = None,
-    after: options.After = None,
-    learning_rate: options.LearningRate = None,
-    input_shape: options.InputShape = None,
-    classes: options.Classes = None,
-    data_range: options.DataRange = None,
-    noise_std: options.NoiseStd = None,
-    noise_multiplier: options.NoiseMultiplier = None,
-    clip_norm: options.ClipNorm = None,
-    prune: options.Prune = None,
-    labels: options.Labels = "inferred",
-    knows_defense: options.KnowsDefense = False,
-    knows_norm: options.KnowsNorm = False,
-    knows_statistics: options.KnowsStatistics = False,
-    steps: options.Steps = None,
-    restarts: options.Restarts = None,
-    seconds: options.Seconds = None,
-    setting: options.Setting = None,
-    seed: options.Seed = 0,
-    out: options.Out = Path("attack-report"),
-    show_list: options.ShowList = False,
+    name: NameOption = None,
+    model: ModelOption = None,
+    weights: WeightsOption = None,
+    data: DataOption = None,
+    split: SplitOption = None,
+    label: LabelOption = None,
+    records: RecordsOption = None,
+    batch_size: BatchSizeOption = 1,
+    local_steps: LocalStepsOption = None,
+    local_learning_rate: LocalLearningRateOption = None,
+    train_mode: TrainModeOption = False,
+    gradient: GradientOption = None,
+    before: BeforeOption = None,
+    after: AfterOption = None,
+    learning_rate: LearningRateOption = None,
+    input_shape: InputShapeOption = None,
+    classes: ClassesOption = None,
+    data_range: DataRangeOption = None,
+    noise_std: NoiseStdOption = None,
+    noise_multiplier: NoiseMultiplierOption = None,
+    clip_norm: ClipNormOption = None,
+    prune: PruneOption = None,
+    labels: LabelsOption = "inferred",
+    knows_defense: KnowsDefenseOption = False,
+    knows_norm: KnowsNormOption = False,
+    knows_statistics: KnowsStatisticsOption = False,
+    steps: StepsOption = None,
+    restarts: RestartsOption = None,
+    seconds: SecondsOption = None,
+    setting: SettingOption = None,
+    seed: SeedOption = 0,
+    out: OutOption = Path("attack-report"),
+    show_list: ShowListOption = False,
 ) -> None:
     """Rebuild records from the updates that a client makes of them: scores, estimates and a picture."""
     if show_list:
@@ -100,8 +157,8 @@ def attack(
     check_seed(seed)
     import torch  # takes seconds to import
 
-    from reconrisk.audit.captured import rebuild_captured
-    from reconrisk.audit.rebuild import rebuild
+    from reconrisk.studies.rebuild.captured import rebuild_captured
+    from reconrisk.studies.rebuild.updates import rebuild
 
     name, settings = _settings(name, setting, steps=steps, restarts=restarts, seconds=seconds)
     ends = range_of(data_range)
@@ -135,7 +192,7 @@ attack.__doc__ = f"{attack.__doc__}\n\n\b\n{_LINES}"  # without \b the lines wou
 
 
 def _print_list() -> None:
-    from reconrisk.attacks.by_name import ATTACKS, sentence_of, settings_of
+    from reconrisk.attacks.registry import ATTACKS, sentence_of, settings_of
 
     for name in ATTACKS:
         typer.echo(f"{name}\n    {sentence_of(name)}")
@@ -148,7 +205,7 @@ def _print_list() -> None:
 
 def _settings(name: str | None, texts: list[str] | None, **given: float | None) -> tuple[str, dict[str, object]]:
     """The name, if it is one, and all settings that were stated."""
-    from reconrisk.attacks.by_name import settings_from_text, settings_of
+    from reconrisk.attacks.registry import settings_from_text, settings_of
 
     if name is None:
         raise InvalidInput(f"Expected the name of an attack, one of {', '.join(SENTENCES)}.")

@@ -1,4 +1,7 @@
-"""``reconrisk audit``: what is rebuilt from updates beside what could be, as a report and as a gate."""
+"""``reconrisk audit``: what is rebuilt from updates beside what could be, as a report and as a gate.
+
+The options of ``reconrisk audit`` beside those of updates, in the groups in which its help shows them.
+"""
 
 from __future__ import annotations
 
@@ -10,61 +13,104 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconrisk.audit.deadline import seconds_from_budget
-from reconrisk.audit.spec import AuditSpec, read_spec, spec_from_mapping, values_from_mapping
-from reconrisk.cli import audit_options as options
-from reconrisk.cli import update_options as updates
+from reconrisk.cli import options as updates
 from reconrisk.cli.inputs import INTERRUPTED, check_folder
+from reconrisk.cli.options import HOW, WHAT, option
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import to_json
+from reconrisk.studies.audit.spec import AuditSpec, read_spec, spec_from_mapping, values_from_mapping
+from reconrisk.studies.common.deadline import seconds_from_budget
 
 if TYPE_CHECKING:
-    from reconrisk.audit.audit_result import AuditResult
-    from reconrisk.audit.job import Job
+    from reconrisk.studies.audit.job import Job
+    from reconrisk.studies.audit.result import AuditResult
+
+_TRAINING = "A finished DP-SGD run: its corridor, and by default the defense of one of its steps"
+_GATE = "Limits"
+_OUT = "What is written and printed"
+
+SpecOption = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SPEC", help="A TOML or JSON file, or JSON itself; options override its keys.", show_default=False
+    ),
+]
+RecordsOption = Annotated[str | None, option(WHAT, "Rows that targets are drawn from, such as 0,3,8-15; else all.")]
+DefenseOption = Annotated[
+    list[str] | None,
+    option(WHAT, "none, or such as 'clip_and_noise(noise_multiplier=1, clip_norm=1)'; repeat for several."),
+]
+
+TrialsOption = Annotated[int | None, option(HOW, "Updates that each attack gets under each defense.")]
+
+NoiseMultiplierOption = Annotated[float | None, option(_TRAINING, "Noise standard deviation divided by the clip norm.")]
+ClipNormOption = Annotated[float | None, option(_TRAINING, "Largest norm of a record's gradient; else 1.")]
+SamplingProbabilityOption = Annotated[float | None, option(_TRAINING, "Chance that a record enters a step; else 1.")]
+StepsOption = Annotated[int | None, option(_TRAINING, "Number of steps; else 1.")]
+AccountOption = Annotated[str | None, option(_TRAINING, "The file that its FisherAccountant saved.")]
+
+GoalOption = Annotated[
+    list[str] | None, option(_GATE, "What counts as rebuilt, such as 'psnr>=20'; repeat for several.")
+]
+MaxRiskOption = Annotated[
+    list[str] | None, option(_GATE, "How often that may be, such as 'psnr>=20: 1%'; repeat for several.")
+]
+ConfidenceOption = Annotated[float | None, option(_GATE, "Of the intervals, all attacks together; else 0.95.")]
+StrictOption = Annotated[bool, option(_GATE, "A limit that the trials are too few to show fails too.", "--strict")]
+
+OutOption = Annotated[Path | None, option(_OUT, "Folder for the report; else audit-report.")]
+StoreOption = Annotated[Path | None, option(_OUT, "File that keeps every trial: the same audit goes on from it.")]
+RedactOption = Annotated[
+    bool | None,
+    option(_OUT, "Leave records out of the report; the default but for bundled data.", "--redact/--no-redact"),
+]
+JunitOption = Annotated[Path | None, option(_OUT, "Write limits and bounds as test cases for a build server.")]
+AsJsonOption = Annotated[bool, option(_OUT, "Print the result as JSON instead of text.", "--json")]
+
 
 FAILED = 1
 """The exit code where a risk is above a stated limit, or an attack beats a bound that covers it."""
 
 
 def audit(
-    spec: options.Spec = None,
+    spec: SpecOption = None,
     model: updates.Model = None,
     weights: updates.Weights = None,
     data: updates.Data = None,
     split: updates.Split = None,
     label: updates.Label = None,
     data_range: updates.DataRange = None,
-    records: options.Records = None,
+    records: RecordsOption = None,
     batch_size: updates.BatchSize = None,
     local_steps: updates.LocalSteps = None,
     local_learning_rate: updates.LocalLearningRate = None,
     train_mode: updates.TrainMode = None,
-    defense: options.Defense = None,
+    defense: DefenseOption = None,
     attacks: updates.Attacks = None,
-    trials: options.Trials = None,
+    trials: TrialsOption = None,
     budget: updates.Budget = None,
     seed: updates.Seed = None,
     sees: updates.Sees = None,
     knows: updates.Knows = None,
     controls: updates.Controls = None,
-    noise_multiplier: options.NoiseMultiplier = None,
-    clip_norm: options.ClipNorm = None,
-    sampling_probability: options.SamplingProbability = None,
-    steps: options.Steps = None,
-    account: options.Account = None,
-    goal: options.Goal = None,
-    max_risk: options.MaxRisk = None,
-    confidence: options.Confidence = None,
-    strict: options.Strict = False,
-    out: options.Out = None,
-    store: options.Store = None,
-    redact: options.Redact = None,
-    junit: options.Junit = None,
-    as_json: options.AsJson = False,
+    noise_multiplier: NoiseMultiplierOption = None,
+    clip_norm: ClipNormOption = None,
+    sampling_probability: SamplingProbabilityOption = None,
+    steps: StepsOption = None,
+    account: AccountOption = None,
+    goal: GoalOption = None,
+    max_risk: MaxRiskOption = None,
+    confidence: ConfidenceOption = None,
+    strict: StrictOption = False,
+    out: OutOption = None,
+    store: StoreOption = None,
+    redact: RedactOption = None,
+    junit: JunitOption = None,
+    as_json: AsJsonOption = False,
 ) -> None:
     """Attack the updates of a model under every defense; put what is rebuilt beside what could be, and judge limits.
 
@@ -89,7 +135,7 @@ def audit(
     result, was_interrupted = _run(complete, to_stderr=as_json)
     written = _write(result, folder, redact=complete.redact)
     if junit is not None:
-        from reconrisk.reports.junit import write_junit
+        from reconrisk.reports.audit.junit import write_junit
 
         written["junit"] = write_junit(result, junit, strict=strict)
     _print(result, written, as_json=as_json)
@@ -129,8 +175,8 @@ def _from_folder(path: Path, folder: str) -> str:
 
 def _run(spec: AuditSpec, *, to_stderr: bool) -> tuple[AuditResult, bool]:
     """The result, a contradicted bound or not, and whether the user interrupted it."""
-    from reconrisk.audit.conclusion import ContradictedBound
-    from reconrisk.audit.job import job_from_spec
+    from reconrisk.studies.audit.conclusion import ContradictedBound
+    from reconrisk.studies.audit.job import job_from_spec
 
     job = job_from_spec(spec)
     account = _account(job)
@@ -168,7 +214,7 @@ def _account(job: Job) -> Any:
     """The Fisher account of the training in a file, if one is stated."""
     if job.spec.account is None:
         return None
-    from reconrisk.integrations.fisher_state import read_account
+    from reconrisk.integrations.fisher_accountant.state import read_account
 
     if job.dataset.labels is None:
         raise InvalidInput("account: Expected data with labels.")
@@ -180,7 +226,7 @@ def _account(job: Job) -> Any:
 
 def _write(result: AuditResult, folder: Path, *, redact: bool | None) -> dict[str, Path]:
     """Write the report, and say where its parts are."""
-    from reconrisk.reports.audit_report import write_report
+    from reconrisk.reports.audit.page import write_report
 
     report = write_report(result, folder / "audit.html", redact=redact)
     return {"report": report, "json": report.with_suffix(".json")}

@@ -1,22 +1,53 @@
-"""``reconrisk defend``: the cheapest defense that keeps the risk below what is accepted."""
+"""``reconrisk defend``: the cheapest defense that keeps the risk below what is accepted.
+
+The options of ``reconrisk defend`` beside those of updates, in the groups in which its help shows them.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconrisk.cli import defend_options as options
-from reconrisk.cli import update_options as updates
+from reconrisk.cli import options as updates
 from reconrisk.cli.inputs import INTERRUPTED
+from reconrisk.cli.options import option
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.files import write_whole
 from reconrisk.core.goal import limit_from_text
 from reconrisk.core.serialization import to_json
 
 if TYPE_CHECKING:
-    from reconrisk.audit.recommendation_result import Recommendation
+    from reconrisk.studies.recommend.result import Recommendation
+
+_TARGET = "What is accepted"
+_HOW = "How defenses are chosen"
+_COST = "What they cost"
+_OUT = "What is written and printed"
+
+AcceptOption = Annotated[
+    list[str] | None, option(_TARGET, "How often records may be rebuilt, such as 'psnr>=20: 5%'; repeat for several.")
+]
+MseBoundOption = Annotated[
+    float | None, option(_TARGET, "Least mean squared error of every estimate, by an estimated bound.")
+]
+EvidenceOption = Annotated[str, option(_TARGET, "What shows that it is met: measured (by attacks) or proved.")]
+ConfidenceOption = Annotated[float, option(_TARGET, "Of the intervals, all families and limits together.")]
+
+FamiliesOption = Annotated[list[str] | None, option(_HOW, "A family to choose from; repeat for several, else all.")]
+SearchTrialsOption = Annotated[int, option(_HOW, "Updates that are attacked at each strength of the search.")]
+ConfirmTrialsOption = Annotated[int | None, option(_HOW, "Fresh updates that confirm; else as many as are needed.")]
+FinalistsOption = Annotated[int, option(_HOW, "Defenses that are confirmed and trained with.")]
+
+TrainingStepsOption = Annotated[int, option(_COST, "Steps of training under each finalist; 0 for none.")]
+LearningRateOption = Annotated[float, option(_COST, "Learning rate of that training.")]
+TrainingSeedsOption = Annotated[int, option(_COST, "Runs of that training.")]
+
+OutOption = Annotated[Path | None, option(_OUT, "JSON file for the result.")]
+AsJsonOption = Annotated[bool, option(_OUT, "Print the result as JSON instead of text.", "--json")]
+ShowListOption = Annotated[bool, option(_OUT, "List the families and stop.", "--list")]
+
 
 FAILED = 1
 """The exit code where no defense was shown to meet the target."""
@@ -27,10 +58,10 @@ _BUDGET = "20min"
 def defend(
     model: updates.Model = None,
     data: updates.Data = None,
-    accept: options.Accept = None,
-    mse_bound: options.MseBound = None,
-    evidence: options.Evidence = "measured",
-    confidence: options.Confidence = 0.95,
+    accept: AcceptOption = None,
+    mse_bound: MseBoundOption = None,
+    evidence: EvidenceOption = "measured",
+    confidence: ConfidenceOption = 0.95,
     weights: updates.Weights = None,
     split: updates.Split = None,
     label: updates.Label = None,
@@ -39,22 +70,22 @@ def defend(
     local_steps: updates.LocalSteps = None,
     local_learning_rate: updates.LocalLearningRate = None,
     train_mode: updates.TrainMode = None,
-    family: options.Families = None,
+    family: FamiliesOption = None,
     attacks: updates.Attacks = None,
-    search_trials: options.SearchTrials = 8,
-    confirm_trials: options.ConfirmTrials = None,
-    finalists: options.Finalists = 3,
+    search_trials: SearchTrialsOption = 8,
+    confirm_trials: ConfirmTrialsOption = None,
+    finalists: FinalistsOption = 3,
     budget: updates.Budget = None,
     seed: updates.Seed = None,
     sees: updates.Sees = None,
     knows: updates.Knows = None,
     controls: updates.Controls = None,
-    training_steps: options.TrainingSteps = 100,
-    learning_rate: options.LearningRate = 0.1,
-    training_seeds: options.TrainingSeeds = 3,
-    out: options.Out = None,
-    as_json: options.AsJson = False,
-    show_list: options.ShowList = False,
+    training_steps: TrainingStepsOption = 100,
+    learning_rate: LearningRateOption = 0.1,
+    training_seeds: TrainingSeedsOption = 3,
+    out: OutOption = None,
+    as_json: AsJsonOption = False,
+    show_list: ShowListOption = False,
 ) -> None:
     """Choose a defense for the updates of a model: the cheapest that meets a target, its cost, and the second best.
 
@@ -88,15 +119,15 @@ def _stated(given: dict[str, Any]) -> dict[str, Any]:
 
 def _found(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
     """The recommendation for what is named as an audit names it."""
-    from reconrisk.audit.spec import spec_from_mapping
+    from reconrisk.studies.audit.spec import spec_from_mapping
 
     missing = [f"--{key}" for key in ("model", "data") if key not in given]
     if missing:
         raise InvalidInput(f"Expected {' and '.join(missing)}: whose updates are defended.")
     spec = spec_from_mapping(given)
-    from reconrisk.audit.job import job_from_spec  # loads torch, which takes seconds
-    from reconrisk.audit.recommendation import recommend_defense
-    from reconrisk.audit.run import DEFAULT_THREAT
+    from reconrisk.studies.audit.job import job_from_spec  # loads torch, which takes seconds
+    from reconrisk.studies.audit.run import DEFAULT_THREAT
+    from reconrisk.studies.recommend.recommend import recommend_defense
 
     job = job_from_spec(spec)
     return recommend_defense(

@@ -14,7 +14,7 @@ import typer
 from reconrisk.cli.inputs import INTERRUPTED, check_folder
 
 if TYPE_CHECKING:
-    from reconrisk.audit.audit_result import AuditResult
+    from reconrisk.studies.audit.result import AuditResult
 
 
 def demo(
@@ -27,8 +27,8 @@ def demo(
     """Train a small network on bundled digits and audit its gradients: no defense, noise, pruning. About a minute."""
     check_folder(out)
     with _own_caches():
-        from reconrisk.audit.demo import check_demo, run_demo  # torch takes seconds to import
-        from reconrisk.reports.audit_report import write_report
+        from reconrisk.reports.audit.page import write_report
+        from reconrisk.studies.audit.demo import check_demo, run_demo  # torch takes seconds to import
 
         check_demo(seed=seed, trials=trials)
         typer.echo("Training a small network on the bundled digits, then attacking the gradients of test digits ...")
@@ -48,7 +48,7 @@ def demo(
 
 def _picture(path: Path, result: AuditResult) -> Path | None:
     """The digit that is most exposed without a defense, and what came back of it under each."""
-    from reconrisk.reports.picture import write_comparison
+    from reconrisk.reports.drawing import write_comparison
 
     first = next(iter(result.pictures), None)
     if first is None:

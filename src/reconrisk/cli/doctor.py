@@ -28,8 +28,8 @@ def doctor() -> None:
     """Show Python, torch, threads, extras and data folders, and attack a layer whose answer is known."""
     import torch  # takes seconds to import
 
-    from reconrisk.audit.self_check import self_check
     from reconrisk.data import data_folders
+    from reconrisk.studies.audit.demo import self_check
 
     _line("reconrisk", VERSION)
     _line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")

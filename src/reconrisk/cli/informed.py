@@ -1,14 +1,16 @@
-"""``reconrisk informed``: rebuild a training record from the trained model, knowing all other records."""
+"""``reconrisk informed``: rebuild a training record from the trained model, knowing all other records.
+
+The options of ``reconrisk informed``, in the groups in which its help shows them.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconrisk.cli import informed_options as options
 from reconrisk.cli.attack import FAILED
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network, whole_numbers
 from reconrisk.core.errors import InvalidFile, InvalidInput
@@ -17,10 +19,66 @@ from reconrisk.core.validation import did_you_mean, refuse
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from reconrisk.audit.informed_linear import Coefficients, Kind
-    from reconrisk.audit.informed_result import RebuiltInformed
     from reconrisk.data.dataset import Dataset
-    from reconrisk.releases.optimizers import UpdateRule
+    from reconrisk.releases.training.optimizers import UpdateRule
+    from reconrisk.studies.informed.linear import Coefficients, Kind
+    from reconrisk.studies.informed.result import RebuiltInformed
+
+_WHAT = "What is attacked"
+_NETWORK = "How a network was trained"
+_LINEAR = "How a linear model was fitted"
+_ADVERSARY = "What else the adversary knows, and is asked"
+_SEARCH = "How the attack searches"
+
+
+def _option(panel: str, words: str, *names: str) -> Any:
+    return typer.Option(*names, help=words, rich_help_panel=panel)
+
+
+ModelOption = Annotated[
+    str, _option(_WHAT, "logistic, ridge, linear, poisson; a network by name or package.module:function.")
+]
+DataOption = Annotated[str, _option(_WHAT, "A file or folder of records, or a name such as mnist.")]
+TargetIndexOption = Annotated[str, _option(_WHAT, "The records that are rebuilt, such as 17 or 0,3,8-15.")]
+WeightsOption = Annotated[
+    Path | None, _option(_WHAT, "The released weights; else models are trained here and attacked.")
+]
+FixedOption = Annotated[int | None, _option(_WHAT, "Only the first so many other records were trained on; else all.")]
+SplitOption = Annotated[str | None, _option(_WHAT, "train or test, where the data have both.")]
+LabelOption = Annotated[str | None, _option(_WHAT, "Column of the label, for csv files.")]
+NoiseStdOption = Annotated[float | None, _option(_WHAT, "Noise on every released value, known to the adversary.")]
+
+StartOption = Annotated[Path | None, _option(_NETWORK, "Weights before training; else those that the seed gives.")]
+StepsOption = Annotated[int | None, _option(_NETWORK, "Steps, each on all records; 100 if not stated.")]
+OptimizerOption = Annotated[str | None, _option(_NETWORK, "sgd or adam; sgd if not stated.")]
+LearningRateOption = Annotated[float | None, _option(_NETWORK, "0.2 for sgd and 0.001 for adam if not stated.")]
+MomentumOption = Annotated[float | None, _option(_NETWORK, "Of sgd; 0.9 if not stated.")]
+
+RegularizationOption = Annotated[
+    float | None,
+    _option(_LINEAR, "1 / C, alpha of ridge, or number of records times alpha of poisson; 1 if fitted here."),
+]
+KnownColumnsOption = Annotated[str | None, _option(_LINEAR, "Columns of the target that are known, such as age,sex.")]
+
+LabelsOption = Annotated[str, _option(_ADVERSARY, "known or inferred.")]
+MembershipOption = Annotated[bool, _option(_ADVERSARY, "Ask whether each target was trained on.", "--membership")]
+
+AttackOption = Annotated[str | None, _option(_SEARCH, "Of networks: invert_training (if not stated) or reconstructor.")]
+ShadowsOption = Annotated[
+    int | None, _option(_SEARCH, "Shadow models of a reconstructor, by records left over; else all.")
+]
+StoreOption = Annotated[
+    Path | None, _option(_SEARCH, "Folder that keeps shadow models; a run that was cut goes on there.")
+]
+SecondsOption = Annotated[
+    float | None, _option(_SEARCH, "Budget of invert_training for each model or batch of models.")
+]
+SeedOption = Annotated[int | None, _option(_SEARCH, "Seed of drawn weights and noise; 0 if not stated.")]
+
+OutOption = Annotated[
+    Path, typer.Option(help="Folder for report, estimates and picture; nothing is written elsewhere.")
+]
+
 
 LINEAR: tuple[Kind, ...] = ("logistic", "ridge", "linear", "poisson")
 """Models that scikit-learn fits, known without loading it."""
@@ -32,29 +90,29 @@ _PICKLED = (".pkl", ".pickle", ".joblib", ".sav")
 
 
 def informed(
-    model: options.Model,
-    data: options.Data,
-    target_index: options.TargetIndex,
-    weights: options.Weights = None,
-    fixed: options.Fixed = None,
-    split: options.Split = None,
-    label: options.Label = None,
-    noise_std: options.NoiseStd = None,
-    start: options.Start = None,
-    steps: options.Steps = None,
-    optimizer: options.Optimizer = None,
-    learning_rate: options.LearningRate = None,
-    momentum: options.Momentum = None,
-    regularization: options.Regularization = None,
-    known_columns: options.KnownColumns = None,
-    labels: options.Labels = "inferred",
-    membership: options.Membership = False,
-    attack: options.Attack = None,
-    shadows: options.Shadows = None,
-    store: options.Store = None,
-    seconds: options.Seconds = None,
-    seed: options.Seed = None,
-    out: options.Out = Path("informed-report"),
+    model: ModelOption,
+    data: DataOption,
+    target_index: TargetIndexOption,
+    weights: WeightsOption = None,
+    fixed: FixedOption = None,
+    split: SplitOption = None,
+    label: LabelOption = None,
+    noise_std: NoiseStdOption = None,
+    start: StartOption = None,
+    steps: StepsOption = None,
+    optimizer: OptimizerOption = None,
+    learning_rate: LearningRateOption = None,
+    momentum: MomentumOption = None,
+    regularization: RegularizationOption = None,
+    known_columns: KnownColumnsOption = None,
+    labels: LabelsOption = "inferred",
+    membership: MembershipOption = False,
+    attack: AttackOption = None,
+    shadows: ShadowsOption = None,
+    store: StoreOption = None,
+    seconds: SecondsOption = None,
+    seed: SeedOption = None,
+    out: OutOption = Path("informed-report"),
 ) -> None:
     """Rebuild a training record from the trained model, for an adversary who knows every other record.
 
@@ -89,7 +147,7 @@ def informed(
 
 def _check_name(model: str) -> None:
     """Refuse a name that is none, with all that there are: linear models are no networks."""
-    from reconrisk.models.by_name import NAMES
+    from reconrisk.models.registry import NAMES
 
     if ":" not in model and model not in NAMES:
         known = (*LINEAR, *(name for name in NAMES if name not in LINEAR))
@@ -109,7 +167,7 @@ def _linear(
 ) -> RebuiltInformed:
     import torch
 
-    from reconrisk.audit.informed_linear import rebuild_informed_linear
+    from reconrisk.studies.informed.linear import rebuild_informed_linear
 
     columns = [] if known_columns is None else [name.strip() for name in known_columns.split(",")]
     subject = model if weights is None else _coefficients(model, weights)
@@ -134,8 +192,8 @@ def _network(
 ) -> RebuiltInformed:
     import torch
 
-    from reconrisk.audit.informed import rebuild_informed
     from reconrisk.models.weights import load_weights
+    from reconrisk.studies.informed.network import rebuild_informed
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -153,7 +211,7 @@ def _network(
 
 
 def _optimizer(name: str | None, learning_rate: float | None, momentum: float | None) -> UpdateRule:
-    from reconrisk.releases.optimizers import adam, sgd
+    from reconrisk.releases.training.optimizers import adam, sgd
 
     name = name or "sgd"
     if name not in _RATES:
@@ -171,7 +229,7 @@ def _released(model: nn.Module, path: Path) -> dict[str, Tensor]:
     import copy
 
     from reconrisk.models.weights import load_weights
-    from reconrisk.releases.stored import read_tensors
+    from reconrisk.releases.tensor_files import read_tensors
 
     load_weights(copy.deepcopy(model), path)
     return dict(read_tensors(path, "Pass tensors saved by name."))
@@ -181,8 +239,8 @@ def _coefficients(kind: Kind, path: Path) -> Coefficients:
     """The coefficients in a file, under the names that scikit-learn gives them."""
     import numpy as np
 
-    from reconrisk.audit.informed_linear import Coefficients
-    from reconrisk.releases.stored import read_tensors
+    from reconrisk.releases.tensor_files import read_tensors
+    from reconrisk.studies.informed.linear import Coefficients
 
     remedy = "Save coef_ and intercept_ of the estimator: np.savez('model.npz', coef=..., intercept=...)."
     if path.suffix.lower() in _PICKLED:

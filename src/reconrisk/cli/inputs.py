@@ -23,7 +23,7 @@ _SEEDS = 2**63
 
 def network(name: str, *, shape: Sequence[int], classes: int | None) -> nn.Module:
     """The model, with the current folder searched first, as ``python -m`` does."""
-    from reconrisk.models.by_name import model_by_name  # loads torch, which takes seconds
+    from reconrisk.models.registry import model_by_name  # loads torch, which takes seconds
 
     here = str(Path.cwd())
     if here not in sys.path:

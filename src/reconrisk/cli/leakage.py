@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
-from reconrisk.cli.training_options import ClipNorm, NoiseMultiplier, SamplingProbability
+from reconrisk.cli.options import ClipNorm, NoiseMultiplier, SamplingProbability
 from reconrisk.core.serialization import to_json
 
 if TYPE_CHECKING:
-    from reconrisk.audit.leakage_report import LeakageReport
     from reconrisk.data.dataset import Dataset
+    from reconrisk.studies.leakage.report import LeakageReport
 
 
 def leakage(
@@ -53,9 +53,9 @@ def leakage(
     check_folder(out)
     import torch  # takes seconds to import
 
-    from reconrisk.audit.leakage import leakage as measure
     from reconrisk.data import load_dataset
     from reconrisk.models.weights import load_weights
+    from reconrisk.studies.leakage.leakage import leakage as measure
 
     check_seed(seed)
     dataset = load_dataset(data, split=split, **({} if label is None else {"label": label}))
@@ -82,7 +82,7 @@ def leakage(
 
 
 def _shown(data: str) -> bool:
-    from reconrisk.data.shipped import SHIPPED
+    from reconrisk.data.bundled_sets import SHIPPED
 
     return data in SHIPPED
 

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from reconrisk.cli.training_options import (
+from reconrisk.cli.options import (
     AsJson,
     Candidates,
     ClipNorm,
-    DataRange,
     Delta,
     Dimension,
     Mse,
@@ -22,6 +21,7 @@ from reconrisk.cli.training_options import (
     SamplingProbability,
     Steps,
 )
+from reconrisk.cli.options import RangeWidth as DataRange
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import dp_sgd
 from reconrisk.core.serialization import to_json

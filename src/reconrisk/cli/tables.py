@@ -9,8 +9,7 @@ from rich.table import Table
 
 from reconrisk.bounds.calibration import Calibration
 from reconrisk.bounds.corridor import RiskCorridor
-from reconrisk.core.guarantee import Guarantee, Quantity
-from reconrisk.core.rounding import rounded_down, rounded_up
+from reconrisk.core.guarantee import Guarantee, Quantity, rounded_down, rounded_up
 
 
 def print_corridor(corridor: RiskCorridor) -> None:

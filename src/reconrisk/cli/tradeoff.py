@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
-from reconrisk.cli.panels import option
+from reconrisk.cli.options import option
 from reconrisk.core.serialization import to_json
 from reconrisk.core.validation import did_you_mean, refuse
 
 if TYPE_CHECKING:
-    from reconrisk.audit.tradeoff_result import TradeoffResult
     from reconrisk.core.defense import Defense
     from reconrisk.data.dataset import Dataset
+    from reconrisk.studies.tradeoff.result import TradeoffResult
 
 _WHAT = "What is trained"
 _TRAINING = "How it is trained"
@@ -90,7 +90,7 @@ def tradeoff(
     """Train under each defense and strength, attack what is sent, and show leakage against utility."""
     check_folder(out)
     check_seed(seed)
-    from reconrisk.audit.tradeoff import tradeoff as measure
+    from reconrisk.studies.tradeoff.tradeoff import tradeoff as measure
 
     dataset, known = _data(data, split=split, label=label, records=records, public=public, seed=seed)
     result = measure(
@@ -127,8 +127,8 @@ def families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
     >>> families(["gaussian_noise:0.1,1"])["gaussian_noise"][1.0]
     NoisyRelease(std=1.0, clip_norm=None)
     """
-    from reconrisk.audit.choice import Choice
-    from reconrisk.defenses.by_name import defense_by_name
+    from reconrisk.defenses.registry import defense_by_name
+    from reconrisk.studies.common.named_choice import Choice
 
     found: dict[str, dict[float, Defense]] = {}
     for text in stated:
@@ -186,7 +186,7 @@ def _built(model: str, dataset: Dataset, weights: Path | None, seed: int) -> Any
 
 
 def _attacks(stated: Sequence[str] | None) -> str | list[str]:
-    from reconrisk.attacks.by_name import PORTFOLIOS
+    from reconrisk.attacks.registry import PORTFOLIOS
 
     if not stated:
         return "quick"
@@ -200,9 +200,9 @@ def _threat(knows: Sequence[str] | None) -> Any:
 
 
 def _print(result: TradeoffResult, out: Path, *, as_json: bool) -> None:
-    from reconrisk.audit.tradeoff_result import ATTACKERS
     from reconrisk.reports.leakage import write_text
     from reconrisk.reports.tradeoff import write_tradeoff
+    from reconrisk.studies.tradeoff.result import ATTACKERS
 
     written = {
         "json": write_text(out / "tradeoff.json", to_json(result, indent=1) + "\n"),

@@ -15,7 +15,7 @@ from reconrisk.core.validation import check_finite, check_whole, refuse
 
 if TYPE_CHECKING:
     from reconrisk.data.dataset import Dataset
-    from reconrisk.priors.card import Card, Origin
+    from reconrisk.priors.train.card import Card, Origin
 
 _SPLITS = ("train", "test")
 
@@ -82,7 +82,7 @@ def train_prior(
         words = {"data_range": data_range, "size": size, "split": split, "held_out": held_out}
         command = _command(_shown(data), kind, _shown(out), words | settings)
         origin = _origin(data, training, command, held_out, len(rest))
-        from reconrisk.priors.card import write_card
+        from reconrisk.priors.train.card import write_card
 
         card = write_card(out, training.inputs, rest.inputs, origin, data_range=training.data_range)
     except KeyboardInterrupt:
@@ -189,8 +189,8 @@ def _command(data: str, kind: Kind, out: str, options: dict[str, Any]) -> str:
 
 
 def _origin(data: str, training: Dataset, command: str, held_out: str, count: int) -> Origin:
-    from reconrisk.data.folders import FULL_SETS
-    from reconrisk.priors.card import Origin
+    from reconrisk.data.data_folders import FULL_SETS
+    from reconrisk.priors.train.card import Origin
 
     source = FULL_SETS[data].source if data in FULL_SETS else training.source
     path = str(Path(data).expanduser())

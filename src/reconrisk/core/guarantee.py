@@ -1,17 +1,173 @@
-"""Numbers about risk by what they may be used for: a guarantee is proved, an estimate is measured."""
+"""Numbers about risk by what they may be used for: a guarantee is proved, an estimate is measured.
+
+The error distribution of one named attack: exact for that attack, silent about every other.
+
+Numbers for reading, rounded to the safe side.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from enum import Enum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
-from reconrisk.core.rounding import rounded_down, rounded_up
 from reconrisk.core.serialization import serializable
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_probability, check_real, check_whole, refuse
+from reconrisk.core.validation import (
+    check_finite,
+    check_nonnegative,
+    check_positive,
+    check_probability,
+    check_real,
+    check_whole,
+    refuse,
+)
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, never below ``value``: for success probabilities and needed noise.
+
+    >>> rounded_up(11.72935, 6), rounded_up(0.1), rounded_up(1e-7 / 3), rounded_up(math.inf)
+    ('11.7294', '0.1', '3.334e-08', 'inf')
+    """
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, never above ``value``: for errors and allowed settings.
+
+    >>> rounded_down(0.42303378, 5), rounded_down(0.05)
+    ('0.42303', '0.05')
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, direction: str) -> str:
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    exact = Decimal(repr(value))  # the shortest decimal that reads back as this float: 0.1 stays 0.1
+    return f"{float(Context(prec=digits, rounding=direction).plus(exact)):.{digits}g}"
+
+
+_LARGEST_PSNR = 2000.0  # beyond it neither the error nor its reciprocal is a float
+
+
+class Law(ABC):
+    """How the mean squared error of one attack is distributed over the noise of the release.
+
+    It is not a guarantee and cannot stand for one: another attack may succeed more often. ``attack`` names whose
+    law it is and ``reference`` the statement that derives it.
+    """
+
+    attack: str
+    reference: Reference
+
+    @abstractmethod
+    def log_cdf(self, mse: ArrayLike) -> NDArray[np.float64]:
+        """Logarithm of the probability that the error is at most ``mse``."""
+
+    @abstractmethod
+    def pdf(self, mse: ArrayLike) -> NDArray[np.float64]:
+        """Density of the error at ``mse``."""
+
+    @abstractmethod
+    def quantile_from_log(self, log_probability: float) -> float:
+        """The error not exceeded with probability ``exp(log_probability)``."""
+
+    @property
+    @abstractmethod
+    def expected_mse(self) -> float:
+        """Mean of the error."""
+
+    def cdf(self, mse: ArrayLike) -> NDArray[np.float64]:
+        """Probability that the error is at most ``mse``."""
+        return np.asarray(np.exp(self.log_cdf(mse)))
+
+    def log_success(self, *, mse: float | None = None, psnr: float | None = None, data_range: float = 1.0) -> float:
+        """Logarithm of the probability that the attack reaches the threshold, where that underflows too."""
+        return float(self.log_cdf(mse_threshold(mse=mse, psnr=psnr, data_range=data_range)))
+
+    def success(self, *, mse: float | None = None, psnr: float | None = None, data_range: float = 1.0) -> float:
+        """Probability that the attack reaches the threshold, stated as error or as PSNR over ``data_range``."""
+        return math.exp(self.log_success(mse=mse, psnr=psnr, data_range=data_range))
+
+    def quantile(self, probability: float) -> float:
+        """The error not exceeded with this probability."""
+        check_probability("probability", probability)
+        return self.quantile_from_log(math.log(probability) if probability > 0 else -math.inf)
+
+    def psnr_quantile(self, probability: float, *, data_range: float = 1.0) -> float:
+        """The peak signal-to-noise ratio in dB that is reached or exceeded with this probability."""
+        return psnr_from_mse(self.quantile(probability), data_range=data_range)
+
+    def psnr_pdf(self, psnr: float, *, data_range: float = 1.0) -> float:
+        """Density of the peak signal-to-noise ratio in dB."""
+        error = mse_from_psnr(psnr, data_range=data_range)
+        return float(self.pdf(error)) * error * math.log(10) / 10
+
+    def __repr__(self) -> str:
+        """Whose law it is, and that it bounds nobody else."""
+        return (
+            f"{type(self).__name__}(law of {self.attack}, {self.reference}; expected MSE {self.expected_mse:.4g}; "
+            "not a bound on other attacks)"
+        )
+
+    __str__ = __repr__
+
+
+def mse_from_psnr(psnr: float, *, data_range: float) -> float:
+    r"""The mean squared error at which a peak signal-to-noise ratio in dB is reached.
+
+    .. math:: \eta = R^2 \, 10^{-t/10}
+
+    Assumes: ``data_range`` is the range R of the metric: of the data set (riess2025, Proposition IV.8), or of the one
+    record (riess2025, Definition IV.7); the two differ for every record that does not use the full range.
+
+    >>> mse_from_psnr(20.0, data_range=1.0)
+    0.01
+    """
+    check_finite("psnr", psnr)
+    check_positive("data_range", data_range, "Pass the largest minus the smallest value the data may take.")
+    if abs(psnr) > _LARGEST_PSNR:
+        raise refuse("psnr", psnr, f"between -{_LARGEST_PSNR:g} and {_LARGEST_PSNR:g} dB", "Pass it in decibel.")
+    threshold = float(data_range * data_range * 10.0 ** (-psnr / 10))
+    if not 0 < threshold < math.inf:
+        raise refuse("data_range", data_range, "to give an error that is a float", "State the range of the values.")
+    return threshold
+
+
+def psnr_from_mse(mse: float, *, data_range: float) -> float:
+    """The peak signal-to-noise ratio in dB at a mean squared error.
+
+    Edge cases: ``mse = 0`` gives inf.
+
+    >>> psnr_from_mse(0.01, data_range=1.0)
+    20.0
+    """
+    check_nonnegative("mse", mse)
+    check_positive("data_range", data_range, "Pass the largest minus the smallest value the data may take.")
+    return math.inf if mse == 0 else 20 * math.log10(data_range) - 10 * math.log10(mse)
+
+
+def mse_threshold(*, mse: float | None, psnr: float | None, data_range: float) -> float:
+    """The threshold as mean squared error, from whichever of the two ways to state it was used.
+
+    >>> mse_threshold(mse=None, psnr=30.0, data_range=1.0)
+    0.001
+    """
+    check_positive("data_range", data_range, "Pass the largest minus the smallest value the data may take.")
+    if mse is not None and psnr is None:
+        return check_nonnegative("mse", mse)
+    if psnr is not None and mse is None:
+        return mse_from_psnr(psnr, data_range=data_range)
+    raise refuse("(mse, psnr)", (mse, psnr), "to have exactly one number", "Pass mse=... or psnr=..., not both.")
 
 
 class Quantity(Enum):

@@ -9,7 +9,7 @@ from pathlib import Path
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.validation import refuse
 from reconrisk.data.columns import covering
-from reconrisk.data.csv_file import text_of, text_table
+from reconrisk.data.csv_table import text_of, text_table
 from reconrisk.data.dataset import Dataset, joined
 from reconrisk.data.table import Encoding, TextTable, typed
 

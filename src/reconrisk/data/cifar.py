@@ -15,8 +15,8 @@ import torch
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset, joined
-from reconrisk.data.pickled import pickled_entries
-from reconrisk.data.stored import stored_bytes
+from reconrisk.data.file_bytes import stored_bytes
+from reconrisk.data.safe_pickle import pickled_entries
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

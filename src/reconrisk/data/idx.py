@@ -16,7 +16,7 @@ from reconrisk.core.errors import InvalidFile
 from reconrisk.core.validation import refuse
 from reconrisk.data.arrays import inputs_from_array, labels_from_array
 from reconrisk.data.dataset import Dataset, joined
-from reconrisk.data.stored import stored_bytes
+from reconrisk.data.file_bytes import stored_bytes
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _PARTS = {"train": "train", "test": "t10k"}

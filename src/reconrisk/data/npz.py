@@ -15,7 +15,7 @@ from reconrisk.core.errors import InvalidFile
 from reconrisk.core.validation import refuse
 from reconrisk.data.arrays import Array, inputs_from_array, labels_from_array
 from reconrisk.data.dataset import Dataset
-from reconrisk.data.stored import stored_bytes
+from reconrisk.data.file_bytes import stored_bytes
 
 ZIP_MAGIC = b"PK"
 NPY_MAGIC = b"\x93NUMPY"

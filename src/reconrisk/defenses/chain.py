@@ -12,10 +12,9 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.observation import GAUSSIAN, LAPLACE
 from reconrisk.core.validation import refuse
+from reconrisk.defenses.base import SendingDefense
 from reconrisk.defenses.clipping import Clip
-from reconrisk.defenses.gaussian import GaussianNoise
-from reconrisk.defenses.noise import LaplaceNoise, NoisyRelease
-from reconrisk.defenses.sending import SendingDefense
+from reconrisk.defenses.noise import GaussianNoise, LaplaceNoise, NoisyRelease
 from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.release import Release
 

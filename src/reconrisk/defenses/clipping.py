@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.validation import check_positive
+from reconrisk.defenses.base import SendingDefense
 from reconrisk.defenses.scales import NoiseScales, total_square
-from reconrisk.defenses.sending import SendingDefense
 
 
 @dataclass(frozen=True)

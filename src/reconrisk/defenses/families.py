@@ -13,13 +13,11 @@ from torch import Tensor
 from reconrisk.core.defense import Defense
 from reconrisk.core.validation import check_not_empty, check_positive, did_you_mean, refuse
 from reconrisk.defenses.clipping import clip
-from reconrisk.defenses.masks import optimal_pruning
 from reconrisk.defenses.noise import dp_sgd_noise, gaussian_noise, laplace_noise
 from reconrisk.defenses.optimal_noise import optimal_noise
-from reconrisk.defenses.pruned_noise import optimal_pruning_and_noise
-from reconrisk.defenses.pruning import prune
+from reconrisk.defenses.pruning import optimal_pruning, optimal_pruning_and_noise, prune
 from reconrisk.defenses.scales import total_square
-from reconrisk.releases.reference_moments import ReferenceMoments
+from reconrisk.releases.sensitivity.moments import ReferenceMoments
 
 _DIGITS = 3
 _WEAKEST, _STRONGEST = 1e-4, 100.0  # noise on a value, of the size of a value, and of the norm of all of them

@@ -9,15 +9,14 @@ import torch
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.validation import check_whole
-from reconrisk.defenses.budget import NoiseBudget
-from reconrisk.defenses.masks import MaskedRelease, mask_of, written_share
-from reconrisk.defenses.optimal_noise import optimal_stds
-from reconrisk.defenses.parameter_noise import ParameterNoise
+from reconrisk.defenses.deferred import UnchosenDefense
+from reconrisk.defenses.noise import ParameterNoise
+from reconrisk.defenses.optimal_noise import NoiseBudget, optimal_stds
+from reconrisk.defenses.pruning import MaskedRelease, mask_of, written_share
 from reconrisk.defenses.scales import NoiseScales
-from reconrisk.defenses.unchosen import UnchosenDefense
-from reconrisk.releases.parameter_sensitivity import parameter_sensitivity
-from reconrisk.releases.reference_moments import ReferenceMoments
 from reconrisk.releases.release import Release
+from reconrisk.releases.sensitivity.moments import ReferenceMoments
+from reconrisk.releases.sensitivity.parameters import parameter_sensitivity
 
 
 class LocalDefense(UnchosenDefense):

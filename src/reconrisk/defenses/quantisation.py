@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.validation import check_whole
-from reconrisk.defenses.sending import SendingDefense
+from reconrisk.defenses.base import SendingDefense
 
 
 @dataclass(frozen=True)

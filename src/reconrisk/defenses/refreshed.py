@@ -11,12 +11,12 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.validation import check_whole, refuse
+from reconrisk.defenses.base import SendingDefense
 from reconrisk.defenses.chain import Chain
-from reconrisk.defenses.sending import SendingDefense
+from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.observe import model_of
-from reconrisk.releases.reference_moments import ReferenceMoments, reference_moments
 from reconrisk.releases.release import Release, check_records
-from reconrisk.releases.state import LossFunction
+from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_moments
 
 
 class Refreshed(SendingDefense):

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from reconrisk.metrics.distances import pairwise_mse
+from reconrisk.metrics.pairwise import pairwise_mse
 from reconrisk.metrics.records import check_finite_records, check_records, check_same_records, finite_rows, rows
 
 

@@ -10,10 +10,17 @@ import torch
 from torch import nn
 
 from reconrisk.core.validation import check_whole
-from reconrisk.models.initialisation import initialised, lecun_normal, redraw
-from reconrisk.models.layers import Activation, dense
+from reconrisk.models.building import (
+    Activation,
+    check_classes,
+    check_shape,
+    dense,
+    flat_features,
+    initialised,
+    lecun_normal,
+    redraw,
+)
 from reconrisk.models.linear import mlp
-from reconrisk.models.shape import check_classes, check_shape, flat_features
 
 
 def balle2022_mlp(

@@ -10,9 +10,16 @@ import torch
 from torch import nn
 
 from reconrisk.core.validation import check_whole
-from reconrisk.models.initialisation import initialised
-from reconrisk.models.layers import Activation, Norm, dense, normalised
-from reconrisk.models.shape import check_classes, check_shape, flat_features
+from reconrisk.models.building import (
+    Activation,
+    Norm,
+    check_classes,
+    check_shape,
+    dense,
+    flat_features,
+    initialised,
+    normalised,
+)
 
 
 def chen2025_mnist(

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from reconrisk.models.initialisation import initialised, redraw
-from reconrisk.models.layers import Activation, dense
-from reconrisk.models.shape import check_classes, check_shape, flat_features
+from reconrisk.models.building import Activation, check_classes, check_shape, dense, flat_features, initialised, redraw
 
 
 def guo2022_mnist(

@@ -11,9 +11,7 @@ import torch
 from torch import nn
 
 from reconrisk.core.validation import check_positive
-from reconrisk.models.initialisation import initialised, redraw
-from reconrisk.models.layers import Activation
-from reconrisk.models.shape import check_classes, check_shape, flat_features
+from reconrisk.models.building import Activation, check_classes, check_shape, flat_features, initialised, redraw
 from reconrisk.models.weights import load_weights
 
 

@@ -9,9 +9,7 @@ import torch
 from torch import nn
 
 from reconrisk.core.validation import check_not_empty, check_whole
-from reconrisk.models.initialisation import initialised
-from reconrisk.models.layers import Activation, dense
-from reconrisk.models.shape import check_classes
+from reconrisk.models.building import Activation, check_classes, dense, initialised
 
 
 def linear(features: int, outputs: int = 1, *, bias: bool = True, rng: torch.Generator | None = None) -> nn.Sequential:

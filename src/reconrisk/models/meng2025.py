@@ -10,10 +10,8 @@ import torch
 from torch import nn
 
 from reconrisk.core.validation import check_whole, refuse
-from reconrisk.models.initialisation import initialised
-from reconrisk.models.layers import Activation, dense
+from reconrisk.models.building import Activation, check_classes, check_shape, dense, flat_features, initialised
 from reconrisk.models.linear import mlp
-from reconrisk.models.shape import check_classes, check_shape, flat_features
 
 _HIDDEN = {3: (512, 128), 4: (512, 256, 64), 5: (1028, 512, 256, 64)}
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from reconrisk.models.initialisation import he_normal, initialised, redraw
-from reconrisk.models.layers import Activation, Norm
-from reconrisk.models.shape import check_classes, check_shape
+from reconrisk.models.building import Activation, Norm, check_classes, check_shape, he_normal, initialised, redraw
 
 
 def resnet18(

@@ -10,9 +10,17 @@ import torch
 from torch import nn
 
 from reconrisk.core.validation import check_probability, check_whole
-from reconrisk.models.initialisation import he_normal, initialised, redraw
-from reconrisk.models.layers import Activation, Norm, normalised
-from reconrisk.models.shape import check_classes, check_shape, smallest_side
+from reconrisk.models.building import (
+    Activation,
+    Norm,
+    check_classes,
+    check_shape,
+    he_normal,
+    initialised,
+    normalised,
+    redraw,
+    smallest_side,
+)
 
 _WIDTHS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.releases.stored import read_tensors
+from reconrisk.releases.tensor_files import read_tensors
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_all_finite, check_all_within, check_nonnegative, check_not_empty, refuse
-from reconrisk.priors.diffusion_prior import DiffusionPrior
-from reconrisk.priors.schedule import NoiseSchedule, check_schedule, linear_schedule
-from reconrisk.priors.units import as_tensor, check_fits, check_range, moved
+from reconrisk.priors.diffusion import DiffusionPrior, NoiseSchedule, check_schedule, linear_schedule
+from reconrisk.priors.network import as_tensor, check_fits, check_range, moved
 
 LARGEST_COVARIANCE = 4096
 """Values of a record whose covariance can be fitted in half a minute: the square of them is 128 MB."""

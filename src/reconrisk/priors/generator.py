@@ -10,8 +10,16 @@ from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_whole, refuse
-from reconrisk.priors.modules import check_mode, check_network, device_of, precision_of
-from reconrisk.priors.units import SYMMETRIC, check_fits, check_range, moved
+from reconrisk.priors.network import (
+    SYMMETRIC,
+    check_fits,
+    check_mode,
+    check_network,
+    check_range,
+    device_of,
+    moved,
+    precision_of,
+)
 
 Decode = Callable[[Tensor], Tensor]
 

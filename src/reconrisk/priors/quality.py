@@ -9,8 +9,8 @@ from torch import Tensor
 
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
-from reconrisk.priors.diffusion_prior import DiffusionPrior
-from reconrisk.priors.modules import device_of
+from reconrisk.priors.diffusion import DiffusionPrior
+from reconrisk.priors.network import device_of
 
 LOSS_TIMES = (50, 150, 250, 350, 450, 550, 650, 750, 850, 950)
 """The times of the thousand of a diffusion at which its loss is measured."""

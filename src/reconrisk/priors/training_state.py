@@ -25,7 +25,7 @@ from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.files import write_whole
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.validation import check_all_within, check_not_empty, check_whole, refuse
-from reconrisk.priors.units import check_range
+from reconrisk.priors.network import check_range
 
 _CHECKPOINT, _STATE, _TRAINED = "training.safetensors", "training.json", "trained.json"
 _REMEDY = "Pass another folder, or remove it."

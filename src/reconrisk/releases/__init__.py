@@ -1,7 +1,5 @@
 """Forward maps from a record to what leaves the machine, with their derivatives."""
 
-from reconrisk.releases.clipping import HardClip, SmoothClip
-from reconrisk.releases.gradient import GradientMap, GradientRelease
-from reconrisk.releases.release import ForwardRelease, Linearized, Release
+from reconrisk.core.lazy import lazy_names
 
-__all__ = ["ForwardRelease", "GradientMap", "GradientRelease", "HardClip", "Linearized", "Release", "SmoothClip"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -12,8 +12,8 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.observation import GAUSSIAN, ForwardMap, Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_all_within, refuse
+from reconrisk.releases.model_state import LossFunction, called
 from reconrisk.releases.release import Release
-from reconrisk.releases.state import LossFunction, called
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ def observe(
     Guarantee: the observation holds no tensor of the release's records.
     Edge cases: a defense needs ``rng``; records outside ``data_range`` are refused, since every attack clips to it.
 
-    >>> from reconrisk.releases.gradient import GradientRelease
+    >>> from reconrisk.releases.updates.gradient import GradientRelease
     >>> release = GradientRelease(nn.Linear(2, 2), nn.functional.cross_entropy, torch.ones(1, 2), torch.tensor([0]))
     >>> observe(release)
     Observation(2 tensors, 6 values, 1 x (2,), ThreatModel(sees=one-update, knows=nothing, controls=nothing))
@@ -92,7 +92,7 @@ def chosen_for(defense: Defense, release: Release) -> Defense:
 def model_of(forward: ForwardMap) -> nn.Module | None:
     """The network whose update a forward map computes, or None for a map without one.
 
-    >>> from reconrisk.releases.gradient import GradientMap
+    >>> from reconrisk.releases.updates.gradient import GradientMap
     >>> model_of(GradientMap(nn.Linear(2, 2)))
     Linear(in_features=2, out_features=2, bias=True)
     """

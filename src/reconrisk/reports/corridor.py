@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reconrisk.bounds.corridor import CorridorCurve, RiskCorridor, RiskSurface
-from reconrisk.reports.picture import save_figure
+from reconrisk.reports.drawing import save_figure
 
 _SMALLEST_SHOWN = 1e-12
 

@@ -14,7 +14,7 @@ from reconrisk.reports.leakage import is_image, write_text
 from reconrisk.reports.rebuild import Row, write_grid
 
 if TYPE_CHECKING:
-    from reconrisk.audit.informed_result import RebuiltInformed
+    from reconrisk.studies.informed.result import RebuiltInformed
 
 _NAMES = ("target", "rebuilt", "nearest known")
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from reconrisk.core.files import write_whole
 from reconrisk.core.validation import check_not_empty, refuse
-from reconrisk.reports.picture import save_figure
+from reconrisk.reports.drawing import save_figure
 
 Record = NDArray[np.float32]
 Row = tuple[str, Sequence[tuple[str, Record]]]

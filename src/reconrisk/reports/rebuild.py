@@ -14,12 +14,12 @@ from safetensors.numpy import save_file
 from reconrisk.core.files import write_whole
 from reconrisk.core.serialization import to_json
 from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.reports.drawing import Picture, to_image
 from reconrisk.reports.leakage import write_text
-from reconrisk.reports.picture import Picture, to_image
 
 if TYPE_CHECKING:
-    from reconrisk.audit.rebuild import Rebuilt
-    from reconrisk.audit.rebuild_report import RebuildReport
+    from reconrisk.studies.rebuild.report import RebuildReport
+    from reconrisk.studies.rebuild.updates import Rebuilt
 
 _SIDE = 128
 _GAP = 8

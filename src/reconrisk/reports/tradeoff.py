@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from reconrisk.core.files import write_whole
 from reconrisk.core.guarantee import Estimate
-from reconrisk.reports.picture import save_figure
+from reconrisk.reports.drawing import save_figure
 
 if TYPE_CHECKING:
-    from reconrisk.audit.tradeoff_result import TradeoffResult, TradeoffRow
+    from reconrisk.studies.tradeoff.result import TradeoffResult, TradeoffRow
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#000000")
 """Okabe and Ito's colours, which people with any kind of colour vision tell apart; markers tell families apart too."""

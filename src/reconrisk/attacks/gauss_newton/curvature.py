@@ -1,0 +1,145 @@
+"""The matrix of a least-squares problem, assembled once where products with it converge too slowly."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from reconrisk.attacks.gauss_newton.problem import Point, Product
+
+LARGEST = 4096
+"""Coordinates up to which the matrix is assembled: 130 MB, a second for each factorisation."""
+
+_SMALL = 1024  # coordinates up to which everything is cheap enough for double precision
+_SKETCH = 4  # rows per coordinate that are kept of the Jacobian, so that the matrix is known within a factor of nine
+_COARSE_SKETCH = 2  # the same for large problems, within a factor of 34
+_AT_ONCE = 128  # columns: more do not run faster
+_VALUES_AT_ONCE = 2**23  # of the release, in all columns
+
+
+def cost(size: int) -> float:
+    """What assembling and factorising costs, roughly, in products with the Jacobian."""
+    return size * (0.2 + size / 10_000)
+
+
+class Curvature:
+    """An approximation of J^T J, by which conjugate gradients are preconditioned: it moves no solution, only speed."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._matrix = matrix.double()
+        vector = torch.ones(len(matrix), dtype=torch.float64, device=matrix.device)
+        for _ in range(10):
+            vector = self._matrix @ (vector / vector.norm())
+        # below it the eigenvalues are those of rounding
+        self._floor = (1e-15 if len(matrix) <= _SMALL else 2e-8) * float(vector.norm())
+        self._shift, self._solve = 0.0, lambda vector: vector
+
+    def solver(self, damping: float) -> Product | None:
+        """Multiplication with the inverse of the damped matrix; None where rounding has made it singular."""
+        shift = max(damping, self._floor)
+        if not 0.2 < self._shift / shift < 5:  # a factor for nearly this damping serves as well
+            solve = _solver(self._matrix, shift)
+            if solve is None:
+                return None
+            self._shift, self._solve = shift, solve
+        return self._solve
+
+    def solver_within(self, free: Tensor) -> Product | None:
+        """The same for changes that are zero where ``free`` is false, with next to no damping."""
+        chosen = free.flatten().nonzero()[:, 0]
+        inner = _solver(self._matrix[chosen][:, chosen], self._floor)
+        if inner is None:
+            return None
+
+        def solve(vector: Tensor) -> Tensor:
+            found = torch.zeros_like(vector).flatten()
+            found[chosen] = inner(vector.flatten()[chosen])
+            return found.view_as(vector)
+
+        return solve
+
+
+def _solver(matrix: Tensor, shift: float) -> Product | None:
+    damped = matrix.clone()
+    damped.diagonal().add_(shift)
+    factor, failed = torch.linalg.cholesky_ex(damped)
+    if int(failed):
+        return None
+    lower = factor if len(factor) <= _SMALL else factor.float()
+
+    def solve(vector: Tensor) -> Tensor:  # two triangular solves, since cholesky_solve takes ten times as long
+        half = torch.linalg.solve_triangular(lower, vector.reshape(-1, 1).to(lower.dtype), upper=False)
+        whole: Tensor = torch.linalg.solve_triangular(lower.mT, half, upper=True)
+        return whole.to(vector.dtype).view_as(vector)
+
+    return solve
+
+
+def assembled(point: Point, *, rng: torch.Generator, in_time: Callable[[], bool]) -> Curvature | None:
+    """The matrix at ``point`` from all columns of the Jacobian, hashed into fewer rows; None if time is up.
+
+    Reference: sketch-and-precondition, `Rokhlin and Tygert (2008) <https://doi.org/10.1073/pnas.0804869105>`_, by the
+    hashing of `Clarkson and Woodruff (2013) <https://arxiv.org/abs/1207.6365>`_.
+    """
+    size, rows = point.inputs.numel(), len(point.residual)
+    kept = (_SKETCH if size <= _SMALL else _COARSE_SKETCH) * size
+    columns = _fastest(point)
+    bucket = torch.randint(kept, (rows,), generator=rng, device=rng.device).to(point.inputs.device)
+    sign = 2.0 * torch.randint(2, (rows,), generator=rng, device=rng.device).to(point.inputs.device) - 1
+    sketched = []
+    for basis in _bases(point.inputs, max(1, min(_AT_ONCE, _VALUES_AT_ONCE // rows))):
+        if not in_time():
+            return None
+        block = columns(basis).float()
+        hashed = block if rows <= 2 * kept else block.new_zeros(len(block), kept).index_add_(1, bucket, block * sign)
+        sketched.append(hashed)
+    matrix = _gram(torch.cat(sketched))
+    return Curvature(matrix) if bool(matrix.isfinite().all() & matrix.any()) else None
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """Products of all pairs of rows, each pair of blocks once; large ones in single precision."""
+    if len(rows) <= _SMALL:
+        return rows.double() @ rows.double().T
+    matrix, edges = rows.new_empty(len(rows), len(rows)), torch.linspace(0, len(rows), 7).long().tolist()
+    spans = [slice(*ends) for ends in itertools.pairwise(edges)]
+    for one, other in itertools.combinations_with_replacement(spans, 2):
+        matrix[one, other] = rows[one] @ rows[other].T
+        matrix[other, one] = matrix[one, other].T
+    return matrix
+
+
+def _bases(inputs: Tensor, count: int) -> Iterator[Tensor]:
+    for chosen in torch.arange(inputs.numel(), device=inputs.device).split(count):
+        basis = inputs.new_zeros(len(chosen), inputs.numel())
+        basis[torch.arange(len(chosen), device=inputs.device), chosen] = 1
+        yield basis.view(len(chosen), *inputs.shape)
+
+
+def _fastest(point: Point) -> Product:
+    """Vectorised forward mode in single precision where torch has it and it is right, else one product at a time."""
+
+    def vectorised(basis: Tensor) -> Tensor:
+        place = point.inputs.float()
+
+        def one(tangent: Tensor) -> Tensor:
+            moved: Tensor = torch.func.jvp(point.likelihood, (place,), (tangent,))[1]
+            return moved
+
+        columns: Tensor = torch.func.vmap(one)(basis.float())
+        return columns
+
+    def one_by_one(basis: Tensor) -> Tensor:
+        return torch.stack([point.push(tangent) for tangent in basis])
+
+    direction = torch.ones_like(point.inputs) / math.sqrt(point.inputs.numel())
+    try:
+        found, expected = vectorised(direction[None])[0].double(), point.push(direction)
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):  # what functorch cannot trace or differentiate
+        return one_by_one
+    close = bool((found - expected).norm() <= 1e-3 * expected.norm())
+    return vectorised if close else one_by_one

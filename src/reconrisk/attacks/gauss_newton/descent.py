@@ -1,0 +1,236 @@
+"""Damped Gauss-Newton steps by conjugate gradients, from one start to where the fit no longer improves.
+
+Gauss-Newton within the data range: values at its ends stay there while the fit would push them beyond.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from reconrisk.attacks.gauss_newton.curvature import LARGEST, Curvature, assembled, cost
+from reconrisk.attacks.gauss_newton.problem import Point, Product, Step, damped_step
+from reconrisk.core.progress import ProgressBar
+
+_FIRST_STEP = 0.3  # of the data range, root mean square: about what the first damping allows
+_LOOSEST, _TIGHTEST = 0.1, 1e-4  # relative residual at which conjugate gradients stop
+_WORTH = 2.0  # how much more than assembling the matrix going on without it must cost
+_PATIENCE = 8  # iterations without a gain of a hundredth
+_ENOUGH = 1.0  # root mean square residual in units of rounding, below which nothing is left to gain
+
+STATIONARY = 1e-4
+"""Decrease that is still possible, of what noise causes: the distance left is a hundredth of the standard error."""
+
+ROUNDING = 8.0
+"""Root mean square residual, in units of rounding, up to which two releases are those of one record."""
+
+
+class Outcome(Enum):
+    """Why a descent ended."""
+
+    FITTED = "the release of the estimate is the observed one up to rounding"
+    STATIONARY = "no step improves the fit"
+    STALLED = "the fit improves no further"
+    ITERATIONS = "iterations"
+    SECONDS = "seconds"
+    NOT_FINITE = "the release of the start is not finite"
+
+
+def repeated(iterate: Callable[[], Outcome | None], iterations: int, label: str) -> Outcome:
+    """Iterate until there is a reason to stop, with a bar for those who wait."""
+    bar = ProgressBar(label, total=iterations)
+    try:
+        for _ in range(iterations):
+            outcome = iterate()
+            if outcome is not None:
+                return outcome
+            bar.advance()
+    finally:
+        bar.close()
+    return Outcome.ITERATIONS
+
+
+@dataclass(eq=False)
+class Descent:
+    """One start on its way down; ``point`` is always the best so far.
+
+    The damping follows Nielsen's rule, the accuracy of each step the forcing terms of Eisenstat and Walker. Where
+    conjugate gradients converge so slowly that assembling the matrix costs less, it is assembled to precondition them.
+    ``damping`` is the first one; by default it takes all of the residual for what a step can explain.
+    """
+
+    point: Point
+    iterations: int
+    inner_iterations: int
+    tolerance: float
+    span: float
+    rng: torch.Generator
+    in_time: Callable[[], bool]
+    damping: float | None = None
+
+    def __post_init__(self) -> None:
+        size = self.point.inputs.numel()
+        whole = self.point.loss / (4 * size * (_FIRST_STEP * self.span) ** 2)
+        self._damping = whole if self.damping is None else self.damping
+        self._least_damping = 1e-24 * whole
+        self._growth = 2.0
+        self._forcing = _LOOSEST
+        self._products_left = 0.0
+        self.curvature: Curvature | None = None
+        self._milestone, self._idle = self.point.loss, 0
+
+    def run(self, label: str) -> Outcome:
+        """Go on until there is a reason to stop."""
+        return repeated(self._iterate, self.iterations, label) if math.isfinite(self.point.loss) else Outcome.NOT_FINITE
+
+    def _iterate(self) -> Outcome | None:
+        if not self.in_time():
+            return Outcome.SECONDS
+        origin, likelihood = self.point, self.point.likelihood
+        step = damped_step(
+            origin,
+            damping=self._damping,
+            forcing=self._forcing,
+            iterations=self.inner_iterations,
+            in_time=self.in_time,
+            precondition=self._preconditioner(),
+        )
+        predicted = origin.loss - float((origin.residual - step.pushed).square().sum())
+        self._move(Point(likelihood, origin.inputs + step.change), predicted)
+        if not step.finished:
+            self._products_left = self._projected(origin.loss)
+        squares, size = float(step.change.square().sum()), step.change.numel()
+        settled = step.finished and self._damping * squares <= predicted
+        still = squares <= size * (self.tolerance * self.span) ** 2
+        if likelihood.rounding_only and self._fitted(origin.loss, still=still and settled):
+            return Outcome.FITTED
+        if settled and predicted <= STATIONARY * size / likelihood.rows * origin.loss:
+            return Outcome.STATIONARY
+        return self._patience(still=still)
+
+    def _move(self, proposal: Point, predicted: float) -> None:
+        """Go there if it is better, and trust the linear model as far as its prediction came true."""
+        before = self.point.loss
+        gain = (before - proposal.loss) / predicted if predicted > 0 else 0.0
+        if gain > 0:  # NaN is no gain, so the best point so far stays
+            self._forcing = min(_LOOSEST, max(_TIGHTEST, math.sqrt(proposal.loss / before) / 2))
+            self.point = proposal
+            self._damping = max(self._damping * max(0.01, 1 - (2 * min(gain, 1.0) - 1) ** 3), self._least_damping)
+            self._growth = 2.0
+        else:
+            self._damping *= self._growth
+            self._growth *= 2
+
+    def _projected(self, before: float) -> float:
+        """Products still needed if every step is cut off and helps as much as this one."""
+        loss = max(self.point.loss, sys.float_info.min)
+        gained = max(math.log(before / loss), 1e-9)
+        missing = max(math.log(loss / self.point.likelihood.rows), 0.1)
+        return 2 * self.inner_iterations * missing / gained
+
+    def _fitted(self, before: float, *, still: bool) -> bool:
+        """Whether what is left of the residual is rounding, or so small that the records have stopped to change."""
+        loss = self.point.loss
+        rounding = math.sqrt(loss / self.point.likelihood.rows)
+        return rounding < _ENOUGH or (rounding < ROUNDING and loss > before / 2) or (still and loss < before / 4)
+
+    def _patience(self, *, still: bool) -> Outcome | None:
+        gained = self.point.loss < 0.99 * self._milestone and not still
+        self._milestone, self._idle = (self.point.loss, 0) if gained else (self._milestone, self._idle + 1)
+        return Outcome.STALLED if self._idle >= _PATIENCE else None
+
+    def _preconditioner(self) -> Product | None:
+        size = self.point.inputs.numel()
+        if self._products_left > _WORTH * cost(size) and size <= LARGEST:
+            self._products_left = 0.0
+            fresh = assembled(self.point, rng=self.rng, in_time=self.in_time)
+            self.curvature = fresh or self.curvature
+        return None if self.curvature is None else self.curvature.solver(self._damping)
+
+
+_FIRST_MARGIN, _LAST_MARGIN = 1e-3, 1e-7  # of the data range: how near to an end a value counts as at it
+_HALVINGS = 12
+_FORCING = 0.1
+
+
+@dataclass(eq=False)
+class BoundedDescent:
+    """A descent that never leaves the data range; ``point`` is always the best so far.
+
+    Projected Gauss-Newton steps with a search along the projection. Values within a margin of an end, which the
+    gradient pushes outwards, are set to the end; the margin shrinks when no step helps.
+    Reference: Section 2, `Bertsekas (1982) <https://doi.org/10.1137/0320018>`_.
+    """
+
+    point: Point
+    iterations: int
+    inner_iterations: int
+    data_range: tuple[float, float]
+    rng: torch.Generator
+    in_time: Callable[[], bool]
+    curvature: Curvature | None = None
+
+    def __post_init__(self) -> None:
+        self._margin = _FIRST_MARGIN
+        self._assembles = self.point.inputs.numel() <= LARGEST
+
+    def run(self, label: str) -> Outcome:
+        """Go on until there is a reason to stop."""
+        return repeated(self._iterate, self.iterations, label) if math.isfinite(self.point.loss) else Outcome.NOT_FINITE
+
+    def _iterate(self) -> Outcome | None:
+        if not self.in_time():
+            return Outcome.SECONDS
+        low, high = self.data_range
+        origin = self.point
+        inputs, slope = origin.inputs, origin.pull(origin.residual)
+        margin = self._margin * (high - low)
+        held = ((inputs <= low + margin) & (slope < 0)) | ((inputs >= high - margin) & (slope > 0))
+        step = self._step(~held)
+        change = step.change + held * slope.sign() * (high - low)
+        before = origin.loss
+        self._search(change)
+        likelihood = self.point.likelihood
+        if likelihood.rounding_only and self.point.loss <= ROUNDING**2 * likelihood.rows / 4:
+            return Outcome.FITTED
+        noticeable = STATIONARY * inputs.numel() / likelihood.rows * before
+        if before - self.point.loss > noticeable:
+            return None
+        if not step.finished and self.curvature is None and self._assembles:
+            self.curvature = assembled(self.point, rng=self.rng, in_time=self.in_time)
+            self._assembles = False
+            return None
+        self._margin /= 10
+        if self._margin >= _LAST_MARGIN:
+            return None
+        predicted = before - float((origin.residual - step.pushed).square().sum())
+        return Outcome.STATIONARY if predicted <= 10 * noticeable else Outcome.STALLED
+
+    def _step(self, free: Tensor) -> Step:
+        precondition: Product | None = None if self.curvature is None else self.curvature.solver_within(free)
+        return damped_step(
+            self.point,
+            damping=0.0,
+            forcing=_FORCING,
+            iterations=self.inner_iterations,
+            in_time=self.in_time,
+            precondition=precondition,
+            free=free,
+        )
+
+    def _search(self, change: Tensor) -> None:
+        """Halve the step until the fit improves, and on while it improves further."""
+        low, high = self.data_range
+        origin, improved = self.point.inputs, False
+        for halving in range(_HALVINGS):
+            proposal = Point(self.point.likelihood, (origin + change * 0.5**halving).clamp(low, high))
+            if proposal.loss < self.point.loss:
+                self.point, improved = proposal, True
+            elif improved:
+                return

@@ -1,0 +1,332 @@
+"""The training map inverted: the one unknown record behind a trained model, by Gauss-Newton through its training."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from reconrisk.attacks.informed.invert_training.chord import Effort
+from reconrisk.attacks.informed.invert_training.problem import (
+    Defended,
+    Problem,
+    Training,
+    adds_noise_alone,
+    noise_of,
+    problem_for,
+)
+from reconrisk.attacks.informed.invert_training.search import EXACT, Inversion
+from reconrisk.attacks.informed.invert_training.weighted import Weighted
+from reconrisk.attacks.labels.infer import stated_labels
+from reconrisk.core.observation import Observation
+from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.threat import Knows, Sees, ThreatModel
+from reconrisk.core.validation import (
+    check_all_finite,
+    check_all_within,
+    check_finite,
+    check_not_empty,
+    check_positive,
+    check_whole,
+    refuse,
+)
+from reconrisk.releases.observe import DefendedMap
+from reconrisk.releases.shadow.release import PrivateTrainingMap
+from reconrisk.releases.shadow.training import ShadowTraining
+from reconrisk.releases.training.trained_model import TrainedModelRelease, TrainingMap
+
+NEEDS = ThreatModel(sees=Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS, Knows.INITIALISATION}))
+"""The adversary who knows all of the training but one record, and sees what it ends with."""
+
+_EXACT_ERROR = 1e-4  # of the data range, root mean square: what rounding may leave of an exact record
+_AT_ONCE = 64  # models inverted together: derivatives of each take some megabytes
+
+
+@dataclass(frozen=True, eq=False)
+class InvertTraining:
+    """The configured attack that :func:`invert_training` returns."""
+
+    training: Training | None = None
+    starts: Tensor | None = field(default=None, repr=False)
+    iterations: int = 40
+    refreshes: int = 4
+    directions: int = 64
+    memory: int = 16
+    labels_tried: int = 4
+    seconds: float | None = None
+    needs: ThreatModel = NEEDS
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "directions", "memory", "labels_tried"):
+            check_whole(name, getattr(self, name))
+        check_whole("refreshes", self.refreshes, minimum=0)
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds)
+        if self.starts is not None:
+            check_not_empty("starts", self.starts)
+            check_all_finite("starts", self.starts)
+        training: object = self.training
+        if training is not None and not isinstance(training, (ShadowTraining, TrainingMap, TrainedModelRelease)):
+            given = type(training).__name__
+            raise refuse("training", given, "to be a ShadowTraining, TrainingMap or TrainedModelRelease")
+
+    def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
+        """The record behind one trained model; ``rng`` is not used, the attack is deterministic."""
+        del rng
+        observation.check_covers(self.needs)
+        if observation.batch_size != 1:
+            raise refuse("batch_size", observation.batch_size, "to be 1", "All records but one must be known.")
+        problem = self._problem(observation)
+        row = problem.flatten(_checked_names(problem, observation.released))
+        weights = _weights(problem, observation, noise_of(self._training_of(observation)))
+        return self._rebuilt(
+            problem, row[None], observation.labels, weights, observation.data_range, tuple(observation.input_shape)
+        )
+
+    def rebuild(
+        self,
+        released: Tensor | Mapping[str, Tensor],
+        *,
+        labels: Tensor | None = None,
+        noise_std: float | None = None,
+        data_range: tuple[float, float] = (0.0, 1.0),
+    ) -> Reconstruction:
+        """The records behind many models at once, rows (n, p) as ``training.train`` returns them, or one by names.
+
+        ``labels`` are known, or tried; ``noise_std`` is that of noise which was added to each value, by default what
+        private training leaves there.
+        """
+        if self.training is None:
+            raise refuse("training", None, "to be the training that was run", "Write invert_training(training).")
+        problem = problem_for(self.training)
+        rows = released if isinstance(released, Tensor) else problem.flatten(_checked_names(problem, released))[None]
+        _check_rows(problem, rows, labels)
+        weights = None
+        noise_std = noise_of(self.training) if noise_std is None else noise_std
+        if noise_std is not None:
+            weights = torch.full((problem.size,), 1 / check_positive("noise_std", noise_std), dtype=torch.float64)
+        return self._rebuilt(problem, rows, labels, weights, data_range, problem.shape)
+
+    def _problem(self, observation: Observation) -> Problem:
+        """Training as stated, or as the observation says it can be replayed."""
+        problem, forward = problem_for(self._training_of(observation), observation.input_shape), observation.forward
+        if not isinstance(forward, DefendedMap) or adds_noise_alone(forward.defense, observation.released):
+            return problem
+        return Defended(problem, forward.defense, _checked_names(problem, observation.released))
+
+    def _training_of(self, observation: Observation) -> Training:
+        if self.training is not None:
+            return self.training
+        forward = observation.forward
+        inner = forward.undefended if isinstance(forward, DefendedMap) else forward
+        if isinstance(inner, PrivateTrainingMap):
+            return inner.training
+        if not isinstance(inner, (ShadowTraining, TrainingMap)):
+            remedy = "Write invert_training(training), or observe a TrainedModelRelease."
+            raise refuse("training", None, "to be given where the observation holds none", remedy)
+        return inner
+
+    def _rebuilt(
+        self,
+        problem: Problem,
+        rows: Tensor,
+        labels: Tensor | None,
+        weights: Tensor | None,
+        data_range: tuple[float, float],
+        shape: tuple[int, ...],
+    ) -> Reconstruction:
+        begun = time.monotonic()
+        if problem.classes is None and labels is None:
+            raise refuse("labels", None, "to be given where labels are no classes", "They cannot be tried one by one.")
+        _check_range(data_range, problem)
+        noisy = 0 if weights is None else int(weights.count_nonzero())
+        observed, kind = rows.detach().double(), rows.dtype
+        whole = problem if weights is None else Weighted(problem, weights)
+        observed = observed if weights is None else observed * weights
+        effort = Effort(self.iterations, self.refreshes, self.directions, self.memory)
+        starts = self._starts(problem, data_range)
+
+        def in_time() -> bool:
+            return self.seconds is None or time.monotonic() - begun < self.seconds
+
+        found, stopped = [], False
+        for part in torch.arange(len(rows)).split(_AT_ONCE):
+            known = None if labels is None else labels[part]
+            settings = (kind, noisy, starts, known, data_range, effort, self.labels_tried)
+            found.append(Inversion(whole, observed[part], *settings, in_time))
+            stopped = stopped or found[-1].run()
+        return self._account(problem, found, stopped, begun, in_time(), shape)
+
+    def _starts(self, problem: Problem, data_range: tuple[float, float]) -> Tensor:
+        if self.starts is None:
+            return problem.means().clamp(*data_range)
+        many = 1 if problem.classes is None else problem.classes
+        flat = self.starts.detach().double().reshape(-1, problem.d) if self.starts.numel() % problem.d == 0 else None
+        if flat is None or len(flat) not in (1, many):
+            shape = tuple(self.starts.shape)
+            raise refuse("starts.shape", shape, f"to be one record {problem.shape}, or one for each of {many} classes")
+        check_all_within("starts", flat, data_range)
+        return flat
+
+    def _account(
+        self,
+        problem: Problem,
+        found: list[Inversion],
+        stopped: bool,
+        begun: float,
+        in_time: bool,
+        shape: tuple[int, ...],
+    ) -> Reconstruction:
+        width = found[0].data_range[1] - found[0].data_range[0]
+        records = torch.cat([one.fit.records for one in found]).unflatten(1, shape)
+        labels = torch.cat([one.fit.labels for one in found])
+        names = ("sizes", "plausible", "errors")
+        sizes, explained, errors = (torch.cat([getattr(one, name) for one in found]) for name in names)
+        account = Account(
+            attack=repr(self),
+            status=_status(sizes, explained, errors / width, bool(found[0].noisy), stopped, in_time),
+            objective=tuple(sizes.tolist()),
+            cost=Cost(time.monotonic() - begun, problem.trainings),
+            labels=stated_labels(labels),
+        )
+        return Reconstruction(records.to(torch.get_default_dtype()), account)
+
+    def __repr__(self) -> str:
+        """Every setting; tensors by their shape."""
+        given: dict[str, object] = {
+            "training": "as observed" if self.training is None else type(self.training).__name__,
+            "starts": None if self.starts is None else f"tensor of shape {tuple(self.starts.shape)}",
+        }
+        given |= {name: getattr(self, name) for name in ("iterations", "refreshes", "directions", "memory")}
+        given |= {"labels_tried": self.labels_tried, "seconds": self.seconds}
+        return f"invert_training({', '.join(f'{name}={value}' for name, value in given.items())})"
+
+
+def invert_training(
+    training: Training | None = None,
+    *,
+    starts: Tensor | None = None,
+    iterations: int = 40,
+    refreshes: int = 4,
+    directions: int = 64,
+    memory: int = 16,
+    labels_tried: int = 4,
+    seconds: float | None = None,
+) -> InvertTraining:
+    r"""Rebuild the one unknown training record from the trained model, by Gauss-Newton through the whole training.
+
+    .. math:: \hat x = \arg\min_{x, y} |\Sigma^{-1/2} (\theta - F(x, y))|^2, \qquad F(x, y) = \mathrm{train}(D_- \cup
+        \{(x, y)\})
+
+    ``training`` is what was run on the fixed records: a ``ShadowTraining`` or ``TrainingMap``; without it, that of the
+    observation. Many models of one training are inverted together by ``rebuild``. The search begins at the mean of the
+    fixed records of each class, or at ``starts``. Its steps share one derivative per class, are mixed with ``memory``
+    earlier ones, and count only where they lower the residual; where that does not halve in four of at most
+    ``iterations`` trainings, the derivative is taken at the point reached, up to ``refreshes`` times. For dense
+    networks trained by gradient descent it is taken along ``directions`` of the fixed records and known for all others.
+    An unknown label is tried: the ``labels_tried`` that are nearest at the start take a few steps, and the residual
+    chooses. Where no record explains the model, all others take these steps, and the best ``labels_tried`` follow. With
+    known noise, of the defense or ``noise_std``, the estimate is that of maximum likelihood within the data range.
+
+    Assumes: all records but one, initialisation, order and optimizer are known, and training is a function of them
+    that is smooth in the record.
+    Guarantee: no step raises the residual. The ending is exact only if every residual is at most three times what
+    training in the precision of the released values loses, which is measured, and if that much rounding leaves each
+    record an error of at most 1e-4 of the data range, root mean square, to first order. At small noise, where the
+    information I is nonsingular and the record inside the range, the mean squared error is the Cramer-Rao bound
+    tr(I^-1)/d.
+    Edge cases: the objective is the residual in units of that rounding, with noise half its square in units of the
+    noise. Of training with clipped gradients and noise, the noise is taken as added to the final model, equally to all
+    values (:func:`reconrisk.attacks.informed.invert_training.problem.noise_of`). A wrong initialisation or order leaves
+    a large objective, as does a search that got stuck; the ending is then "budget spent", since without noise the
+    record explains its model. Labels that are no classes must be known.
+    Reference: the adversary of section II, balle2022; Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization;
+    `Walker and Ni (2011) <https://doi.org/10.1137/10078356X>`_ for the mixing.
+
+    >>> from reconrisk.releases.training.optimizers import sgd
+    >>> fixed, labels = torch.rand(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+    >>> model = torch.nn.Linear(3, 2)
+    >>> _ = model.weight.data.copy_(torch.tensor([[0.1, -0.2, 0.3], [0.2, 0.1, -0.1]])), model.bias.data.zero_()
+    >>> training = ShadowTraining(model, fixed, labels, sgd(0.5), steps=5)
+    >>> victim = training.train(torch.tensor([[0.25, 0.5, 0.75]]).double(), torch.tensor([1]))
+    >>> found = invert_training(training).rebuild(victim)
+    >>> found.estimates.round(decimals=4), found.labels
+    (tensor([[0.2500, 0.5000, 0.7500]]), (1,))
+    """
+    return InvertTraining(training, starts, iterations, refreshes, directions, memory, labels_tried, seconds)
+
+
+def _weights(problem: Problem, observation: Observation, trained: float | None) -> Tensor | None:
+    """One over the noise on each value, that of the defense and of private training, 0 for those not sent.
+
+    Edge cases: None where nothing is known of either.
+    """
+    if observation.noise_std is None and observation.kept is None and trained is None:
+        return None
+    ones = {name: torch.ones_like(value, dtype=torch.float64) for name, value in observation.released.items()}
+    if observation.kept is not None:
+        ones = {name: value * observation.kept[name] for name, value in ones.items()}
+    noise = {name: torch.zeros_like(value) for name, value in ones.items()}
+    if observation.noise_std is not None:
+        noise = {name: value.double() for name, value in observation.noise_std.items()}
+    if observation.noise_std is not None or trained is not None:
+        ones = {name: value / (noise[name].square() + (trained or 0.0) ** 2).sqrt() for name, value in ones.items()}
+    return problem.flatten(ones)
+
+
+def _checked_names(problem: Problem, released: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    try:
+        row = problem.flatten(released)
+    except KeyError as error:
+        raise refuse("released", sorted(released), f"to hold what training leaves; {error} is missing") from error
+    if row.numel() != problem.size or not row.is_floating_point():
+        raise refuse("released", row.numel(), f"to be the {problem.size} values that training leaves")
+    return released
+
+
+def _check_rows(problem: Problem, rows: Tensor, labels: Tensor | None) -> None:
+    if rows.ndim != 2 or rows.shape[1] != problem.size or not rows.is_floating_point():
+        expected = f"to be (models, {problem.size}), floating point, as training.train returns"
+        raise refuse("released.shape", tuple(rows.shape), expected)
+    check_not_empty("released", rows)
+    check_all_finite("released", rows, "Check the training that produced it.")
+    if labels is None:
+        return
+    if len(labels) != len(rows):
+        raise refuse("labels", len(labels), f"to be as many as there are models, {len(rows)}")
+    classes = problem.classes
+    if classes is not None and (
+        labels.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes
+    ):
+        raise refuse("labels", "given", f"to be whole numbers from 0 to {classes - 1}")
+
+
+def _check_range(data_range: tuple[float, float], problem: Problem) -> None:
+    low, high = (check_finite("data_range", end) for end in data_range)
+    if not low < high:
+        raise refuse("data_range", data_range, "to be (low, high) with low < high")
+    if len(problem.inputs):
+        check_all_within("fixed records", problem.inputs, data_range, "State the public range of the values.")
+
+
+def _status(sizes: Tensor, explained: Tensor, errors: Tensor, noisy: bool, stopped: bool, in_time: bool) -> Status:
+    """``errors`` are the root mean square errors to be expected, relative to the data range."""
+    count, total, worst = int(explained.sum()), len(sizes), float(sizes.max())
+    if stopped:
+        return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for all models")
+    if not math.isfinite(worst):
+        return Status(Ending.DIVERGED, "training is not finite at the start", "Pass starts, or check the training")
+    kind = "known noise" if noisy else f"{EXACT:g} times the rounding of training"
+    cause = f"{count} of {total} models explained within {kind}, largest objective {worst:.3g}"
+    if count == total:
+        lost = float(errors.max())
+        told = f"{cause}; that leaves an error of about {lost:.1e} of the data range, root mean square"
+        return Status(Ending.CONVERGED if noisy or lost > _EXACT_ERROR else Ending.EXACT, told)
+    remedy = "Check initialisation, order, fixed records and noise: a training known wrongly leaves such residuals"
+    if noisy and in_time:  # the most likely record was found, however unlikely it is
+        return Status(Ending.CONVERGED, cause, remedy)
+    return Status(Ending.BUDGET_SPENT, cause, f"{remedy}; if it is known rightly, raise iterations or pass starts")

@@ -1,0 +1,98 @@
+"""What an informed adversary knows, as data, and the shadow models that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.threat import Knows, Sees, ThreatModel
+from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+from reconrisk.releases.content_hash import rows_among
+from reconrisk.releases.shadow.checks import RandomBatches
+from reconrisk.releases.shadow.store import train_shadow_models
+from reconrisk.releases.shadow.training import ShadowTraining
+
+FEWEST = 10
+"""Shadow targets of which a reconstructor learns anything."""
+
+_MEMORY = 2**32  # bytes: 10,000 shadow models of the MNIST network of balle2022 take a twelfth of it
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowKnowledge:
+    """What the adversary knows: how the model was trained, on which other records, and what the target may be like.
+
+    ``training`` holds the fixed records and all else that is known of the training: the start, be it a draw or a
+    pre-trained model (``draw_start`` where it is unknown), the batches (``RandomBatches`` where their order is
+    unknown), and the privacy of training. ``targets`` and ``labels`` are the shadow targets, and ``in_distribution``
+    states whether they are drawn as the target was.
+
+    Assumes: the target is not among the shadow targets.
+    Edge cases: shadow targets that are fixed records are refused: trained on twice, they are not like the target.
+    Reference: sections II-A and VI-B, balle2022.
+
+    >>> from torch import nn
+    >>> training = ShadowTraining(nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0]), steps=1)
+    >>> knowledge = ShadowKnowledge(training, torch.eye(2), torch.tensor([0, 1]))
+    >>> knowledge.threat
+    ThreatModel(sees=final-model, knows=initialisation+other-records+prior, controls=nothing)
+    >>> knowledge.shadow_models(rng=torch.Generator()).shape
+    torch.Size([2, 6])
+    """
+
+    training: ShadowTraining
+    targets: Tensor = field(repr=False)
+    labels: Tensor = field(repr=False)
+    in_distribution: bool = True
+
+    def __post_init__(self) -> None:
+        check_not_empty("targets", self.targets, "Pass records that the target may be like.")
+        check_all_finite("targets", self.targets)
+        if len(self.targets) != len(self.labels):
+            counts = f"{len(self.targets)} targets came with {len(self.labels)} labels"
+            raise InvalidInput(f"Expected one label per shadow target, {counts}.")
+        shape = tuple(self.training.fixed_inputs.shape[1:])
+        if tuple(self.targets.shape[1:]) != shape:
+            found = tuple(self.targets.shape)
+            raise refuse("targets.shape", found, f"to be records of shape {shape}, as the fixed ones")
+        twice = rows_among(self.targets, self.training.fixed_inputs)
+        if twice:
+            shown = f"{list(twice[:5])}{' and more' if len(twice) > 5 else ''}"
+            raise refuse("targets", shown, "to be none of the fixed records", "Leave these rows out.")
+
+    @property
+    def initialisation(self) -> bool:
+        """Whether the parameters before training are known."""
+        return self.training.draw_start is None
+
+    @property
+    def batch_order(self) -> bool:
+        """Whether it is known which records each step takes."""
+        return not isinstance(self.training.batches, RandomBatches)
+
+    @property
+    def threat(self) -> ThreatModel:
+        """The adversary who knows this."""
+        threat = ThreatModel(Sees.FINAL_MODEL, frozenset({Knows.OTHER_RECORDS, Knows.PRIOR}))
+        return threat.knowing(Knows.INITIALISATION) if self.initialisation else threat
+
+    def shadow_models(self, *, rng: torch.Generator, store: str | Path | None = None) -> Tensor:
+        """The shadow models as rows (n, p), one for each shadow target; with ``store`` they are kept and resumed."""
+        made = train_shadow_models(self.training, self.targets, self.labels, store=store, memory=_MEMORY, rng=rng)
+        return made.rows
+
+    def __repr__(self) -> str:
+        """What is known, in words."""
+        told = {
+            "initialisation": self.initialisation,
+            "batch order": self.batch_order,
+            "distribution of the target": self.in_distribution,
+        }
+        known = [what for what, is_known in told.items() if is_known]
+        private = "" if self.training.private is None else f", trained with {self.training.private}"
+        fixed = len(self.training.fixed_inputs)
+        return f"ShadowKnowledge({len(self.targets)} targets, {fixed} fixed, knows {', '.join(known)}{private})"

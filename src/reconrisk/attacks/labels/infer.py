@@ -1,0 +1,244 @@
+"""Labels read off an update before any optimisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.attacks.labels.output_layer import DECLARE, OutputLayer, is_cross_entropy, loss_gradients, output_layer
+from reconrisk.attacks.labels.separate_records import Separated, separate
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.observation import Observation
+from reconrisk.releases.observe import model_of
+
+_NOISY = 0.05  # records: noise on the amount of a class above which rows of the gradient say little about features
+_WHOLE = 0.15  # records: estimates nearer than this to whole numbers are right
+_SHRINKAGE = 0.3  # of a class's mean features towards those of all, in mean amounts
+_MISFIT = 1e-3  # variance of what the estimate leaves out of a record, in squares of 1 / classes
+_ALIKE = 1e-2  # spread of probabilities, in the same squares, below which whole estimates are right
+_EQUAL = 1e-3  # the same where clipping has changed their size
+_MOST_PAIRS = 2000  # of probes and classes
+
+
+def stated_labels(labels: Tensor) -> tuple[int, ...] | None:
+    """The classes that an attack worked with, for its account; None where labels are no classes.
+
+    >>> stated_labels(torch.tensor([3, 1])), stated_labels(torch.tensor([0.5]))
+    ((3, 1), None)
+    """
+    return None if labels.is_floating_point() or labels.ndim > 1 else tuple(labels.cpu().tolist())
+
+
+def infer_label(released: Mapping[str, Tensor]) -> Tensor:
+    r"""The label of a single record from the gradient of the last layer.
+
+    .. math:: \partial \ell / \partial b_c = p_c - 1[c = y]
+
+    Assumes: cross-entropy, batch of one, the last released bias (or else weight) belongs to the output layer.
+    Guarantee: exact without noise, since only the true class has a negative entry.
+    Edge cases: without a bias, the rows of the weight are used, summed; exact if the features share one sign.
+    Reference: Section 3.2, `Zhao et al. (2020) <https://arxiv.org/abs/2001.02610>`_.
+
+    >>> infer_label({"weight": torch.zeros(3, 2), "bias": torch.tensor([0.2, -0.5, 0.3])})
+    tensor([1])
+    """
+    tensors = [tensor for tensor in released.values() if tensor.ndim in (1, 2)]
+    if not tensors:
+        raise InvalidInput(f"Expected a released bias or weight of the output layer. {DECLARE}")
+    last = tensors[-1]
+    scores = last if last.ndim == 1 else last.sum(1)
+    return scores.argmin().view(1)
+
+
+def infer_label_counts(observation: Observation) -> Tensor:
+    r"""How many records of each class are behind an update: one whole number per class, ``batch_size`` in all.
+
+    .. math:: \sum_i d_i = \sum_c n_c\, \bar d_c, \qquad d_i = \partial \ell_i / \partial z_i = p_i - e_{y_i}
+              \text{ for cross-entropy}
+
+    The bias of the output layer has gradient :math:`\sum_i d_i`. For a typical record of class c,
+    :math:`\bar d_c` follows from its features, which are about the row of the weight's gradient over that of the bias;
+    the counts solve the equation by regularised least squares. Batches of up to half as many records as classes are
+    first taken apart into single records (:func:`reconrisk.attacks.labels.separate_records.separate`).
+
+    Assumes: a loss of outputs and class indices whose records add up or are averaged. Of a local update, steps that are
+    short beside the output layer. Clipping, noise and pruning need not be known.
+    Guarantee: exact for a single record without noise. Exact counts where records have nearly the same features, as in
+    networks that are not trained yet, and mostly for batches of up to half as many records as classes in any network.
+    Edge cases: trained networks and larger batches leave an estimate; records with vanishing gradients are guessed.
+    Adaptive optimizers show little more than which classes there are. Without a released bias the size of the features
+    is that of noise over the data range. Regression, a network unknown and an output layer not released are refused.
+    Reference: `Ma et al. (2023) <https://openreview.net/forum?id=FIrQfNSOoTr>`_ for the features of a class, here with
+    shrinkage and regularisation; :func:`infer_label` for a single record.
+
+    >>> from reconrisk.core.threat import HONEST_BUT_CURIOUS
+    >>> from reconrisk.releases.updates.gradient import GradientMap
+    >>> forward = GradientMap(nn.Linear(2, 4))
+    >>> released = forward(torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.5, 0.4]]), torch.tensor([3, 1, 3]))
+    >>> infer_label_counts(Observation(released, forward, HONEST_BUT_CURIOUS, (2,), (0.0, 1.0), batch_size=3))
+    tensor([0, 1, 0, 2])
+    """
+    layer, records = output_layer(observation), observation.batch_size
+    cross_entropy = is_cross_entropy(layer.loss_fn, layer.classes)
+    if not layer.linear:
+        return _rounded((-_amounts(layer)[0]).clamp_min(0), records)
+    if records == 1 and cross_entropy:
+        return nn.functional.one_hot(torch.tensor(_single(layer)), layer.classes)
+    estimate = _estimated(layer, records)
+    separable = cross_entropy and layer.exact and layer.weighted and layer.noise_std < _NOISY
+    if estimate.is_sure or not separable or 2 * records > layer.classes:
+        return _rounded(estimate.counts, records)
+    found = _separated(layer, records)
+    counts = torch.bincount(torch.tensor(found.labels, dtype=torch.int64), minlength=layer.classes)
+    left = records - len(found.labels)
+    return counts + _rounded(_estimated(replace(layer, gradient=found.rest), left).counts, left) if left else counts
+
+
+def labels_for(observation: Observation) -> Tensor:
+    """The labels the adversary works with: known ones as given, else inferred, in rising order.
+
+    Edge cases: where the order matters, as in the batches of a local update, the inferred one is arbitrary.
+    """
+    if observation.labels is not None:
+        return observation.labels
+    if observation.batch_size == 1 and model_of(observation.forward) is None:
+        return infer_label(observation.released)
+    counts = infer_label_counts(observation)
+    return torch.arange(len(counts)).repeat_interleave(counts).to(observation.device)
+
+
+def _single(layer: OutputLayer) -> int:
+    """The label of one record: in G = d h its entry of d is the only negative one, and minus the sum of the others."""
+    amounts, _, _ = _amounts(layer)
+    largest = float(amounts.abs().max())
+    left, sizes, _ = torch.linalg.svd(layer.gradient - layer.gradient.mean(0), full_matrices=False)
+    edge = layer.noise_std * (layer.classes**0.5 + layer.gradient.shape[1] ** 0.5)  # of what noise alone leaves
+    if layer.classes > 2 and layer.weighted:
+        if layer.noise_std > 0.02 * largest > 1e-8 and sizes[0] > 2 * edge:
+            return int(left[:, 0].abs().argmax())
+        if not layer.biased and layer.noise_std < 0.02 * largest:
+            return int((left[:, 0] * left[:, 0].sign().sum().sign()).argmin())
+    return int(amounts.argmin())
+
+
+def _amounts(layer: OutputLayer) -> tuple[Tensor, Tensor, float]:
+    """The sum of d over the records, what maps features to one, and the noise on the sum.
+
+    The bias gives it exactly; noise is averaged out over all columns, along the features of the probes.
+    """
+    mean = layer.features.mean(0)
+    direction = mean / (mean @ mean).clamp_min(torch.finfo(mean.dtype).tiny)
+    if layer.biased and (layer.noise_std < _NOISY or not layer.weighted):
+        direction = torch.zeros_like(mean)
+        direction[-1] = 1
+    return layer.gradient @ direction, direction, layer.noise_std * float(direction.norm())
+
+
+@dataclass(frozen=True, eq=False)
+class _Estimate:
+    """Counts as real numbers, and whether they can be taken for right."""
+
+    counts: Tensor
+    is_sure: bool
+
+
+def _estimated(layer: OutputLayer, records: int) -> _Estimate:
+    """Counts as real numbers: least squares on the amounts and on their own sum, drawn to equal counts.
+
+    How much typical gradients differ between classes says how little the equations can be trusted.
+    """
+    amounts, _, noise = _amounts(layer)
+    means, spread = _typical_gradients(layer, amounts)
+    ones, equal = torch.ones_like(amounts), records / layer.classes
+    weight = equal / (records * (_MISFIT / layer.classes**2 + 0.03 * spread) + noise**2)
+    sum_weight = equal / (records * (1e-9 + 300 * spread))
+    normal = ones.diag() + weight * means.T @ means + sum_weight * torch.outer(ones, ones)
+    sides = torch.stack([(equal + sum_weight * records) * ones, weight * means.T @ amounts], dim=1)
+    start, slope = torch.linalg.solve(normal, sides).T
+    enlargement = _enlargement(layer, start, slope, records)
+    counts = start + enlargement * slope
+    # one badly fitted record can hide others, which then seem to be like it
+    fitted = -float(amounts.clamp_max(0).sum()) < 0.1 * records
+    relative = spread * layer.classes**2
+    alike = relative < _EQUAL if enlargement > 1 else relative < _ALIKE and not fitted
+    return _Estimate(counts, alike and _are_whole(counts))
+
+
+def _enlargement(layer: OutputLayer, start: Tensor, slope: Tensor, records: int) -> float:
+    """The factor that undoes the clipping of the amounts.
+
+    With fewer records than classes some count must be zero, with more all must be whole. Where nobody knows of
+    clipping, that must not be true without it.
+    """
+    falling, unsure = slope < 0, not layer.clipped
+    if layer.clipped is False or not bool(falling.any()) or (unsure and _are_whole(start + slope)):
+        return 1.0
+    largest = max(1.0, float((start[falling] / -slope[falling]).min()))
+    if records < layer.classes:
+        without = float((start + slope).min() / start.min())
+        return 1.0 if unsure and without < 0.3 else largest
+    factors = torch.linspace(1.0, largest, 200, dtype=start.dtype, device=start.device)
+    counts = start + factors[:, None] * slope
+    best = int((counts - counts.round()).square().sum(1).argmin())
+    return 1.0 if unsure and not _are_whole(counts[best]) else float(factors[best])
+
+
+def _are_whole(counts: Tensor) -> bool:
+    return bool(((counts - counts.round()).abs() < _WHOLE).all())
+
+
+def _typical_gradients(layer: OutputLayer, amounts: Tensor) -> tuple[Tensor, float]:
+    """In column c the derivative of the loss by the outputs for a record of class c, and how probabilities differ."""
+    labels = torch.arange(layer.classes, device=amounts.device)
+    if not layer.weighted or layer.noise_std > _NOISY:
+        probes = layer.outputs[: max(1, _MOST_PAIRS // layer.classes)]
+        pairs = loss_gradients(layer.loss_fn, probes.repeat_interleave(len(labels), 0), labels.repeat(len(probes)))
+        means = pairs.view(len(probes), len(labels), len(labels)).mean(0)
+        return means.T, float(layer.outputs.softmax(1).var(0).mean())
+    signs, tiny = amounts.sign()[:, None], torch.finfo(amounts.dtype).tiny
+    overall = (signs * layer.gradient).sum(0) / amounts.abs().sum().clamp_min(tiny)
+    shrinkage = _SHRINKAGE * amounts.abs().mean().clamp_min(tiny)
+    features = (signs * layer.gradient + shrinkage * overall) / (amounts.abs() + shrinkage)[:, None]
+    outputs = features @ layer.parameters.mT + layer.offset
+    gradients = torch.stack([loss_gradients(layer.loss_fn, at_step, labels) for at_step in outputs])
+    return gradients.mean(0).T, float(outputs.softmax(2).var(1).mean())
+
+
+def _separated(layer: OutputLayer, records: int) -> Separated:
+    """The records that can be told apart; where nobody knows of clipping, with it if not without."""
+    _, direction, _ = _amounts(layer)
+
+    def attempt(sized: bool) -> Separated:
+        return separate(
+            layer.gradient,
+            layer.parameters[0],
+            records,
+            direction=direction,
+            offset=layer.offset,
+            biased=layer.biased,
+            sized=sized,
+            noise_std=layer.noise_std,
+        )
+
+    found = attempt(sized=not layer.clipped)
+    if layer.clipped is not None or len(found.labels) == records:
+        return found
+    scaled = attempt(sized=False)
+    together = len(scaled.labels) > len(found.labels) and max(scaled.divisors) < 1.2 * min(scaled.divisors)
+    return scaled if together else found
+
+
+def _rounded(counts: Tensor, records: int) -> Tensor:
+    """The nearest counts that are not negative and add up to ``records``, whole by largest remainders."""
+    counts = counts.cpu()
+    falling = counts.sort(descending=True).values
+    excess = (falling.cumsum(0) - records) / torch.arange(1, len(counts) + 1)
+    shared = excess[int((falling > excess).sum()) - 1]
+    real = (counts - shared).clamp_min(0)
+    whole = real.floor().long()
+    missing = records - int(whole.sum())
+    whole[(real - whole).argsort(descending=True)[:missing]] += 1
+    return whole

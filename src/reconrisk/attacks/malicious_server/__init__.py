@@ -1,0 +1,1 @@
+"""malicious_server."""

@@ -1,0 +1,213 @@
+"""Robbing the Fed: a planted layer that sorts the records of a batch into bins, and reads those alone in theirs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.special import betaln
+from torch import Tensor, nn
+from torch.distributions import Distribution, Normal
+
+from reconrisk.attacks.malicious_server.planting import (
+    PlantedModel,
+    check_input_shape,
+    planted_reconstruction,
+    planted_rows,
+    random_direction,
+    read_records,
+)
+from reconrisk.core.observation import Observation
+from reconrisk.core.reconstruction import Reconstruction
+from reconrisk.core.threat import MALICIOUS_SERVER, ThreatModel
+from reconrisk.core.validation import check_all_finite, check_positive, check_whole, refuse
+from reconrisk.releases.noise_scale import directions_rng
+
+Measurement = Literal["mean", "random"]
+NATURAL_BRIGHTNESS = Normal(0.45, 0.12)
+"""Mean value of a photograph with values in [0, 1]; the default law of what is measured."""
+
+_ROUNDINGS = 16  # units in the last place of a sum below which a difference of neighbours is dust
+_TAIL = 10.0  # standard deviations that the outer bins reach beyond the inner quantiles
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Imprint:
+    """The configured attack that :func:`imprint` returns: ``plant`` the layer, then call it."""
+
+    bins: int = 256
+    public: Tensor | Distribution = NATURAL_BRIGHTNESS
+    measurement: Measurement = "mean"
+    isolated: bool = True
+    strength: float = 0.1
+    tolerance: float = 1e-5
+    needs: ThreatModel = MALICIOUS_SERVER
+
+    def __post_init__(self) -> None:
+        check_whole("bins", self.bins)
+        check_positive("strength", self.strength)
+        check_positive("tolerance", self.tolerance)
+        if self.measurement not in ("mean", "random"):
+            raise refuse("measurement", self.measurement, 'to be "mean" or "random"')
+        _check_law(self.public, self.bins)
+
+    def plant(
+        self, model: nn.Module, input_shape: Sequence[int], *, rng: torch.Generator | None = None
+    ) -> PlantedModel:
+        """A new model that first measures each record and then runs a copy of ``model``, which stays as it is.
+
+        ``rng`` draws the direction in which the layer moves records and the random measurement; without it they are the
+        same each time.
+        """
+        shape, rng = check_input_shape(input_shape), directions_rng(rng)
+        features = math.prod(shape)
+        measure = torch.full((features,), 1 / features, dtype=torch.float64)
+        if self.measurement == "random":
+            measure = torch.randn(features, generator=rng, dtype=torch.float64) / math.sqrt(features)
+        edges, spread = self._edges(measure, shape)
+        lower = edges[:-1]
+        slopes = 1 / edges.diff() if self.isolated else torch.full_like(lower, 1 / (2 * _TAIL * spread))
+        direction = random_direction(features, self.strength, rng)
+        weight, bias = slopes[:, None] * measure, -slopes * lower
+        return PlantedModel(model, shape, weight=weight, bias=bias, direction=direction, isolated=self.isolated)
+
+    def _edges(self, measure: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, float]:
+        """The ends of the bins, equally likely under what is public, and the standard deviation of the measurement."""
+        levels = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
+        if isinstance(self.public, Tensor):
+            measured = (_shaped(self.public, shape).flatten(1).double() @ measure).cpu()
+            # order statistics at i (N + 1) / k: the probability of a bin is then Beta((N + 1) / k, ...), of mean 1 / k
+            inner = torch.from_numpy(np.quantile(measured.numpy(), levels.numpy(), method="weibull"))
+            middle, spread = float(measured.mean()), float(measured.std())
+        else:
+            inner = self.public.icdf(levels).double().flatten()
+            middle, spread = float(self.public.mean), float(self.public.stddev)
+        reach = _TAIL * spread
+        low = min([middle, *inner[:1].tolist()]) - reach
+        high = max([middle, *inner[-1:].tolist()]) + reach
+        edges = torch.cat([torch.tensor([low]), inner, torch.tensor([high])]).double()
+        if not bool((edges.diff() > 0).all()):  # NaN too
+            remedy = 'Use fewer bins, more public records, or measurement="random".'
+            raise refuse("bins", self.bins, "to have ends that differ: the public measurements tie", remedy)
+        return edges, spread
+
+    def expected_recovered(self, batch_size: int) -> float:
+        """How many records of a batch are alone in their bin on average, as in :func:`imprint`."""
+        size = check_whole("batch_size", batch_size)
+        if not isinstance(self.public, Tensor) or self.bins == 1:
+            return size * (1 - 1 / self.bins) ** (size - 1)
+        whole = len(self.public) + 1
+        share = whole / self.bins
+        return float(
+            size * self.bins * np.exp(betaln(share + 1, whole - share + size - 1) - betaln(share, whole - share))
+        )
+
+    def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
+        """Read the records that are alone in their bin; ``rng`` is not used, the attack is deterministic."""
+        begun = time.monotonic()
+        observation.check_covers(self.needs)
+        features = math.prod(observation.input_shape)
+        rows, rounding, variances = planted_rows(observation.released, features, self.bins), None, None
+        if observation.noise_std is not None:
+            variances = planted_rows(observation.noise_std, features, self.bins).square()
+        if not self.isolated:  # a neuron is active in its own bin and in all above
+            rounding = _ROUNDINGS * torch.finfo(observation.released["planted.weight"].dtype).eps * rows[:, -1].abs()
+            rows = rows - _next(rows)
+            variances = None if variances is None else variances + _next(variances)
+        return planted_reconstruction(
+            observation,
+            read_records(observation, rows, tolerance=self.tolerance, rounding=rounding, variances=variances),
+            attack=repr(self),
+            expected=f"; expected {self.expected_recovered(observation.batch_size):.1f}",
+            remedy="Plant more bins, or pass public records for bins that are equally likely",
+            begun=begun,
+        )
+
+    def __repr__(self) -> str:
+        """Every setting; public records by their shape."""
+        public = f"{tuple(self.public.shape)} records" if isinstance(self.public, Tensor) else self.public
+        return (
+            f"imprint(bins={self.bins}, public={public}, measurement={self.measurement!r}, isolated={self.isolated}, "
+            f"strength={self.strength:g}, tolerance={self.tolerance:g})"
+        )
+
+
+def imprint(
+    *,
+    bins: int = 256,
+    public: Tensor | Distribution = NATURAL_BRIGHTNESS,
+    measurement: Measurement = "mean",
+    isolated: bool = True,
+    strength: float = 0.1,
+    tolerance: float = 1e-5,
+) -> Imprint:
+    r"""Read the records of a batch of any size off a layer that a malicious server planted.
+
+    .. math:: \hat x = \frac{\nabla_{w_i} \ell - \nabla_{w_{i+1}} \ell}{\partial_{b_i} \ell - \partial_{b_{i+1}} \ell},
+              \qquad \mathrm E[\text{recovered}] = n (1 - 1/k)^{n-1}
+
+    All neurons measure the same number of a record, its mean or a random projection, and are active above the i-th of
+    ``bins`` = k quantiles, so that neighbours differ by the records of one bin. ``isolated`` neurons are flat above
+    their bin too: x is read off one neuron without differences, so that records with a small share of the gradient are
+    read as exactly as the others, as are updates of several local steps. ``public`` gives the quantiles: the law of the
+    measurement, or N records like those attacked, from which the k bins come out unequal and
+    E[recovered] = n k B(m + 1, N - m + n) / B(m, N + 1 - m), m = (N + 1)/k, B the Beta function; exact for whole m. The
+    layer is put before the model and adds nothing to what that computes; a constant it reads stands for its bias.
+
+    Assumes: the client runs the model it is sent, ``attack.plant(model, input_shape)``, and sends the gradient of the
+    planted layer, or the result of plain SGD steps on it. The expectation holds for n independent records of the public
+    law, whose measurements do not tie and none of which the rest of the model ignores.
+    Guarantee: labels, loss and the rest of the model do not matter, batch norm in either mode included. A record counts
+    as recovered only if what the layer tells of its squares fits it to ``tolerance``, which a mixture does not.
+    Edge cases: rows that are not recovered hold the middle of the range, with objective inf. Bins without gradient are
+    skipped. Equal records count once. Noise is allowed for if the threat knows it, and
+    then mixtures that it hides pass as records; a larger ``strength`` raises the gradient above it. Pruning is not.
+    Reference: the imprint module of `Fowl et al. (2022) <https://arxiv.org/abs/2110.13057>`_.
+
+    >>> from reconrisk.releases.updates.gradient import GradientRelease
+    >>> from reconrisk.releases.observe import observe
+    >>> attack = imprint(bins=16, public=torch.linspace(0, 1, 100)[:, None].expand(-1, 4))
+    >>> planted = attack.plant(nn.Linear(4, 2), input_shape=(4,))
+    >>> records, labels = torch.tensor([[0.1, 0.2, 0.3, 0.2], [0.9, 0.8, 0.6, 0.9]]), torch.tensor([0, 0])
+    >>> release = GradientRelease(planted, nn.functional.cross_entropy, records, labels)
+    >>> result = attack(observe(release, threat=attack.needs), rng=torch.Generator())
+    >>> print(result.status)
+    exact: recovered 2 of 2; expected 1.9.
+    """
+    return Imprint(bins, public, measurement, isolated, strength, tolerance)
+
+
+def _next(rows: Tensor) -> Tensor:
+    """The row after each, zero after the last."""
+    return torch.cat([rows[1:], torch.zeros_like(rows[:1])])
+
+
+def _check_law(public: object, bins: int) -> None:
+    """Refuse what no quantiles can be taken from."""
+    remedy = "Pass records like those attacked, or torch.distributions.Normal(mean, std) of what is measured."
+    if isinstance(public, Tensor):
+        if public.ndim < 2 or len(public) < max(bins, 2):
+            raise refuse("public.shape", tuple(public.shape), f"to hold a record for each of {bins} bins", remedy)
+        check_all_finite("public", public)
+    elif not isinstance(public, Distribution):
+        raise refuse("public", type(public).__name__, "to be a tensor or a distribution", remedy)
+    elif public.batch_shape.numel() != 1 or public.event_shape or not _has_quantiles(public):
+        raise refuse("public", public, "to be the law of one number, with icdf", remedy)
+
+
+def _has_quantiles(law: Distribution) -> bool:
+    try:
+        return bool(law.icdf(torch.tensor(0.5)).isfinite())
+    except NotImplementedError:
+        return False
+
+
+def _shaped(public: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if tuple(public.shape[1:]) != shape:
+        raise refuse("public.shape", tuple(public.shape), f"to be (records, *{shape})")
+    return public

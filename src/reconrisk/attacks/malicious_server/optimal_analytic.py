@@ -1,0 +1,197 @@
+"""The optimal analytic attack of riess2025: a malicious server plants a layer whose gradient is the record."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.attacks.analytic.attack import check_estimate, check_single, inverted, known_for
+from reconrisk.attacks.analytic.estimates import LayerEstimate, known_scale
+from reconrisk.attacks.analytic.layer import LayerGradient, Scales, read_layer, with_scales
+from reconrisk.attacks.labels.infer import labels_for
+from reconrisk.core.observation import Observation
+from reconrisk.core.reconstruction import Ending, Reconstruction
+from reconrisk.core.threat import MALICIOUS_SERVER, Knows, ThreatModel
+from reconrisk.core.validation import check_finite, check_not_empty, check_positive, check_whole
+from reconrisk.releases.model_state import LossFunction
+from reconrisk.releases.observe import model_of
+
+_BINDING = 1 - 1e-6
+
+
+class PlantedLayer(nn.Module):
+    """A linear layer without bias on the flattened record, and beside it the user's model, if any.
+
+    The outputs are those of the layer, then those of the model.
+    """
+
+    def __init__(self, features: int, neurons: int, model: nn.Module | None) -> None:
+        super().__init__()
+        like = next(iter([] if model is None else model.parameters()), torch.empty(0))
+        # skip_init leaves the global random numbers alone; the gradient is the same for every weight
+        self.planted = nn.utils.skip_init(
+            nn.Linear, features, neurons, bias=False, dtype=like.dtype, device=like.device
+        )
+        nn.init.zeros_(self.planted.weight)
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One row of outputs for each record."""
+        outputs: Tensor = self.planted(inputs.flatten(1))
+        return outputs if self.model is None else torch.cat([outputs, self.model(inputs).flatten(1)], 1)
+
+
+@dataclass(frozen=True)
+class PlantedLoss:
+    """The sum of the planted neurons, averaged over records, plus the loss of the user's model on the other outputs."""
+
+    neurons: int
+    beside: LossFunction | None = None
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """One number for the batch."""
+        planted = outputs[:, : self.neurons].sum(1).mean()
+        return planted if self.beside is None else planted + self.beside(outputs[:, self.neurons :], labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Planted:
+    """What the malicious server sends: the module to train and the loss to train it with."""
+
+    module: nn.Module
+    loss_fn: LossFunction
+
+
+@dataclass(frozen=True)
+class OptimalAnalytic:
+    """The configured attack that :func:`optimal_analytic` returns."""
+
+    neurons: int = 1
+    estimate: LayerEstimate = field(default_factory=known_scale)
+    scales: Scales | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "neurons", check_whole("neurons", self.neurons))
+        check_estimate(self.estimate, self.scales)
+
+    @property
+    def needs(self) -> ThreatModel:
+        """A server that plants the layer, and knows the norm of the record unless the scales are stated."""
+        knows = known_for(self.estimate, self.scales)
+        replayed = self.estimate.uses_scales and self.scales is None
+        return MALICIOUS_SERVER.knowing(*knows, *({Knows.RECORD_NORM} if replayed else ()))
+
+    def plant(
+        self,
+        input_shape: Sequence[int],
+        *,
+        model: nn.Module | None = None,
+        loss_fn: LossFunction = nn.functional.cross_entropy,
+    ) -> Planted:
+        """The module and loss that a client must train with; ``model`` and its ``loss_fn`` stay part of them.
+
+        Edge cases: the gradient of ``model`` takes a share of the clipped norm: the attack is weaker than without one.
+
+        >>> planted = optimal_analytic(neurons=3).plant((1, 2, 2))
+        >>> planted.module(torch.ones(5, 1, 2, 2)).shape
+        torch.Size([5, 3])
+        """
+        check_not_empty("input_shape", input_shape)
+        features = math.prod(check_whole("input_shape", side) for side in input_shape)
+        module = PlantedLayer(features, self.neurons, model)
+        return Planted(module, PlantedLoss(self.neurons, None if model is None else loss_fn))
+
+    def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
+        """Estimate the one record behind ``observation``; ``rng`` is not used, the attack is deterministic."""
+        begun = time.monotonic()
+        observation.check_covers(self.needs)
+        check_single(observation)
+        layer = read_layer(observation, neurons=self.neurons)
+        layer = replace(layer, bias=None, bias_precision=None, planted=layer.weight.new_ones(self.neurons))
+        evaluations = 0
+        if self.estimate.uses_scales and layer.is_active:
+            layer, evaluations = with_scales(layer, self.scales, observation, _labels), int(self.scales is None)
+        reconstruction = inverted(
+            layer, self.estimate, observation, attack=repr(self), begun=begun, evaluations=evaluations
+        )
+        return _told_of_clipping(reconstruction, layer) if self.scales is None else reconstruction
+
+
+def optimal_analytic(
+    *, neurons: int = 1, estimate: LayerEstimate | None = None, scales: Scales | None = None
+) -> OptimalAnalytic:
+    r"""Rebuild a record from a planted layer whose every row has the record itself as its gradient.
+
+    .. math:: \ell = 1^\top W x, \quad w_j = \beta x + N(0, (\sigma C)^2 I), \quad \beta = \min(1, C / (\sqrt M |x|)),
+              \qquad \hat x = \frac1{M \beta} \sum_j w_j
+
+    :meth:`OptimalAnalytic.plant` makes the module and the loss. ``estimate`` is :func:`known_scale` by default, which
+    is riess2025's, or any other that needs no bias; the scale is replayed from the known defense and norm, or stated.
+
+    Assumes: unit loss weights, no gradient of a bias, a batch of one.
+    Guarantee: where clipping binds (:func:`neurons_for_clipping`) the error of known_scale() follows
+    :func:`reconrisk.bounds.analytic_inversion.analytic_inversion_law`, variance :math:`\sigma^2 |x|^2`; where it does
+    not, the variance is :math:`(\sigma C)^2 / M`, which is larger, and the status says so.
+    Edge cases: beside a user's model clipping acts on the whole gradient, of norm G. The replayed scale allows for it,
+    given the label or a model it can be inferred from: the estimate stays unbiased up to what noise does to the replay,
+    at a variance of :math:`(\sigma G)^2 / M`. Beside a network whose G varies fast, such as ResNet-101, the direction
+    at the known norm, :func:`known_norm`, is better. riess2025 rescales by the norm of the record alone, a bias that
+    shows where noise is small.
+    The estimate is cut to the data range; the law is for wide ones.
+    Reference: Theorem IV.1, riess2025, corrected; equation 16 has the ratio of norms unsquared.
+
+    >>> from reconrisk.releases.updates.gradient import GradientRelease
+    >>> from reconrisk.releases.observe import observe
+    >>> attack = optimal_analytic(neurons=4)
+    >>> planted = attack.plant((2,))
+    >>> release = GradientRelease(planted.module, planted.loss_fn, torch.tensor([[0.25, 0.5]]), torch.tensor([0]))
+    >>> observation = observe(release, threat=attack.needs)
+    >>> attack(observation, rng=torch.Generator()).estimates
+    tensor([[0.2500, 0.5000]])
+    """
+    return OptimalAnalytic(neurons, known_scale() if estimate is None else estimate, scales)
+
+
+def neurons_for_clipping(clip_norm: float, smallest_norm: float) -> int:
+    r"""How many neurons make clipping bind for every record of at least the smallest norm.
+
+    .. math:: M = \lceil (C / |x|_{\min})^2 \rceil
+
+    The gradient of M neurons has norm :math:`\sqrt M |x|`; equation 16 of riess2025 has the ratio unsquared.
+
+    Reference: Theorem IV.1, riess2025, corrected.
+
+    >>> neurons_for_clipping(5.0, smallest_norm=1.0)
+    25
+    """
+    check_positive("clip_norm", clip_norm, "Pass the norm used in training.")
+    check_positive("smallest_norm", smallest_norm, "Pass the smallest norm of a record that is not zero.")
+    ratio = clip_norm / smallest_norm
+    return max(1, math.ceil(check_finite("(clip_norm / smallest_norm)^2", ratio * ratio)))
+
+
+def _labels(observation: Observation) -> Tensor:
+    """Known or inferred labels; a layer planted alone does not depend on them."""
+    model = model_of(observation.forward)
+    alone = isinstance(model, PlantedLayer) and model.model is None
+    if alone and observation.labels is None:
+        return torch.zeros(observation.batch_size, dtype=torch.long)
+    return labels_for(observation)
+
+
+def _told_of_clipping(reconstruction: Reconstruction, layer: LayerGradient) -> Reconstruction:
+    """The same with a status that says where more neurons would help."""
+    status = reconstruction.status
+    if layer.scales is None or not layer.noisy or status.ending is not Ending.CONVERGED:
+        return reconstruction
+    if float(layer.scales.max()) < _BINDING:
+        return reconstruction
+    cause = f"{status.cause}; clipping does not bind, so that noise is larger than it need be"
+    remedy = "Plant neurons_for_clipping(clip_norm, smallest_norm) neurons"
+    account = replace(reconstruction.account, status=replace(status, cause=cause, remedy=remedy))
+    return replace(reconstruction, account=account)

@@ -1,0 +1,198 @@
+"""The posterior mean of records under a Gaussian prior, by Gauss-Newton in the prior's own coordinates."""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from reconrisk.attacks.gauss_newton.descent import Descent, Outcome
+from reconrisk.attacks.gauss_newton.laplace import applies
+from reconrisk.attacks.gauss_newton.problem import GaussianPrior as Pull
+from reconrisk.attacks.gauss_newton.problem import Likelihood, Point, working_precision
+from reconrisk.attacks.labels.infer import labels_for, stated_labels
+from reconrisk.attacks.matching.objective import NOTHING, says_nothing
+from reconrisk.attacks.with_prior.unknown_noise import begun_by, squared_residual, weighted_by_noise, with_noise
+from reconrisk.core.observation import Attack, Observation
+from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
+from reconrisk.core.validation import check_callable, check_positive, check_whole, refuse
+from reconrisk.priors.gaussian import GaussianPrior
+
+_SPAN = 6.0  # of a standard normal coordinate: what the first steps are measured by
+_ROUNDS = 3  # of noise that is not known, each from the residual of the round before
+_LAPLACE_ROUNDS = 5  # of Laplacian noise, each weighted by the residuals of the round before
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianPosterior:
+    """The configured attack that :func:`gaussian_posterior` returns."""
+
+    prior: GaussianPrior
+    iterations: int = 30
+    inner_iterations: int = 60
+    warm_start: Attack | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        prior: object = self.prior
+        if not isinstance(prior, GaussianPrior):
+            remedy = "Pass rr.priors.gaussian(...) or rr.priors.fit_gaussian(...)."
+            raise refuse("prior", type(prior).__name__, "to be Gaussian", remedy)
+        for name in ("iterations", "inner_iterations"):
+            check_whole(name, getattr(self, name))
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds)
+        if self.warm_start is not None:
+            check_callable("warm_start", self.warm_start, "Pass an attack, such as rr.attacks.inverting_gradients().")
+
+    @property
+    def needs(self) -> ThreatModel:
+        """One update and the prior, and what the warm start needs."""
+        weakest = HONEST_BUT_CURIOUS if self.warm_start is None else self.warm_start.needs
+        return weakest.knowing(Knows.PRIOR)
+
+    def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
+        """Estimate the records behind ``observation``."""
+        begun = clock.monotonic()
+        observation.check_covers(self.needs)
+        self.prior.check_fits(observation.input_shape, observation.data_range)
+        labels = labels_for(observation)
+        search = _Search(self, observation, labels, rng, begun)
+        status = search.run()
+        records = search.records.clamp(*observation.data_range)
+        account = Account(
+            attack=repr(self),
+            status=NOTHING if says_nothing(observation) else status,
+            objective=(squared_residual(observation, records, labels),) * observation.batch_size,
+            cost=Cost(clock.monotonic() - begun, search.evaluations + 1),
+            labels=stated_labels(labels),
+        )
+        return Reconstruction(records.to(torch.get_default_dtype()), account)
+
+    def __repr__(self) -> str:
+        """Every setting; the prior by its name."""
+        names = ("iterations", "inner_iterations", "warm_start", "seconds")
+        given = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        return f"gaussian_posterior({self.prior.name}, {given})"
+
+
+def gaussian_posterior(
+    prior: GaussianPrior,
+    *,
+    iterations: int = 30,
+    inner_iterations: int = 60,
+    warm_start: Attack | None = None,
+    seconds: float | None = None,
+) -> GaussianPosterior:
+    r"""Rebuild records by the mean of what they may be under a Gaussian prior, given the release.
+
+    .. math:: \hat x = m + L \hat u, \qquad \hat u = \arg\min_u |\Sigma^{-1/2} (y - f(m + L u))|^2 + |u|^2,
+        \qquad L L^T = S
+
+    Where the noise is not known, it is taken as equal on all values, as large as the residual; Laplacian noise is
+    weighted by residuals, in rounds. ``warm_start`` is an attack whose estimates are the start in place of the prior's
+    mean.
+
+    Assumes: a prior of the shape and range of the records, such as ``rr.priors.fit_gaussian(public_records)``.
+    Guarantee: for a linear release with known Gaussian noise it is the exact posterior mean, of which no attacker who
+    believes the same has a smaller expected squared error; else the maximum of the posterior, where it is nearly
+    Gaussian.
+    Edge cases: interrupted, or out of ``seconds``, it returns the best so far.
+    Reference: the mean of the posterior, ours; Theorem 3.2 of chen2025 bounds what it can reach.
+
+    >>> from reconrisk.priors.gaussian import gaussian
+    >>> prior = gaussian(torch.full((2,), 0.5), 0.05 * torch.eye(2))
+    >>> threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR, Knows.DEFENSE)
+    >>> observation = Observation(
+    ...     {"y": torch.tensor([0.25, 0.5])}, lambda records, labels: {"y": records[0]}, threat, (2,), (0.0, 1.0),
+    ...     labels=torch.tensor([0]), noise_std={"y": torch.full((2,), 0.05**0.5)},
+    ... )
+    >>> gaussian_posterior(prior)(observation, rng=torch.Generator()).estimates
+    tensor([[0.3750, 0.5000]])
+    """
+    return GaussianPosterior(prior, iterations, inner_iterations, warm_start, seconds)
+
+
+class _Search:
+    """Coordinates of the prior that explain the release, each believed to be standard normal."""
+
+    def __init__(
+        self,
+        attack: GaussianPosterior,
+        observation: Observation,
+        labels: Tensor,
+        rng: torch.Generator,
+        begun: float,
+    ) -> None:
+        self._attack, self._seen, self._labels, self._rng, self._begun = attack, observation, labels, rng, begun
+        prior = attack.prior
+        middle = prior.mean.to(observation.device).expand(observation.batch_size, *observation.input_shape)
+        self._dtype = working_precision(observation, labels, middle)
+        self._mean, self._root = (each.to(observation.device, self._dtype) for each in (prior.mean, prior.root))
+        self._coordinates = self._root.new_zeros(observation.batch_size, self._root.shape[1])
+        self.evaluations = 0
+
+    def run(self) -> Status:
+        """To where no step improves the posterior."""
+        outcome = Outcome.ITERATIONS
+        try:
+            self._begin()
+            for _ in range(1 if self._seen.noise_std is not None else _ROUNDS):
+                outcome = self._descend(with_noise(self._seen, self.records, self._labels))
+            for _ in range(_LAPLACE_ROUNDS if applies(self._seen) else 0):
+                outcome = self._descend(weighted_by_noise(self._seen, self.records, self._labels))
+        except KeyboardInterrupt:
+            return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
+        if outcome is Outcome.NOT_FINITE:
+            return Status(Ending.DIVERGED, outcome.value, "Check the forward map and the prior")
+        if outcome is Outcome.SECONDS:
+            return Status(Ending.BUDGET_SPENT, f"{self._attack.seconds:g} seconds", "Allow more seconds")
+        if outcome is Outcome.ITERATIONS:
+            return Status(Ending.BUDGET_SPENT, f"{self._attack.iterations} iterations", "Raise iterations")
+        return Status(Ending.CONVERGED, outcome.value)
+
+    @property
+    def records(self) -> Tensor:
+        """The records of the coordinates."""
+        return self._decoded(self._coordinates)
+
+    def _begin(self) -> None:
+        if self._attack.warm_start is None:
+            return
+        seconds = self._attack.seconds
+        left = None if seconds is None else seconds - (clock.monotonic() - self._begun)
+        warm = begun_by(self._attack.warm_start, self._seen, seconds_left=left, rng=self._rng)
+        self.evaluations += warm.account.cost.evaluations
+        offset = (warm.estimates.to(self._dtype) - self._mean).flatten(1)
+        self._coordinates = torch.linalg.lstsq(self._root, offset.T).solution.T.contiguous()
+        if warm.status.ending is Ending.INTERRUPTED:
+            raise KeyboardInterrupt
+
+    def _descend(self, weighted: Observation) -> Outcome:
+        decoded = replace(weighted, forward=self._forward, input_shape=tuple(self._coordinates.shape[1:]))
+        pull = Pull(torch.zeros_like(self._coordinates), torch.ones_like(self._coordinates))
+        likelihood = Likelihood(decoded, self._labels, pull, self._dtype)
+        settings = (self._attack.iterations, self._attack.inner_iterations, 0.0, _SPAN)
+        # noise that no step can explain is most of the residual: a step is trusted as far as the prior reaches
+        descent = Descent(Point(likelihood, self._coordinates), *settings, self._rng, self._in_time, 1.0)
+        try:
+            return descent.run("posterior mean")
+        finally:  # Ctrl-C leaves the best so far
+            self._coordinates = descent.point.inputs.detach()
+            self.evaluations += likelihood.evaluations + 1
+
+    def _in_time(self) -> bool:
+        seconds = math.inf if self._attack.seconds is None else self._attack.seconds
+        return clock.monotonic() - self._begun < seconds
+
+    def _decoded(self, coordinates: Tensor) -> Tensor:
+        made: Tensor = self._mean + (coordinates @ self._root.T).unflatten(1, self._seen.input_shape)
+        return made
+
+    def _forward(self, inputs: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+        return self._seen.forward(self._decoded(inputs), labels)

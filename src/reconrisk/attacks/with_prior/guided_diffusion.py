@@ -1,0 +1,341 @@
+"""Gradient-guided sampling: a diffusion whose every step leans toward records that explain the release.
+
+What a guided diffusion passed through on its way, and where somebody who cannot see the target stops.
+"""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from reconrisk.attacks.labels.infer import labels_for, stated_labels
+from reconrisk.attacks.matching.distances import Distance, check_distance, squares
+from reconrisk.attacks.matching.objective import NOTHING, compared, says_nothing
+from reconrisk.attacks.with_prior.latents import NEEDS
+from reconrisk.attacks.with_prior.unknown_noise import sent_values
+from reconrisk.core.observation import Observation
+from reconrisk.core.progress import ProgressBar
+from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.threat import ThreatModel
+from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.priors.diffusion import DiffusionPrior
+from reconrisk.priors.gaussian import GaussianPrior
+from reconrisk.releases.noise_scale import standard_normal
+
+_AVERAGED = 5  # steps over which pulls are compared: those of one step vary as few squared normal values do
+
+_OVERSHOOT = 0.05  # of the data range
+
+
+@dataclass(frozen=True, eq=False)
+class GuidedTrajectory:
+    r"""Intermediate estimates (steps, records, \*shape) of one run with their squared residuals.
+
+    ``residuals`` are sums over ``values`` released numbers, in units of the noise where ``noise_is_known``, else of the
+    observation. ``pulls`` (steps, records) are squared lengths of the gradient by which the residual pulls at each
+    record, half of it, in the same units; ``noise_pulls`` are those of noise of unit variance in place of the residual.
+    ``overshoots`` (steps, records) say how far values were outside the data range before they were brought into it, as
+    a root mean square of its width. ``times`` are those of the prior.
+    """
+
+    times: tuple[int, ...]
+    residuals: Tensor
+    estimates: Tensor = field(repr=False)
+    values: int
+    noise_is_known: bool
+    pulls: Tensor = field(repr=False)
+    noise_pulls: Tensor = field(repr=False)
+    overshoots: Tensor = field(repr=False)
+
+    @property
+    def stop(self) -> int:
+        r"""The step at which the attacker stops: the first whose residual pulls no harder than noise would.
+
+        .. math:: |J^T r|^2 \le \sigma^2 |J^T w|^2, \qquad r = y - f(x), \quad w \sim N(0, I)
+
+        which is the discrepancy principle for the part of the residual that records can explain: of all m released
+        values the noise alone varies by :math:`\sqrt{2 m}`, often more than all that n values of records explain.
+        At the true records both sides have one distribution. Ratios are averaged over a few steps. Noise that is not
+        known is taken from the lowest residual, so that the stop is where the attack loss bends: its elbow. No residual
+        counts that exceeds the lowest by more than the truth's would, n units of noise if all n values were fitted to
+        it. Nor does a step count whose estimates lay outside the data range: means of records are within it, so that a
+        prior that leaves it does not know records at that noise; where all do, it is the one that leaves it least.
+        Where no step comes so far, as of clean releases, it is the last one, which Algorithm 1 returns: residuals of
+        neighbouring steps differ by chance, and later ones are nearer to records.
+        """
+        residuals = self.residuals.nan_to_num(nan=torch.inf)
+        lowest = int(residuals.argmin())
+        variance = 1.0 if self.noise_is_known else float(residuals[lowest]) / self.values
+        excess = (self.pulls.double().sum(1) / (variance * self.noise_pulls.double().sum(1))).log()
+        mean = torch.stack([excess[max(0, last + 1 - _AVERAGED) : last + 1].mean() for last in range(len(excess))])
+        near = residuals <= residuals[lowest] + variance * self.estimates[0].numel()
+        reached = (mean <= 0) & near
+        if not bool(reached.any()):
+            finite = self.residuals.isfinite().nonzero()
+            return int(finite[-1]) if len(finite) else lowest
+        outside = self.overshoots.double().square().mean(1).sqrt().where(reached, torch.inf)
+        within = (outside <= _OVERSHOOT).nonzero()
+        return int(within[0]) if len(within) else int(outside.argmin())
+
+    @property
+    def chosen(self) -> Tensor:
+        """The estimates at the stop."""
+        return self.estimates[self.stop]
+
+    def oracle_peak(self, targets: Tensor) -> tuple[int, Tensor]:
+        """The step whose estimates are nearest to the targets, and these: no attacker can choose it.
+
+        Reference: section 6.3, meng2025, whose tables are at this step.
+        """
+        if targets.shape != self.estimates.shape[1:]:
+            raise refuse("targets.shape", tuple(targets.shape), f"to be {tuple(self.estimates.shape[1:])}")
+        errors = (self.estimates - targets).square().flatten(1).mean(1)
+        best = int(errors.nan_to_num(nan=torch.inf).argmin())
+        return best, self.estimates[best]
+
+    @property
+    def falls_monotonically(self) -> bool:
+        """Whether the residual never rises from one step to the next, as Theorem 5.3 of meng2025 has it."""
+        return bool((self.residuals.diff() <= 0).all())
+
+
+@dataclass(frozen=True, eq=False)
+class GuidedSampling:
+    """The configured attack that :func:`ggss_r` returns."""
+
+    prior: DiffusionPrior
+    steps: int = 100
+    guidance: float = 0.2
+    step_size: float = 1.0
+    stochasticity: float = 1.0
+    distance: Distance | None = None
+    seconds: float | None = None
+    needs: ThreatModel = NEEDS
+
+    def __post_init__(self) -> None:
+        prior: object = self.prior
+        if not isinstance(prior, DiffusionPrior):
+            remedy = "Pass rr.priors.denoiser(...), rr.priors.diffusion(...) or rr.priors.gaussian(...)."
+            raise refuse("prior", type(prior).__name__, "to be one that removes noise", remedy)
+        self.prior.schedule.times(self.steps)
+        check_probability("guidance", self.guidance)
+        check_positive("step_size", self.step_size)
+        check_positive("stochasticity", self.stochasticity)  # without it no step is guided
+        if self.stochasticity > 1:
+            raise refuse("stochasticity", self.stochasticity, "<= 1")
+        if self.distance is not None:
+            check_distance(self.distance)
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds)
+
+    def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
+        """The records behind ``observation`` at the attacker's own stop."""
+        return self.traced(observation, rng=rng)[0]
+
+    def traced(self, observation: Observation, *, rng: torch.Generator) -> tuple[Reconstruction, GuidedTrajectory]:
+        """What the call returns, and all intermediate estimates that it was chosen from."""
+        begun = clock.monotonic()
+        labels = labels_for(observation)
+        trajectory, status = self._run(observation, labels, rng, begun)
+        account = Account(
+            attack=repr(self),
+            status=NOTHING if says_nothing(observation) else status,
+            objective=(float(trajectory.residuals[trajectory.stop]),) * observation.batch_size,
+            cost=Cost(clock.monotonic() - begun, len(trajectory.residuals)),
+            labels=stated_labels(labels),
+        )
+        return Reconstruction(trajectory.chosen.to(torch.get_default_dtype()), account), trajectory
+
+    def trace(self, observation: Observation, *, rng: torch.Generator) -> GuidedTrajectory:
+        """All intermediate estimates, which the call chooses from."""
+        return self.traced(observation, rng=rng)[1]
+
+    def _run(
+        self, observation: Observation, labels: Tensor, rng: torch.Generator, begun: float
+    ) -> tuple[GuidedTrajectory, Status]:
+        observation.check_covers(self.needs)
+        self.prior.check_fits(observation.input_shape, observation.data_range)
+        shape = (observation.batch_size, *observation.input_shape)
+        noisy = torch.randn(shape, generator=rng, device=rng.device).to(observation.device)
+        guide = _Guide(self.prior, observation, labels, self.distance, rng)
+        times = self.prior.schedule.times(self.steps)
+        found = list[_Step]()
+        status = Status(Ending.CONVERGED, f"{self.steps} steps of the diffusion")
+        bar = ProgressBar("guided diffusion", total=self.steps)
+        try:
+            for time, following in zip(times, (*times[1:], None), strict=True):
+                if self.seconds is not None and found and clock.monotonic() - begun > self.seconds:
+                    status = Status(
+                        Ending.BUDGET_SPENT, f"{len(found)} steps in {self.seconds:g} seconds", "Allow more"
+                    )
+                    break
+                step = guide.at(noisy, time)
+                found.append(step)
+                noisy = self._next(step, time, following, rng)
+                bar.advance()
+        except KeyboardInterrupt:
+            status = Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
+            if not found:
+                raise
+        finally:
+            bar.close()
+        if not any(math.isfinite(each.residual) for each in found):
+            status = Status(Ending.DIVERGED, "no step has a finite residual", "Check the forward map and the prior")
+        return guide.trajectory(times, found), status
+
+    def _next(self, step: _Step, time: int, following: int | None, rng: torch.Generator) -> Tensor:
+        """One step of DDIM, whose noise is turned toward the guidance and kept at its length."""
+        share = float(self.prior.schedule.signal[time])
+        if following is None:
+            return step.clean
+        left = float(self.prior.schedule.signal[following])
+        spread = self.stochasticity * math.sqrt((1 - left) / (1 - share)) * math.sqrt(1 - share / left)
+        mean = left**0.5 * step.clean + math.sqrt(max(0.0, 1 - left - spread**2)) * step.noise
+        radius = math.sqrt(step.clean[0].numel()) * spread
+        drawn = spread * standard_normal(mean, rng)
+        toward = -radius * _unit(step.gradient)
+        mixed = drawn + self.guidance * (toward - drawn)
+        moved: Tensor = mean + self.step_size * radius * _unit(mixed)
+        return moved
+
+    def __repr__(self) -> str:
+        """Every setting; the prior by its name."""
+        names = ("steps", "guidance", "step_size", "stochasticity", "distance", "seconds")
+        given = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        return f"ggss_r({self.prior.name}, {given})"
+
+
+def ggss_r(
+    prior: DiffusionPrior | GaussianPrior,
+    *,
+    steps: int = 100,
+    guidance: float = 0.2,
+    step_size: float = 1.0,
+    stochasticity: float = 1.0,
+    distance: Distance | None = None,
+    seconds: float | None = None,
+) -> GuidedSampling:
+    r"""Rebuild records by a diffusion that is guided, at every step, toward what explains the release.
+
+    .. math:: x_{t-1} = \mu_t + r \, d / |d|, \qquad d = (1 - m) \sigma_t \epsilon
+        - m \sqrt n \, \sigma_t \nabla_{x_t} |y - f(\hat x_0)| / |\nabla|, \qquad r = s \sqrt n \, \sigma_t
+
+    Notation: :math:`\hat x_0` is what the prior takes for the clean record, :math:`\mu_t` the mean of a DDIM step,
+    m = ``guidance`` (the paper's :math:`m_r`), s = ``step_size``, :math:`\sigma_t` has the factor ``stochasticity``.
+    Directions have a length for each record of a batch. ``distance`` is another loss than the norm of the residual,
+    such as :class:`~reconrisk.attacks.matching.distances.Cosine`. Known noise weighs each value by its standard
+    deviation. ``trace`` returns every intermediate estimate.
+
+    Assumes: a prior of the shape and range of the records, differentiable.
+    Guarantee: the stop is chosen without the target (:attr:`GuidedTrajectory.stop`); the paper's tables are at the step
+    that is nearest to the target, which :meth:`GuidedTrajectory.oracle_peak` finds.
+    Edge cases: interrupted, or out of ``seconds``, the choice is among the steps made. Noise that is found without
+    derivatives counts as if it did not depend on the record.
+    Reference: Algorithm 1 and equation 17, meng2025, with the root that its equation 10 lacks.
+
+    >>> from reconrisk.priors.gaussian import gaussian
+    >>> from reconrisk.core.observation import Observation
+    >>> from reconrisk.core.threat import Knows
+    >>> prior = gaussian(torch.full((2,), 0.5), 0.05 * torch.eye(2))
+    >>> seen = {"y": torch.tensor([0.25, 0.75])}
+    >>> observation = Observation(
+    ...     seen, lambda records, labels: {"y": records[0]}, NEEDS.knowing(Knows.LABELS), (2,), (0.0, 1.0),
+    ...     labels=torch.tensor([0]),
+    ... )
+    >>> found = ggss_r(prior, guidance=1.0)(observation, rng=torch.Generator().manual_seed(0))
+    >>> bool((found.estimates[0] - seen["y"]).abs().max() < 0.05)
+    True
+    """
+    wrapped = prior.diffusion if isinstance(prior, GaussianPrior) else prior
+    check_whole("steps", steps)
+    return GuidedSampling(wrapped, steps, guidance, step_size, stochasticity, distance, seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """What is known at one time: the noise, the clean records behind it, and which way explains more."""
+
+    noise: Tensor
+    clean: Tensor
+    records: Tensor
+    residual: float
+    gradient: Tensor
+    pulls: Tensor
+    noise_pulls: Tensor
+    overshoots: Tensor
+
+
+class _Guide:
+    """The residual of what the prior makes of noisy records, and its gradient through the prior."""
+
+    def __init__(
+        self,
+        prior: DiffusionPrior,
+        observation: Observation,
+        labels: Tensor,
+        distance: Distance | None,
+        rng: torch.Generator,
+    ) -> None:
+        self._prior, self._observation, self._labels, self._distance = prior, observation, labels, distance
+        seed = int(torch.randint(2**31, (1,), generator=rng, device=rng.device))
+        self._rng = torch.Generator(rng.device).manual_seed(seed)
+        dtype = torch.get_default_dtype()
+        self._observed = compared({name: t.to(dtype) for name, t in observation.released.items()}, observation)
+        self._values = sent_values(observation)
+        self._scale = (1.0 if observation.noise_std is not None else float(squares(self._observed))) or 1.0
+
+    def at(self, noisy: Tensor, time: int) -> _Step:
+        """The step from these noisy records of this time."""
+        with torch.enable_grad():
+            leaf = noisy.detach().requires_grad_()
+            noise = self._prior.noise(leaf, time)
+            share = float(self._prior.schedule.signal[time])
+            clean = (leaf - (1 - share) ** 0.5 * noise) / share**0.5
+            records = self._prior.records(clean)
+            caused = compared(self._observation.forward(records, self._labels), self._observation)
+            residual = squares({name: caused[name] - value for name, value in self._observed.items()})
+            drawn = {name: standard_normal(value, self._rng) for name, value in caused.items()}
+            random = torch.stack([(drawn[name] * value).sum() for name, value in caused.items()]).sum()
+            (by_noise,) = torch.autograd.grad(random, records, retain_graph=True)
+            (pull,) = torch.autograd.grad(residual / 2, records, retain_graph=True)
+            if self._distance is None:
+                (gradient,) = torch.autograd.grad(records, leaf, pull / residual.detach().sqrt())
+            else:
+                (gradient,) = torch.autograd.grad(self._distance(caused, self._observed), leaf)
+        low, high = self._observation.data_range
+        within = records.detach().clamp(low, high)
+        return _Step(
+            noise.detach(),
+            clean.detach(),
+            within,
+            float(residual.detach()) / self._scale,
+            gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0),
+            pull.flatten(1).square().sum(1) / self._scale,
+            by_noise.flatten(1).square().sum(1),
+            (records.detach() - within).flatten(1).square().mean(1).sqrt() / (high - low),
+        )
+
+    def trajectory(self, times: Sequence[int], steps: Sequence[_Step]) -> GuidedTrajectory:
+        """What was passed through."""
+        return GuidedTrajectory(
+            tuple(times[: len(steps)]),
+            torch.tensor([step.residual for step in steps], dtype=torch.float64),
+            torch.stack([step.records for step in steps]),
+            self._values,
+            self._observation.noise_std is not None,
+            torch.stack([step.pulls for step in steps]).cpu(),
+            torch.stack([step.noise_pulls for step in steps]).cpu(),
+            torch.stack([step.overshoots for step in steps]).cpu(),
+        )
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Each record's direction; no direction stays none."""
+    norms = vectors.flatten(1).norm(dim=1).clamp_min(torch.finfo(vectors.dtype).tiny)
+    unit: Tensor = vectors / norms.reshape(-1, *([1] * (vectors.ndim - 1)))
+    return unit

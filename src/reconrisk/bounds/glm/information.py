@@ -1,0 +1,263 @@
+"""Fisher information about every record in a released generalised linear model with Gaussian noise on it.
+
+The trace of the inverse information about every record, for models with one output, without a solve per record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import cho_solve
+
+from reconrisk.bounds.glm.problem import Family, GlmProblem, factorise, glm_problem, split, stacked
+from reconrisk.core.validation import check_positive, check_whole, refuse
+
+Floats = NDArray[np.float64]
+
+_DOUBTFUL = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class _Frame:
+    """What all records share: the Hessian's columns after projection off that of the intercept, applied to W."""
+
+    shift: Floats
+    kappa: float
+    square: float
+    turned: Floats
+    stretched: float
+    whole: float
+
+
+def inverse_traces_of_one_output(
+    problem: GlmProblem, theta: Floats, hessian: Floats, traces: Floats, unit: float
+) -> Floats:
+    r"""``tr (J^T J)^-1`` for each record at unit noise, rounded down and never below ``d^2 / tr(J^T J)``.
+
+    Let h be the intercept's column of H, K the others after projection off h, :math:`\kappa = 1/|h|^2`, u the shift of
+    that projection (without intercept: K = H, kappa = 0, u = 0). Then with g = A W, y = x + u, t = K^T K g
+
+    .. math:: J^T J = N^T (K^T K)^{-1} N + \kappa g g^T, \quad N = r 1 + y g^T, \quad \delta = r + g^T y,
+
+    .. math:: r^2 \mathrm{tr}(J^T J)^{-1} = |K|^2 + \frac{|Kg|^2 |y|^2 - 2 \delta y^T t - \kappa |t|^2}
+              {\delta^2 + \kappa |Kg|^2}.
+
+    Notation: ``traces`` are those of J^T J rounded up, ``unit`` the relative rounding of a product.
+    """
+    d, w = problem.features, theta[0, : problem.features]
+    with np.errstate(divide="ignore"):
+        floor = d * d / traces
+    if d == 1:
+        return np.asarray(floor)
+    frame = _frame(problem, hessian, w)
+    r, a = problem.residuals(theta)[:, 0], problem.curvatures(theta)[:, 0, 0]
+    y = problem.design[:, :d] + frame.shift
+    delta = r + a * (y @ w)
+    lengths = np.linalg.norm(y, axis=1) + 2 * float(np.linalg.norm(frame.shift))
+    slip = unit * (a * (1 + np.abs(problem.design @ theta[0]) + 2 * lengths * np.linalg.norm(w)) + np.abs(r))
+    numerator = a**2 * frame.stretched * (y**2).sum(axis=1) - 2 * delta * a * (y @ frame.turned)
+    numerator -= frame.kappa * a**2 * float(frame.turned @ frame.turned)
+    denominator = delta**2 + frame.kappa * a**2 * frame.stretched
+    slips = _slips(frame, float(np.linalg.norm(w)), a, delta, lengths, slip, unit)
+    with np.errstate(divide="ignore", invalid="ignore"):  # what is not a number falls to the floor below
+        doubt = slips[1] / denominator
+        squares = frame.square + numerator / denominator - 4 * unit * frame.whole
+        squares -= (slips[0] + 2 * doubt * np.abs(numerator)) / denominator
+        value = squares / ((np.abs(r) + slip) ** 2 * problem.weights**2)
+    return np.where((doubt < _DOUBTFUL) & (value > floor), value, floor)
+
+
+def _frame(problem: GlmProblem, hessian: Floats, w: Floats) -> _Frame:
+    d = problem.features
+    kept, kappa, shift = hessian[:, :d], 0.0, np.zeros(d)
+    if problem.has_intercept:
+        column = hessian[:, d]
+        kappa = 1 / float(column @ column)
+        shift = -kappa * (kept.T @ column)
+        kept = kept + np.outer(column, shift)
+    moved = kept @ w
+    whole = float((hessian[:, :d] ** 2).sum())
+    return _Frame(shift, kappa, float((kept**2).sum()), kept.T @ moved, float(moved @ moved), whole)
+
+
+def _slips(
+    frame: _Frame, length: float, a: Floats, delta: Floats, lengths: Floats, slip: Floats, unit: float
+) -> tuple[Floats, Floats]:
+    """How far rounding may have moved numerator and denominator, from the sizes of their factors."""
+    turned = float(np.linalg.norm(frame.turned))
+    reach = a * frame.whole * length  # no less than the norm of what cancels in t
+    products = a**2 * frame.stretched * lengths**2 + 2 * np.abs(delta) * lengths * reach + frame.kappa * reach**2
+    numerator = 4 * unit * products + 2 * slip * lengths * (a * turned + unit * reach)
+    denominator = 2 * np.abs(delta) * slip + slip**2 + unit * frame.kappa * reach * a * length
+    return numerator, denominator
+
+
+_EPSILON = float(np.finfo(float).eps)
+_CHUNK = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class GlmInformation:
+    """Fisher information about each record in a released model with Gaussian noise on coefficients and intercept.
+
+    ``traces`` holds tr(I), one per record, rounded up; ``inverse_traces`` tr(I^-1), rounded down, or None for models of
+    several outputs, where only :meth:`matrix` gives it. They depend on private records and are private themselves.
+    ``coefficients`` and ``intercept`` are those that the information belongs to.
+    """
+
+    traces: Floats
+    inverse_traces: Floats | None
+    coefficients: Floats
+    intercept: Floats | None
+    _problem: GlmProblem
+    _theta: Floats
+    _inverse: Floats
+    _noise_std: float
+
+    def jacobian(self, record: int) -> Floats:
+        """The derivative of the coefficients by one record; those of one output together, its intercept last."""
+        problem, index = self._problem, check_whole("record", record, minimum=0)
+        if index >= len(problem.design):
+            raise refuse("record", index, f"< {len(problem.design)}, the number of records")
+        one = GlmProblem(
+            problem.design[[index]],
+            problem.targets[[index]],
+            problem.weights[[index]],
+            problem.penalties,
+            problem.family,
+            problem.has_intercept,
+        )
+        d, m, k = problem.features, problem.design.shape[1], problem.outputs
+        pulled = one.curvatures(self._theta)[0] @ self._theta[:, :d]
+        mixed = np.einsum("j,ad->ajd", one.design[0], pulled)
+        mixed[:, range(d), range(d)] += one.residuals(self._theta)[0][:, None]
+        return np.asarray(-one.weights[0] * (self._inverse @ mixed.reshape(k * m, d)))
+
+    def matrix(self, record: int) -> Floats:
+        """The information matrix about one record: ``J^T J / noise_std^2``."""
+        jacobian = self.jacobian(record)
+        return np.asarray(jacobian.T @ jacobian / self._noise_std**2)
+
+    def mse_lower_bounds(self) -> Floats:
+        """``tr(I^-1) / d``, or ``d / tr(I)`` where the former is not known: for unbiased estimates, not capped."""
+        if self.inverse_traces is not None:
+            return np.asarray(self.inverse_traces / self._problem.features)
+        with np.errstate(divide="ignore"):
+            return np.asarray(self._problem.features / self.traces)
+
+
+def glm_information(
+    coefficients: ArrayLike,
+    *,
+    features: ArrayLike,
+    labels: ArrayLike,
+    family: Family,
+    penalty: float,
+    noise_std: float,
+    intercept: ArrayLike | None = None,
+    intercept_penalty: float = 0.0,
+    sample_weight: ArrayLike | None = None,
+    tolerance: float = 1e-6,
+) -> GlmInformation:
+    r"""Exact Fisher information about every record in a noisy generalised linear model, for all records at once.
+
+    .. math:: \frac{\partial W}{\partial x} = -H^{-1} w \bigl[r \otimes 1 + \tilde x \otimes (A W)\bigr], \quad
+              H = \sum_i w_i A_i \otimes \tilde x_i \tilde x_i^T + \Lambda, \quad I = J^T J / \text{noise}^2
+
+    Assumes: ``coefficients`` and ``intercept`` minimise :math:`\sum_i w_i \ell_i + \frac\lambda2|W|^2 +
+    \frac{\lambda_0}2|b|^2` as in :func:`reconrisk.bounds.glm.problem.fit_glm`; labels and weights are public; each
+    released number, intercepts too, has independent noise of ``noise_std``.
+    Notation: r and A are first and second derivative of a record's loss by its predictors, ``penalty`` lambda,
+    ``intercept_penalty`` lambda_0 (sums, not means: ``penalty = 1 / C`` in scikit-learn).
+    Guarantee: refuses coefficients further than ``tolerance`` (relative) from the minimum, and Hessians that rounding
+    makes singular. Traces are rounded up, their inverses down and never below ``d^2 / tr(I)``.
+    Edge cases: a record of weight zero has trace 0 and ``inverse_traces`` inf; a residual that may be zero by rounding
+    counts as large as rounding allows.
+    Reference: Section 7.1, guo2022; `Hannun et al. (2021) <https://arxiv.org/abs/2102.11673>`_.
+
+    >>> records = {"features": [[1.0], [1.0]], "labels": [0, 1]}
+    >>> information = glm_information([0.0], **records, family="logistic", penalty=2.0, noise_std=1.0)
+    >>> information.traces.round(3).tolist()
+    [0.04, 0.04]
+    """
+    theta = stacked(coefficients, intercept)
+    classes = len(theta) if family == "multinomial" else None
+    problem = glm_problem(
+        features, labels, family, penalty, intercept is not None, intercept_penalty, sample_weight, classes
+    )
+    if theta.shape != (problem.outputs, problem.design.shape[1]):
+        wide = theta.shape[1] - problem.has_intercept
+        raise refuse(
+            "features.shape",
+            (len(problem.design), problem.features),
+            f"to be (records, features) with {wide} features for {problem.outputs} outputs, as coefficients",
+        )
+    noise = check_positive("noise_std", noise_std, "Without noise the information is infinite.")
+    hessian = problem.hessian(theta)
+    factor = factorise(hessian)
+    _check_minimum(theta, problem.newton_step(theta, factor), check_positive("tolerance", tolerance))
+    inverse = np.asarray(cho_solve(factor, np.eye(len(hessian))))
+    unit = 4 * (len(hessian) + np.sqrt(len(problem.design))) * _EPSILON
+    traces = _traces(problem, theta, inverse, _checked_margin(unit, hessian, inverse))
+    inverse_traces = None
+    if problem.outputs == 1:
+        inverse_traces = noise**2 * inverse_traces_of_one_output(problem, theta, hessian, traces, unit)
+    fit = split(theta, problem)
+    return GlmInformation(
+        traces / noise**2, inverse_traces, fit.coefficients, fit.intercept, problem, theta, inverse, noise
+    )
+
+
+def _check_minimum(theta: Floats, newton_step: Floats, tolerance: float) -> None:
+    distance = float(np.linalg.norm(newton_step))
+    if not distance <= tolerance * (1 + float(np.linalg.norm(theta))):
+        raise refuse(
+            "coefficients",
+            f"{distance:.3g} from the minimum",
+            f"to be the minimiser up to {tolerance:g} relative",
+            "Train to a tighter tolerance, polish by Newton's method (polish=True, or fit_glm(start=...)), or check "
+            "penalty and weights.",
+        )
+
+
+def _checked_margin(unit: float, hessian: Floats, inverse: Floats) -> float:
+    """How far traces of the inverse may be off, relative to the sizes of their terms."""
+    condition = float(np.abs(hessian).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max())
+    if not unit * condition < 0.1:
+        raise refuse(
+            "hessian", f"of condition {condition:.2g}", "to be invertible", "Scale the features or raise the penalty."
+        )
+    return unit * condition
+
+
+def _traces(problem: GlmProblem, theta: Floats, inverse: Floats, margin: float) -> Floats:
+    r"""``|J|^2`` for each record at unit noise, rounded up.
+
+    With :math:`Y_b = H^{-1}(e_b \otimes \tilde x)` it is
+    :math:`r^T T r + 2 \sum_{abc} r_a A_{bc} \langle Y_b, H^{-1}(e_a \otimes W_c)\rangle + \sum_{ab} (A W W^T A)_{ab}
+    \langle Y_a, Y_b\rangle`, where T and the inner factors of the sums belong to no record.
+    """
+    d, m, k = problem.features, problem.design.shape[1], problem.outputs
+    columns = inverse.reshape(k * m, k, m)
+    weights = theta[:, :d]
+    common = np.einsum("paj,pbj->ab", columns[:, :, :d], columns[:, :, :d], optimize=True)
+    turned = np.einsum("paj,cj->pac", columns[:, :, :d], weights, optimize=True).reshape(k * m, k * k)
+    gram = weights @ weights.T
+    residuals, curvatures = problem.residuals(theta), problem.curvatures(theta)
+    sums = np.empty(len(problem.design))
+    rows = max(1, _CHUNK // (k * k * m))
+    for begin in range(0, len(sums), rows):
+        part = slice(begin, begin + rows)
+        x, r, a = problem.design[part], residuals[part], curvatures[part]
+        reached = np.stack([x @ columns[:, b, :].T for b in range(k)], axis=1)
+        cross = (reached.reshape(-1, k * m) @ turned).reshape(-1, k, k, k)
+        squares = reached @ reached.transpose(0, 2, 1)
+        own = np.einsum("na,ab,nb->n", r, common, r)
+        mixed = 2 * np.einsum("na,nbc,nbac->n", r, a, cross, optimize=True)
+        moved = np.einsum("nab,nab->n", a @ gram @ a, squares)
+        size = np.sqrt((r**2).sum(axis=1) * np.trace(common))
+        pulled = np.sqrt(np.einsum("nab,bc,nac->n", a, gram, a, optimize=True) * np.einsum("naa->n", squares))
+        sums[part] = own + mixed + moved + margin * (size + pulled) ** 2
+    return np.asarray(problem.weights**2 * np.maximum(sums, 0.0))

@@ -1,0 +1,115 @@
+"""Lower bounds on the mean squared error from Fisher information (guo2022, Theorem 2)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from reconrisk.bounds.mse.premises import KNOWS_THE_REST, UNSTATED, mse_guarantee
+from reconrisk.bounds.numerics.matrices import eigenvalue_error, finite_array, nonnegative_eigenvalues, square_matrix
+from reconrisk.core.guarantee import Guarantee, Scope
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.papers import Reference
+from reconrisk.core.validation import check_nonnegative, check_whole, refuse
+
+Floats = NDArray[np.float64]
+
+_INFORMATION = "the information is that of the whole release about the record, or an upper limit of it"
+_UNBIASED = "the estimate is unbiased in a neighbourhood of the record"
+_BIASED = "the mean of the estimate has the stated Jacobian and bias at this record"
+_SINGULAR = (
+    "the information is singular: no unbiased estimate of finite variance exists, and other estimates are not covered"
+)
+
+
+def mse_lower_bound_from_fisher(
+    information: ArrayLike | None = None,
+    *,
+    trace: float | None = None,
+    spectral_norm: float | None = None,
+    dimension: int | None = None,
+    mean_jacobian: ArrayLike | None = None,
+    bias: ArrayLike = 0.0,
+    constant_guess_mse: float = math.inf,
+    mechanism: Mechanism = UNSTATED,
+) -> Guarantee:
+    r"""Lower bound on the mean squared error of estimates with a given bias, from its Fisher information.
+
+    .. math:: \frac{\mathrm{tr}(I^{-1})}d \ge \frac d{\mathrm{tr}\,I} \ge \frac1{\lambda_{\max}(I)}, \qquad
+              \text{in general}\quad \frac{\mathrm{tr}(J_\mu I^{-1} J_\mu^T)}d + \frac{|\mu(z)-z|^2}d
+
+    Assumes: a regular release density; ``information`` at the record itself, so the value is private.
+    Notation: pass the matrix (a vector stands for a diagonal one), or its ``trace`` with the ``dimension`` d of the
+    record, or its ``spectral_norm``, each exact or from above. ``mean_jacobian`` is :math:`J_\mu` and ``bias``
+    :math:`\mu(z) - z`, with the matrix only. ``mechanism`` is what the information came from.
+    Guarantee: never above the error of the constant guess, where that is passed; eigenvalues are rounded up. Nothing
+    about the probability of a good estimate, nor about estimates with another bias.
+    Edge cases: information that is exactly singular (a diagonal with a zero) gives inf and says so, unless the Jacobian
+    does not move along its kernel; where rounding hides how small an eigenvalue is, it counts as large as it may be.
+    Reference: Theorem 2, guo2022.
+
+    >>> round(mse_lower_bound_from_fisher(trace=8.0, dimension=2).value, 9)
+    0.25
+    >>> mse_lower_bound_from_fisher([2.0, 6.0]).value > 0.33
+    True
+    >>> mse_lower_bound_from_fisher([2.0, 0.0]).value
+    inf
+    """
+    if sum(form is not None for form in (information, trace, spectral_norm)) != 1:
+        given = (information, trace, spectral_norm)
+        raise refuse("(information, trace, spectral_norm)", given, "to have exactly one value", "Prefer the matrix.")
+    biased = mean_jacobian is not None or bool(np.any(finite_array("bias", bias, dimensions=(0, 1)) != 0))
+    if information is None:
+        if biased:
+            raise refuse("information", None, "to be a matrix", "The form for biased estimates needs all of it.")
+        bound = _from_summary(trace, spectral_norm, dimension)
+    else:
+        bound = _from_matrix(information, mean_jacobian, bias)
+    assumptions = (_INFORMATION, _BIASED if biased else _UNBIASED)
+    return mse_guarantee(
+        bound,
+        constant_guess_mse=constant_guess_mse,
+        mechanism=mechanism,
+        scope=Scope.UNBIASED_ESTIMATORS,
+        threat=KNOWS_THE_REST,
+        reference=Reference("Theorem 2", "guo2022"),
+        assumptions=(*assumptions, _SINGULAR) if math.isinf(bound) else assumptions,
+    )
+
+
+def _from_summary(trace: float | None, spectral_norm: float | None, dimension: int | None) -> float:
+    if trace is None:
+        largest = check_nonnegative("spectral_norm", spectral_norm)
+        return math.inf if largest == 0 else 1 / largest
+    if dimension is None:
+        raise refuse("dimension", None, "to be the dimension of the record", "A trace alone does not tell it.")
+    total = check_nonnegative("trace", trace)
+    return math.inf if total == 0 else check_whole("dimension", dimension) / total
+
+
+def _from_matrix(information: ArrayLike, mean_jacobian: ArrayLike | None, bias: ArrayLike) -> float:
+    matrix = square_matrix("information", information, remedy="Pass the d x d Fisher information of the record.")
+    values, axes, error = nonnegative_eigenvalues("information", matrix)
+    size = len(values)
+    offsets = np.asarray(bias, dtype=float)
+    if offsets.ndim and len(offsets) != size:
+        raise refuse("bias.shape", offsets.shape, f"to match information of dimension {size}")
+    gains = np.ones(size)
+    if mean_jacobian is not None:
+        jacobian = finite_array("mean_jacobian", mean_jacobian, dimensions=(2,))
+        if jacobian.shape != matrix.shape:
+            raise refuse("mean_jacobian.shape", jacobian.shape, f"to equal information.shape={matrix.shape}")
+        gains = ((jacobian @ axes) ** 2).sum(axis=0)
+        gains[gains <= eigenvalue_error(gains)] = 0.0
+    return float(_ratios(gains, values, error).sum()) / size + float(np.mean(offsets**2))
+
+
+def _ratios(gains: Floats, values: Floats, error: float) -> Floats:
+    """``gains / values`` with eigenvalues rounded up; inf along the kernel only where it is exact.
+
+    An eigenvalue below its own error may be anything up to that error, so it counts as the error.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(gains > 0, gains / (np.maximum(values, 0.0) + error), 0.0)

@@ -1,0 +1,124 @@
+"""Lower bounds on the mean squared error as guarantees: capped by what a constant guess reaches, and saying so.
+
+What guarantees that start from a number or a matrix take for granted about mechanism and adversary.
+
+What a guess that ignores the release reaches: the error beside which every other number must stand.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from reconrisk.bounds.numerics.matrices import finite_array
+from reconrisk.core.guarantee import Guarantee, Quantity, Scope
+from reconrisk.core.mechanism import ApproximateDP, Mechanism
+from reconrisk.core.papers import Reference
+from reconrisk.core.threat import Controls, Knows, Sees, ThreatModel
+from reconrisk.core.validation import check_real, refuse
+
+Floats = NDArray[np.float64]
+
+_LARGEST = 1e150  # the square of more is no float
+
+
+def constant_guess_mse(*, low: ArrayLike, high: ArrayLike, record: ArrayLike | None = None) -> float:
+    r"""Mean squared error of guessing the centre of the box, whatever was released.
+
+    .. math:: \frac1{4d} \sum_i (h_i - l_i)^2 \quad\text{at most}, \qquad
+              \frac1d \sum_i \bigl(x_i - \tfrac{l_i+h_i}2\bigr)^2 \quad\text{for one record}
+
+    Assumes: the record lies in the box; numbers stand for equal limits in every coordinate.
+    Guarantee: without ``record`` no constant guess has a smaller worst case over the box.
+
+    >>> constant_guess_mse(low=0.0, high=1.0)
+    0.25
+    >>> constant_guess_mse(low=0.0, high=1.0, record=[0.5, 1.0])
+    0.125
+    """
+    lower = finite_array("low", low, dimensions=(0, 1))
+    upper = finite_array("high", high, dimensions=(0, 1))
+    if lower.ndim and upper.ndim and lower.shape != upper.shape:
+        raise refuse("high.shape", upper.shape, f"to equal low.shape={lower.shape}")
+    if not ((upper > lower).all() and np.abs([lower.min(), upper.max()]).max() <= _LARGEST):
+        raise refuse(
+            "high", high, f"> low={low!r} in every coordinate, neither above 1e150", "Pass the range the data may take."
+        )
+    if record is None:
+        return float(np.mean((upper - lower) ** 2)) / 4
+    target = record_in_box(record, low=lower, high=upper)
+    return float(np.mean((target - (lower + upper) / 2) ** 2))
+
+
+def record_in_box(record: ArrayLike, *, low: ArrayLike, high: ArrayLike) -> Floats:
+    """The record as a vector, if it lies in the box."""
+    target = finite_array("record", record, dimensions=(1,))
+    lower, upper = np.asarray(low, dtype=float), np.asarray(high, dtype=float)
+    for name, limit in (("low", lower), ("high", upper)):
+        if limit.ndim and limit.shape != target.shape:
+            raise refuse(f"{name}.shape", limit.shape, f"to equal record.shape={target.shape}")
+    outside = np.flatnonzero((target < lower) | (target > upper))
+    if len(outside):
+        first = int(outside[0])
+        raise refuse(f"record[{first}]", float(target[first]), "inside [low, high]", "Widen the box or clip the data.")
+    return target
+
+
+UNSTATED = ApproximateDP(epsilon=0.0, delta=1.0)
+"""A mechanism of which nothing is stated: every mechanism is (0, 1)-differentially private."""
+
+_ALL_BUT_RECORD = frozenset({Knows.LABELS, Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.DEFENSE})
+
+KNOWS_THE_REST = ThreatModel(sees=Sees.EVERY_UPDATE, knows=_ALL_BUT_RECORD)
+"""Sees the whole release and knows everything but the record, of which it has no prior knowledge."""
+
+CONTROLS_THE_REST = ThreatModel(sees=Sees.EVERY_UPDATE, knows=_ALL_BUT_RECORD, controls=frozenset(Controls))
+"""The same adversary, who also chooses the model: for guarantees that hold for every function that is released."""
+
+KNOWS_PRIOR = KNOWS_THE_REST.knowing(Knows.PRIOR)
+"""The same adversary with a prior on the record, given everything else it knows."""
+
+
+_ROUNDING = 64 * float(np.finfo(float).eps)
+
+
+def mse_guarantee(
+    bound: float,
+    *,
+    constant_guess_mse: float,
+    mechanism: Mechanism,
+    scope: Scope,
+    threat: ThreatModel,
+    reference: Reference,
+    assumptions: tuple[str, ...],
+) -> Guarantee:
+    """A lower bound on the mean squared error, never above that of a constant guess, and with both numbers in words.
+
+    An attacker who ignores the release reaches the constant guess whatever the bound for unbiased ones says, so a
+    larger number would promise too much.
+
+    >>> from reconrisk.bounds.mse.premises import KNOWS_THE_REST, UNSTATED
+    >>> mse_guarantee(3.0, constant_guess_mse=0.25, mechanism=UNSTATED, scope=Scope.UNBIASED_ESTIMATORS,
+    ...               threat=KNOWS_THE_REST, reference=Reference("Theorem 2", "guo2022"), assumptions=()).value
+    0.25
+    """
+    if check_real("constant_guess_mse", constant_guess_mse) < 0:
+        raise refuse(
+            "constant_guess_mse", constant_guess_mse, ">= 0", "Compute it with constant_guess_mse(low=, high=)."
+        )
+    beside: tuple[str, ...] = ()
+    if math.isfinite(constant_guess_mse):
+        beside = (f"a constant guess has mean squared error {constant_guess_mse:.6g}, whatever is released",)
+    if bound > constant_guess_mse:
+        beside = (*beside, f"the value is that of the constant guess: the bound by itself is {bound:.6g}")
+    return Guarantee(
+        quantity=Quantity.MEAN_SQUARED_ERROR,
+        value=min(bound * (1 - _ROUNDING), constant_guess_mse),
+        mechanism=mechanism,
+        scope=scope,
+        threat=threat,
+        reference=reference,
+        assumptions=(*assumptions, *beside),
+    )

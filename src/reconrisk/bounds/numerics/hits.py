@@ -1,0 +1,202 @@
+"""How often a record is in what is released: the binomial law of hits, in log space and on the safe side.
+
+The average over the number of hits of what each number allows, on the safe side.
+
+Concave functions of a whole number: where they are largest, and where they are still large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+from scipy.special import logsumexp
+
+from reconrisk.accounting.phases import phase_of
+from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.core.serialization import serializable
+from reconrisk.core.validation import check_probability, check_whole, refuse
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Sequence = Callable[[Integers], Floats]
+
+_POINTS = 65
+
+
+def argmax_of_concave(function: Sequence, low: int, high: int) -> int:
+    """The whole number from ``low`` to ``high`` at which a concave function is largest.
+
+    >>> argmax_of_concave(lambda k: -((k - 123_456.0) ** 2), 0, 10**9)
+    123456
+    """
+    while True:
+        points = np.unique(np.linspace(low, high, _POINTS).astype(np.int64))
+        best = int(np.argmax(function(points)))
+        if len(points) == high - low + 1:
+            return int(points[best])
+        low, high = int(points[max(best - 1, 0)]), int(points[min(best + 1, len(points) - 1)])
+
+
+def level_set_of_concave(function: Sequence, low: int, peak: int, high: int, level: float) -> tuple[int, int]:
+    """Smallest and largest whole number in the range where a concave function is at least ``level``; ``peak`` is one.
+
+    >>> level_set_of_concave(lambda k: -((k - 50.0) ** 2), 0, 50, 1000, -100.0)
+    (40, 60)
+    """
+    ends = []
+    for outside in (low - 1, high + 1):
+        inside = peak
+        while abs(outside - inside) > 1:
+            middle = (outside + inside) // 2
+            if float(function(np.array([middle]))[0]) >= level:
+                inside = middle
+            else:
+                outside = middle
+        ends.append(inside)
+    return ends[0], ends[1]
+
+
+_SMALLEST_TAIL = 1e-280
+_MOST_ATTEMPTS = 10**12
+
+
+@serializable
+@dataclass(frozen=True)
+class Hits:
+    """The number of releases that contain the record: Binomial(``attempts``, ``probability``).
+
+    >>> round(math.exp(Hits(attempts=3, probability=0.5).log_pmf(2)), 12)
+    0.375
+    """
+
+    attempts: int
+    probability: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attempts", check_whole("attempts", self.attempts))
+        if self.attempts > _MOST_ATTEMPTS:
+            raise refuse("attempts", self.attempts, f"<= {_MOST_ATTEMPTS:g}, the steps of the longest training")
+        check_probability("probability", self.probability)
+
+    def log_pmf(self, hits: ArrayLike) -> Floats:
+        """Logarithm of the probability of exactly ``hits``, without underflow."""
+        k = np.asarray(hits, dtype=float)
+        choose = special.gammaln(self.attempts + 1) - special.gammaln(k + 1) - special.gammaln(self.attempts - k + 1)
+        return np.asarray(
+            choose + special.xlogy(k, self.probability) + special.xlog1py(self.attempts - k, -self.probability)
+        )
+
+    def log_at_least(self, hits: ArrayLike) -> Floats:
+        """Upper bound on the logarithm of the probability of ``hits`` or more: exact, below 1e-280 by Chernoff.
+
+        >>> round(float(Hits(attempts=3, probability=0.5).log_at_least(3)) - math.log(0.125), 12)
+        0.0
+        """
+        k = np.asarray(hits, dtype=float)
+        exact = np.where(k <= 0, 1.0, special.betainc(np.maximum(k, 1), self.attempts - k + 1, self.probability))
+        share = np.maximum(k / self.attempts, self.probability)
+        with np.errstate(divide="ignore"):
+            logs = np.log(exact)
+        divergence = special.rel_entr(share, self.probability) + special.rel_entr(1 - share, 1 - self.probability)
+        chernoff = -self.attempts * divergence
+        return np.asarray(np.where(exact > _SMALLEST_TAIL, logs, chernoff))
+
+
+def phases(mechanism: Mechanism) -> tuple[tuple[float, Hits], ...]:
+    """Noise multiplier and hits of each phase of a mechanism that is described by its noise.
+
+    >>> from reconrisk.core.mechanism import dp_sgd
+    >>> phases(dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=500))
+    ((1.1, Hits(attempts=500, probability=0.01)),)
+    """
+    parts = mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,)
+    found = []
+    for part in parts:
+        if not isinstance(part, (Gaussian, PoissonSampled, Repeated)):
+            raise refuse(
+                "mechanism",
+                mechanism,
+                "to be a Gaussian release, possibly sampled, repeated and composed",
+                "An epsilon alone does not fix the noise: pass dp_sgd(noise_multiplier=...).",
+            )
+        stated = phase_of(part)
+        found.append((stated.noise_multiplier, Hits(stated.steps, stated.sampling_probability)))
+    return tuple(found)
+
+
+def one_phase(mechanism: Mechanism) -> tuple[float, Hits]:
+    """Noise multiplier and hits of a mechanism of one phase; several have no single law."""
+    found = phases(mechanism)
+    if len(found) > 1:
+        raise refuse("mechanism", mechanism, "to have one phase", "Ask for the law of each phase by itself.")
+    return found[0]
+
+
+def dominating_phase(mechanism: Mechanism) -> tuple[float, Hits]:
+    """One phase that releases at least as much as all phases together.
+
+    Guarantee: exact for one phase and for phases without sampling, whose informations steps / noise^2 add up; otherwise
+    every step gets the least noise and the largest sampling probability of any phase.
+
+    >>> from reconrisk.core.mechanism import dp_sgd
+    >>> dominating_phase(Composed((dp_sgd(noise_multiplier=1.0, steps=9), dp_sgd(noise_multiplier=0.25))))
+    (0.2, Hits(attempts=1, probability=1.0))
+    """
+    found = phases(mechanism)
+    if all(hits.probability == 1 for _, hits in found):
+        signal = math.hypot(*(math.sqrt(hits.attempts) / noise for noise, hits in found))
+        return 1 / signal, Hits(attempts=1, probability=1.0)
+    steps = sum(hits.attempts for _, hits in found)
+    probability = max(hits.probability for _, hits in found)
+    return min(noise for noise, _ in found), Hits(attempts=steps, probability=probability)
+
+
+_DENSE = 1000
+_GROWTH = 1e-3
+_STRIDE = 32
+_NEGLIGIBLE = 35.0
+_ROUNDING = 1e-13
+
+
+def log_average_upper_bound(hits: Hits, given: Callable[[NDArray[np.int64]], Floats]) -> float:
+    """Upper bound on the logarithm of the mean of ``exp(given(hits))``, for a nondecreasing function.
+
+    Counts are rounded up to a ladder: to every 32nd rung at first, to the next one wherever that still matters.
+    """
+    ladder = _ladder(hits.attempts)
+    logs = np.full(len(ladder), math.nan)
+    wanted = np.append(np.arange(0, len(ladder) - 1, _STRIDE), len(ladder) - 1)
+    while len(wanted):
+        logs[wanted] = given(ladder[wanted])
+        known = np.flatnonzero(~np.isnan(logs))
+        terms = _log_terms(hits, ladder[known], logs[known])
+        matter = np.flatnonzero((np.diff(known) > 1) & (terms[1:] > np.max(terms) - _NEGLIGIBLE))
+        wanted = np.unique(np.minimum(known[matter][:, None] + np.arange(1, _STRIDE), known[matter + 1][:, None] - 1))
+    return min(0.0, float(logsumexp(terms)) + _ROUNDING) if np.isfinite(terms).any() else -math.inf
+
+
+def _ladder(attempts: int) -> NDArray[np.int64]:
+    """Hit counts from 0 to at least ``attempts``: all up to 1000, then in steps of 0.1 %.
+
+    The counts do not depend on the mechanism, so rounding up to them keeps the average monotone in it.
+    """
+    beyond = max(0, math.ceil(math.log(max(attempts, 1) / _DENSE) / math.log1p(_GROWTH)) + 1)
+    counts = np.concatenate([np.arange(_DENSE), np.ceil(_DENSE * (1 + _GROWTH) ** np.arange(beyond + 1))])
+    return counts[: int(np.searchsorted(counts, attempts)) + 1].astype(np.int64)
+
+
+def _log_terms(hits: Hits, counts: NDArray[np.int64], logs: Floats) -> Floats:
+    """Terms, in log space, of an upper bound on the mean over the hits of a nondecreasing function known on rungs.
+
+    Between rungs the upper one counts: the sum over rungs of P(hits beyond the rung below) times the increase.
+    """
+    logs = np.maximum.accumulate(logs)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        increases = logs[1:] + np.log(-np.expm1(logs[:-1] - logs[1:]))
+    increases = np.where(np.isnan(increases), -math.inf, increases)  # both rungs at probability zero
+    return np.concatenate([logs[:1], increases + hits.log_at_least(counts[:-1] + 1)])

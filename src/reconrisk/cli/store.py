@@ -1,0 +1,133 @@
+"""``reconrisk runs``: what is in a store.
+
+``reconrisk show``: the result of a run in a store.
+
+``reconrisk compare``: what changed between two audits.
+
+``reconrisk export``: the trials of a run as a table for other programs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reconrisk.cli.options import AsJson
+from reconrisk.core.errors import InvalidFile
+from reconrisk.core.serialization import to_json
+from reconrisk.core.validation import refuse
+
+if TYPE_CHECKING:
+    from reconrisk.studies.audit.result import AuditResult
+    from reconrisk.studies.audit.store import RunSummary
+
+_WAYS = "a JSON file of a result, STORE#RUN, a store (its newest run), or with --store the beginning of a run"
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help=f"The earlier audit: {_WAYS}.", show_default=False)],
+    after: Annotated[str, typer.Argument(help="The later audit, in the same way.", show_default=False)],
+    store: Annotated[Path | None, typer.Option(help="The store that runs are in.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what changed between two audits: settings, success of attacks and whether it is chance, bounds, verdicts."""
+    old, new = _result("before", before, store), _result("after", after, store)
+    from reconrisk.studies.audit.comparison import compare_results  # loads statistics, which takes a second
+
+    found = compare_results(old, new)
+    typer.echo(to_json(found, indent=2) if as_json else str(found))
+
+
+def _result(name: str, text: str, store: Path | None) -> AuditResult:
+    """The result that a word of the command stands for."""
+    from reconrisk.studies.audit.store import Store, result_from_json
+
+    file, mark, run = text.rpartition("#")
+    if Path(text).is_file():
+        with Path(text).open("rb") as beginning:
+            is_store = beginning.read(6) == b"SQLite"
+        if not is_store:
+            return result_from_json(_text(Path(text)), path=text, with_exposures=False)
+        path, run = Path(text), ""
+    elif mark and Path(file).is_file():
+        path = Path(file)
+    elif store is not None:
+        path, run = store, text
+    else:
+        raise refuse(name, text, f"to be {_WAYS}", "There is no such file.")
+    with Store.read(path) as opened:
+        return opened.result(run or None, with_exposures=False)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidFile(path, f"byte {error.start}", "it is no text.", f"Pass {_WAYS}.") from error
+
+
+StorePath = Annotated[Path, typer.Argument(help="The store of an audit, a SQLite file.", show_default=False)]
+RunName = Annotated[
+    str | None, typer.Argument(help="A run, or the beginning of its name; the newest by default.", show_default=False)
+]
+
+
+def runs(store: StorePath, as_json: AsJson = False) -> None:
+    """List the runs of a store: what was audited, how far it is, and what came out."""
+    from reconrisk.studies.audit.store import Store
+
+    with Store.read(store) as opened:
+        found = opened.runs()
+    if as_json:
+        typer.echo(to_json(found, indent=2))
+        return
+    typer.echo("\n".join(_table(found)) if found else f"There is no run in {store} yet.")
+
+
+def _table(found: tuple[RunSummary, ...]) -> list[str]:
+    rows = [("run", "created", "subject", "data", "trials", "seconds", "verdict"), *map(_row, found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _row(run: RunSummary) -> tuple[str, ...]:
+    said = run.sentence if run.standing is None else f"{run.standing}: {run.sentence}"
+    trials = str(run.trials) if run.planned in (None, run.trials) else f"{run.trials} of {run.planned}"
+    verdict = said or "not finished; the same audit goes on with it"
+    created = run.created.removesuffix("+00:00").replace("T", " ")
+    return (run.run, created, run.subject, run.data, trials, f"{run.seconds:.1f}", verdict)
+
+
+def export(
+    store: StorePath,
+    run: RunName = None,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="csv, json or parquet; by default as --out ends.", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("trials.csv"),
+) -> None:
+    """Write one row for each record of each trial: scores, how the attack ended, what it cost, its seed."""
+    from reconrisk.studies.audit.store import Store, columns_of, write_columns
+
+    with Store.read(store) as opened:
+        name = opened.name(run)
+        columns = columns_of(name, opened.trials(name))
+    written = write_columns(out, columns, form=form)
+    typer.echo(f"{len(columns['run'])} rows of run {name}: {written.resolve()}")
+
+
+def show(store: StorePath, run: RunName = None, as_json: AsJson = False) -> None:
+    """Print the result of a run: its table, its verdict in a sentence, and the line that repeats it."""
+    from reconrisk.studies.audit.store import Store
+
+    with Store.read(store) as opened:
+        result = opened.result(run, with_exposures=as_json)
+    if as_json:
+        typer.echo(to_json(result, indent=2))
+        return
+    typer.echo(f"{result}\n")
+    for what, text in (("run", result.run), ("created", result.created), ("repeat", result.signature)):
+        typer.echo(f"{what:<9} {text}")

@@ -1,0 +1,1 @@
+"""fisher_accountant."""

@@ -1,0 +1,348 @@
+"""Fisher information of a DP-SGD run about each of its records, kept while it trains."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from reconrisk.accounting.subsampled_fisher import guo2022_factor, subsampled_information
+from reconrisk.core.progress import ProgressBar
+from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.integrations.fisher_accountant.account import FisherAccount, TrainingPhase
+from reconrisk.integrations.fisher_accountant.checks import (
+    AccountingCost,
+    check_training_mode,
+    checked_accuracy,
+    checked_clip,
+    checked_indices,
+    checked_model,
+    checked_subsampling,
+    few_records,
+    loss_reduction,
+    measure,
+)
+from reconrisk.integrations.fisher_accountant.ledger import InformationLedger
+from reconrisk.integrations.fisher_accountant.state import (
+    AccountSettings,
+    merged_state,
+    read_state,
+    split_state,
+    write_state,
+)
+from reconrisk.integrations.fisher_accountant.summary import LeakageSummary
+from reconrisk.integrations.opacus import step as opacus
+from reconrisk.releases.model_state import LossFunction
+from reconrisk.releases.noise_scale import directions_rng
+from reconrisk.releases.release import check_records
+from reconrisk.releases.updates.clipped_gradient import ClippedProbes, probe_clipped_gradients
+from reconrisk.releases.updates.clipping import HardClip
+
+_PILOT_PROBES = 32  # their own standard deviation is then known to an eighth
+_PILOT_RECORDS = 50
+_COVERED = 0.95
+_CYCLES = 3  # within 1/q steps: the least from which a standard error is known
+
+
+class FisherAccountant:
+    r"""Keeps, while a model trains with DP-SGD, how much the released updates tell about each tracked record.
+
+    .. math:: \mathrm{tr}\,I(z) = \sum_t \frac q{(\sigma C)^2}
+              \bigl[h_\perp |J_c|_F^2 + (h_\parallel - h_\perp)|J_c^Tu|^2\bigr]
+
+    at the parameters before each step, :math:`J_c` the Jacobian of the record's clipped gradient by the record. The
+    information is an expectation over who is sampled, so it does not matter whether the record was in the batch: the
+    records are evaluated in a random order of their own (:class:`InformationLedger`). guo2022's way, evaluating the
+    batch, leaves records that were never drawn with information zero and a bound of infinity. A chosen few
+    (``records``) are evaluated at every step; of all records each step evaluates a block, so that each record comes
+    three times in 1/q steps unless ``records_per_step`` says otherwise. Standard errors cover probes and choice of
+    steps.
+
+    In a plain loop call :meth:`step` before each update; with Opacus, ``accountant.attach(optimizer, data_loader)``.
+
+    Assumes: Poisson sampling (shuffled epochs: no amplification), loss of a record a function of that record alone.
+    Notation: ``probes`` per evaluation, or ``relative_error``: a pilot then picks as many as keep the standard error
+    due to probes, once every record was evaluated thrice, below it for 95 % of the records, as far as the pilot can
+    tell (to an eighth); later cycles use fewer, never below 2. ``delta`` goes with ``subsampling="guo2022"``, whose
+    factor is not a bound.
+    Guarantee: the estimates are unbiased at any time; the training's random numbers, gradients and parameters stay
+    untouched; a resumed account equals an uninterrupted one.
+    Edge cases: an evaluation that is not finite makes the record's information infinite and its bound 0. A model, loss
+    and labels that do not fit each other are refused at once.
+    Reference: Algorithm 1, guo2022, with the exact subsampling factors of :func:`subsampled_information`.
+
+    >>> model = nn.Linear(3, 2)
+    >>> accountant = FisherAccountant(model, torch.ones(4, 3), torch.tensor([0, 1, 0, 1]), probes=2, records=[0, 3])
+    >>> for _ in range(5):
+    ...     accountant.step(noise_multiplier=1.0, clip_norm=1.0, sampling_probability=0.5)
+    >>> accountant.traces().shape, accountant.steps
+    (torch.Size([2]), 5)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        loss_fn: LossFunction = cross_entropy,
+        relative_error: float | None = None,
+        probes: int | None = None,
+        records: Sequence[int] | Tensor | None = None,
+        records_per_step: int | None = None,
+        subsampling: str = "exact",
+        delta: float | None = None,
+        clip: str = "hard",
+        rng: torch.Generator | None = None,
+    ) -> None:
+        check_records(inputs, labels)
+        self._live = opacus.unwrapped(model)
+        self._model = checked_model(opacus.plain_copy(model))
+        self._loss_fn = loss_fn
+        self._records = checked_indices(records, len(inputs))
+        self._inputs, self._labels = (inputs, labels) if records is None else _selected(inputs, labels, self._records)
+        self._relative_error, self._probes = checked_accuracy(relative_error, probes)
+        self._all_at_once = records is not None
+        self._block = None if records_per_step is None else check_whole("records_per_step", records_per_step)
+        self._subsampling, self._delta = checked_subsampling(subsampling, delta)
+        self._clip = checked_clip(clip)
+        self._settings = AccountSettings(self._subsampling, self._delta, clip, self._block, self._records)
+        device = next(self._live.parameters()).device
+        self._rng = torch.Generator(device).manual_seed(0) if rng is None else directions_rng(rng)
+        few, targets = few_records(inputs, labels, device)
+        self._reduction = loss_reduction(self._model, loss_fn, few, targets)
+        check_training_mode(self._model, self._live, few)
+        self._ledger: InformationLedger | None = None
+        self._phases: list[TrainingPhase] = []
+        self._undo: Callable[[], None] | None = None
+        self._sampling: opacus.LoaderSampling | None = None
+        self._bar: ProgressBar | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps accounted for."""
+        return sum(phase.steps for phase in self._phases)
+
+    def step(
+        self,
+        state: nn.Module | Mapping[str, Tensor] | None = None,
+        *,
+        noise_multiplier: float,
+        clip_norm: float,
+        sampling_probability: float,
+        poisson: bool = True,
+    ) -> None:
+        """Account for one step, **before** the parameters are updated.
+
+        ``state`` is the model or its tensors by name where that is another object than the model passed first.
+        ``poisson`` is False for shuffled batches: then nothing is subtracted for not knowing who was sampled.
+        """
+        check_positive("sampling_probability", check_probability("sampling_probability", sampling_probability))
+        phase = TrainingPhase(
+            check_positive("noise_multiplier", noise_multiplier, "Without noise everything leaks."),
+            check_positive("clip_norm", clip_norm, "Pass the norm used in training."),
+            sampling_probability,
+            poisson,
+            1,
+        )
+        ledger = self._ledger or self._opened(sampling_probability)
+        tensors = self._tensors(self._live if state is None else state)
+        if self._ledger is None:  # the mode may have changed since the beginning
+            few = self._inputs[:2].to(next(iter(tensors.values())).device)
+            check_training_mode(self._model, self._live, few, tensors)
+        block = ledger.next_block(self._rng)
+        if self._probes is None:
+            self._probes = self._pilot(block, phase, tensors, self._rng)
+        ledger.add(self._evaluated(block, phase, tensors, self._probes_now(ledger, self._probes), self._rng))
+        self._ledger = ledger
+        self._remember(phase)
+        if self._bar is not None:
+            self._bar.advance()
+
+    def attach(self, optimizer: Any, data_loader: Any, *, total_steps: int | None = None) -> None:
+        """Account for every real step that an Opacus optimizer takes; noise and clip norm are read at each.
+
+        ``total_steps`` tells at a terminal what the account will cost, as :meth:`cost` does, and shows a bar with the
+        time left. Virtual steps of ``BatchMemoryManager`` do not count.
+        """
+        if self._undo is not None:
+            raise refuse("attach", "called twice", "to be called once", "Call detach() first.")
+        if self._clip is not HardClip:
+            raise refuse("clip", "smooth", "to be 'hard'", "Opacus clips hard.")
+        opacus.check_optimizer(optimizer, self._live)
+        opacus.check_reduction(optimizer, self._reduction)
+        sampling = opacus.loader_sampling(data_loader)
+
+        def hook(stepping: Any) -> None:
+            now = opacus.read_step(stepping, sampling)
+            self.step(
+                noise_multiplier=now.noise_multiplier,
+                clip_norm=now.clip_norm,
+                sampling_probability=now.sampling_probability,
+                poisson=now.poisson,
+            )
+
+        self._sampling = sampling
+        if total_steps is not None and sys.stderr.isatty():
+            sys.stderr.write(f"Fisher account: {self.cost(steps=total_steps)}\n")
+        self._bar = None if total_steps is None else ProgressBar("Training with account", total=total_steps)
+        self._undo = opacus.chain_step_hook(optimizer, hook)
+
+    def detach(self) -> None:
+        """Stop following the optimizer; the account stays."""
+        if self._undo is not None:
+            self._undo()
+        if self._bar is not None:
+            self._bar.close()
+        self._undo = self._bar = None
+
+    def account(self) -> FisherAccount:
+        """Everything known so far, as a value of its own."""
+        return self._settings.account(self._ledger, self._phases, self._inputs)
+
+    def traces(self) -> Tensor:
+        """Estimated trace of the information about each tracked record."""
+        return self.account().traces
+
+    def standard_errors(self) -> Tensor:
+        """Of :meth:`traces`; infinite for a record whose error is not known yet."""
+        return self.account().standard_errors
+
+    def dfil(self) -> Tensor:
+        """Leakage tr(I)/d of each tracked record."""
+        return self.account().dfil()
+
+    def mse_lower_bounds(self, *, confidence: float = 0.95, data_range: tuple[float, float] | None = None) -> Tensor:
+        """As :meth:`FisherAccount.mse_lower_bounds`."""
+        return self.account().mse_lower_bounds(confidence=confidence, data_range=data_range)
+
+    def summary(self, *, data_range: tuple[float, float] | None = None, confidence: float = 0.95) -> LeakageSummary:
+        """As :meth:`FisherAccount.summary`: secret, since it depends on private records."""
+        return self.account().summary(data_range=data_range, confidence=confidence)
+
+    def cost(self, *, steps: int, sampling_probability: float | None = None) -> AccountingCost:
+        """Time and memory that ``steps`` will take, from evaluating one block; the account is not touched."""
+        rate = self._sampling.sampling_probability if sampling_probability is None and self._sampling else None
+        rate = sampling_probability if rate is None else rate
+        if rate is None and self._ledger is None and self._block is None and not self._all_at_once:
+            raise refuse("sampling_probability", None, "to be stated", "Or attach the accountant first.")
+        ledger = self._ledger or self._opened(1.0 if rate is None else rate)
+        rng = torch.Generator(self._rng.device)
+        rng.set_state(self._rng.get_state())
+        phase = TrainingPhase(1.0, 1.0, rate or 1.0, True, 1)
+        tensors = self._tensors(self._live)
+        block = torch.arange(len(self._inputs))[: ledger.block]
+        most = self._probes or self._pilot(block, phase, tensors, rng)
+        probes = self._probes_now(ledger, most)
+        return measure(
+            lambda: self._evaluated(block, phase, tensors, probes, rng),
+            steps=check_whole("steps", steps),
+            records_per_step=ledger.block,
+            cycle_steps=ledger.blocks,
+            probes=probes,
+            fewer_later=self._relative_error is not None,
+        )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything a resumed account needs, as tensors: fits Opacus's ``checkpoint_dict`` and safetensors."""
+        return merged_state(self._ledger, self._phases, self._probes, self._rng, self._fingerprint(), self._settings)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue an account; refuses that of other records or settings, and then stays as it is."""
+        self._ledger, self._phases, self._probes = split_state(state, len(self._inputs), self._fingerprint())
+        self._rng.set_state(state["rng"].cpu())
+
+    def save(self, path: str | Path) -> None:
+        """Write :meth:`state_dict` as a safetensors file, whole or not at all. The file is as secret as the records."""
+        write_state(path, self.state_dict())
+
+    def load(self, path: str | Path) -> None:
+        """Continue from a file that :meth:`save` wrote."""
+        self.load_state_dict(read_state(path))
+
+    def _opened(self, rate: float) -> InformationLedger:
+        count = len(self._inputs)
+        blocks = 1 if self._all_at_once else max(1, math.floor(1 / (_CYCLES * rate) + 1e-9))
+        default = math.ceil(count / blocks)
+        return InformationLedger(count, min(count, self._block or default))
+
+    def _tensors(self, state: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Parameters and buffers by name, sharing memory with the module."""
+        if isinstance(state, nn.Module):
+            module = opacus.unwrapped(state)
+            state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for name, _ in self._model.named_parameters():
+            if name not in state:  # the copy's own values are those of the beginning
+                raise refuse("state", sorted(state)[:5], f"to have {name!r}", "Pass the model that is trained.")
+        return state
+
+    def _probes_now(self, ledger: InformationLedger, most: int) -> int:
+        """A third in the first three cycles, fewer later: (3 + 3 + 3 + 4 + ... + c)/(k c^2) is at most 1/k."""
+        return most if self._relative_error is None else max(2, math.ceil(most / max(_CYCLES, ledger.cycles + 1)))
+
+    def _evaluated(
+        self, block: Tensor, phase: TrainingPhase, state: Mapping[str, Tensor], probes: int, rng: torch.Generator
+    ) -> Tensor:
+        """One row per probe, one column per record: samples of the trace of this step's information."""
+        device = next(iter(state.values())).device
+        clip = self._clip(phase.clip_norm)
+        found = probe_clipped_gradients(
+            self._model,
+            self._loss_fn,
+            self._inputs[block.to(self._inputs.device)].to(device),
+            self._labels[block.to(self._labels.device)].to(device),
+            clip=clip,
+            probes=probes,
+            rng=rng,
+            state=state,
+        )
+        return self._traces(found, phase)
+
+    def _traces(self, found: ClippedProbes, phase: TrainingPhase) -> Tensor:
+        noise_std, rate = phase.noise_multiplier * phase.clip_norm, phase.sampling_probability
+        squares, radial = found.squares.double().cpu(), found.radial.double().cpu()
+        scale = rate / noise_std**2
+        if self._subsampling == "none" or not phase.poisson:
+            return scale * squares
+        if self._delta is not None:
+            factor = guo2022_factor(
+                noise_multiplier=phase.noise_multiplier, sampling_probability=rate, delta=self._delta
+            )
+            return scale * factor * squares
+        shift = found.norms.double().cpu().nan_to_num(torch.inf, torch.inf) / noise_std
+        across, along = (torch.from_numpy(factor) for factor in subsampled_information(shift.numpy(), rate))
+        return scale * (across * squares + (along - across) * radial)
+
+    def _pilot(self, block: Tensor, phase: TrainingPhase, state: Mapping[str, Tensor], rng: torch.Generator) -> int:
+        """Probes that keep the relative standard error of an evaluation below the target for most records."""
+        samples = self._evaluated(block[:_PILOT_RECORDS], phase, state, _PILOT_PROBES, rng)
+        relative = samples.var(0) / samples.mean(0).square().clamp_min(torch.finfo(samples.dtype).tiny)
+        wanted = float(relative.nan_to_num(0.0, 0.0).quantile(_COVERED)) / (self._relative_error or 1.0) ** 2
+        return max(2, math.ceil(wanted))
+
+    def _remember(self, phase: TrainingPhase) -> None:
+        last = self._phases[-1] if self._phases else None
+        if last is not None and (last.noise_multiplier, last.clip_norm, last.sampling_probability, last.poisson) == (
+            phase.noise_multiplier,
+            phase.clip_norm,
+            phase.sampling_probability,
+            phase.poisson,
+        ):
+            self._phases[-1] = TrainingPhase(
+                last.noise_multiplier, last.clip_norm, last.sampling_probability, last.poisson, last.steps + 1
+            )
+        else:
+            self._phases.append(phase)
+
+    def _fingerprint(self) -> Tensor:
+        return self._settings.fingerprint(self._inputs, self._labels)
+
+
+def _selected(inputs: Tensor, labels: Tensor, records: Tensor) -> tuple[Tensor, Tensor]:
+    return inputs[records.to(inputs.device)], labels[records.to(labels.device)]

@@ -1,0 +1,201 @@
+"""The leakage of a training run in a few numbers, for reading and for reports."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from reconrisk.bounds.mse.premises import constant_guess_mse
+from reconrisk.core.guarantee import Guarantee, rounded_down
+from reconrisk.core.serialization import serializable
+from reconrisk.core.validation import check_whole, refuse
+
+if TYPE_CHECKING:
+    from reconrisk.integrations.fisher_accountant.account import FisherAccount
+
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_BINS = 20
+
+NOTICE = (
+    "These values depend on private records: do not publish them, nor which records are most exposed "
+    "(guo2022, footnote 2)."
+)
+_ASSUMPTIONS = (
+    "estimates are unbiased: a biased attacker, such as a constant guess, is not covered",
+    "labels are public, and so are all other records",
+    "the loss of a record depends on that record alone, and its clipped gradient is differentiable there",
+)
+_APPROXIMATE = (
+    "upper limits are approximate, by Student's distribution from the spread of evaluations, cycles or runs: unlike "
+    "proved ones they may hold somewhat less often than stated"
+)
+_POISSON = "each record enters each step independently with the sampling probability, and nobody sees who did"
+_SHUFFLED = (
+    "batches are not Poisson samples: no amplification by sampling is counted; each step is read as a fresh draw, and "
+    "epochs are run to their end"
+)
+_SAMPLING = {
+    "exact": "subsampling by the exact factors of a Poisson-sampled Gaussian step",
+    "none": "no amplification by sampling is counted (guo2022, equation 2)",
+    "guo2022": "subsampling by the factor printed in guo2022, equation 3: this is not a bound",
+}
+
+
+@serializable
+@dataclass(frozen=True)
+class RecordLeakage:
+    """One record: leakage per coordinate, its standard error, and the error that unbiased estimates have at least."""
+
+    record: int
+    dfil: float
+    standard_error: float
+    mse_lower_bound: float
+
+
+@serializable
+@dataclass(frozen=True)
+class LeakageSummary:
+    """The distribution of the Fisher information leakage tr(I)/d over records, its extremes, and what goes with it.
+
+    ``quantiles`` are pairs of level and value. ``histogram`` counts values between consecutive ``edges``, which are
+    evenly spaced in the logarithm; ``not_positive`` counts the rest. ``unsettled`` records have no known standard error
+    yet, so that their bound is 0. ``rdp_bound`` and ``constant_guess_mse`` are None where no data range was stated.
+    """
+
+    records: int
+    dimension: int
+    steps: int
+    runs: int
+    maximum: float
+    median: float
+    mean: float
+    quantiles: tuple[tuple[float, float], ...]
+    edges: tuple[float, ...]
+    histogram: tuple[int, ...]
+    not_positive: int
+    unsettled: int
+    relative_standard_error: float
+    confidence: float
+    least_mse_lower_bound: float
+    median_mse_lower_bound: float
+    most_exposed: tuple[RecordLeakage, ...]
+    least_exposed: tuple[RecordLeakage, ...]
+    rdp_bound: Guarantee | None
+    constant_guess_mse: float | None
+    assumptions: tuple[str, ...]
+    notice: str = NOTICE
+
+    def __str__(self) -> str:
+        """A table for reading."""
+        rows = [
+            ("records, dimension, steps, runs", f"{self.records}, {self.dimension}, {self.steps}, {self.runs}"),
+            ("leakage tr(I)/d: maximum", f"{self.maximum:.4g}"),
+            ("                 median", f"{self.median:.4g}"),
+            *((f"                 {level:.0%} quantile", f"{value:.4g}") for level, value in self.quantiles),
+            ("relative standard error (median)", f"{self.relative_standard_error:.2g}"),
+            (f"MSE of unbiased estimates >= (worst record, {self.confidence:.0%})", self._worst()),
+            ("                             (median record)", rounded_down(self.median_mse_lower_bound)),
+        ]
+        if self.rdp_bound is not None and self.constant_guess_mse is not None:
+            rows.append(("the same from Renyi DP, any record", rounded_down(self.rdp_bound.value)))
+            rows.append(("MSE of a constant guess, at most", f"{self.constant_guess_mse:.4g}"))
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{name:<{width}}  {value}" for name, value in rows]
+        lines += ["", "most exposed records", *_listing(self.most_exposed)]
+        lines += ["least exposed records", *_listing(self.least_exposed)]
+        if self.unsettled:
+            lines.append(
+                f"{self.unsettled} records have been evaluated less than three times: train on for their bounds."
+            )
+        lines += ["", *(f"Assumes: {each}." for each in self.assumptions), self.notice]
+        return "\n".join(lines)
+
+    def _worst(self) -> str:
+        return rounded_down(self.least_mse_lower_bound)
+
+
+def summarize(
+    account: FisherAccount, *, data_range: tuple[float, float] | None, confidence: float, listed: int
+) -> LeakageSummary:
+    """The summary of an account."""
+    if not account.phases:
+        raise refuse("steps", 0, ">= 1", "Train first.")
+    dfil = account.dfil()
+    bounds = account.mse_lower_bounds(confidence=confidence, data_range=data_range)
+    values = dfil.numpy()
+    edges, counts, rest = _histogram(values)
+    order = torch.argsort(dfil, stable=True).tolist()
+    count = min(check_whole("listed", listed, minimum=0), len(order))
+    errors = account.standard_errors
+    relative = torch.where(errors.isfinite() & (errors > 0), errors / account.traces.abs(), errors).numpy()
+    return LeakageSummary(
+        records=len(values),
+        dimension=account.dimension,
+        steps=account.steps,
+        runs=account.runs,
+        maximum=float(values.max()),
+        median=_quantile(values, 0.5),
+        mean=float(values.mean()),
+        quantiles=tuple((level, _quantile(values, level)) for level in _QUANTILES),
+        edges=edges,
+        histogram=counts,
+        not_positive=rest,
+        unsettled=int(account.standard_errors.isinf().sum()),
+        relative_standard_error=_quantile(relative, 0.5),
+        confidence=confidence,
+        least_mse_lower_bound=float(bounds.min()),
+        median_mse_lower_bound=_quantile(bounds.numpy(), 0.5),
+        most_exposed=tuple(_row(account, bounds, i) for i in reversed(order[len(order) - count :])),
+        least_exposed=tuple(_row(account, bounds, i) for i in order[:count]),
+        rdp_bound=None if data_range is None else account.rdp_bound(data_range=data_range),
+        constant_guess_mse=None if data_range is None else constant_guess_mse(low=data_range[0], high=data_range[1]),
+        assumptions=_assumptions(account),
+    )
+
+
+def _row(account: FisherAccount, bounds: torch.Tensor, i: int) -> RecordLeakage:
+    return RecordLeakage(
+        record=int(account.records[i]),
+        dfil=float(account.traces[i]) / account.dimension,
+        standard_error=float(account.standard_errors[i]) / account.dimension,
+        mse_lower_bound=float(bounds[i]),
+    )
+
+
+def _assumptions(account: FisherAccount) -> tuple[str, ...]:
+    poisson = all(phase.poisson for phase in account.phases)
+    runs = "one run: an unbiased estimate of the limit on the information; average several runs, then invert"
+    several = (runs,) if account.runs == 1 else ()
+    method = _SAMPLING[account.subsampling] if poisson else _SAMPLING["none"]
+    sampling = _POISSON if poisson else _SHUFFLED
+    single = "upper limits hold for each record by itself, not for all at once"
+    return (sampling, method, *_ASSUMPTIONS, *several, single, _APPROXIMATE)
+
+
+def _quantile(values: NDArray[np.float64], level: float) -> float:
+    """The smallest value that this share does not exceed; no interpolation, which infinities would spoil."""
+    ordered = np.sort(values)
+    return float(ordered[max(0, math.ceil(level * len(ordered)) - 1)])
+
+
+def _histogram(values: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[int, ...], int]:
+    positive = values[(values > 0) & np.isfinite(values)]
+    rest = len(values) - len(positive)
+    if not len(positive):
+        return (), (), rest
+    low, high = np.log(positive.min()), np.log(positive.max())
+    counts, edges = np.histogram(np.log(positive), bins=_BINS, range=(low, max(high, low + 1e-9)))
+    return tuple(float(edge) for edge in np.exp(edges)), tuple(int(each) for each in counts), rest
+
+
+def _listing(rows: tuple[RecordLeakage, ...]) -> list[str]:
+    return [
+        f"  record {row.record:>8}  tr(I)/d {row.dfil:.4g} +- {row.standard_error:.2g}  MSE >= "
+        f"{rounded_down(row.mse_lower_bound)}"
+        for row in rows
+    ]

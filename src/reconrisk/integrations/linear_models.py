@@ -1,0 +1,176 @@
+"""Estimators of scikit-learn: what their noisy coefficients tell about each training record.
+
+Linear models of torch: what their noisy weights tell about each training record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from torch import Tensor, nn
+
+from reconrisk.bounds.glm.information import GlmInformation, glm_information
+from reconrisk.bounds.glm.problem import GlmFit, fit_glm
+from reconrisk.core.validation import check_all_finite, refuse
+from reconrisk.releases.linear.estimators import read_estimator, read_linear, weights_of_records
+
+
+def information_from_linear(
+    model: nn.Module,
+    loss_fn: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    weight_decay: float,
+    noise_std: float,
+    decay_bias: bool = True,
+    tolerance: float = 1e-6,
+    polish: bool = False,
+) -> GlmInformation:
+    r"""Exact Fisher information about every training record in a linear torch model released with Gaussian noise.
+
+    .. math:: \text{loss}(W x + b, y) + \tfrac12\,\text{decay}\,(|W|^2 + |b|^2)
+
+    Assumes: ``model`` is an ``nn.Linear``, or a ``nn.Sequential`` that flattens first, trained to the minimum of
+    ``loss_fn`` over all ``inputs`` at once, with ``weight_decay`` as SGD and Adam of ``torch.optim`` have it (AdamW's
+    is no part of the objective); labels are public; each weight and bias has independent noise of ``noise_std``.
+    Notation: ``loss_fn`` is ``nn.MSELoss``, ``nn.BCEWithLogitsLoss`` (one output), ``nn.CrossEntropyLoss`` or
+    ``nn.PoissonNLLLoss`` (logarithmic input), whose ``reduction`` sets the scale of the decay; ``decay_bias`` is False
+    where the bias is in a parameter group without decay.
+    Guarantee: weights that are not the minimiser are refused; with ``polish`` Newton's method ends their way in double
+    precision, and the result's ``coefficients`` and ``intercept`` are then those to release.
+    Edge cases: losses with class weights, label smoothing or ignored labels are refused by name.
+
+    >>> import torch
+    >>> model, x = nn.Linear(2, 1), torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    >>> records = (x, torch.tensor([0.0, 1.0, 1.0]))
+    >>> information_from_linear(
+    ...     model, nn.BCEWithLogitsLoss(), *records, weight_decay=0.1, noise_std=0.1, polish=True
+    ... ).traces.shape
+    (3,)
+    """
+    given: dict[str, Any] = {"inputs": inputs, "labels": labels}
+    for name, values in given.items():
+        if not isinstance(values, Tensor):
+            raise refuse(
+                name, type(values).__name__, "to be a tensor", f"Pass the {name} it was trained on by torch.as_tensor."
+            )
+        check_all_finite(name, values, "Remove or impute what is missing, then train again.")
+    given_labels = np.asarray(labels.detach().double().cpu().numpy())
+    read = read_linear(model, loss_fn, given_labels, weight_decay=weight_decay, decay_bias=decay_bias)
+    setting: dict[str, Any] = {
+        "features": inputs.detach().flatten(1).double().cpu().numpy(),
+        "labels": read.labels,
+        "family": read.family,
+        "penalty": read.penalty,
+        "intercept_penalty": read.intercept_penalty,
+    }
+    flat = len(read.weight) == 1 and read.family != "multinomial"
+    fit = GlmFit(read.weight[0] if flat else read.weight, read.bias)
+    if polish:
+        fit = fit_glm(**setting, intercept=fit.intercept is not None, start=fit)
+    return glm_information(
+        fit.coefficients, intercept=fit.intercept, noise_std=noise_std, tolerance=tolerance, **setting
+    )
+
+
+Floats = NDArray[np.float64]
+
+_FARTHEST = 0.1  # a solver that stopped early is nearer to the minimum; other records, labels or penalties are not
+
+
+def information_from_estimator(
+    estimator: BaseEstimator,
+    features: ArrayLike,
+    labels: ArrayLike,
+    *,
+    noise_std: float,
+    sample_weight: ArrayLike | None = None,
+    tolerance: float = 1e-6,
+    polish: bool = False,
+) -> GlmInformation:
+    """Exact Fisher information about every training record in a fitted linear model released with Gaussian noise.
+
+    Reads ``LogisticRegression`` (binary or multinomial, penalty l2 or none), ``Ridge``, ``LinearRegression`` and
+    ``PoissonRegressor`` with their penalties, intercepts and weights. Their solvers stop early at default tolerance:
+    coefficients that are not the minimiser are refused. With ``polish`` Newton's method ends their way, and then
+    ``coefficients`` and ``intercept`` of the result are those to release; a way of more than 10 % is refused, since the
+    estimator was then fitted to something else.
+
+    Assumes: fitted to these ``features``, ``labels`` and ``sample_weight``; labels are public; each coefficient and
+    intercept is released with independent noise of ``noise_std``.
+    Guarantee: that of :func:`reconrisk.bounds.glm.information.glm_information`; a convention read wrongly would be seen
+    as coefficients beside the minimum.
+    Edge cases: l1 and elastic-net penalties, ``positive=True``, one-versus-rest and cross-validated estimators,
+    pipelines and sparse features are refused by name.
+    Reference: Section 7.1, guo2022, for logistic regression without intercept.
+
+    >>> from sklearn.linear_model import Ridge
+    >>> x, y = [[0.0], [1.0], [2.0]], [0.0, 1.0, 1.0]
+    >>> information = information_from_estimator(Ridge().fit(x, y), x, y, noise_std=0.1)
+    >>> information.traces.shape, information.matrix(0).shape
+    ((3,), (1, 1))
+    """
+    if issparse(features):
+        raise refuse("features", "sparse", "to be a dense array", "Pass features.toarray().")
+    _check_features(features)
+    given = _given_labels(labels)
+    model = read_estimator(estimator, given, weights_of_records(sample_weight, len(given)))
+    setting: dict[str, Any] = {
+        "features": features,
+        "labels": model.labels,
+        "family": model.family,
+        "penalty": model.penalty,
+        "intercept_penalty": model.intercept_penalty,
+        "sample_weight": model.sample_weights,
+    }
+    flat = model.labels.ndim == 1 and model.family != "multinomial"
+    fit = GlmFit(model.weight.ravel() if flat else model.weight, model.bias)
+    if polish:
+        rough, fit = fit, fit_glm(**setting, intercept=fit.intercept is not None, start=fit)
+        _check_near(rough, fit)
+    return glm_information(
+        fit.coefficients, intercept=fit.intercept, noise_std=noise_std, tolerance=tolerance, **setting
+    )
+
+
+def _check_features(features: ArrayLike) -> None:
+    values = np.asarray(features)
+    if not np.issubdtype(values.dtype, np.floating) or np.isfinite(values).all():
+        return
+    place = np.argwhere(~np.isfinite(values))[0]
+    name = f"features[{', '.join(map(str, place))}]"
+    raise refuse(name, float(values[tuple(place)]), "to be finite", "Remove or impute what is missing, then fit again.")
+
+
+def _given_labels(labels: ArrayLike | None) -> NDArray[Any]:
+    given = np.asarray(labels)
+    if given.ndim == 0:
+        raise refuse("labels", labels, "to be one label per record", "Pass the labels the estimator was fitted to.")
+    return given
+
+
+def _check_near(rough: GlmFit, polished: GlmFit) -> None:
+    """Refuse to call another model the polished one."""
+    before, after = _centred(rough.coefficients), _centred(polished.coefficients)
+    scale = max(float(np.linalg.norm(before)), float(np.linalg.norm(after)))
+    distance = float(np.linalg.norm(after - before))
+    if distance > _FARTHEST * scale:
+        raise refuse(
+            "coefficients",
+            f"{distance / scale:.0%} from the minimum",
+            f"to be within {_FARTHEST:.0%} of it to be polished",
+            "Check that features, labels, sample_weight and penalty (C or alpha) are those of the fit; "
+            "if they are, fit with a smaller tol and a larger max_iter.",
+        )
+
+
+def _centred(coefficients: Floats) -> Floats:
+    """Without what is common to all classes, which a multinomial model does not determine."""
+    return (
+        coefficients - coefficients.mean(axis=0) if coefficients.ndim == 2 and len(coefficients) > 1 else coefficients
+    )

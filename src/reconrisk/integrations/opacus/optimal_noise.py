@@ -1,0 +1,82 @@
+"""Noise that differs between parameters for training with Opacus, counted by Opacus's own accountants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import nn
+
+from reconrisk.core.validation import check_positive, refuse
+from reconrisk.defenses.local import LocalDefense
+from reconrisk.defenses.noise import ParameterNoise
+from reconrisk.defenses.optimal_noise import optimal_noise
+from reconrisk.defenses.refreshed import Refreshed
+from reconrisk.defenses.scales import NoiseScales
+from reconrisk.integrations.opacus import step as opacus
+from reconrisk.releases.sensitivity.moments import ReferenceMoments
+
+if TYPE_CHECKING:
+    from reconrisk.integrations.opacus.noise_optimizer import ParameterNoiseOptimizer
+
+
+Noise: TypeAlias = ReferenceMoments | ParameterNoise | Refreshed
+
+
+def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> ParameterNoiseOptimizer:
+    r"""The optimizer that ``PrivacyEngine.make_private`` returned, with noise that differs between parameters.
+
+    .. math:: s \Bigl(\sum_i \min\bigl(1, C / |g_i / s|\bigr)\, g_i / s + N(0, (\sigma C)^2 I)\Bigr)
+
+    Each record's gradient is clipped in units :math:`s` of the noise, with :math:`1/s^2` of mean 1, so that a gradient
+    of random direction keeps its norm: only the proportions of ``noise`` count, its size follows from
+    ``noise_multiplier`` and ``max_grad_norm`` as ever. ``noise`` is what ``rr.reference_moments`` measured on public
+    records, or ``optimal_noise(...)`` itself, or ``rr.defenses.refreshed(...)``, which measures again every n steps.
+
+    Assumes: the noise was chosen by public records and released weights alone; batches are drawn as the accountant
+    assumes. ``model`` is the one that was trained with ``make_private``, wrapped or not.
+    Guarantee: every step is the Gaussian mechanism with Opacus's ``noise_multiplier``: the epsilon of the engine holds.
+    With equal scales every step is that of Opacus, bit by bit. Schedulers of noise and clip norm work.
+    Edge cases: clipping per layer, adaptive, ghost or distributed clipping, and noise chosen by private records, which
+    has no guarantee, are refused; so is an attached ``FisherAccountant``, which computes with equal noise.
+    Reference: Theorem 3.5, chen2025, for the noise; the change of units is post-processing.
+
+    >>> import torch
+    >>> from opacus.optimizers import DPOptimizer
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> private = DPOptimizer(plain, noise_multiplier=2.0, max_grad_norm=0.5, expected_batch_size=8)
+    >>> noise = ParameterNoise(NoiseScales({"weight": torch.tensor([[1.0, 7.0]])}), "mine")
+    >>> with_optimal_noise(private, model, noise).noise_std["weight"]
+    tensor([[0.7143, 5.0000]])
+    """
+    opacus.check_optimizer(optimizer, model, "with_optimal_noise")
+    check_positive("optimizer.max_grad_norm", optimizer.max_grad_norm)
+    if getattr(optimizer.step_hook, opacus.NEEDS_EQUAL_NOISE, False):
+        remedy = "Call its detach() first: it computes with equal noise on all parameters."
+        raise refuse("optimizer.step_hook", "FisherAccountant", "not to be attached", remedy)
+    from reconrisk.integrations.opacus.noise_optimizer import ParameterNoiseOptimizer
+
+    inner = opacus.unwrapped(model)
+    trained = {name: value for name, value in inner.named_parameters() if value.requires_grad}
+    return ParameterNoiseOptimizer(optimizer, trained, _scales(noise, inner), renewed=isinstance(noise, Refreshed))
+
+
+def _scales(noise: Noise, model: nn.Module) -> Callable[[], NoiseScales]:
+    """What tells the scales of the next step."""
+    if isinstance(noise, Refreshed):
+        # Opacus's hooks do not let torch.func pass, by which moments are taken
+        return lambda: _public(noise.for_model(opacus.plain_copy(model).eval()))
+    fixed = _public(optimal_noise(noise, like=1.0) if isinstance(noise, ReferenceMoments) else noise)
+    return lambda: fixed
+
+
+def _public(noise: object) -> NoiseScales:
+    """The scales of a noise that has a guarantee."""
+    if isinstance(noise, LocalDefense) or getattr(noise, "is_local", False):
+        remedy = "Noise chosen by private records leaks them: take rr.reference_moments of public ones."
+        raise refuse("noise", str(noise), "to be chosen by public records", remedy)
+    if not isinstance(noise, ParameterNoise):
+        remedy = "Pass optimal_noise(...) alone: max_grad_norm clips, and Opacus itself adds equal noise."
+        raise refuse("noise", str(noise), "to be noise that differs between parameters, nothing else", remedy)
+    return noise.scales

@@ -1,0 +1,239 @@
+"""Diffusion priors from local folders, and those that are shipped.
+
+Diffusers' networks and schedulers from local folders; the only file that imports the library.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
+from reconrisk.core.validation import refuse
+from reconrisk.priors.diffusion import DiffusionPrior, NoiseSchedule
+from reconrisk.priors.load.folders import prior_folder, range_in
+from reconrisk.priors.network import put_on
+
+_CONFIG, _SCHEDULER = "config.json", "scheduler_config.json"
+_SAVE = "Save network and settings together with save_pretrained, as safetensors."
+_MISFITS = {
+    "missing_keys": "They lack",
+    "unexpected_keys": "The network has no",
+    "mismatched_keys": "They have another shape at",
+}
+_NEEDED = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule")
+_CONDITIONS = ("num_class_embeds", "class_embed_type")
+_PREDICTIONS = ("epsilon", "v_prediction", "sample")
+_LEARNED = ("learned", "learned_range")
+
+
+def library(purpose: str) -> Any:
+    """What is used of diffusers."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # models that want CUDA say at their import that there is none
+            from diffusers.models.unets.unet_2d import UNet2DModel
+            from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
+            from diffusers.utils import logging
+    except ImportError as error:
+        raise MissingExtra("diffusers", "diffusion", purpose) from error
+    return SimpleNamespace(UNet2DModel=UNet2DModel, DDPMScheduler=DDPMScheduler, logging=logging)
+
+
+def read_network(folder: Path) -> nn.Module:
+    """The ``UNet2DModel`` in a folder, or in its part ``unet``, in single precision and for use.
+
+    Guarantee: nothing is downloaded. What is no such network, or weights that do not fit it, are refused.
+    """
+    place = folder / "unet" if (folder / "unet" / _CONFIG).is_file() else folder
+    stated = _json(place / _CONFIG, "Pass the folder that save_pretrained wrote.")
+    if stated.get("_class_name") != "UNet2DModel":
+        problem = f"It is a {stated.get('_class_name', 'network of no stated kind')}, not a UNet2DModel."
+        raise InvalidFile(place / _CONFIG, "_class_name", problem, "Wrap other networks with rr.priors.denoiser.")
+    for name in _CONDITIONS:
+        if stated.get(name) is not None:
+            remedy = "Wrap it with rr.priors.denoiser, a function that passes the class."
+            raise InvalidFile(place / _CONFIG, name, "The network needs the class of a record.", remedy)
+    kinds = library(f"Reading {folder}")
+    try:
+        found: nn.Module
+        with _quiet(kinds.logging):
+            found, loaded = kinds.UNet2DModel.from_pretrained(
+                place,
+                local_files_only=True,
+                use_safetensors=True,
+                torch_dtype=torch.float32,
+                low_cpu_mem_usage=False,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
+        raise InvalidFile(place, "weights", f"{last}.", _SAVE) from error
+    for fault, words in _MISFITS.items():
+        if loaded[fault]:
+            named = sorted(each if isinstance(each, str) else each[0] for each in loaded[fault])
+            more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+            raise InvalidFile(place, "weights", f"{words} {named[0]}{more}.", _SAVE)
+    return found.requires_grad_(False).eval()
+
+
+def read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
+    """The noise schedule of a folder, or of its part ``scheduler``, and what its network predicts."""
+    path, stated = _scheduler(folder)
+    missing = [name for name in _NEEDED if stated.get(name) is None]
+    if missing and stated.get("trained_betas") is None:
+        problem = f"It states no {', '.join(missing)}, and is no scheduler with betas."
+        raise InvalidFile(path, missing[0], problem, "Pass that of a discrete diffusion, such as DDPMScheduler.")
+    kinds = library(f"Reading {folder}")
+    try:
+        shares: Tensor = kinds.DDPMScheduler.from_config(stated).alphas_cumprod
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        problem = f"It has no cumulative products of alphas: {error}."
+        raise InvalidFile(path, "beta_schedule", problem, "Pass a scheduler of a discrete diffusion.") from error
+    predicts = str(stated.get("prediction_type", "epsilon"))
+    if predicts not in _PREDICTIONS:
+        raise InvalidFile(path, "prediction_type", f"It is {predicts}.", f"Known are {', '.join(_PREDICTIONS)}.")
+    try:
+        return NoiseSchedule(shares.double()), predicts
+    except InvalidInput as error:
+        problem = "Its noise does not rise from some to nearly all without reaching it"
+        problem += ": rescale_betas_zero_snr leaves no signal." if stated.get("rescale_betas_zero_snr") else "."
+        raise InvalidFile(path, "beta_schedule", problem, "Pass a scheduler that keeps some signal.") from error
+
+
+def check_channels(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse a network that makes other channels than it takes, but for variances beside the noise.
+
+    Those are the second half of the channels, where the scheduler says that they were learned.
+    """
+    taken, made = settings.get("in_channels"), settings.get("out_channels")
+    if made == taken:
+        return
+    path, stated = _scheduler(folder)
+    if made != 2 * (taken or 0):
+        problem = f"The network makes {made} channels of {taken}: what it predicts is no noise of a record."
+        raise InvalidFile(folder, "out_channels", problem, "Wrap it with rr.priors.denoiser.")
+    if stated.get("variance_type") not in _LEARNED:
+        problem = f"It is {stated.get('variance_type')}, and the network makes {made} channels of {taken}."
+        raise InvalidFile(path, "variance_type", problem, f"Learned variances are {' or '.join(_LEARNED)}.")
+
+
+def noise_from_prediction(predicted: Tensor, noisy: Tensor, share: Tensor, predicts: str) -> Tensor:
+    r"""The noise in ``noisy`` from what a network predicts: itself, the clean record, or v.
+
+    .. math:: \epsilon = (x_t - \sqrt{\bar\alpha} x_0) / \sqrt{1 - \bar\alpha}, \qquad
+        v = \sqrt{\bar\alpha} \epsilon - \sqrt{1 - \bar\alpha} x_0
+
+    Reference: appendix D, `Salimans and Ho (2022) <https://arxiv.org/abs/2202.00512>`_.
+    """
+    if predicts == "epsilon":
+        return predicted
+    if predicts == "sample":
+        return (noisy - share.sqrt() * predicted) / (1 - share).sqrt()
+    found: Tensor = share.sqrt() * predicted + (1 - share).sqrt() * noisy
+    return found
+
+
+def _scheduler(folder: Path) -> tuple[Path, Mapping[str, Any]]:
+    choices = [folder / "scheduler" / _SCHEDULER, folder / _SCHEDULER]
+    path = next((each for each in choices if each.is_file()), choices[0])
+    return path, _json(path, "Save the scheduler of training beside the network.")
+
+
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """Without what the library says of misfits that are refused here."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _json(path: Path, remedy: str) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise InvalidFile(path, "file", "There is no such file.", remedy)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InvalidFile(path, "syntax", f"It cannot be read: {error}.", remedy) from error
+    if not isinstance(found, dict):
+        raise InvalidFile(path, "whole", "It is no table of settings.", remedy)
+    return found
+
+
+def diffusion(
+    path_or_name: str | Path,
+    *,
+    data_range: tuple[float, float] | None = None,
+    units: tuple[float, float] = (-1.0, 1.0),
+    device: str | torch.device | None = None,
+) -> DiffusionPrior:
+    r"""The diffusion prior of a name, or in a folder: diffusers' ``UNet2DModel`` with its scheduler of training.
+
+    .. math:: \epsilon(x_t, t), \quad x_0, \quad \text{or} \quad
+        v = \sqrt{\bar\alpha_t}\, \epsilon - \sqrt{1 - \bar\alpha_t}\, x_0
+
+    ``data_range`` is that of the records; if none is given, the one that the folder says it was trained on, else
+    (0, 1). ``units`` are what its ends are to the network, and ``device`` is where that is put.
+
+    Assumes: a folder as ``save_pretrained`` of a pipeline writes it (``unet`` and ``scheduler``), or both in one; or a
+    shipped name, one of ``rr.priors.SHIPPED_DIFFUSION``, whose cards say what they were trained on.
+    Guarantee: nothing is downloaded; networks that predict the noise, the clean record or v are understood, and so are
+    those that predict variances beside it, which are not used.
+    Edge cases: a name wins over a folder of that name; pass a ``Path``, or ``./mnist``, to mean the folder. Needs the
+    extra ``diffusion``.
+    Reference: `von Platen et al. (2022) <https://github.com/huggingface/diffusers>`_.
+
+    >>> diffusion("no/such/folder")
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidFile: no/such/folder, folder: There is none. Nothing is downloaded: pass a local one.
+    """
+    folder = prior_folder(path_or_name, "diffusion")
+    schedule, predicts = read_schedule(folder)
+    network = read_network(folder)
+    settings: Any = network.config  # a mapping, which torch takes for a tensor or a module
+    check_channels(folder, settings)
+    noise = put_on(NoiseNetwork(network, schedule, predicts), device)
+    ends = range_in(folder) if data_range is None else data_range
+    return DiffusionPrior(folder.name or str(folder), _sides(settings), noise, schedule, ends, units)
+
+
+class NoiseNetwork(nn.Module):
+    """A network of diffusers as a function from noisy records and times to noise, whatever it predicts."""
+
+    def __init__(self, network: nn.Module, schedule: NoiseSchedule, predicts: str) -> None:
+        super().__init__()
+        self.network, self._schedule, self._predicts = network, schedule, predicts
+
+    def extra_repr(self) -> str:
+        """What it predicts: part of what the prior is."""
+        return f"predicts={self._predicts}"
+
+    def forward(self, noisy: Tensor, times: Tensor) -> Tensor:
+        """The noise, in the network's units."""
+        precision = next(self.network.parameters()).dtype  # that of its weights, whatever the records have
+        made: Tensor = self.network(noisy.to(precision), times).sample.to(noisy.dtype)
+        predicted = made[:, : noisy.shape[1]]  # learned variances are in the other channels
+        return noise_from_prediction(predicted, noisy, self._schedule.shares(times, noisy), self._predicts)
+
+
+def _sides(settings: Mapping[str, Any]) -> tuple[int, int, int]:
+    """The shape of a record, as the network's settings state it."""
+    size = settings["sample_size"]
+    if size is None:
+        raise refuse("sample_size", None, "to be stated by the network", "Save it with its sample_size.")
+    sides = (size, size) if isinstance(size, int) else size
+    if not isinstance(sides, (list, tuple)) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+        raise refuse("sample_size", size, "to be a whole number, or height and width")
+    return int(settings["in_channels"]), *sides

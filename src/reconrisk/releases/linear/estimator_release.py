@@ -1,0 +1,188 @@
+"""A fitted estimator of scikit-learn as a release: its coefficients as a function of the one record not known."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+from reconrisk.releases.linear.estimators import Floats, LinearModel, check_kind, is_estimator, read_estimator
+from reconrisk.releases.release import Linearized, Release, check_records
+
+_PUBLIC = ("classes_", "n_iter_", "solver_", "n_features_in_", "feature_names_in_")
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatorMap:
+    """Candidate records to the coefficients that the estimator has when it is fitted to the known records and them.
+
+    It holds what an informed adversary knows: the known records with their weights, and the ``estimator`` without its
+    coefficients: penalties, solver, classes. A record is ``low + width * x`` in the units of the estimator.
+    """
+
+    estimator: Any
+    known_inputs: Tensor = field(repr=False)
+    known_labels: Tensor = field(repr=False)
+    known_weights: Floats | None = field(default=None, repr=False)
+    target_weight: float = 1.0
+    low: Tensor | None = field(default=None, repr=False)
+    width: Tensor | None = field(default=None, repr=False)
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The coefficients of the estimator fitted anew; they have no derivative here."""
+        from sklearn.base import clone  # slow to import
+
+        features = torch.cat([self.known_inputs, self.in_units(inputs.detach())]).numpy()
+        names = np.concatenate([self.names(self.known_labels), self.names(labels)])
+        weights = None
+        if self.known_weights is not None or self.target_weight != 1:
+            known = np.ones(len(self.known_inputs)) if self.known_weights is None else self.known_weights
+            weights = np.append(known, np.full(len(inputs), self.target_weight))
+        return coefficients(clone(self.estimator).fit(features, names, sample_weight=weights))
+
+    def in_units(self, records: Tensor) -> Tensor:
+        """Records as rows in the units of the estimator, in double precision."""
+        rows = records.flatten(1).double()
+        return rows if self.low is None or self.width is None else self.low + self.width * rows
+
+    def scaled(self, rows: Tensor) -> Tensor:
+        """Rows in the units of the estimator as flat records."""
+        return rows if self.low is None or self.width is None else (rows - self.low) / self.width
+
+    def names(self, labels: Tensor) -> NDArray[Any]:
+        """Labels in the terms of the estimator: classes by their names, numbers as they are."""
+        values = labels.detach().cpu().numpy()
+        classes = getattr(self.estimator, "classes_", None)
+        return values.astype(float) if classes is None else np.asarray(classes)[values]
+
+    def shown(self, released: Mapping[str, Tensor]) -> Any:
+        """The estimator with these coefficients: what its user has."""
+        seen = copy.copy(self.estimator)
+        seen.coef_ = released["coef"].detach().cpu().numpy()
+        seen.intercept_ = released["intercept"].detach().cpu().numpy() if "intercept" in released else 0.0
+        return seen
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatorRelease(Release):
+    r"""The coefficients of a fitted scikit-learn estimator: an adversary knows all records but one.
+
+    .. math:: f(x) = \arg\min_\theta F(\theta; D_- \cup \{x\})
+
+    ``inputs`` and ``labels`` are of the one record, ``known_inputs`` and ``known_labels`` of all others that
+    ``estimator`` was fitted to. Labels of classifiers are indices of ``estimator.classes_``. With ``low`` and ``width``
+    the record is stated in units of its columns' ranges: ``low + width * x`` is what the estimator read.
+
+    Assumes: the estimator was fitted to these records and no others.
+    Guarantee: what is released are the coefficients that the estimator has: nothing is fitted again. ``forward`` holds
+    neither the record nor the coefficients, and fits anew.
+    Edge cases: estimators that :func:`reconrisk.releases.linear.estimators.read_estimator` cannot read are refused, as
+    is another number of features than the estimator has. There is no derivative.
+    Reference: the released-model adversary of section II, balle2022.
+
+    >>> from sklearn.linear_model import Ridge
+    >>> x, y = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]).double(), torch.tensor([0.0, 1.0, 4.0]).double()
+    >>> fitted = Ridge().fit(x.numpy(), y.numpy())
+    >>> release = EstimatorRelease(fitted, x[2:], y[2:], known_inputs=x[:2], known_labels=y[:2])
+    >>> sorted(release.value())
+    ['coef', 'intercept']
+    """
+
+    estimator: Any
+    inputs: Tensor = field(repr=False)
+    labels: Tensor = field(repr=False)
+    known_inputs: Tensor = field(repr=False, kw_only=True)
+    known_labels: Tensor = field(repr=False, kw_only=True)
+    known_weights: Floats | None = field(default=None, repr=False, kw_only=True)
+    target_weight: float = field(default=1.0, kw_only=True)
+    low: Tensor | None = field(default=None, repr=False, kw_only=True)
+    width: Tensor | None = field(default=None, repr=False, kw_only=True)
+    _map: EstimatorMap = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_records(self.inputs, self.labels)
+        check_known(self.known_inputs, self.known_labels)
+        if len(self.inputs) != 1:
+            raise refuse("inputs", f"{len(self.inputs)} records", "to be one", "All records but one must be known.")
+        if not is_estimator(self.estimator):
+            raise refuse("estimator", type(self.estimator).__name__, "to be a fitted estimator of scikit-learn")
+        check_features(self.estimator, self.inputs[0].numel(), self.known_inputs.shape[1])
+        knowledge = (self.known_inputs, self.known_labels, self.known_weights, self.target_weight, self.low, self.width)
+        object.__setattr__(self, "_map", EstimatorMap(without_coefficients(self.estimator), *knowledge))
+
+    @property
+    def forward(self) -> EstimatorMap:
+        """Fitting as a function of the record; it holds the known records only."""
+        return self._map
+
+    def value(self) -> dict[str, Tensor]:
+        """The coefficients that the estimator has."""
+        return coefficients(self.estimator)
+
+    def evaluated(self) -> Tensor:
+        """The predictors of all known records: what a look at the objective costs."""
+        coef = torch.as_tensor(np.atleast_2d(np.asarray(self.estimator.coef_, dtype=float)))
+        return self.known_inputs @ coef.T
+
+    def linearized(self) -> Linearized:
+        """Refused: the derivative of a fitted estimator is that of ``rr.glm_information``, not of its solver."""
+        raise InvalidInput("Expected a release with a derivative: the solver of an estimator has none.")
+
+
+def coefficients(estimator: Any) -> dict[str, Tensor]:
+    """Coefficients of a fitted estimator by name: ``coef``, and ``intercept`` where one is fitted."""
+    found = {"coef": torch.as_tensor(np.array(estimator.coef_))}
+    if estimator.fit_intercept:
+        found["intercept"] = torch.as_tensor(np.array(estimator.intercept_, dtype=found["coef"].numpy().dtype))
+    return found
+
+
+def without_coefficients(estimator: Any) -> Any:
+    """What an adversary knows of an estimator before it is released: conventions, classes, how its solver ended.
+
+    Guarantee: of what a fit left, nothing else; ranks and singular values, for instance, depend on the record.
+    """
+    from sklearn.base import clone  # slow to import
+
+    bare = clone(estimator)
+    for name in _PUBLIC:
+        if hasattr(estimator, name):
+            setattr(bare, name, getattr(estimator, name))
+    return bare
+
+
+def model_of_all(estimator: Any, names: NDArray[Any], weights: Floats | None = None) -> LinearModel:
+    """The estimator as a linear model of all its records, whose labels these are."""
+    return read_estimator(estimator, names, np.ones(len(names)) if weights is None else weights)
+
+
+def check_features(estimator: Any, *counts: int) -> None:
+    """Refuse an estimator of another kind, one not fitted, and records with another number of features than it has."""
+    check_kind(estimator)
+    if not hasattr(estimator, "coef_"):
+        raise refuse("estimator", type(estimator).__name__, "to be fitted", "Call its fit(features, labels) first.")
+    features = int(np.atleast_2d(np.asarray(estimator.coef_)).shape[1])
+    for count in counts:
+        if count != features:
+            remedy = "Pass the features that reach it, after any scaling."
+            raise refuse("inputs", f"of {count} features", f"to have {features}, as the estimator", remedy)
+
+
+def check_known(inputs: Tensor, labels: Tensor) -> None:
+    """Refuse known records that are no rows of double precision with one label each."""
+    if inputs.ndim != 2 or inputs.dtype != torch.float64:
+        raise refuse("known_inputs", (inputs.dtype, tuple(inputs.shape)), "to be float64 rows, one per record")
+    check_not_empty("known_inputs", inputs)
+    check_all_finite("known_inputs", inputs, "Remove or impute what is missing.")
+    if len(inputs) != len(labels):
+        raise InvalidInput(
+            f"Expected one label per known record, {len(inputs)} records came with {len(labels)} labels."
+        )

@@ -1,0 +1,310 @@
+"""Linear models as they are released: their coefficients, and what scikit-learn and torch minimised to get them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
+
+from reconrisk.core.validation import check_nonnegative, refuse
+from reconrisk.releases.linear.objective import Family
+
+Floats = NDArray[np.float64]
+
+_DIRECT = ("svd", "cholesky")
+_FLAT = 1e-6  # lbfgs also stops where a step gains 64 units of rounding: a gradient of about 2e-7 per unit of feature
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """How a solver ended: the largest entry that its rule leaves in the gradient, summed over records, and in words.
+
+    ``gradient_limit`` is None where the rule says nothing of the gradient, 0 for solvers that are as exact as floats.
+    ``objective_limit`` is the same for features of unit scale by a second rule, on the objective, that may come first.
+    """
+
+    gradient_limit: float | None
+    words: str
+    stopped_early: bool = False
+    objective_limit: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    r"""A released linear model and what it minimises, as sums over records.
+
+    .. math:: \sum_i w_i\,\ell(W x_i + b, y_i) + \tfrac12\lambda|W|^2 + \tfrac12\lambda_0|b|^2
+
+    ``weight`` is (outputs, features), ``bias`` (outputs,) or None. ``labels`` are those of the records as ``family``
+    counts them (class indices for ``multinomial``), ``sample_weights`` theirs, ``classes`` what the indices stand for.
+    """
+
+    weight: Floats
+    bias: Floats | None
+    family: Family
+    labels: Floats
+    sample_weights: Floats
+    penalty: float
+    intercept_penalty: float = 0.0
+    classes: NDArray[Any] | None = None
+    precision: float = float(np.finfo(float).eps)
+    optimisation: Optimisation = Optimisation(None, "of unknown origin")
+
+
+def read_estimator(estimator: Any, labels: NDArray[Any], sample_weights: Floats) -> LinearModel:
+    """A fitted estimator of scikit-learn with its conventions: penalties, intercepts, weights, tolerance.
+
+    Reads ``LogisticRegression`` (binary or multinomial, penalty l2 or none), ``Ridge``, ``LinearRegression`` and
+    ``PoissonRegressor``; other estimators and penalties are refused by name.
+
+    Assumes: ``labels`` and ``sample_weights`` are those of all records that it was fitted to.
+
+    >>> from sklearn.linear_model import Ridge
+    >>> labels = np.array([0.0, 1.0, 1.0])
+    >>> read_estimator(Ridge(alpha=0.3).fit([[0.0], [1.0], [2.0]], labels), labels, np.ones(3)).penalty
+    0.3
+    """
+    check_kind(estimator)
+    if not hasattr(estimator, "coef_"):
+        raise refuse("estimator", type(estimator).__name__, "to be fitted", "Call its fit(features, labels) first.")
+    return _readers()[type(estimator)](estimator, labels, sample_weights)
+
+
+def check_kind(estimator: Any) -> None:
+    """Refuse estimators that cannot be read, fitted or not, by name."""
+    if type(estimator) not in _readers():
+        names = ", ".join(kind.__name__ for kind in _readers())
+        raise refuse("estimator", type(estimator).__name__, f"to be one of {names}", _remedy(estimator))
+
+
+def is_estimator(model: object) -> bool:
+    """Whether something follows the protocol of scikit-learn's estimators."""
+    return hasattr(model, "get_params") and hasattr(model, "fit")
+
+
+def weights_of_records(sample_weight: ArrayLike | None, records: int) -> Floats:
+    """One finite weight of at least zero for each record, from one for all, one each, or none."""
+    weights = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
+    if weights.ndim > 1 or (weights.ndim and len(weights) != records):
+        raise refuse("sample_weight.shape", weights.shape, f"to be {(records,)}, one per record")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        where = tuple(int(index) for index in np.argwhere(~(np.isfinite(weights) & (weights >= 0)))[0])
+        name = f"sample_weight[{', '.join(map(str, where))}]" if where else "sample_weight"
+        raise refuse(name, float(weights[where]), ">= 0 and finite")
+    return np.broadcast_to(weights, (records,))
+
+
+def _readers() -> dict[type, Callable[[Any, NDArray[Any], Floats], LinearModel]]:
+    from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge  # slow to import
+
+    return {
+        LogisticRegression: _read_logistic,
+        Ridge: _read_ridge,
+        LinearRegression: _read_least_squares,
+        PoissonRegressor: _read_poisson,
+    }
+
+
+def _read_logistic(estimator: Any, labels: NDArray[Any], weights: Floats) -> LinearModel:
+    from sklearn.utils.class_weight import compute_sample_weight
+
+    _check_logistic(estimator)
+    unknown = ~np.isin(labels, estimator.classes_)
+    if unknown.any():
+        raise refuse(
+            "labels", labels[unknown][0], "to be one of estimator.classes_", "Pass the labels it was fitted to."
+        )
+    count = len(estimator.classes_)
+    if estimator.class_weight is not None:
+        if estimator.class_weight == "balanced" and (weights != weights[0]).any():
+            raise refuse("class_weight", "balanced", "to be a dict beside sample_weight", "Pass the weights as a dict.")
+        weights = weights * compute_sample_weight(estimator.class_weight, labels)
+    penalty = 0.0 if estimator.penalty is None else 1 / float(estimator.C)
+    intercept_penalty = 0.0
+    if estimator.solver == "liblinear":
+        if count > 2:
+            raise refuse("solver", "liblinear", "to be another one for several classes", "Use solver='lbfgs'.")
+        intercept_penalty = penalty / estimator.intercept_scaling**2
+    smooth = estimator.solver in ("lbfgs", "newton-cg", "newton-cholesky")
+    return LinearModel(
+        *_coefficients(estimator),
+        family="logistic" if count == 2 else "multinomial",
+        labels=np.searchsorted(estimator.classes_, labels).astype(float),
+        sample_weights=weights,
+        penalty=penalty,
+        intercept_penalty=intercept_penalty,
+        classes=np.asarray(estimator.classes_),
+        precision=_precision(estimator),
+        optimisation=_optimisation(estimator, estimator.tol * float(weights.sum()) if smooth else None),
+    )
+
+
+def _check_logistic(estimator: Any) -> None:
+    """Refuse objectives that are not smooth, or not those of one model for all classes."""
+    smooth = "The information needs a smooth penalty: use l2."
+    if estimator.penalty not in ("l2", None, "deprecated"):
+        raise refuse("penalty", estimator.penalty, "to be 'l2' or None", smooth)
+    if estimator.penalty == "deprecated" and estimator.l1_ratio:
+        raise refuse("l1_ratio", estimator.l1_ratio, "to be 0", smooth)
+    scheme = getattr(estimator, "multi_class", "deprecated")
+    if scheme not in ("auto", "deprecated") and (scheme, len(estimator.classes_) > 2) not in (
+        ("multinomial", True),
+        ("ovr", False),
+    ):
+        raise refuse("multi_class", scheme, "to be 'auto'", "Wrap one-versus-rest models yourself, class by class.")
+
+
+def _read_ridge(estimator: Any, labels: NDArray[Any], weights: Floats) -> LinearModel:
+    alpha = np.unique(np.asarray(estimator.alpha, dtype=float))
+    if len(alpha) != 1:
+        raise refuse("alpha", alpha.tolist(), "to be one number", "Fit one Ridge per target.")
+    direct = getattr(estimator, "solver_", estimator.solver) in (*_DIRECT, "auto")
+    return _squared(estimator, labels, weights, float(alpha[0]), 0.0 if direct else None)
+
+
+def _read_least_squares(estimator: Any, labels: NDArray[Any], weights: Floats) -> LinearModel:
+    return _squared(estimator, labels, weights, 0.0, 0.0)
+
+
+def _squared(estimator: Any, labels: NDArray[Any], weights: Floats, penalty: float, limit: float | None) -> LinearModel:
+    if estimator.positive:
+        raise refuse("positive", True, "to be False", "Coefficients at the border of a constraint have no derivative.")
+    return LinearModel(
+        *_coefficients(estimator),
+        family="squared",
+        labels=labels.astype(float),
+        sample_weights=weights,
+        penalty=penalty,
+        precision=_precision(estimator),
+        optimisation=_optimisation(estimator, limit),
+    )
+
+
+def _read_poisson(estimator: Any, labels: NDArray[Any], weights: Floats) -> LinearModel:
+    total = float(weights.sum())
+    return LinearModel(
+        *_coefficients(estimator),
+        family="poisson",
+        labels=labels.astype(float),
+        sample_weights=weights,
+        penalty=float(estimator.alpha) * total,
+        precision=_precision(estimator),
+        optimisation=_optimisation(estimator, estimator.tol * total),
+    )
+
+
+def _coefficients(estimator: Any) -> tuple[Floats, Floats | None]:
+    weight = np.atleast_2d(np.asarray(estimator.coef_, dtype=float))
+    bias = np.atleast_1d(np.asarray(estimator.intercept_, dtype=float)) if estimator.fit_intercept else None
+    return weight, bias
+
+
+def _precision(estimator: Any) -> float:
+    kind = np.asarray(estimator.coef_).dtype
+    return float(np.finfo(kind if np.issubdtype(kind, np.floating) else float).eps)
+
+
+def _optimisation(estimator: Any, limit: float | None) -> Optimisation:
+    name, most = type(estimator).__name__, getattr(estimator, "max_iter", None)
+    if limit == 0.0:
+        return Optimisation(0.0, f"{name} solved directly")
+    steps = getattr(estimator, "n_iter_", None)
+    done = 0 if steps is None else int(np.max(np.asarray(steps)))
+    if most is not None and done >= most:
+        return Optimisation(None, f"{name} stopped at max_iter={most} before it converged", stopped_early=True)
+    second = 0.0 if limit is None or estimator.solver != "lbfgs" else _FLAT * limit / max(estimator.tol, 1e-300)
+    words = f"{name} with solver={estimator.solver!r} converged to tol={estimator.tol:g}"
+    return Optimisation(limit, words, objective_limit=second)
+
+
+def _remedy(estimator: object) -> str:
+    name = type(estimator).__name__
+    if name == "Pipeline":
+        return "Pass its last step and the features that reach it: the information is then about those."
+    if name.endswith("CV"):
+        return "Fit the plain estimator with the penalty that was chosen; choosing it by these records leaks too."
+    return "For other models build a release and use rr.fisher_trace."
+
+
+_FAMILIES: dict[type[nn.Module], Family] = {
+    nn.MSELoss: "squared",
+    nn.BCEWithLogitsLoss: "logistic",
+    nn.CrossEntropyLoss: "multinomial",
+    nn.PoissonNLLLoss: "poisson",
+}
+
+
+def read_linear(
+    model: nn.Module,
+    loss_fn: nn.Module,
+    labels: NDArray[Any],
+    *,
+    weight_decay: float,
+    decay_bias: bool = True,
+) -> LinearModel:
+    """A linear torch model trained to the minimum of ``loss_fn`` over all records at once, with its conventions.
+
+    Assumes: ``labels`` are those of all records; ``weight_decay`` is that of SGD and Adam (AdamW's is no part of the
+    objective), without effect on the bias if ``decay_bias`` is False.
+    Edge cases: losses with class weights, label smoothing or ignored labels are refused by name.
+
+    >>> read_linear(nn.Linear(2, 1), nn.MSELoss(), np.ones(10), weight_decay=0.1).penalty
+    0.5
+    """
+    layer = _layer(model)
+    family = _family(loss_fn, layer)
+    scale = _scale(loss_fn, family, len(labels), layer.out_features)
+    decay = scale * check_nonnegative("weight_decay", weight_decay)
+    numbers = labels.astype(float)
+    flat = family != "squared" and numbers.ndim == 2 and numbers.shape[1] == 1
+    return LinearModel(
+        weight=np.asarray(layer.weight.detach().double().cpu().numpy()),
+        bias=None if layer.bias is None else np.asarray(layer.bias.detach().double().cpu().numpy()),
+        family=family,
+        labels=numbers[:, 0] if flat else numbers,
+        sample_weights=np.ones(len(labels)),
+        penalty=decay,
+        intercept_penalty=decay if decay_bias else 0.0,
+        precision=float(np.finfo(str(layer.weight.dtype).removeprefix("torch.")).eps),
+        optimisation=Optimisation(None, "a torch model whose training did not say how near it came to its minimum"),
+    )
+
+
+def _layer(model: nn.Module) -> nn.Linear:
+    """The one linear layer of a model that does nothing else to a record than to flatten it."""
+    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    rest = [layer for layer in layers if not isinstance(layer, (nn.Flatten, nn.Identity))]
+    if len(rest) != 1 or not isinstance(rest[0], nn.Linear):
+        kinds = [type(layer).__name__ for layer in layers]
+        raise refuse("model", kinds, "to be one nn.Linear", "For other models use rr.fisher_trace of a release.")
+    return rest[0]
+
+
+def _family(loss_fn: nn.Module, layer: nn.Linear) -> Family:
+    family = _FAMILIES.get(type(loss_fn))
+    if family is None:
+        names = ", ".join(kind.__name__ for kind in _FAMILIES)
+        raise refuse("loss_fn", type(loss_fn).__name__, f"to be an instance of one of {names}")
+    for name, plain in (("weight", None), ("pos_weight", None), ("label_smoothing", 0.0), ("ignore_index", -100)):
+        if getattr(loss_fn, name, plain) != plain:
+            raise refuse(f"loss_fn.{name}", getattr(loss_fn, name), f"to be {plain}", "Weights are not supported here.")
+    if isinstance(loss_fn, nn.PoissonNLLLoss) and not loss_fn.log_input:
+        raise refuse("loss_fn.log_input", False, "to be True", "The mean must be the exponential of the output.")
+    if family in ("logistic", "poisson") and layer.out_features != 1:
+        raise refuse(
+            "model.out_features", layer.out_features, "to be 1", "Use nn.CrossEntropyLoss for several classes."
+        )
+    return family
+
+
+def _scale(loss_fn: nn.Module, family: Family, records: int, outputs: int) -> float:
+    """By what the objective in torch must be multiplied to be the sum of losses of the family."""
+    if loss_fn.reduction not in ("mean", "sum"):
+        raise refuse("loss_fn.reduction", loss_fn.reduction, "to be 'mean' or 'sum'")
+    values = records * outputs if family == "squared" else records  # nn.MSELoss averages over outputs too
+    count = values if loss_fn.reduction == "mean" else 1
+    return count / 2 if family == "squared" else float(count)  # and it does not halve the square

@@ -1,0 +1,149 @@
+"""The solution of a regularised generalised linear model as a function of some of the records it was fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.observation import ForwardMap
+from reconrisk.core.validation import check_nonnegative, check_whole, refuse
+from reconrisk.releases.linear.objective import Family, GlmObjective, factorise, minimiser
+from reconrisk.releases.release import Release, check_records
+
+
+@dataclass(frozen=True, eq=False)
+class GlmMap:
+    r"""Records and labels to the exact minimiser on them together with known records.
+
+    .. math:: \arg\min_{W,b} \sum_i \ell(W x_i + b, y_i) + \tfrac12\lambda|W|^2 + \tfrac12\lambda_0|b|^2
+
+    Assumes: a unique minimum; labels follow ``family``: numbers (``squared``, half the squared error), 0 and 1
+    (``logistic``), class indices (``multinomial``, with ``classes``), counts (``poisson``, exponential mean).
+    Notation: ``penalty`` lambda, ``intercept_penalty`` lambda_0: sums over records, not means.
+    Guarantee: solved in double precision to rounding; the first derivative by the records is exact, by the implicit
+    function theorem; second derivatives are not those of the minimiser.
+    Edge cases: predictors of a multinomial model without penalty are centred over the classes.
+
+    >>> ridge = GlmMap(torch.tensor([[1.0]]), torch.tensor([1.0]), family="squared", penalty=5.0)
+    >>> ridge(torch.tensor([[2.0]]), torch.tensor([2.0]))["weight"]
+    tensor([[0.5000]])
+    """
+
+    known_inputs: Tensor
+    known_labels: Tensor
+    family: Family = field(kw_only=True)
+    penalty: float = field(kw_only=True)
+    intercept: bool = field(default=False, kw_only=True)
+    intercept_penalty: float = field(default=0.0, kw_only=True)
+    classes: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.family not in get_args(Family):
+            raise refuse("family", self.family, f"to be one of {', '.join(get_args(Family))}")
+        check_records(self.known_inputs, self.known_labels)
+        check_nonnegative("penalty", self.penalty)
+        check_nonnegative("intercept_penalty", self.intercept_penalty)
+        if self.family == "multinomial":
+            check_whole("classes", self.classes, minimum=2, remedy="Pass the number of classes.")
+        self._targets(self.known_labels)
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """``weight`` (outputs, features) and, with an intercept, ``bias`` (outputs,), in the records' precision."""
+        check_records(inputs, labels)
+        if inputs.shape[1:] != self.known_inputs.shape[1:]:
+            raise refuse("inputs.shape", tuple(inputs.shape), f"to end in {tuple(self.known_inputs.shape[1:])}")
+        design = torch.cat([self._design(self.known_inputs).to(inputs.device), self._design(inputs)])
+        targets = self._targets(torch.cat([self.known_labels.to(labels.device), labels])).to(design.device)
+        with torch.no_grad():
+            fixed = self._objective(design.detach(), targets)
+            theta = minimiser(fixed, self._start.to(design.device))
+            factor = factorise(fixed.hessian(theta))
+        # At the minimiser one Newton step with a constant Hessian has the derivative of the implicit function theorem.
+        step = torch.cholesky_solve(self._objective(design, targets).gradient(theta).reshape(-1, 1), factor)
+        solution = (theta - step.reshape(theta.shape)).to(inputs.dtype)
+        if not self.intercept:
+            return {"weight": solution}
+        return {"weight": solution[:, :-1], "bias": solution[:, -1]}
+
+    @cached_property
+    def _start(self) -> Tensor:
+        """The minimiser on the known records alone, near which all others are; zeros where there is none."""
+        with torch.no_grad():
+            design, targets = self._design(self.known_inputs), self._targets(self.known_labels)
+            zeros = torch.zeros(targets.shape[1], design.shape[1], dtype=torch.float64, device=design.device)
+            try:
+                return minimiser(self._objective(design, targets), zeros)
+            except InvalidInput:
+                return zeros
+
+    def _design(self, inputs: Tensor) -> Tensor:
+        rows = inputs.flatten(1).double()
+        return torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1) if self.intercept else rows
+
+    def _targets(self, labels: Tensor) -> Tensor:
+        """Labels as one column per linear predictor."""
+        if self.family == "logistic" and not bool(((labels == 0) | (labels == 1)).all()):
+            raise refuse("labels", sorted(set(labels.tolist()))[:5], "to be 0 or 1", "Map the two classes to 0 and 1.")
+        if self.family == "poisson" and bool((labels < 0).any()):
+            raise refuse("labels", float(labels.min()), ">= 0", "A Poisson model describes counts.")
+        if self.family != "multinomial":
+            return labels.double().reshape(len(labels), -1)
+        classes = self.classes or 0
+        if labels.is_floating_point() or not bool(((labels >= 0) & (labels < classes)).all()):
+            raise refuse("labels", sorted(set(labels.tolist()))[:5], f"to be class indices below {classes}")
+        return functional.one_hot(labels, classes).double()
+
+    def _objective(self, design: Tensor, targets: Tensor) -> GlmObjective:
+        penalties = torch.full((design.shape[1],), self.penalty, dtype=torch.float64, device=design.device)
+        if self.intercept:
+            penalties[-1] = self.intercept_penalty
+        return GlmObjective(design, targets, penalties, self.family)
+
+
+@dataclass(frozen=True, eq=False)
+class GlmRelease(Release):
+    """The solution of a regularised generalised linear model on private records together with known ones.
+
+    The arguments are those of :class:`GlmMap`. Its noise-free derivative is what
+    :func:`reconrisk.bounds.glm.information.glm_information` computes in closed form for all records at once.
+
+    >>> known = {"known_inputs": torch.zeros(1, 2), "known_labels": torch.zeros(1)}
+    >>> release = GlmRelease(torch.ones(1, 2), torch.ones(1), **known, family="logistic", penalty=1.0)
+    >>> release.linearized().pull({"weight": torch.ones(1, 2)}).shape
+    torch.Size([1, 2])
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    known_inputs: Tensor = field(kw_only=True)
+    known_labels: Tensor = field(kw_only=True)
+    family: Family = field(kw_only=True)
+    penalty: float = field(kw_only=True)
+    intercept: bool = field(default=False, kw_only=True)
+    intercept_penalty: float = field(default=0.0, kw_only=True)
+    classes: int | None = field(default=None, kw_only=True)
+    _map: GlmMap = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_records(self.inputs, self.labels)
+        known = GlmMap(
+            self.known_inputs,
+            self.known_labels,
+            family=self.family,
+            penalty=self.penalty,
+            intercept=self.intercept,
+            intercept_penalty=self.intercept_penalty,
+            classes=self.classes,
+        )
+        object.__setattr__(self, "_map", known)
+
+    @property
+    def forward(self) -> ForwardMap:
+        """The map from private records to the solution; it holds the known records only."""
+        return self._map

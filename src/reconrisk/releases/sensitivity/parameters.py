@@ -1,0 +1,144 @@
+r"""How strongly each released value depends on the private records: the squared row norms of the Jacobian."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from reconrisk.core.progress import track
+from reconrisk.core.validation import check_positive, check_real, check_whole, refuse
+from reconrisk.releases.noise_scale import directions_rng, standard_normal
+from reconrisk.releases.release import Linearized, Release
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterSensitivity:
+    """The squared norm of each released value's gradient by the records, shaped as the release.
+
+    ``low`` and ``high`` hold for each coordinate by itself with probability ``confidence``; where ``exact``, both equal
+    ``values``. It depends on the private records: a noise or mask chosen by it leaks about them.
+    """
+
+    values: Mapping[str, Tensor]
+    probes: int
+    exact: bool
+    confidence: float
+
+    @property
+    def low(self) -> dict[str, Tensor]:
+        """Lower end of the interval per coordinate."""
+        return self._scaled((1 + self.confidence) / 2)
+
+    @property
+    def high(self) -> dict[str, Tensor]:
+        """Upper end of the interval per coordinate: the safe one where sensitivity is harm."""
+        return self._scaled((1 - self.confidence) / 2)
+
+    def _scaled(self, quantile: float) -> dict[str, Tensor]:
+        factor = 1.0 if self.exact else self.probes / float(chi2.ppf(quantile, self.probes))
+        return {name: value * factor for name, value in self.values.items()}
+
+
+def parameter_sensitivity(
+    release: Release,
+    *,
+    probes: int = 10,
+    exact: bool = False,
+    confidence: float = 0.95,
+    rng: torch.Generator | None = None,
+) -> ParameterSensitivity:
+    r"""Squared norm of the gradient of every released value by all records jointly, from ``probes`` random pushes.
+
+    .. math:: |\nabla_x g_k|^2 = E (J v)_k^2 \approx \frac1K \sum_{j=1}^K (J v_j)_k^2, \qquad v_j \sim N(0, I)
+
+    Assumes: the release can be differentiated at the records.
+    Guarantee: unbiased; K times the mean over the truth is chi-square with K = ``probes`` degrees of freedom exactly,
+    so the interval of each coordinate has probability ``confidence``, for any model.
+    Edge cases: ``exact`` takes one product per record value or per released value, whichever are fewer, and any release
+    with no more of them than ``probes`` is exact; without ``rng`` the same directions are drawn each time; a coordinate
+    that does not depend on the records is 0 with interval [0, 0].
+    Reference: Lemma 3.8, chen2025; its printed confidence is :func:`chen2025_failure_probability`.
+
+    >>> from reconrisk.releases.release import ForwardRelease
+    >>> rows = torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]])
+    >>> release = ForwardRelease(lambda inputs, labels: {"y": rows @ inputs[0]}, torch.ones(1, 2), torch.zeros(1))
+    >>> parameter_sensitivity(release, exact=True).values
+    {'y': tensor([25.,  1.,  0.])}
+    """
+    probes = check_whole("probes", probes)
+    confidence = check_real("confidence", confidence)
+    if not 0 < confidence < 1:
+        raise refuse("confidence", confidence, "in (0, 1)")
+    released, linear = release.value(), release.linearized()
+    rows, columns = sum(tensor.numel() for tensor in released.values()), release.inputs.numel()
+    if exact or min(rows, columns) <= probes:
+        squares = _rows(linear, released) if rows < columns else _columns(linear, release.inputs, released)
+        return ParameterSensitivity(squares, min(rows, columns), True, confidence)
+    generator = directions_rng(rng)
+    directions = (standard_normal(release.inputs, generator) for _ in range(probes))
+    sums = _summed_squares(linear, directions, released, probes)
+    return ParameterSensitivity({name: value / probes for name, value in sums.items()}, probes, False, confidence)
+
+
+def failure_probability(probes: int, relative_error: float) -> float:
+    r"""Chance that the mean of ``probes`` squares misses a row's squared norm by more than ``relative_error`` of it.
+
+    .. math:: P(|\chi^2_K / K - 1| > \epsilon)
+
+    Guarantee: exact for every differentiable release; falls in ``relative_error``.
+    Reference: the law behind Lemma 3.8, chen2025.
+
+    >>> round(failure_probability(10, 0.447), 3)
+    0.3
+    """
+    probes, relative_error = check_whole("probes", probes), check_positive("relative_error", relative_error)
+    return float(chi2.sf(probes * (1 + relative_error), probes) + chi2.cdf(probes * (1 - relative_error), probes))
+
+
+def chen2025_failure_probability(probes: int, relative_error: float) -> float:
+    r"""The printed limit for :func:`failure_probability`, by Chebyshev: 2/(K eps^2), never above 1.
+
+    Edge cases: says nothing (1) at the paper's 10 probes for relative errors below 0.447.
+    Reference: Lemma 3.8, chen2025.
+
+    >>> chen2025_failure_probability(10, 0.4), round(chen2025_failure_probability(10, 1.0), 3)
+    (1.0, 0.2)
+    """
+    probes, relative_error = check_whole("probes", probes), check_positive("relative_error", relative_error)
+    return min(1.0, 2 / (probes * relative_error**2))
+
+
+def _summed_squares(
+    linear: Linearized, directions: Iterator[Tensor], released: Mapping[str, Tensor], total: int
+) -> dict[str, Tensor]:
+    sums = {name: torch.zeros_like(tensor) for name, tensor in released.items()}
+    for direction in track(directions, "pushes", total=total):
+        for name, change in linear.push(direction).items():
+            sums[name] += change.square()
+    return sums
+
+
+def _columns(linear: Linearized, inputs: Tensor, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return _summed_squares(linear, _basis(inputs), released, inputs.numel())
+
+
+def _rows(linear: Linearized, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in released.items()}
+    squares = {name: torch.zeros_like(tensor) for name, tensor in released.items()}
+    for name, tensor in released.items():
+        flat = squares[name].view(-1)
+        for index, weight in enumerate(track(_basis(tensor), "pulls", total=tensor.numel())):
+            flat[index] = linear.pull({**zeros, name: weight}).square().sum()
+    return squares
+
+
+def _basis(like: Tensor) -> Iterator[Tensor]:
+    for index in range(math.prod(like.shape)):
+        unit = torch.zeros_like(like).view(-1)
+        unit[index] = 1
+        yield unit.view(like.shape)

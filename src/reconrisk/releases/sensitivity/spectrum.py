@@ -1,0 +1,240 @@
+r"""The largest eigenvalues of a record's information and the directions in which it leaks, by block Lanczos.
+
+Lanczos here is written out because its certificate needs all of one Krylov space from a random start: restarted
+libraries (ARPACK) discard it, and a single start vector misses the copies of a multiple eigenvalue, which linear
+models have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.special import betaincinv
+from torch import Tensor
+
+from reconrisk.core.progress import track
+from reconrisk.core.validation import check_positive, check_real, check_whole, refuse
+from reconrisk.releases.noise_scale import NoiseStd, directions_rng, noise_stds, whitened
+from reconrisk.releases.release import Linearized, Release
+
+Product = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """The largest eigenvalues of the information about each record, largest first, with their directions.
+
+    ``values`` (records, count) come from below. ``upper_limit`` (records,) lies above the largest eigenvalue of each
+    record with probability ``confidence`` over the random start: it alone is safe in a bound. ``directions``, shaped
+    ``(records, count, *shape)``, are unit vectors; within ``residuals`` (records, count) of each value there
+    is an eigenvalue.
+    """
+
+    records: tuple[int, ...]
+    values: Tensor
+    directions: Tensor
+    residuals: Tensor
+    upper_limit: Tensor
+    confidence: float
+
+
+def spectral_norm(
+    release: Release,
+    *,
+    noise_std: NoiseStd = None,
+    relative_error: float = 0.05,
+    confidence: float = 0.999,
+    records: Sequence[int] | None = None,
+    rng: torch.Generator | None = None,
+) -> Spectrum:
+    r"""The largest eigenvalue of the information about each record, between a lower and a certified upper limit.
+
+    .. math:: \theta \le \lambda_{\max}(J_i^T \Sigma^{-1} J_i) \le \theta / (1 - \epsilon)
+
+    Assumes: the other records are known; Gaussian noise of standard deviation ``noise_std``; exact products (rounding
+    adds its own relative error: use double inputs where it matters).
+    Notation: ``values`` is theta, ``upper_limit`` the right side, ``relative_error`` is epsilon, ``confidence`` that of
+    the right side for each record by itself. One step is a push and a pull, about
+    log(sqrt(size of a record)/(1 - confidence))/(2 sqrt(epsilon)) of them for each of ``records`` (default: all).
+    Guarantee: a bound that falls with the eigenvalue must use ``upper_limit``; ``values`` is optimistic.
+    Edge cases: an information of zero gives 0 and 0; without ``rng`` the same start is drawn each time.
+    Reference: after Kuczynski and Wozniakowski (SIAM J. Matrix Anal. Appl. 13, 1992), with the exact law of
+    the random start instead of a bound on it.
+
+    >>> from reconrisk.releases.release import ForwardRelease
+    >>> scale = ForwardRelease(lambda inputs, labels: {"y": 3 * inputs}, torch.ones(1, 4).double(), torch.zeros(1))
+    >>> round(float(spectral_norm(scale).values), 6)
+    9.0
+    """
+    relative_error = check_positive("relative_error", relative_error)
+    if relative_error >= 1:
+        raise refuse("relative_error", relative_error, "< 1")
+    size = release.inputs[0].numel()
+    start = _start_overlap(size, 1, _check_confidence(confidence))
+    steps = math.ceil((_angle(start) / math.atanh(math.sqrt(relative_error)) + 1) / 2)
+    return _spectrum(release, noise_std, _Plan(1, steps, steps, 0.0, confidence), records, rng)
+
+
+def top_directions(
+    release: Release,
+    count: int = 1,
+    *,
+    noise_std: NoiseStd = None,
+    tolerance: float = 1e-3,
+    max_steps: int = 50,
+    confidence: float = 0.999,
+    records: Sequence[int] | None = None,
+    rng: torch.Generator | None = None,
+) -> Spectrum:
+    r"""The ``count`` directions of each record about which the release tells most, with their information.
+
+    Assumes: as :func:`spectral_norm`.
+    Notation: it stops when every residual is at most ``tolerance`` times the largest eigenvalue, or after ``max_steps``
+    steps of ``count`` pushes and pulls each; look at ``residuals`` then.
+    Guarantee: the directions of a record are orthonormal; eigenvalues up to ``count``-fold are found with their copies.
+    Edge cases: an information of rank below ``count`` gives zeros and arbitrary directions for the rest.
+
+    >>> from reconrisk.releases.release import ForwardRelease
+    >>> weights = torch.tensor([1.0, 5.0, 2.0]).double()
+    >>> told = ForwardRelease(lambda inputs, labels: {"y": inputs * weights}, torch.ones(1, 3).double(), torch.zeros(1))
+    >>> found = top_directions(told, 2, noise_std=0.5)
+    >>> found.values.round(decimals=4), found.directions[0, 0].abs().argmax()
+    (tensor([[100.,  16.]], dtype=torch.float64), tensor(1))
+    """
+    size = release.inputs[0].numel()
+    count = check_whole("count", count)
+    if count > size:
+        raise refuse("count", count, f"<= {size}, the size of a record")
+    tolerance = check_positive("tolerance", tolerance)
+    plan = _Plan(count, 1, check_whole("max_steps", max_steps), tolerance, _check_confidence(confidence))
+    return _spectrum(release, noise_std, plan, records, rng)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    count: int
+    min_steps: int
+    max_steps: int
+    tolerance: float
+    confidence: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Krylov:
+    """Ritz pairs of one Krylov space; ``complete`` if it is invariant, so that its largest eigenvalue is exact."""
+
+    values: Tensor
+    vectors: Tensor
+    residuals: Tensor
+    steps: int
+    complete: bool
+
+    def headroom(self, angle: float) -> float:
+        """How many times its largest value the largest eigenvalue can be at most."""
+        return 1.0 if self.complete else math.cosh(angle / (2 * self.steps - 1)) ** 2
+
+
+def _spectrum(
+    release: Release, noise_std: NoiseStd, plan: _Plan, records: Sequence[int] | None, rng: torch.Generator | None
+) -> Spectrum:
+    generator = directions_rng(rng)
+    chosen = tuple(range(len(release.inputs))) if records is None else _check_indices(records, len(release.inputs))
+    noise_stds(release.template(), noise_std)
+    found: dict[int, _Krylov] = {}
+    for record, product in track(_products(release, noise_std), "spectrum", total=len(release.inputs)):
+        if record in chosen:
+            found[record] = _block_lanczos(product, release.inputs, plan, generator)
+    angle = _angle(_start_overlap(release.inputs[0].numel(), plan.count, plan.confidence))
+    spaces = [found[record] for record in chosen]
+    return Spectrum(
+        chosen,
+        torch.stack([space.values for space in spaces]),
+        torch.stack([space.vectors.T for space in spaces]).reshape(-1, plan.count, *release.inputs.shape[1:]),
+        torch.stack([space.residuals for space in spaces]),
+        torch.stack([space.values[0] * space.headroom(angle) for space in spaces]),
+        plan.confidence,
+    )
+
+
+def _products(release: Release, noise_std: NoiseStd) -> Iterator[tuple[int, Product]]:
+    """Each record's number with its map v to J_i^T Sigma^-1 J_i v."""
+    record = 0
+    for block in release.blocks(size=1):
+        for row in range(len(block.records)):
+            yield record, _product(block, row, noise_std)
+            record += 1
+
+
+def _product(linear: Linearized, row: int, noise_std: NoiseStd) -> Product:
+    def product(vector: Tensor) -> Tensor:
+        tangents = torch.zeros_like(linear.records)
+        tangents[row] = vector.reshape(tangents.shape[1:]).to(tangents.dtype)
+        pushed = whitened(whitened(linear.push(tangents), noise_std), noise_std)
+        return linear.pull(pushed)[row].flatten().double()
+
+    return product
+
+
+def _block_lanczos(product: Product, like: Tensor, plan: _Plan, rng: torch.Generator) -> _Krylov:
+    """Rayleigh-Ritz on span{V, AV, A^2 V, ...} for a Gaussian block V, each block orthogonalised against all."""
+    size, rounding = like[0].numel(), torch.finfo(like.dtype).eps
+    start = torch.randn((size, plan.count), generator=rng, dtype=torch.float64, device=rng.device).to(like.device)
+    basis, images = like.new_zeros((size, 0), dtype=torch.float64), like.new_zeros((size, 0), dtype=torch.float64)
+    block, steps = torch.linalg.qr(start)[0], 0
+    while True:
+        image = torch.stack([product(vector) for vector in block.T], dim=1)
+        basis, images, steps = torch.cat([basis, block], 1), torch.cat([images, image], 1), steps + 1
+        projected = basis.T @ images
+        values, mix = torch.linalg.eigh((projected + projected.T) / 2)
+        top = mix.flip(1)[:, : plan.count]
+        residuals = torch.linalg.vector_norm(images @ top - basis @ top * values.flip(0)[: plan.count], dim=0)
+        scale = float(values[-1])
+        block = _new_directions(image, basis, rounding * math.sqrt(size) * scale)
+        settled = steps >= plan.min_steps and bool((residuals <= plan.tolerance * scale).all())
+        if block.shape[1] == 0 or settled or steps >= plan.max_steps:
+            clipped = values.flip(0)[: plan.count].clamp(min=0)  # the matrix is positive, rounding is not
+            return _Krylov(clipped, basis @ top, residuals, steps, block.shape[1] == 0)
+
+
+def _new_directions(image: Tensor, basis: Tensor, threshold: float) -> Tensor:
+    """An orthonormal basis of what ``image`` adds to ``basis``; empty if that is rounding."""
+    for _ in range(2):  # once loses orthogonality, twice is enough (Parlett, The Symmetric Eigenvalue Problem, 6.9)
+        image = image - basis @ (basis.T @ image)
+    left, sizes, _ = torch.linalg.svd(image, full_matrices=False)
+    room = basis.shape[0] - basis.shape[1]
+    fresh = left[:, sizes > threshold][:, :room]
+    orthonormal: Tensor = torch.linalg.qr(fresh - basis @ (basis.T @ fresh))[0]
+    return orthonormal
+
+
+def _start_overlap(size: int, starts: int, confidence: float) -> float:
+    """Squared cosine with the top eigenvector that the best of some random starts exceeds with ``confidence``."""
+    if size == 1:
+        return 1.0
+    return float(betaincinv(0.5, (size - 1) / 2, (1 - confidence) ** (1 / starts)))
+
+
+def _angle(overlap: float) -> float:
+    r"""arccosh(1/sqrt(s)): the largest eigenvalue is at most theta cosh^2(angle/(2k - 1)) after k steps.
+
+    With p^2(x) (1 - t)/2 = sin^2((k - 1/2) arccos t), t = 2x/((1 - eps) lambda) - 1, the Ritz value is at least
+    (1 - eps) lambda unless the squared cosine s of the start is below 1/cosh^2((2k - 1) artanh sqrt(eps)).
+    """
+    return math.acosh(1 / math.sqrt(overlap))
+
+
+def _check_confidence(confidence: float) -> float:
+    confidence = check_real("confidence", confidence)
+    if not 0 < confidence < 1:
+        raise refuse("confidence", confidence, "in (0, 1)")
+    return confidence
+
+
+def _check_indices(records: Sequence[int], count: int) -> tuple[int, ...]:
+    indices = tuple(check_whole("records", record, minimum=0) for record in records)
+    if not indices or max(indices) >= count:
+        raise refuse("records", list(records), f"to be indices of the release's {count} records")
+    return indices

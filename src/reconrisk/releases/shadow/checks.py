@@ -1,0 +1,144 @@
+"""What shadow training refuses, and what it says then.
+
+In which order shadow models meet their records: all at once, as known, or each in an order of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.mechanism import Gaussian
+from reconrisk.core.validation import check_all_finite, check_not_empty, check_whole, refuse
+from reconrisk.releases.model_state import LossFunction, check_mode, check_separate, model_state
+from reconrisk.releases.shadow.optimizers import is_elementwise
+from reconrisk.releases.training.optimizers import UpdateRule
+from reconrisk.releases.training.trained_model import TrainingMap, check_tensor
+
+
+@dataclass(frozen=True)
+class RandomBatches:
+    """Batches of ``size`` records in an order of its own for each model: shuffled anew whenever all were seen.
+
+    This is how an adversary trains shadow models who does not know the order of the batches.
+    Edge cases: what is left at the end of an epoch is a smaller batch; a ``size`` beyond all records means all.
+    Reference: section VI-C, balle2022.
+
+    >>> orders = RandomBatches(2).orders(3, [torch.Generator().manual_seed(0)])
+    >>> [next(orders).shape[1] for _ in range(3)]
+    [2, 1, 2]
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", check_whole("size", self.size))
+
+    def orders(self, records: int, streams: Sequence[torch.Generator]) -> Iterator[Tensor]:
+        """Rows (n, size) of each step without end, drawn for each model from its own stream."""
+        while True:
+            shuffled = torch.stack([torch.randperm(records, generator=stream) for stream in streams])
+            yield from shuffled.split(self.size, dim=1)
+
+
+_SUM_SLACK = 1e-4  # float32 probabilities of thousands of classes add up to one within it
+
+
+def check_model_reads(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> None:
+    """Refuse fixed records that the model cannot read, and labels that the loss cannot."""
+    check_tensor("fixed_inputs", inputs)
+    check_tensor("fixed_labels", labels)
+    if not inputs.is_floating_point() or not inputs.ndim:
+        raise refuse("fixed_inputs.dtype", inputs.dtype, "to be floating point", "Convert with fixed_inputs.float().")
+    check_all_finite("fixed_inputs", inputs, "Remove or impute what is missing.")
+    some = inputs[:2] if len(inputs) > 1 else inputs.new_zeros(2, *inputs.shape[1:])
+    wanted = labels[:2].to(inputs.dtype) if labels.is_floating_point() else labels[:2]
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            outputs = copy.deepcopy(model).to(inputs.dtype)(some)
+        except (RuntimeError, ValueError, IndexError) as error:
+            shape, cause = tuple(inputs.shape), f"It says: {str(error).splitlines()[0]}"
+            raise refuse("fixed_inputs.shape", shape, "to be records that the model reads", cause) from error
+        try:
+            loss_fn(outputs[: len(wanted)], wanted) if len(wanted) else None
+        except (RuntimeError, ValueError, IndexError) as error:
+            shape, cause = tuple(labels.shape), f"It says: {str(error).splitlines()[0]}"
+            raise refuse("fixed_labels.shape", shape, "to be labels that loss_fn reads", cause) from error
+
+
+def check_private(
+    private: object, model: nn.Module, loss_fn: LossFunction, optimizer: UpdateRule, inputs: Tensor, labels: Tensor
+) -> None:
+    """Refuse noise that is no mechanism on clipped gradients, and models whose records cannot be told apart."""
+    if private is None:
+        return
+    if not isinstance(private, Gaussian):
+        remedy = "Write rr.Gaussian(noise_multiplier=..., clip_norm=1.0); batches say how records are sampled."
+        raise refuse("private", private, "to be a Gaussian mechanism or None", remedy)
+    check_mode(model)
+    if not is_elementwise(optimizer):
+        raise refuse("optimizer", optimizer, "to be rr.sgd(...) or rr.adam(...) with private")
+    if len(inputs) > 1:
+        check_separate(model_state(model, inputs.dtype), loss_fn, inputs, labels)
+
+
+def check_targets(training: TrainingMap, inputs: Tensor, labels: Tensor, classes: int | None) -> None:
+    """Refuse targets that are empty, not finite, of another shape than the fixed records, or of no class."""
+    check_not_empty("inputs", inputs, "Pass at least one target.")
+    if inputs.dtype not in (torch.float32, torch.float64):
+        raise refuse("inputs.dtype", inputs.dtype, "to be float32 or float64", "Convert with inputs.float().")
+    check_all_finite("inputs", inputs, "Remove or impute what is missing.")
+    if len(inputs) != len(labels):
+        raise InvalidInput(f"Expected one label per target, {len(inputs)} targets came with {len(labels)} labels.")
+    check_labels("labels", labels, classes)
+    training.check(inputs[:1], labels[:1])
+
+
+def check_labels(name: str, labels: Tensor, classes: int | None) -> None:
+    """Refuse numbers beyond the ``classes`` and what are no probabilities of them; None where labels are no classes."""
+    if labels.is_floating_point():
+        check_all_finite(name, labels)
+        if classes is not None and (labels.ndim != 2 or bool(((labels.sum(1) - 1).abs() > _SUM_SLACK).any())):
+            raise InvalidInput(f"Expected {name} of floating point to be probabilities of classes that sum to 1.")
+    elif classes is not None and len(labels):
+        worst = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
+        if not 0 <= worst < classes:
+            raise refuse(name, worst, f"to be classes from 0 to {classes - 1}", "The model has no other.")
+
+
+def check_starts(starts: Tensor | None, models: int, size: int, *, drawn: bool) -> None:
+    """Refuse starts that are no rows of parameters."""
+    if starts is None:
+        return
+    if drawn:
+        raise refuse("starts", tuple(starts.shape), "to be None with draw_start", "Leave one of them out.")
+    if tuple(starts.shape) not in ((size,), (1, size), (models, size)):
+        expected = f"to be ({size},) for all or ({models}, {size}), one row per target"
+        raise refuse("starts.shape", tuple(starts.shape), expected, "Make rows with training.flatten(parameters).")
+    check_all_finite("starts", starts)
+
+
+def check_streams(rng: object) -> None:
+    """Refuse to draw without a generator."""
+    if not isinstance(rng, torch.Generator):
+        remedy = "Starts, orders or noise are drawn: pass torch.Generator().manual_seed(0)."
+        raise refuse("rng", rng, "to be a torch.Generator", remedy)
+
+
+def check_can_push(private: Gaussian | None, batches: object, inputs: Tensor, tangents: Tensor) -> None:
+    """Refuse derivatives of what is drawn or clipped, of several targets, and tangents of another shape."""
+    if private is not None or isinstance(batches, RandomBatches):
+        given = private if private is not None else batches
+        raise refuse(
+            "training", given, "without clipping, noise and drawn batches for push", "Push the plain training."
+        )
+    if len(inputs) != 1:
+        raise refuse("len(inputs)", len(inputs), "to be 1", "Push the directions of one target at a time.")
+    check_not_empty("tangents", tangents)
+    if tangents.shape[1:] != inputs.shape[1:]:
+        raise refuse("tangents.shape", tuple(tangents.shape), f"to be (k, *{tuple(inputs.shape[1:])}), as the target")

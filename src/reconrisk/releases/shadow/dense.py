@@ -1,0 +1,421 @@
+"""Many dense networks trained at once: all models stand in the rows of one large matrix product per layer and step.
+
+The records of one training step of many models: those they share once, the target of each beside them.
+
+Which modules are dense networks, and what their activations do in place to the units of many models at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.core.mechanism import Gaussian
+from reconrisk.releases.shadow.optimizers import updater
+from reconrisk.releases.training.optimizers import UpdateRule
+from reconrisk.releases.updates.clipping import HardClip
+
+Apply = Callable[[Tensor], Tensor]
+Pull = Callable[[Tensor, Tensor], Tensor]
+
+_ELEMENTWISE = (
+    nn.ELU, nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Mish,
+    nn.Hardtanh, nn.ReLU6, nn.LogSigmoid, nn.Softsign, nn.Hardswish, nn.Tanhshrink,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Pointwise:
+    """An activation: ``apply`` may write to its argument; ``pull`` takes a gradient and what it says it keeps.
+
+    Where ``from_output`` the derivative follows from the activation's output, so that its input need not be kept.
+    """
+
+    module: nn.Module
+    apply: Apply
+    pull: Pull
+    from_output: bool
+
+
+@dataclass(frozen=True, eq=False)
+class DenseLayer:
+    """A linear map by the names of its parameters, and the activation after it."""
+
+    weight: str
+    bias: str | None
+    fan_in: int
+    fan_out: int
+    activation: Pointwise | None
+
+
+def dense_layers(model: nn.Module) -> tuple[DenseLayer, ...] | None:
+    """The layers of a network of flattening, linear maps and at most one activation after each; None for others."""
+    found: list[DenseLayer] = []
+    for name, module in _leaves(model):
+        if isinstance(module, nn.Identity) or (_flattens(module) and not found):
+            continue
+        if type(module) is nn.Linear:
+            found.append(_linear(name, module))
+        elif type(module) in _ELEMENTWISE and found and found[-1].activation is None:
+            last = found[-1]
+            found[-1] = DenseLayer(last.weight, last.bias, last.fan_in, last.fan_out, pointwise(module))
+        else:
+            return None
+    whole = all(parameter.requires_grad for parameter in model.parameters())
+    fits = all(one.fan_out == other.fan_in for one, other in pairwise(found))
+    parameters = dict(model.named_parameters())
+    named = {name for layer in found for name in (layer.weight, layer.bias) if name is not None}
+    return tuple(found) if found and whole and fits and named == set(parameters) else None  # shared weights differ
+
+
+def pointwise(module: nn.Module) -> Pointwise:
+    """How to apply and pull back ``module`` with one pass over memory each; by autograd where no kernel is known."""
+    aten = torch.ops.aten
+    match module:
+        case nn.ELU(alpha=alpha) if alpha > 0:
+            return Pointwise(
+                module,
+                lambda z: nn.functional.elu_(z, alpha),
+                lambda g, a: aten.elu_backward.grad_input(g, alpha, 1.0, 1.0, True, a, grad_input=g),
+                True,
+            )
+        case nn.ReLU():
+            return Pointwise(
+                module, torch.relu_, lambda g, a: aten.threshold_backward.grad_input(g, a, 0.0, grad_input=g), True
+            )
+        case nn.Tanh():
+            return Pointwise(module, torch.tanh_, lambda g, a: aten.tanh_backward.grad_input(g, a, grad_input=g), True)
+        case nn.Sigmoid():
+            return Pointwise(
+                module, torch.sigmoid_, lambda g, a: aten.sigmoid_backward.grad_input(g, a, grad_input=g), True
+            )
+        case _:
+            return Pointwise(module, module, _pulled(module), False)
+
+
+def _pulled(module: nn.Module) -> Pull:
+    def pull(gradient: Tensor, before: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = before.detach().requires_grad_()
+            (found,) = torch.autograd.grad(module(leaf), leaf, gradient)
+        return gradient.copy_(found)
+
+    return pull
+
+
+def _linear(name: str, module: nn.Linear) -> DenseLayer:
+    prefix = f"{name}." if name else ""
+    bias = None if module.bias is None else f"{prefix}bias"
+    return DenseLayer(f"{prefix}weight", bias, module.in_features, module.out_features, None)
+
+
+def _flattens(module: nn.Module) -> bool:
+    return isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1
+
+
+def _leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The modules that a chain of ``nn.Sequential`` calls one after the other."""
+    if type(model) is nn.Sequential:
+        for name, child in model.named_children():
+            yield from _leaves(child, f"{prefix}.{name}" if prefix else name)
+    else:
+        yield prefix, model
+
+
+_ALIGNED = 8  # float32 values of a vector register: rows of that length start aligned
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """The record that each model alone was trained on: ``inputs`` (n, 1, features), ``answers`` (n, outputs)."""
+
+    inputs: Tensor
+    answers: Tensor
+
+    def chosen(self, models: slice) -> Targets:
+        """The targets of some of the models."""
+        return Targets(self.inputs[models], self.answers[models])
+
+
+@dataclass(frozen=True, eq=False)
+class SharedRecords:
+    """A batch that all models share but for their target, one record in a column.
+
+    ``inputs`` (columns, used) are the features in use: the first ones, the others are zero in all shared records.
+    They are zero also in the target's column and in those that only fill up. ``answers`` (outputs, columns) is what
+    the loss compares with, ``weights`` what each record counts in the mean loss, ``count`` the size of the batch.
+    """
+
+    inputs: Tensor
+    answers: Tensor
+    weights: Tensor
+    target: int
+    count: int
+
+    def forward(self, weight: Tensor, targets: Targets, out: Tensor) -> None:
+        """The first linear map of all records under all models: one product, and the targets apart."""
+        used = weight.flatten(0, 1)[:, : self.inputs.shape[1]]
+        torch.mm(used, self.inputs.T, out=out.view(-1, out.shape[2]))
+        out[:, :, self.target : self.target + 1] = torch.bmm(weight, targets.inputs.mT)
+
+    def backward(self, delta: Tensor, targets: Targets, out: Tensor) -> None:
+        """The gradient of the first weights from that of the first units."""
+        used = self.inputs.shape[1]
+        torch.mm(delta.view(-1, delta.shape[2]), self.inputs, out=out.view(-1, out.shape[2])[:, :used])
+        out[:, :, used:].zero_()
+        out.baddbmm_(delta[:, :, self.target : self.target + 1], targets.inputs)
+
+    def compare(self, outputs: Tensor, targets: Targets) -> None:
+        """Subtract from ``outputs`` what they should be."""
+        outputs.sub_(self.answers)
+        outputs[:, :, self.target].sub_(targets.answers)
+
+    def input_squares(self, targets: Targets) -> Tensor:
+        """Squared norms of the inputs, (n, columns)."""
+        squares = self.inputs.square().sum(1).repeat(len(targets.inputs), 1)
+        squares[:, self.target] = targets.inputs.square().sum(2)[:, 0]
+        return squares
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRecords:
+    """A batch of each model's own: ``inputs`` (n, columns, features) and ``answers`` (n, outputs, columns)."""
+
+    inputs: Tensor
+    answers: Tensor
+    weights: Tensor
+    count: int
+
+    def forward(self, weight: Tensor, targets: Targets, out: Tensor) -> None:
+        """The first linear map of each model's records."""
+        del targets  # they are among the inputs
+        torch.bmm(weight, self.inputs.mT, out=out)
+
+    def backward(self, delta: Tensor, targets: Targets, out: Tensor) -> None:
+        """The gradient of the first weights from that of the first units."""
+        del targets
+        torch.bmm(delta, self.inputs, out=out)
+
+    def compare(self, outputs: Tensor, targets: Targets) -> None:
+        """Subtract from ``outputs`` what they should be."""
+        del targets
+        outputs.sub_(self.answers)
+
+    def input_squares(self, targets: Targets) -> Tensor:
+        """Squared norms of the inputs, (n, columns)."""
+        del targets
+        return self.inputs.square().sum(2)
+
+
+Records = SharedRecords | OwnRecords
+
+
+def shared_records(inputs: Tensor, answers: Tensor, used: int, rows: Tensor | None = None) -> SharedRecords:
+    """The fixed ``inputs`` and ``answers``, or of them and the target (numbered last) the ``rows``."""
+    times, count = 1, len(inputs) + 1
+    if rows is not None:
+        fixed = rows[rows < len(inputs)]
+        times, count = len(rows) - len(fixed), len(rows)
+        inputs, answers = inputs[fixed], answers[fixed]
+    target = len(inputs)
+    columns = -(-(target + 1) // _ALIGNED) * _ALIGNED
+    padded = inputs.new_zeros(columns, used)
+    padded[:target] = inputs[:, :used]
+    wanted = inputs.new_zeros(answers.shape[1], columns)
+    wanted[:, :target] = answers.T
+    weights = inputs.new_zeros(columns)
+    weights[:target], weights[target] = 1 / count, times / count
+    return SharedRecords(padded, wanted, weights, target, count)
+
+
+def own_records(inputs: Tensor, answers: Tensor, targets: Targets, rows: Tensor) -> OwnRecords:
+    """For each model its ``rows`` (n, count) of the fixed records and its target, numbered last."""
+    is_target = rows == len(inputs)
+    model = is_target.nonzero()[:, 0]
+    everyone = torch.cat([inputs, inputs.new_zeros(1, inputs.shape[1])])
+    chosen, wanted = everyone[rows], torch.cat([answers, answers.new_zeros(1, answers.shape[1])])[rows]
+    chosen[is_target], wanted[is_target] = targets.inputs[model, 0], targets.answers[model]
+    count = rows.shape[1]
+    return OwnRecords(chosen, wanted.mT.contiguous(), inputs.new_full((count,), 1 / count), count)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where parameters stand in a row, and in which order the engine keeps the input features.
+
+    ``order`` numbers the features of a record and, last, the constant one if the first layer has a bias. The ``used``
+    features come first: the others are zero in all fixed records, so that products with these leave them out.
+    """
+
+    layers: tuple[DenseLayer, ...]
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    order: Tensor
+    used: int
+
+    def packed(self, rows: Tensor) -> list[Tensor]:
+        """Rows of flat parameters (n, p) as the tensors that training moves, first layer first.
+
+        Weights are (n, fan_out, fan_in), biases (n, fan_out, 1); the first bias is a column of the first weights, so
+        that product and gradient include it.
+        """
+        named = self._named(rows)
+        values: list[Tensor] = []
+        for place, layer in enumerate(self.layers):
+            weight = named[layer.weight]
+            bias = [] if layer.bias is None else [named[layer.bias].unsqueeze(2)]
+            if place == 0:
+                values.append(torch.cat([weight, *bias], 2)[:, :, self.order])
+            else:
+                values += [weight.clone(), *(value.clone() for value in bias)]
+        return values
+
+    def flattened(self, values: Sequence[Tensor], out: Tensor) -> None:
+        """Write such tensors into rows of flat parameters."""
+        named, (weights, biases) = self._named(out), self.parts(values)
+        first = weights[0][:, :, self.order.argsort()]
+        for place, layer in enumerate(self.layers):
+            named[layer.weight].copy_(first[:, :, : layer.fan_in] if place == 0 else weights[place])
+            if layer.bias is not None:
+                named[layer.bias].copy_(first[:, :, -1] if place == 0 else biases[place][:, :, 0])
+
+    def parts(self, values: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, Tensor]]:
+        """Weights of each layer, and biases of those after the first by their place."""
+        weights, biases, left = [], {}, iter(values)
+        for place, layer in enumerate(self.layers):
+            weights.append(next(left))
+            if place and layer.bias is not None:
+                biases[place] = next(left)
+        return weights, biases
+
+    def _named(self, rows: Tensor) -> dict[str, Tensor]:
+        ends = [0, *accumulate(torch.Size(shape).numel() for shape in self.shapes)]
+        parts = zip(self.names, self.shapes, pairwise(ends), strict=True)
+        return {name: rows[:, begin:end].unflatten(1, shape) for name, shape, (begin, end) in parts}
+
+
+@dataclass(frozen=True, eq=False)
+class DenseEngine:
+    """Gradient steps of all models of one dense architecture, under cross-entropy or (``squared``) the squared loss."""
+
+    layout: Layout
+    squared: bool
+    private: Gaussian | None
+
+    def train(
+        self,
+        values: list[Tensor],
+        targets: Targets,
+        rule: UpdateRule,
+        batches: Iterable[Records],
+        streams: Sequence[torch.Generator],
+    ) -> None:
+        """Move ``values`` one step per batch, with noise from the ``streams`` of the models."""
+        update = updater(rule, values)
+        gradients = [torch.empty_like(value) for value in values]
+        room: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+        for records in batches:
+            columns = records.answers.shape[-1]
+            if columns not in room:  # a smaller batch ends an epoch
+                room[columns] = self._room(values[0], columns), self._room(values[0], columns)
+            units, deltas = (list(buffers) for buffers in room[columns])
+            self._pass(values, records, targets, units, deltas)
+            if self.private is not None:
+                self._clip(self.private, units, deltas, records, targets)
+            self._gradients(units, deltas, records, targets, gradients)
+            if self.private is not None:
+                self._add_noise(self.private.noise_std / records.count, gradients, streams)
+            update(gradients)
+
+    def _pass(
+        self,
+        values: Sequence[Tensor],
+        records: Records,
+        targets: Targets,
+        units: list[Tensor],
+        deltas: Sequence[Tensor],
+    ) -> None:
+        """Forward and backward: the units of each layer, and the derivative of the loss by what enters them.
+
+        The loss is the mean, or, if gradients of records are to be clipped, that of each record by itself.
+        """
+        weights, _ = self.layout.parts(values)
+        kept = self._forward(values, records, targets, units)
+        if self.squared:
+            deltas[-1].copy_(units[-1])
+        else:
+            torch.ops.aten._softmax.out(units[-1], 1, False, out=deltas[-1])
+        records.compare(deltas[-1], targets)
+        scale = 2 / deltas[-1].shape[1] if self.squared else 1.0
+        deltas[-1].mul_(records.weights * scale if self.private is None else scale)
+        for place in reversed(range(len(weights))):
+            activation = self.layout.layers[place].activation
+            if activation is not None:
+                activation.pull(deltas[place], kept[place])
+            if place:
+                torch.bmm(weights[place].mT, deltas[place], out=deltas[place - 1])
+
+    def _forward(
+        self, values: Sequence[Tensor], records: Records, targets: Targets, units: list[Tensor]
+    ) -> list[Tensor]:
+        """Fill the units; return for each layer what the derivative of its activation is computed from."""
+        kept, (weights, biases) = [], self.layout.parts(values)
+        for place, layer in enumerate(self.layout.layers):
+            if place == 0:
+                records.forward(weights[0], targets, out=units[0])
+            elif layer.bias is None:
+                torch.bmm(weights[place], units[place - 1], out=units[place])
+            else:
+                torch.baddbmm(biases[place], weights[place], units[place - 1], out=units[place])
+            kept.append(units[place])
+            if layer.activation is not None:
+                units[place] = layer.activation.apply(units[place])
+                kept[place] = units[place] if layer.activation.from_output else kept[place]
+        return kept
+
+    def _gradients(
+        self,
+        units: Sequence[Tensor],
+        deltas: Sequence[Tensor],
+        records: Records,
+        targets: Targets,
+        out: Sequence[Tensor],
+    ) -> None:
+        weights, biases = self.layout.parts(out)
+        records.backward(deltas[0], targets, out=weights[0])
+        for place in range(1, len(weights)):
+            torch.bmm(deltas[place], units[place - 1].mT, out=weights[place])
+            if place in biases:
+                torch.sum(deltas[place], 2, keepdim=True, out=biases[place])
+
+    def _clip(
+        self,
+        private: Gaussian,
+        units: Sequence[Tensor],
+        deltas: Sequence[Tensor],
+        records: Records,
+        targets: Targets,
+    ) -> None:
+        """Scale each record's part of the gradient, an outer product in every layer, to the clipping norm."""
+        squares = deltas[0].square().sum(1) * records.input_squares(targets)
+        for place in range(1, len(deltas)):
+            bias = int(self.layout.layers[place].bias is not None)
+            squares += deltas[place].square().sum(1) * (units[place - 1].square().sum(1) + bias)
+        factors = HardClip(private.clip_norm).factor(squares.sqrt_()) * records.weights
+        for delta in deltas:
+            delta.mul_(factors[:, None])
+
+    def _add_noise(self, std: float, gradients: Sequence[Tensor], streams: Sequence[torch.Generator]) -> None:
+        """Noise for each model from its own stream, so that no model depends on which others are trained with it."""
+        dtype, size = gradients[0].dtype, sum(value[0].numel() for value in gradients)
+        noise = torch.stack([torch.randn(size, generator=stream, dtype=dtype) for stream in streams])
+        for gradient, value in zip(gradients, self.layout.packed(noise), strict=True):
+            gradient.add_(value, alpha=std)
+
+    def _room(self, like: Tensor, columns: int) -> list[Tensor]:
+        """Memory for what each layer says of each record, used anew at each step."""
+        return [like.new_empty(len(like), layer.fan_out, columns) for layer in self.layout.layers]

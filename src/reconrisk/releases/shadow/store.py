@@ -1,0 +1,264 @@
+"""Shadow models in a folder: trained in parts, each kept as soon as it is done, so that a run can be taken up again."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reconrisk.core.errors import InvalidFile, InvalidInput
+from reconrisk.core.files import write_whole
+from reconrisk.core.progress import track
+from reconrisk.core.validation import check_whole, refuse
+from reconrisk.releases.content_hash import described
+from reconrisk.releases.model_state import chosen_names
+from reconrisk.releases.shadow.checks import RandomBatches
+from reconrisk.releases.shadow.training import ShadowTraining
+
+_PART = 128  # models of a part: few seconds for the network of balle2022, which is what a kill costs
+_COPIES = 4  # of a model's row at hand while its part is trained: start, result, and two on the way
+_FORMAT = 2
+_DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("<f4"), torch.float64: np.dtype("<f8")}
+_DESCRIBED = ("model", "fixed_inputs", "fixed_labels", "optimizer", "loss_fn", "draw_start")
+_REMEDY = "Delete the folder and train again, or name another."
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowModels:
+    """Trained shadow models: ``rows`` (n, p), one per target, read from disk as needed where they are stored."""
+
+    rows: Tensor = field(repr=False)
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def columns(self, parameters: Sequence[str]) -> Tensor:
+        """The columns of some parameters, or of all of a layer ("layers.0"), in the order of a row.
+
+        >>> models = ShadowModels(torch.zeros(2, 6), ("head.weight", "head.bias"), ((2, 2), (2,)))
+        >>> models.columns(["head.bias"])
+        tensor([4, 5])
+        """
+        wanted, found, begin = chosen_names(parameters, self.names), [], 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            end = begin + torch.Size(shape).numel()
+            found += [torch.arange(begin, end)] if name in wanted else []
+            begin = end
+        return torch.cat(found)
+
+
+def train_shadow_models(
+    training: ShadowTraining,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    store: str | Path | None = None,
+    memory: int = 2**30,
+    starts: Tensor | None = None,
+    rng: torch.Generator | None = None,
+) -> ShadowModels:
+    """One shadow model per target, in parts that fit into ``memory`` bytes, kept in the folder ``store`` if given.
+
+    Guarantee: after a kill or Ctrl-C the same call takes up the work where it was: parts that are done are kept, each
+    whole or not at all, and the result is the same to the last bit, with the same number of threads. A folder of other
+    settings, or one whose content has changed, is refused. With a store, memory does not grow with the models.
+    Edge cases: precision is that of the targets. A model that diverges has values that are not finite. Without
+    ``store``, models that do not fit into ``memory`` are refused. Functions among the settings are told apart by
+    their code and what it works with, which another version of Python may compile otherwise.
+    Reference: shadow models, section V-A, balle2022.
+
+    >>> training = ShadowTraining(torch.nn.Linear(2, 2), torch.eye(2), torch.tensor([0, 1]), steps=3)
+    >>> len(train_shadow_models(training, torch.rand(5, 2), torch.tensor([0, 1, 0, 1, 1])))
+    5
+    """
+    training.check(inputs, labels, starts)
+    seeds = training.seeds(len(inputs), rng)
+    size = models_per_part(training, inputs, check_whole("memory", memory))
+    book: _Book | _Memory
+    if store is None:
+        _check_fits(training, inputs, memory)
+        book = _Memory(torch.empty(len(inputs), training.size, dtype=inputs.dtype), size)
+    else:
+        book = _opened(Path(store), _fingerprint(training, inputs, labels, starts, seeds), training, inputs, size)
+    left = list(book.left())
+    for part in track(left, "shadow models"):
+        own = starts if starts is None or starts.ndim == 1 or len(starts) == 1 else starts[part]
+        some = None if seeds is None else seeds[part]
+        book.keep(part, training.train_seeded(inputs[part], labels[part], seeds=some, starts=own))
+    return ShadowModels(book.rows(), training.names, training.shapes)
+
+
+def models_per_part(training: ShadowTraining, inputs: Tensor, memory: int) -> int:
+    """How many models are trained and kept at a time."""
+    each = training.size * inputs.element_size() * _COPIES
+    if each > memory:
+        raise refuse("memory", memory, f">= {each} bytes, which one model takes", "Raise the limit.")
+    return max(1, min(memory // each, max(_PART, training.models_per_tile(inputs.dtype))))
+
+
+@dataclass(frozen=True, eq=False)
+class _Memory:
+    """Models that are kept in memory alone."""
+
+    found: Tensor
+    size: int
+
+    def left(self) -> Iterator[slice]:
+        return _parts(len(self.found), self.size)
+
+    def keep(self, part: slice, rows: Tensor) -> None:
+        self.found[part] = rows
+
+    def rows(self) -> Tensor:
+        return self.found
+
+
+@dataclass(frozen=True, eq=False)
+class _Book:
+    """A folder with all rows in one file, and an index that says which parts of it are done, with their checksums."""
+
+    folder: Path
+    index: dict[str, Any]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        return int(self.index["models"] * self.index["parameters"] * _DTYPES[self.dtype].itemsize)
+
+    def left(self) -> Iterator[slice]:
+        parts = _parts(self.index["models"], self.index["part"])
+        return (part for part in parts if str(part.start) not in self.index["done"])
+
+    def keep(self, part: slice, rows: Tensor) -> None:
+        """Write the rows, then the index: a kill between the two leaves the part undone."""
+        mapped = self._mapped("r+")
+        mapped[part] = rows.numpy()
+        mapped.flush()
+        self.index["done"][str(part.start)] = _checksum(mapped[part])
+        _write_index(self.folder, self.index)
+
+    def rows(self) -> Tensor:
+        return torch.from_numpy(self._mapped("c"))  # writing to it would not reach the file
+
+    def check(self) -> None:
+        """Refuse a file whose finished parts are not what was written."""
+        found = _rows_file(self.folder).stat().st_size if _rows_file(self.folder).is_file() else 0
+        if found != self.bytes:
+            problem = f"It has {found} bytes instead of {self.bytes}."
+            raise InvalidFile(_rows_file(self.folder), "whole file", problem, _REMEDY)
+        mapped = self._mapped("r")
+        for part in _parts(self.index["models"], self.index["part"]):
+            kept = self.index["done"].get(str(part.start))
+            if kept is not None and _checksum(mapped[part]) != kept:
+                place = f"models {part.start} to {part.stop - 1}"
+                raise InvalidFile(_rows_file(self.folder), place, "They do not match their checksum.", _REMEDY)
+
+    def _mapped(self, mode: Any) -> np.memmap[Any, Any]:
+        shape = (self.index["models"], self.index["parameters"])
+        mapped: np.memmap[Any, Any] = np.memmap(_rows_file(self.folder), _DTYPES[self.dtype], mode, shape=shape)
+        return mapped
+
+
+def _opened(folder: Path, settings: Mapping[str, str], training: ShadowTraining, inputs: Tensor, size: int) -> _Book:
+    """The folder, begun anew or taken up; refused if it is of other settings."""
+    _clear_leftovers(folder)
+    if not _index_file(folder).is_file():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InvalidFile(folder, "folder", "It holds something else than shadow models.", "Name an empty one.")
+        begun = {"format": _FORMAT, "settings": dict(settings), "models": len(inputs), "parameters": training.size}
+        _write_index(folder, {**begun, "part": size, "done": {}})
+    index = _read_index(folder)
+    others = [name for name in settings if index["settings"].get(name) != settings[name]]
+    if others:
+        raise InvalidInput(
+            f"Expected store={str(folder)!r} to be of the same settings, it differs in {', '.join(others)}. "
+            "Name another folder, or call with what it was begun with."
+        )
+    book = _Book(folder, index, inputs.dtype)
+    if not index["done"]:  # begun just now, or killed before there was anything to keep
+        write_whole(_rows_file(folder), lambda path: _allocate(path, book.bytes))
+    book.check()
+    return book
+
+
+def _fingerprint(
+    training: ShadowTraining, inputs: Tensor, labels: Tensor, starts: Tensor | None, seeds: Tensor | None
+) -> dict[str, str]:
+    """A digest of everything that decides what the models will be, by name, so that an error can say what differs."""
+    order = training.batches
+    if order is not None and not isinstance(order, RandomBatches):
+        order = [torch.as_tensor(rows) for rows in order]  # the same rows, in whatever they are listed
+    return {
+        "precision": str(inputs.dtype),
+        "steps": str(training.steps),
+        "private": repr(training.private),
+        **{name: described(getattr(training, name)) for name in _DESCRIBED},
+        "batches": described(order),
+        "inputs": described(inputs),
+        "labels": described(labels),
+        "starts": described(starts),
+        "rng": described(seeds),
+    }
+
+
+def _parts(models: int, size: int) -> Iterator[slice]:
+    return (slice(begin, min(begin + size, models)) for begin in range(0, models, size))
+
+
+def _check_fits(training: ShadowTraining, inputs: Tensor, memory: int) -> None:
+    needed = len(inputs) * training.size * inputs.element_size()
+    if needed > memory:
+        remedy = "Name a folder in which they are kept: store=..., or raise the limit."
+        raise refuse("memory", memory, f">= {needed} bytes, which the models take", remedy)
+
+
+def _checksum(rows: np.ndarray[Any, Any]) -> int:
+    return zlib.crc32(rows.tobytes())
+
+
+def _allocate(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Remove what a kill in the middle of ``write_whole`` leaves behind."""
+    for pattern in ("tmp*.bin", "tmp*.json"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def _rows_file(folder: Path) -> Path:
+    return folder / "models.bin"
+
+
+def _index_file(folder: Path) -> Path:
+    return folder / "index.json"
+
+
+def _write_index(folder: Path, index: Mapping[str, Any]) -> None:
+    write_whole(_index_file(folder), lambda path: path.write_text(json.dumps(index, indent=1), encoding="utf-8"))
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    path = _index_file(folder)
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidFile(path, "whole file", "It is no JSON.", _REMEDY) from error
+    kinds = {"format": int, "settings": dict, "models": int, "parameters": int, "part": int, "done": dict}
+    for key, kind in kinds.items():
+        if not isinstance(index, dict) or not isinstance(index.get(key), kind):
+            raise InvalidFile(path, key, "It is missing or of another kind.", _REMEDY)
+    if index["format"] != _FORMAT or index["part"] < 1:
+        raise InvalidFile(path, "format", "It was written by another version.", _REMEDY)
+    return dict(index)

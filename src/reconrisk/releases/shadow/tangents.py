@@ -1,0 +1,188 @@
+"""Derivatives of a trained dense network by its target in many directions at once, carried along with the training.
+
+The tangents of one step share the records and the model's own values, so most of their products are large ones: many
+directions cost what as many trainings cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.releases.shadow.dense import Layout, Pointwise, SharedRecords, Targets
+from reconrisk.releases.shadow.optimizers import tangent_updater
+from reconrisk.releases.training.optimizers import UpdateRule
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """What one model says at one layer: outputs, first and second derivative of the activation, and of the loss.
+
+    ``upstream`` is the derivative of the loss by the outputs, ``delta`` by what enters the activation.
+    """
+
+    outputs: Tensor
+    slope: Tensor | None
+    bend: Tensor | None
+    upstream: Tensor
+    delta: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class DensePush:
+    """The derivative of training one dense network, in the directions ``moved`` (k, 1, features) of its target."""
+
+    layout: Layout
+    squared: bool
+
+    def train(
+        self,
+        values: list[Tensor],
+        targets: Targets,
+        moved: Tensor,
+        rule: UpdateRule,
+        batches: Iterable[SharedRecords],
+    ) -> list[Tensor]:
+        """Move ``values``, those of one model, and return how they change along each direction."""
+        tangents = [value.new_zeros(len(moved), *value.shape[1:]) for value in values]
+        update = tangent_updater(rule, values, tangents)
+        for records in batches:
+            layers = self._point(values, records, targets)
+            gradients = self._gradients(layers, records, targets)
+            update(gradients, self._pushed(values, tangents, layers, records, targets, moved))
+        return tangents
+
+    def _point(self, values: Sequence[Tensor], records: SharedRecords, targets: Targets) -> list[_Layer]:
+        """Forward and backward of the model itself."""
+        weights, biases = self.layout.parts(values)
+        outputs: list[Tensor] = []
+        slopes = []
+        for place, layer in enumerate(self.layout.layers):
+            if place == 0:
+                entering = values[0].new_empty(1, layer.fan_out, records.answers.shape[1])
+                records.forward(weights[0], targets, out=entering)
+            else:
+                entering = weights[place] @ outputs[-1] + biases.get(place, 0.0)
+            slopes.append(_slopes(layer.activation, entering))
+            outputs.append(entering if layer.activation is None else layer.activation.module(entering.clone()))
+        upstream = outputs[-1].clone() if self.squared else outputs[-1].softmax(1)
+        records.compare(upstream, targets)
+        upstream *= records.weights * (2 / upstream.shape[1] if self.squared else 1)
+        found: list[_Layer] = []
+        for place in reversed(range(len(weights))):
+            slope, bend = slopes[place]
+            delta = upstream if slope is None else upstream * slope
+            found.append(_Layer(outputs[place], slope, bend, upstream, delta))
+            upstream = weights[place].mT @ delta if place else upstream
+        return found[::-1]
+
+    def _gradients(self, layers: Sequence[_Layer], records: SharedRecords, targets: Targets) -> list[Tensor]:
+        first = layers[0].delta.new_empty(1, layers[0].delta.shape[1], targets.inputs.shape[2])
+        records.backward(layers[0].delta, targets, out=first)
+        gradients = [first]
+        for place in range(1, len(layers)):
+            gradients.append(layers[place].delta @ layers[place - 1].outputs.mT)
+            if self.layout.layers[place].bias is not None:
+                gradients.append(layers[place].delta.sum(2, keepdim=True))
+        return gradients
+
+    def _pushed(
+        self,
+        values: Sequence[Tensor],
+        tangents: Sequence[Tensor],
+        layers: Sequence[_Layer],
+        records: SharedRecords,
+        targets: Targets,
+        moved: Tensor,
+    ) -> list[Tensor]:
+        """How the gradient changes along each direction."""
+        entering, leaving = self._forward(values, tangents, layers, records, targets, moved)
+        (weights, _), (turned, _) = self.layout.parts(values), self.layout.parts(tangents)
+        upstream = self._compared(leaving[-1], layers[-1].outputs, records)
+        gradients: list[Tensor] = []
+        for place in reversed(range(len(layers))):
+            layer, delta = layers[place], upstream
+            if layer.slope is not None and layer.bend is not None:
+                delta = upstream.mul_(layer.slope).addcmul_(entering[place], layer.upstream * layer.bend)
+            if place == 0:
+                gradients.insert(0, _first_gradient(layer.delta, delta, records, targets, moved))
+                break
+            if self.layout.layers[place].bias is not None:
+                gradients.insert(0, delta.sum(2, keepdim=True))
+            below = layers[place - 1].outputs
+            gradients.insert(0, _shared_right(delta, below[0].T) + _shared_left(layer.delta, leaving[place - 1].mT))
+            upstream = _shared_right(turned[place].mT, layer.delta[0]) + _shared_left(weights[place].mT, delta)
+        return gradients
+
+    def _forward(
+        self,
+        values: Sequence[Tensor],
+        tangents: Sequence[Tensor],
+        layers: Sequence[_Layer],
+        records: SharedRecords,
+        targets: Targets,
+        moved: Tensor,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """How what enters and leaves each activation changes along each direction."""
+        (weights, _), (turned, shifted) = self.layout.parts(values), self.layout.parts(tangents)
+        entering: list[Tensor] = []
+        leaving: list[Tensor] = []
+        for place, layer in enumerate(layers):
+            if place == 0:
+                change = moved.new_empty(len(moved), layer.outputs.shape[1], layer.outputs.shape[2])
+                records.forward(turned[0], _repeated(targets, len(moved)), out=change)
+                change[:, :, records.target] += moved[:, 0] @ weights[0][0].T
+            else:
+                change = _shared_right(turned[place], layers[place - 1].outputs[0])
+                change += _shared_left(weights[place], leaving[-1])
+                change += shifted.get(place, 0.0)
+            entering.append(change)
+            leaving.append(change if layer.slope is None else change * layer.slope)
+        return entering, leaving
+
+    def _compared(self, change: Tensor, outputs: Tensor, records: SharedRecords) -> Tensor:
+        """How the derivative of the loss by the outputs changes with them."""
+        if self.squared:
+            return change * (records.weights * 2 / change.shape[1])
+        likely = outputs.softmax(1)
+        return (change - (change * likely).sum(1, keepdim=True)) * (likely * records.weights)
+
+
+def _first_gradient(delta: Tensor, change: Tensor, records: SharedRecords, targets: Targets, moved: Tensor) -> Tensor:
+    gradient = moved.new_empty(len(moved), change.shape[1], moved.shape[2])
+    records.backward(change, _repeated(targets, len(moved)), out=gradient)
+    gradient.addcmul_(delta[:, :, records.target, None], moved)
+    return gradient
+
+
+def _repeated(targets: Targets, times: int) -> Targets:
+    return Targets(targets.inputs.expand(times, -1, -1), targets.answers)
+
+
+def _shared_right(many: Tensor, one: Tensor) -> Tensor:
+    """Each of (k, a, b) times the same (b, c), as one large product."""
+    product = many.reshape(-1, many.shape[2]) @ one
+    return product.view(*many.shape[:2], -1)
+
+
+def _shared_left(one: Tensor, many: Tensor) -> Tensor:
+    """The same (1, a, b) times each of (k, b, c)."""
+    return torch.bmm(one.expand(len(many), -1, -1), many)
+
+
+def _slopes(activation: Pointwise | None, entering: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """First and second derivative of an activation at what enters it."""
+    if activation is None:
+        return None, None
+    module: nn.Module = activation.module
+    with torch.enable_grad():
+        leaf = entering.detach().clone().requires_grad_()
+        (slope,) = torch.autograd.grad(module(leaf.clone()).sum(), leaf, create_graph=True)
+        bend = torch.zeros_like(entering)
+        if slope.requires_grad:
+            (found,) = torch.autograd.grad(slope.sum(), leaf, allow_unused=True)
+            bend = bend if found is None else found
+    return slope.detach(), bend.detach()

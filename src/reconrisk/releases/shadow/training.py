@@ -1,0 +1,341 @@
+"""Shadow models: many models that share architecture and fixed records, each trained on a target of its own as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss, one_hot
+
+from reconrisk.core.mechanism import Gaussian
+from reconrisk.releases.model_state import LossFunction
+from reconrisk.releases.shadow.any_network import Recipe, can_stack, train_one, train_stacked
+from reconrisk.releases.shadow.checks import (
+    RandomBatches,
+    check_can_push,
+    check_labels,
+    check_model_reads,
+    check_private,
+    check_starts,
+    check_streams,
+    check_targets,
+)
+from reconrisk.releases.shadow.dense import (
+    DenseEngine,
+    Layout,
+    OwnRecords,
+    SharedRecords,
+    Targets,
+    dense_layers,
+    own_records,
+    shared_records,
+)
+from reconrisk.releases.shadow.optimizers import is_elementwise
+from reconrisk.releases.shadow.tangents import DensePush
+from reconrisk.releases.shadow.tiles import in_threads, models_per_tile, tiles
+from reconrisk.releases.training.optimizers import UpdateRule, sgd
+from reconrisk.releases.training.trained_model import Rows, TrainingMap
+
+Start: TypeAlias = Callable[[torch.Generator], nn.Module]
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowTraining:
+    r"""Training of n models at once, model i on the fixed records and target i.
+
+    .. math:: \theta^{(i)}_t = \theta^{(i)}_{t-1} - U\Big(\nabla\,\frac{1}{m + 1} \Big[\sum_{j=1}^m
+        \ell(\theta^{(i)}_{t-1}; x_j, y_j) + \ell(\theta^{(i)}_{t-1}; x^{(i)}, y^{(i)})\Big]\Big)
+
+    What the adversary knows is data. Initialisation: that of ``model``, or ``starts`` of its own for each model, or
+    unknown, ``draw_start`` then makes a new model from a generator. Order: each of the ``steps`` takes all records, or
+    the rows ``batches`` of the fixed records followed by the target, row m, or each model an order of its own
+    (:class:`RandomBatches`). With ``private`` the gradients of records are clipped, and noise is added to their sum
+    before it is divided by their number.
+
+    Assumes: as :class:`reconrisk.releases.training.trained_model.TrainingMap`, which trains one such model. With
+    ``private``, ``loss_fn`` is the mean over records.
+    Guarantee: the result is that of a loop over models up to rounding, and what is drawn for a model depends on its
+    place alone. Dense networks with cross-entropy or squared loss are trained as products of large matrices; others
+    vectorised if their steps are small and that is verified, else one by one. Precision is that of the targets.
+    Edge cases: labels of floating point are probabilities under cross-entropy. Of batch norm the rows hold weights and
+    biases alone.
+    Reference: section V, balle2022; its setting is the optimizer's default with ``steps=100``.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = model.weight.data.zero_()
+    >>> one = torch.ones(1, 1)
+    >>> training = ShadowTraining(model, one, one, sgd(0.25), steps=2, loss_fn=mse_loss)
+    >>> training.train(torch.ones(2, 1), torch.tensor([[3.0], [1.0]]))
+    tensor([[1.5000],
+            [0.7500]])
+    """
+
+    model: nn.Module
+    fixed_inputs: Tensor = field(repr=False)
+    fixed_labels: Tensor = field(repr=False)
+    optimizer: UpdateRule = field(default_factory=lambda: sgd(0.2, 0.9))
+    steps: int | None = None
+    loss_fn: LossFunction = cross_entropy
+    batches: Sequence[Rows] | RandomBatches | None = field(default=None, repr=False)
+    private: Gaussian | None = None
+    draw_start: Start | None = None
+    _map: TrainingMap = field(init=False, repr=False)
+    _recipe: Recipe = field(init=False, repr=False)
+    _dense: DenseEngine | None = field(init=False, repr=False)
+    _stacked: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_model_reads(self.model, self.loss_fn, self.fixed_inputs, self.fixed_labels)
+        fixed = (self.fixed_inputs, self.fixed_labels)
+        known = None if isinstance(self.batches, RandomBatches) else self.batches
+        plain = TrainingMap(self.model, self.loss_fn, self.optimizer, self.steps, *fixed, known)
+        check_private(self.private, plain.model, self.loss_fn, self.optimizer, *fixed)
+        drawn = self.batches if isinstance(self.batches, RandomBatches) else None
+        rows = drawn if known is None else tuple(torch.as_tensor(one) for one in known)
+        steps = int(self.steps or 0) if known is None else len(known)
+        recipe = Recipe(plain.model, self.loss_fn, self.optimizer, steps, *fixed, rows, self.private)
+        object.__setattr__(self, "model", plain.model)
+        object.__setattr__(self, "_map", plain)
+        object.__setattr__(self, "_recipe", recipe)
+        object.__setattr__(self, "_dense", self._engine())
+        check_labels("fixed_labels", self.fixed_labels, self._classes)
+        start = self.unflatten(self.start(self.fixed_inputs.dtype))
+        object.__setattr__(self, "_stacked", self._dense is None and can_stack(self._recipe, start))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the trained parameters, in the order of a row."""
+        return tuple(name for name, value in self.model.named_parameters() if value.requires_grad)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Their shapes."""
+        return tuple(tuple(value.shape) for value in self.model.parameters() if value.requires_grad)
+
+    @property
+    def size(self) -> int:
+        """Number of trained parameters: the length of a row."""
+        return sum(torch.Size(shape).numel() for shape in self.shapes)
+
+    @property
+    def step_count(self) -> int:
+        """The number of steps, stated or as many as there are batches."""
+        return self._recipe.steps
+
+    @property
+    def is_random(self) -> bool:
+        """Whether models differ by more than their target, so that training needs a generator."""
+        drawn = isinstance(self.batches, RandomBatches), self.private is not None, self.draw_start is not None
+        return any(drawn)
+
+    @property
+    def _classes(self) -> int | None:
+        """The number of classes, where labels are known to be such."""
+        if self._dense is None or self._dense.squared:
+            return None
+        return self._dense.layout.layers[-1].fan_out
+
+    def start(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Where all models start unless told otherwise, as one row."""
+        return self.flatten(dict(self.model.named_parameters())).to(dtype)
+
+    def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
+        """Parameters by name as one row; stacked ones as rows."""
+        parts = zip(self.names, self.shapes, strict=True)
+        return torch.cat(
+            [
+                named[name].detach().flatten(named[name].ndim - len(s)) if s else named[name].detach()[..., None]
+                for name, s in parts
+            ],
+            -1,
+        )
+
+    def unflatten(self, row: Tensor) -> dict[str, Tensor]:
+        """One row, or (n, p) rows, as parameters by name."""
+        ends = pairwise([0, *accumulate(torch.Size(shape).numel() for shape in self.shapes)])
+        parts = zip(self.names, self.shapes, ends, strict=True)
+        return {name: row[..., begin:end].reshape(*row.shape[:-1], *shape) for name, shape, (begin, end) in parts}
+
+    @torch.no_grad()
+    def train(
+        self, inputs: Tensor, labels: Tensor, *, starts: Tensor | None = None, rng: torch.Generator | None = None
+    ) -> Tensor:
+        """The trained models as rows (n, p), one per target; ``starts`` are one row for all, or one for each.
+
+        ``rng`` is for what is drawn for each model by itself: its start, the order of its records, noise.
+        """
+        return self.train_seeded(inputs, labels, seeds=self.seeds(len(inputs), rng), starts=starts)
+
+    def seeds(self, models: int, rng: torch.Generator | None) -> Tensor | None:
+        """A seed for each model, from which all that is drawn for it follows; None where nothing is drawn."""
+        if not self.is_random:
+            return None
+        check_streams(rng)
+        return torch.randint(2**63 - 1, (models,), generator=rng)
+
+    def check(self, inputs: Tensor, labels: Tensor, starts: Tensor | None = None) -> None:
+        """Refuse targets that do not go with the fixed records, and starts that are no rows of parameters."""
+        check_targets(self._map, inputs, labels, self._classes)
+        check_starts(starts, len(inputs), self.size, drawn=self.draw_start is not None)
+
+    @torch.no_grad()
+    def train_seeded(
+        self, inputs: Tensor, labels: Tensor, *, seeds: Tensor | None, starts: Tensor | None = None
+    ) -> Tensor:
+        """As :meth:`train`, with the ``seeds`` of these models: so a part of the models can be trained again."""
+        self.check(inputs, labels, starts)
+        streams = [torch.Generator().manual_seed(int(seed)) for seed in (seeds if seeds is not None else ())]
+        streams = streams or [torch.Generator()] * len(inputs)
+        if self.draw_start is not None:
+            made = [dict(self.draw_start(stream).named_parameters()) for stream in streams]
+            starts = torch.stack([self.flatten(model) for model in made])
+        first = self.start(inputs.dtype) if starts is None else starts.to(inputs.dtype)
+        return self._trained(inputs, labels, first.expand(len(inputs), -1), streams)
+
+    @torch.no_grad()
+    def push(self, inputs: Tensor, labels: Tensor, tangents: Tensor) -> Tensor:
+        r"""How the model trained on one target changes along directions of it: rows (k, p) for ``tangents`` (k, ...).
+
+        .. math:: \partial\theta_T/\partial x \; v
+
+        ``inputs`` and ``labels`` are of one target. Exact, and k directions cost about k trainings.
+        Edge cases: clipped gradients and orders of batches that are drawn have no such derivative here.
+
+        >>> training = ShadowTraining(nn.Linear(2, 2), torch.eye(2), torch.tensor([0, 1]), sgd(0.1), steps=3)
+        >>> training.push(torch.ones(1, 2), torch.tensor([1]), torch.eye(2)).shape
+        torch.Size([2, 6])
+        """
+        self.check(inputs, labels)
+        check_can_push(self.private, self.batches, inputs, tangents)
+        if self._dense is None:
+            push = self._map.linearized(inputs, labels).push
+            moved = [push(tangent[None].to(inputs.dtype)) for tangent in tangents]
+            return torch.stack([self.flatten(one) for one in moved])
+        pushed = torch.empty(len(tangents), self.size, dtype=inputs.dtype)
+        layout, engine = self._dense.layout, DensePush(self._dense.layout, self._dense.squared)
+        fixed, answers, used = self._fixed(inputs.dtype)
+        targets = self._targets(inputs, labels)
+        directions = self._features(tangents.to(inputs.dtype), constant=0.0)[:, None]
+
+        def push_tile(part: slice) -> None:
+            values = layout.packed(self.start(inputs.dtype)[None])
+            batches = self._shared(fixed, answers, used)
+            layout.flattened(engine.train(values, targets, directions[part], self.optimizer, batches), pushed[part])
+
+        in_threads(push_tile, tiles(len(tangents), 2 * self._bytes(inputs.element_size())))
+        return pushed
+
+    def models_per_tile(self, dtype: torch.dtype) -> int:
+        """How many models are in hand at a time, so that what they work on stays in cache."""
+        return models_per_tile(self._bytes(dtype.itemsize))
+
+    def _trained(self, inputs: Tensor, labels: Tensor, starts: Tensor, streams: Sequence[torch.Generator]) -> Tensor:
+        if self._dense is not None:
+            return self._together(self._dense, inputs, labels, starts, streams)
+        if self._stacked:
+            return self.flatten(train_stacked(self._recipe, self.unflatten(starts), inputs, labels, streams))
+        each = zip(starts, inputs, labels, streams, strict=True)
+        return torch.stack([self.flatten(train_one(self._recipe, self.unflatten(s), *one)) for s, *one in each])
+
+    def _together(
+        self,
+        engine: DenseEngine,
+        inputs: Tensor,
+        labels: Tensor,
+        starts: Tensor,
+        streams: Sequence[torch.Generator],
+    ) -> Tensor:
+        trained = torch.empty(len(inputs), self.size, dtype=inputs.dtype)
+        targets, fixed = self._targets(inputs, labels), self._fixed(inputs.dtype)
+
+        def train_tile(models: slice) -> None:
+            values, own = engine.layout.packed(starts[models]), targets.chosen(models)
+            if isinstance(self.batches, RandomBatches):
+                batches: Iterator[SharedRecords | OwnRecords] = self._own(*fixed[:2], own, streams[models])
+            else:
+                batches = self._shared(*fixed)
+            engine.train(values, own, self.optimizer, batches, streams[models])
+            engine.layout.flattened(values, out=trained[models])
+
+        in_threads(train_tile, tiles(len(inputs), self._bytes(inputs.element_size())))
+        return trained
+
+    def _shared(self, fixed: Tensor, answers: Tensor, used: int) -> Iterator[SharedRecords]:
+        whole = shared_records(fixed, answers, used) if self.batches is None else None
+        for rows in self._recipe.orders(()):
+            yield shared_records(fixed, answers, used, rows) if whole is None else whole
+
+    def _own(
+        self, fixed: Tensor, answers: Tensor, targets: Targets, streams: Sequence[torch.Generator]
+    ) -> Iterator[OwnRecords]:
+        for rows in self._recipe.orders(streams):
+            if rows is not None:
+                yield own_records(fixed, answers, targets, rows)
+
+    def _bytes(self, item: int) -> int:
+        """What one model keeps at hand while it trains: units and their derivatives; weights, gradients, averages."""
+        if self._dense is None:
+            return 1
+        columns, own = len(self.fixed_inputs) + 1, 0
+        if isinstance(self.batches, RandomBatches):
+            columns = min(columns, self.batches.size)
+            own = columns * self._dense.layout.layers[0].fan_in
+        elif self.batches is not None:
+            columns = max(len(rows) for rows in self.batches)
+        widths = sum(layer.fan_out for layer in self._dense.layout.layers)
+        return (2 * widths * columns + 3 * self.size + own) * item
+
+    def _engine(self) -> DenseEngine | None:
+        """The engine for all models at once, where the network is dense, the loss known and the rule elementwise."""
+        layers, loss = dense_layers(self.model), _known_loss(self.loss_fn)
+        if layers is None or loss is None or not is_elementwise(self.optimizer):
+            return None
+        flattens = any(isinstance(part, nn.Flatten) for part in self.model.modules())
+        labelled = loss == "cross_entropy" and self.fixed_labels.ndim == 1
+        if self.fixed_labels.is_floating_point():
+            labelled = self.fixed_labels.shape[1:] == (layers[-1].fan_out,)
+        if not labelled or (self.fixed_inputs.ndim != 2 and not flattens):
+            return None
+        features = self.fixed_inputs.flatten(1).any(0) if len(self.fixed_inputs) else torch.zeros(layers[0].fan_in)
+        used = torch.cat(
+            [features.bool(), torch.tensor([True] if layers[0].bias is not None else [], dtype=torch.bool)]
+        )
+        order = torch.cat([used.nonzero()[:, 0], (~used).nonzero()[:, 0]])
+        return DenseEngine(
+            Layout(layers, self.names, self.shapes, order, int(used.sum())), loss == "mse_loss", self.private
+        )
+
+    def _fixed(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, int]:
+        used = 0 if self._dense is None else self._dense.layout.used
+        return self._features(self.fixed_inputs.to(dtype)), self._answers(self.fixed_labels, dtype), used
+
+    def _targets(self, inputs: Tensor, labels: Tensor) -> Targets:
+        return Targets(self._features(inputs)[:, None], self._answers(labels, inputs.dtype))
+
+    def _features(self, inputs: Tensor, constant: float = 1.0) -> Tensor:
+        if self._dense is None:
+            return inputs
+        flat = inputs.flatten(1)
+        bias = self._dense.layout.layers[0].bias is not None
+        whole = torch.cat([flat, flat.new_full((len(flat), 1), constant)], 1) if bias else flat
+        return whole[:, self._dense.layout.order]
+
+    def _answers(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+        if labels.is_floating_point() or self._dense is None:
+            return labels.to(dtype).reshape(len(labels), -1)
+        return one_hot(labels, self._dense.layout.layers[-1].fan_out).to(dtype)
+
+
+def _known_loss(loss_fn: LossFunction) -> str | None:
+    """The name of a mean loss that the engine computes by itself."""
+    if loss_fn is cross_entropy or loss_fn is mse_loss:
+        return "cross_entropy" if loss_fn is cross_entropy else "mse_loss"
+    if isinstance(loss_fn, nn.MSELoss) and loss_fn.reduction == "mean":
+        return "mse_loss"
+    if isinstance(loss_fn, nn.CrossEntropyLoss) and loss_fn.reduction == "mean" and loss_fn.weight is None:
+        return "cross_entropy" if loss_fn.ignore_index < 0 and not loss_fn.label_smoothing else None
+    return None

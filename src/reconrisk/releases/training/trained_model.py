@@ -1,0 +1,377 @@
+"""A model trained on fixed records and private ones: the trained parameters as a function of the private records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.progress import track
+from reconrisk.core.validation import check_all_finite, check_not_empty, check_whole, refuse
+from reconrisk.releases.model_state import LossFunction, chosen_names
+from reconrisk.releases.release import Linearized, Release, check_records, linearized
+from reconrisk.releases.training.optimizers import UpdateRule
+from reconrisk.releases.training.unrolled import (
+    Batch,
+    Checkpoints,
+    Gradient,
+    Named,
+    Trainee,
+    TrainingState,
+    check_repeatable,
+    checkpoints,
+    functional_gradient,
+    recorded_gradient,
+    trainee,
+    treats_records_apart,
+)
+
+Rows: TypeAlias = Tensor | Sequence[int]
+
+_TRIED = 64  # records of the first batch that show whether a step can be repeated
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingMap:
+    r"""Private records and labels to the model trained on them together with fixed records.
+
+    .. math:: (x, y) \mapsto \theta_T, \qquad \theta_t = \theta_{t-1} - U(\nabla_\theta\, \ell(\theta_{t-1}; B_t))
+
+    Each batch :math:`B_t` is everything, or the rows ``batches[t]`` of the fixed records followed by the private ones.
+    What is released: all that training changes, under the model's names: parameters, and running statistics of batch
+    norm in train mode; the chosen ``parameters`` only ("head" stands for all of that layer); or, with ``queries``,
+    the ``logits`` of the trained model on them, in eval mode.
+
+    Assumes: training is a function of the records: no draw of chance in model or loss, and no buffer (but batch
+    norm's) that depends on records. ``loss_fn`` maps outputs and labels of a batch to one number.
+    Guarantee: training starts from the state of ``model`` at construction, whatever becomes of it later, and leaves
+    it as it is. Precision is that of the records.
+    Edge cases: layers in eval mode stay in it. Dropout in train mode and trained weight norm are refused. Batch norm in
+    train mode mixes the records of a batch, and the derivative says so. A parameter the loss does not use has gradient
+    zero. Modules that ``torch.func`` cannot trace are trained by plain autograd, which differentiates backward only.
+
+    >>> from reconrisk.releases.training.optimizers import sgd
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = model.weight.data.zero_()
+    >>> one = torch.ones(1, 1)
+    >>> training = TrainingMap(model, nn.functional.mse_loss, sgd(0.25), steps=2, fixed_inputs=one, fixed_labels=one)
+    >>> training(one, 3 * one)["weight"]  # half way from 0 to the mean label 2, twice
+    tensor([[1.5000]])
+    """
+
+    model: nn.Module
+    loss_fn: LossFunction
+    optimizer: UpdateRule
+    steps: int | None = None
+    fixed_inputs: Tensor | None = field(default=None, repr=False)
+    fixed_labels: Tensor | None = field(default=None, repr=False)
+    batches: Sequence[Rows] | None = field(default=None, repr=False)
+    queries: Tensor | None = field(default=None, repr=False)
+    parameters: Sequence[str] | None = None
+    checkpoint_every: int | None = None
+    _trainee: Trainee = field(init=False, repr=False)
+    _names: tuple[str, ...] = field(init=False, repr=False)
+    _apart: bool = field(init=False, repr=False)
+    _count: int = field(init=False, repr=False)
+    _batches: tuple[Tensor, ...] | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_rule(self.optimizer)
+        _check_fixed(self.fixed_inputs, self.fixed_labels)
+        batches = None if self.batches is None else _indices(self.batches)
+        steps = _check_steps(self.steps, batches)
+        if self.checkpoint_every is not None:
+            check_whole("checkpoint_every", self.checkpoint_every)
+        own = trainee(self.model)
+        names = _chosen(self.parameters, own.changed())
+        if self.queries is not None:
+            check_tensor("queries", self.queries)
+            check_not_empty("queries", self.queries)
+            check_all_finite("queries", self.queries)
+            if self.parameters is not None:
+                raise refuse("parameters", self.parameters, "to be None with queries", "Logits are released instead.")
+        object.__setattr__(self, "model", own.model)
+        object.__setattr__(self, "_count", steps)
+        object.__setattr__(self, "_batches", batches)
+        object.__setattr__(self, "_trainee", own)
+        object.__setattr__(self, "_names", names)
+        object.__setattr__(self, "_apart", treats_records_apart(own.model, self.fixed_inputs))
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Named:
+        """What is released, differentiable with respect to ``inputs``, also by the transforms of ``torch.func``."""
+        try:
+            return self._released(inputs, labels, functional_gradient)
+        except RuntimeError:  # torch.func cannot trace a layer; plain autograd raises again whatever else is wrong
+            with torch.set_grad_enabled(torch.is_grad_enabled() and inputs.requires_grad):
+                return self._released(inputs, labels, recorded_gradient)
+
+    def start(self, dtype: torch.dtype) -> Named:
+        """What would be released before the first step, in precision ``dtype``."""
+        return self._shown(self._trainee.start(dtype))
+
+    def linearized(self, inputs: Tensor, labels: Tensor) -> Linearized:
+        """The derivative at ``inputs``: ``push`` by forward mode, ``pull`` by reverse mode through the steps.
+
+        ``push`` keeps no graph: its memory does not grow with the steps. ``torch.func.vmap(push)`` takes a batch of
+        tangents and shares the training among them. ``pull`` records the training once and keeps the graph for all
+        pulls, and ``torch.func.vmap(pull)`` takes a batch; with ``checkpoint_every=k`` it keeps every k-th state
+        instead and trains again, k steps at a time, in each pull.
+        Edge cases: where a layer has no forward mode, ``push`` differentiates the recorded training twice; vmap then
+        works once ``push`` has been called without it.
+        """
+        leaf = inputs.detach().clone().requires_grad_()  # outside of push and pull, which may run under vmap
+
+        def release(records: Tensor, answers: Tensor) -> Named:
+            return self._released(records, answers, functional_gradient)
+
+        @cache
+        def reverse() -> Linearized:
+            with torch.enable_grad():
+                return linearized(leaf, self(leaf, labels))
+
+        @cache
+        def checkpointed() -> Checkpoints:
+            def advance(state: TrainingState, steps: range) -> TrainingState:
+                return self._trained(state, leaf, labels, recorded_gradient, steps)
+
+            spacing = self.checkpoint_every or self._count
+            return checkpoints(self._trainee.start(leaf.dtype), advance, range(self._count), spacing)
+
+        def push(tangents: Tensor) -> Named:
+            if tangents.shape != inputs.shape:
+                raise refuse("tangents.shape", tuple(tangents.shape), f"to be {tuple(inputs.shape)}, as the records")
+            try:
+                return _pushed(release, inputs.detach(), labels, tangents.to(inputs.dtype))
+            except RuntimeError:  # a layer without forward mode
+                return reverse().push(tangents)
+
+        def pull(cotangents: Mapping[str, Tensor]) -> Tensor:
+            if self.checkpoint_every is None:
+                return reverse().pull(cotangents)
+            return checkpointed().pull(cotangents, self._shown, leaf)
+
+        return Linearized(push, pull, leaf)
+
+    def _released(self, inputs: Tensor, labels: Tensor, gradient: Gradient) -> Named:
+        state = self._trained(self._trainee.start(inputs.dtype), inputs, labels, gradient, range(self._count))
+        return self._shown(state)
+
+    def _shown(self, state: TrainingState) -> Named:
+        if self.queries is None:
+            return _named(state, self._names)
+        dtype = next(iter(state.parameters.values())).dtype
+        return {"logits": self._trainee.outputs(state, self.queries.to(dtype))}
+
+    def _trained(
+        self, state: TrainingState, inputs: Tensor, labels: Tensor, gradient: Gradient, steps: range
+    ) -> TrainingState:
+        everything = self._everything(inputs, labels)
+        for number in track(steps, "training"):
+            batch = everything if self._batches is None else _rows(everything, self._batches[number])
+            state = self._trainee.step(state, batch, self.loss_fn, self.optimizer, gradient, self._apart)
+        return state
+
+    def check(self, inputs: Tensor, labels: Tensor) -> None:
+        """Refuse records that do not go with the fixed ones and the batches, and steps that depend on chance."""
+        everything = self._everything(inputs, labels)
+        rows = torch.arange(len(everything.labels)) if self._batches is None else self._batches[0]
+        check_repeatable(self._trainee, _rows(everything, rows[:_TRIED]), self.loss_fn)
+
+    def _everything(self, inputs: Tensor, labels: Tensor) -> Batch:
+        fixed_inputs, fixed_labels = self._fixed(inputs, labels)
+        labels = labels.to(inputs.dtype) if labels.is_floating_point() else labels
+        return Batch(fixed_inputs, inputs, torch.cat([fixed_labels, labels]), None)
+
+    def _fixed(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The fixed records in the precision of the private ones, after checking that they go together."""
+        check_not_empty("inputs", inputs)
+        if len(inputs) != len(labels):
+            raise InvalidInput(f"Expected one label per record, {len(inputs)} records came with {len(labels)} labels.")
+        fixed_inputs = inputs[:0].detach() if self.fixed_inputs is None else self.fixed_inputs.to(inputs.dtype)
+        fixed_labels = labels[:0] if self.fixed_labels is None else self.fixed_labels
+        if fixed_inputs.shape[1:] != inputs.shape[1:]:
+            shape = tuple(fixed_inputs.shape[1:])
+            raise refuse("inputs.shape", tuple(inputs.shape), f"to be records of shape {shape}, as the fixed ones")
+        if (fixed_labels.is_floating_point(), fixed_labels.shape[1:]) != (labels.is_floating_point(), labels.shape[1:]):
+            like = f"{fixed_labels.dtype} of shape {tuple(fixed_labels.shape[1:])}"
+            raise refuse("labels.dtype", labels.dtype, f"and its shape to agree with the fixed labels, {like}")
+        total = len(fixed_inputs) + len(inputs)
+        largest = max((int(rows.max()) for rows in self._batches or ()), default=-1)
+        if largest >= total:
+            raise refuse("batches", largest, f"to index {total} records, the fixed ones first", "Count from 0.")
+        return fixed_inputs, fixed_labels.to(inputs.dtype) if fixed_labels.is_floating_point() else fixed_labels
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModelRelease(Release):
+    r"""The model after training on fixed records and the private ones: an adversary who knows all the rest.
+
+    .. math:: f(x) = \theta_T(D_- \cup \{x\})
+
+    Training is deterministic and known: start, order of the records, optimizer. With ``queries`` the release is what
+    the trained model says of them, black box. See :class:`TrainingMap` for what is released and what is refused.
+
+    Assumes: as :class:`TrainingMap`.
+    Edge cases: several private records are one release, whose derivative has one block per record.
+    Reference: the released-model adversary of section II, balle2022.
+
+    >>> from reconrisk.releases.training.optimizers import sgd
+    >>> release = TrainedModelRelease(
+    ...     nn.Linear(2, 2), nn.functional.cross_entropy, torch.ones(1, 2), torch.tensor([0]),
+    ...     fixed_inputs=torch.zeros(3, 2), fixed_labels=torch.tensor([0, 1, 1]), optimizer=sgd(0.1, 0.9), steps=5,
+    ... )
+    >>> {name: tuple(value.shape) for name, value in release.value().items()}
+    {'weight': (2, 2), 'bias': (2,)}
+    """
+
+    model: nn.Module
+    loss_fn: LossFunction
+    inputs: Tensor = field(repr=False)
+    labels: Tensor = field(repr=False)
+    fixed_inputs: Tensor | None = field(default=None, repr=False, kw_only=True)
+    fixed_labels: Tensor | None = field(default=None, repr=False, kw_only=True)
+    optimizer: UpdateRule = field(kw_only=True)
+    steps: int | None = field(default=None, kw_only=True)
+    batches: Sequence[Rows] | None = field(default=None, repr=False, kw_only=True)
+    queries: Tensor | None = field(default=None, repr=False, kw_only=True)
+    parameters: Sequence[str] | None = field(default=None, kw_only=True)
+    checkpoint_every: int | None = field(default=None, kw_only=True)
+    _map: TrainingMap = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_tensor("inputs", self.inputs)
+        check_tensor("labels", self.labels)
+        check_records(self.inputs, self.labels)
+        training = TrainingMap(
+            self.model,
+            self.loss_fn,
+            self.optimizer,
+            self.steps,
+            self.fixed_inputs,
+            self.fixed_labels,
+            self.batches,
+            self.queries,
+            self.parameters,
+            self.checkpoint_every,
+        )
+        training.check(self.inputs, self.labels)
+        object.__setattr__(self, "_map", training)
+
+    @property
+    def forward(self) -> TrainingMap:
+        """Training as a function of the private records; it holds the fixed ones only."""
+        return self._map
+
+    def value(self) -> Named:
+        """What is released, by plain training: no graph is kept."""
+        with torch.no_grad():
+            return self.forward(self.inputs, self.labels)
+
+    def template(self) -> Named:
+        """Tensors shaped as what is released, without training."""
+        with torch.no_grad():
+            return self.forward.start(self.inputs.dtype)
+
+    def linearized(self) -> Linearized:
+        """The derivative at the records, as :meth:`TrainingMap.linearized`."""
+        return self.forward.linearized(self.inputs, self.labels)
+
+
+def check_tensor(name: str, value: Any) -> None:
+    """Refuse what is no tensor, with the way to make it one."""
+    if not isinstance(value, Tensor):
+        given = None if value is None else type(value).__name__
+        remedy = f"Pass the {name} used in training." if value is None else f"Convert with torch.as_tensor({name})."
+        raise refuse(name, given, "to be a tensor", remedy)
+
+
+def _check_rule(optimizer: object) -> None:
+    if not isinstance(optimizer, UpdateRule):
+        given = type(optimizer).__name__
+        raise refuse("optimizer", given, "to be an update rule", "Pass sgd(...) or adam(...) of reconrisk.")
+
+
+def _check_fixed(inputs: Tensor | None, labels: Tensor | None) -> None:
+    if (inputs is None) != (labels is None):
+        missing = "fixed_inputs" if inputs is None else "fixed_labels"
+        raise refuse(missing, None, "to be given if the other is", "Pass both, or neither.")
+    if inputs is None or labels is None:
+        return
+    check_tensor("fixed_inputs", inputs)
+    check_tensor("fixed_labels", labels)
+    if not inputs.is_floating_point():
+        raise refuse("fixed_inputs.dtype", inputs.dtype, "to be floating point", "Convert with fixed_inputs.float().")
+    check_all_finite("fixed_inputs", inputs, "Remove or impute what is missing.")
+    if len(inputs) != len(labels):
+        raise InvalidInput(
+            f"Expected one label per fixed record, {len(inputs)} records came with {len(labels)} labels."
+        )
+
+
+def _indices(batches: Iterable[Any]) -> tuple[Tensor, ...]:
+    """The record numbers of each step as tensors, from tensors, arrays or lists."""
+    if not isinstance(batches, Iterable):
+        raise refuse("batches", batches, "to be a list of record numbers for each step", "Write [[0, 1], [2, 3]].")
+    found = []
+    for number, rows in enumerate(batches):
+        try:
+            indices = torch.as_tensor(rows)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise _no_indices(number, rows) from error
+        if indices.dim() == 1:
+            check_not_empty(f"batches[{number}]", indices)
+        if indices.dtype not in (torch.int32, torch.int64) or indices.dim() != 1 or int(indices.min()) < 0:
+            raise _no_indices(number, rows)
+        found.append(indices)
+    return tuple(found)
+
+
+def _no_indices(number: int, rows: object) -> InvalidInput:
+    return refuse(f"batches[{number}]", rows, "to be a list of record numbers", "Count from 0, fixed ones first.")
+
+
+def _check_steps(steps: int | None, batches: Sequence[Tensor] | None) -> int:
+    """The number of steps, stated or counted from the batches."""
+    if batches is None:
+        if steps is None:
+            raise refuse("steps", None, "to be a number", "Say how long training lasts: steps=..., or batches=...")
+        return check_whole("steps", steps)
+    check_not_empty("batches", batches)
+    if steps is not None and steps != len(batches):
+        raise refuse("steps", steps, f"to equal the number of batches, {len(batches)}", "Leave one of them out.")
+    return len(batches)
+
+
+def _chosen(parameters: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    if parameters is None:
+        return known
+    check_not_empty("parameters", parameters)
+    wanted = chosen_names(parameters, known)
+    return tuple(name for name in known if name in wanted)
+
+
+def _named(state: TrainingState, names: tuple[str, ...]) -> Named:
+    values = {**state.statistics, **state.parameters}
+    return {name: values[name] for name in names}
+
+
+def _pushed(release: Callable[[Tensor, Tensor], Named], inputs: Tensor, labels: Tensor, tangents: Tensor) -> Named:
+    moved: Named
+    if labels.is_floating_point():  # mse_loss of torch fails in forward mode unless its target has a tangent too
+        moved = torch.func.jvp(release, (inputs, labels), (tangents, torch.zeros_like(labels)))[1]
+    else:
+        moved = torch.func.jvp(lambda records: release(records, labels), (inputs,), (tangents,))[1]
+    return moved
+
+
+def _rows(everything: Batch, rows: Tensor) -> Batch:
+    """The batch of these rows: taken from either part, so that a derivative touches no more than the batch."""
+    fixed = rows < len(everything.fixed)
+    order = torch.cat([fixed.nonzero()[:, 0], (~fixed).nonzero()[:, 0]]).argsort()
+    private = everything.private[rows[~fixed] - len(everything.fixed)]
+    return Batch(everything.fixed[rows[fixed]], private, everything.labels[rows], order)

@@ -1,0 +1,370 @@
+"""Training as a function: one step after the other on values of parameters and buffers, never on the module itself.
+
+Reverse mode through a long training in little memory: a few states are kept, the steps between them run again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.validation import refuse
+from reconrisk.releases.model_state import LossFunction, called, draws_at_random
+from reconrisk.releases.training.optimizers import OptimizerState, UpdateRule, sgd
+
+Named: TypeAlias = dict[str, Tensor]
+Objective: TypeAlias = Callable[[Named], tuple[Tensor, Named]]
+Gradient: TypeAlias = Callable[[Objective, Named], tuple[Named, Named]]
+
+_REPEATED = 1e-3  # rounding is far below, what is dropped at random above
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """All that changes in training: parameters, running statistics, other buffers, what the optimizer remembers."""
+
+    parameters: Named
+    statistics: Named
+    buffers: Named
+    optimizer: OptimizerState
+
+    def differentiable(self) -> list[Tensor]:
+        """The tensors a derivative can flow through, in a fixed order."""
+        averages = [value for group in self.optimizer.averages.values() for value in group.values()]
+        return [*self.parameters.values(), *self.statistics.values(), *averages]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> TrainingState:
+        """The state with ``change`` applied to each of those tensors."""
+        averages = {key: _mapped(change, group) for key, group in self.optimizer.averages.items()}
+        return TrainingState(
+            _mapped(change, self.parameters),
+            _mapped(change, self.statistics),
+            self.buffers,
+            OptimizerState(self.optimizer.steps, averages),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The records of one step: ``fixed`` before ``private``, then put in ``order``; ``labels`` are in order."""
+
+    fixed: Tensor
+    private: Tensor
+    labels: Tensor
+    order: Tensor | None
+
+    def outputs(self, model: Callable[[Tensor], Tensor], apart: bool) -> Tensor:
+        """What ``model`` says of the records; ``apart`` runs the fixed ones by themselves.
+
+        Run apart, a derivative in the private records never meets the inputs of the fixed ones, which are most.
+        """
+        parts = [part for part in (self.fixed, self.private) if len(part)]
+        parts = [model(part) for part in parts] if apart else parts
+        rows = torch.cat(parts)
+        rows = rows if self.order is None else rows[self.order]
+        return rows if apart else model(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Trainee:
+    """A copy of a module, prepared to be trained as a function; ``tracked`` are batch norms that follow the batches."""
+
+    model: nn.Module
+    tracked: tuple[str, ...]
+
+    def start(self, dtype: torch.dtype) -> TrainingState:
+        """The state of the copied module, in precision ``dtype``."""
+        trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+        buffers, shown = _cast(dict(self.model.named_buffers()), dtype), set(self.changed())
+        statistics = {name: value for name, value in buffers.items() if name in shown}
+        others = {name: value for name, value in buffers.items() if name not in shown}
+        return TrainingState(_cast(trained, dtype), statistics, others, OptimizerState())
+
+    def changed(self) -> tuple[str, ...]:
+        """Names of all that training changes and a release of the model shows: parameters and running statistics."""
+        trained = [name for name, value in self.model.named_parameters() if value.requires_grad]
+        return (*trained, *(f"{name}.{part}" for name in self.tracked for part in ("running_mean", "running_var")))
+
+    def step(
+        self,
+        state: TrainingState,
+        batch: Batch,
+        loss_fn: LossFunction,
+        optimizer: UpdateRule,
+        gradient: Gradient,
+        apart: bool,
+    ) -> TrainingState:
+        """The state after one update on ``batch``."""
+        untrained = {name: value for name, value in self.model.named_parameters() if not value.requires_grad}
+        frozen = _cast(untrained, batch.private.dtype)
+
+        def objective(parameters: Named) -> tuple[Tensor, Named]:
+            buffers = {name: value.clone() for name, value in {**state.buffers, **state.statistics}.items()}
+
+            def call(inputs: Tensor) -> Tensor:
+                return called(self.model, {**frozen, **buffers, **parameters}, inputs)
+
+            with self._following(buffers):
+                outputs = batch.outputs(call, apart)
+            return loss_fn(outputs, batch.labels), buffers
+
+        gradients, buffers = gradient(objective, state.parameters)
+        parameters, memory = optimizer.step(state.parameters, gradients, state.optimizer)
+        statistics = {name: buffers[name] for name in state.statistics}
+        return TrainingState(parameters, statistics, {name: buffers[name] for name in state.buffers}, memory)
+
+    def outputs(self, state: TrainingState, inputs: Tensor) -> Tensor:
+        """What the module says in eval mode with the values of ``state``."""
+        untrained = _cast(dict(self.model.named_parameters()), inputs.dtype)
+        values = {**untrained, **state.buffers, **state.statistics, **state.parameters}
+        return called(self._evaluated, values, inputs)
+
+    @cached_property
+    def _evaluated(self) -> nn.Module:
+        model = copy.deepcopy(self.model).eval()
+        for name in self.tracked:
+            model.get_submodule(name).__class__ = _RunningBatchNorm
+        return model
+
+    @contextmanager
+    def _following(self, buffers: Named) -> Iterator[None]:
+        """Update the running statistics in ``buffers`` whenever a tracked layer is called."""
+        hooks = [
+            layer.register_forward_pre_hook(_follower(name, layer.momentum, buffers))
+            for name, layer in self.model.named_modules()
+            if name in self.tracked and isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def trainee(model: nn.Module) -> Trainee:
+    """A prepared copy of ``model``: training it changes neither it nor the original.
+
+    Batch norm in train mode computes with the statistics of its batch, which are a function of the records; the
+    running ones are threaded through the steps as values. Layers in eval mode stay in it.
+    """
+    _check_deterministic(model)
+    _check_weight_norm(model)
+    own = copy.deepcopy(model)
+    if not any(value.requires_grad for value in own.parameters()):
+        raise InvalidInput("Expected model with parameters to train, none requires gradients. Call requires_grad_().")
+    tracked = []
+    for name, layer in own.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
+            tracked.append(name)
+            layer.track_running_stats = False  # it would write to its buffers; _follower computes the same values
+    return Trainee(own, tuple(tracked))
+
+
+def treats_records_apart(model: nn.Module, records: Tensor | None) -> bool:
+    """Whether ``model`` says the same of records one part at a time: no layer mixes a batch or counts its calls."""
+    if records is None or len(records) < 2:
+        return False
+    if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training for layer in model.modules()):
+        return False
+    before = _cast({**dict(model.named_parameters()), **dict(model.named_buffers())}, records.dtype)
+    values, some = {name: value.clone() for name, value in before.items()}, records[:8]
+
+    def call(inputs: Tensor) -> Tensor:
+        return called(model, values, inputs)
+
+    with torch.random.fork_rng(), torch.no_grad():
+        together, apart = call(some), torch.cat([call(some[:1]), call(some[1:])])
+    if any(not torch.equal(value, before[name]) for name, value in values.items()):
+        return False
+    tolerance = torch.finfo(records.dtype).eps ** 0.5  # a mixed batch of eight differs by a tenth or more
+    return together.shape == apart.shape and torch.allclose(together, apart, rtol=tolerance, atol=tolerance)
+
+
+def check_repeatable(model: Trainee, batch: Batch, loss_fn: LossFunction) -> None:
+    """Refuse a model or a loss whose gradient on ``batch`` depends on chance, as with a functional dropout.
+
+    The gradient tells more than the outputs: a last layer that starts at zero hides what is dropped before it.
+    """
+    found = []
+
+    def gradient(objective: Objective, parameters: Named) -> tuple[Named, Named]:
+        gradients, buffers = recorded_gradient(objective, parameters)
+        found.append(torch.cat([value.flatten() for value in gradients.values()]))
+        return gradients, buffers
+
+    state = model.start(batch.private.dtype)
+    for seed in (0, 1):
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(seed)
+            model.step(state, batch, loss_fn, sgd(1.0), gradient, apart=False)
+    first, second = found
+    if float((first - second).norm()) > _REPEATED * float(first.norm() + second.norm()):
+        raise InvalidInput(
+            "Expected model and loss_fn to give the same gradient each time, two evaluations differ. "
+            "Switch off what they draw at random: model.eval() for dropout by torch.nn.functional."
+        )
+
+
+def functional_gradient(objective: Objective, parameters: Named) -> tuple[Named, Named]:
+    """The gradient by ``torch.func``: can be differentiated forward, backward and in batches of tangents."""
+    gradients: tuple[Named, Named] = torch.func.grad(objective, has_aux=True)(parameters)
+    return gradients
+
+
+def recorded_gradient(objective: Objective, parameters: Named) -> tuple[Named, Named]:
+    """The gradient by the autograd tape: for modules that ``torch.func`` cannot trace; only backward derivatives.
+
+    With gradients disabled no graph outlives the step.
+    """
+    keep = torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaves = {n: v if keep and v.requires_grad else v.detach().requires_grad_() for n, v in parameters.items()}
+        loss, buffers = objective(leaves)
+        gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=keep, materialize_grads=True)
+    return dict(zip(leaves, gradients, strict=True)), buffers if keep else _mapped(torch.Tensor.detach, buffers)
+
+
+class _RunningBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm by its running statistics; torch's own cannot be differentiated by them."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name in torch
+        mean, var = self.running_mean, self.running_var
+        shape = [1, -1, *[1] * (input.dim() - 2)]
+        if mean is None or var is None:
+            raise InvalidInput("Expected running statistics, there are none.")
+        scale = (var + self.eps).rsqrt() * (1.0 if self.weight is None else self.weight)
+        shift = -mean * scale + (0.0 if self.bias is None else self.bias)
+        return input * scale.reshape(shape) + shift.reshape(shape)
+
+
+def _follower(name: str, momentum: float | None, buffers: Named) -> Callable[[nn.Module, tuple[Tensor]], None]:
+    mean_name, var_name, count_name = (
+        f"{name}.{part}" for part in ("running_mean", "running_var", "num_batches_tracked")
+    )
+
+    def follow(_: nn.Module, arguments: tuple[Tensor]) -> None:
+        (inputs,) = arguments
+        axes = [axis for axis in range(inputs.dim()) if axis != 1]
+        buffers[count_name] = buffers[count_name] + 1
+        # momentum=None means the plain average over all batches
+        weight = 1.0 / buffers[count_name].to(inputs.dtype) if momentum is None else momentum
+        buffers[mean_name] = (1 - weight) * buffers[mean_name] + weight * inputs.mean(axes)
+        buffers[var_name] = (1 - weight) * buffers[var_name] + weight * inputs.var(axes)
+
+    return follow
+
+
+def _check_deterministic(model: nn.Module) -> None:
+    for name, layer in model.named_modules():
+        tracks = isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats
+        # spectral norm hides from the derivative how its iterate follows the weights
+        other = type(layer).__name__ == "_SpectralNorm"
+        hooked = any(isinstance(hook, SpectralNorm) for hook in layer._forward_pre_hooks.values())
+        if layer.training and (draws_at_random(layer) or tracks or other or hooked):
+            raise refuse(
+                f"{name or 'model'}.training",
+                True,
+                f"to be False for {type(layer).__name__}{' with spectral_norm' if hooked else ''}",
+                f"Call model.get_submodule({name!r}).eval(), or remove it: it is no smooth function of the records.",
+            )
+
+
+def _check_weight_norm(model: nn.Module) -> None:
+    """Refuse trained weight norm: the second derivative of ``torch._weight_norm`` is wrong, and no error says so."""
+    for name, layer in model.named_modules():
+        new = isinstance(layer, ParametrizationList) and any(type(part).__name__ == "_WeightNorm" for part in layer)
+        old = any(isinstance(hook, WeightNorm) for hook in layer._forward_pre_hooks.values())
+        if (new or old) and any(value.requires_grad for value in layer.parameters(recurse=False)):
+            owner = (name.rpartition("parametrizations")[0].rstrip(".") if new else name) or "model"
+            call = "parametrize.remove_parametrizations" if new else "remove_weight_norm"
+            raise refuse(
+                owner,
+                "weight_norm",
+                "to have a plain weight",
+                f"torch differentiates it twice wrongly: fold it with torch.nn.utils.{call}, or write the product "
+                "g * v / v.norm() yourself.",
+            )
+
+
+def _cast(values: Mapping[str, Tensor], dtype: torch.dtype) -> Named:
+    return {name: v.detach().to(dtype) if v.is_floating_point() else v.detach() for name, v in values.items()}
+
+
+def _mapped(change: Callable[[Tensor], Tensor], values: Mapping[str, Tensor]) -> Named:
+    return {name: change(value) for name, value in values.items()}
+
+
+Advance: TypeAlias = Callable[[TrainingState, range], TrainingState]
+"""Training from a state through some steps, differentiable in the state and the records."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoints:
+    """One training in parts: the state before each part, and after the last."""
+
+    advance: Advance
+    parts: list[range]
+    states: list[TrainingState]
+
+    def pull(
+        self, cotangents: Mapping[str, Tensor], shown: Callable[[TrainingState], Named], records: Tensor
+    ) -> Tensor:
+        """The derivative by ``records`` of the weighted sum of what is ``shown`` of the last state.
+
+        Only the graph of one part exists at a time.
+        """
+        with torch.enable_grad():
+            last = self.states[-1].map(_leaf)
+            weighted = _weighted(shown(last), cotangents)
+            weights = list(torch.autograd.grad(weighted, last.differentiable(), materialize_grads=True))
+            total = torch.zeros_like(records)
+            for part, begin in zip(reversed(self.parts), reversed(self.states[:-1]), strict=True):
+                state = begin.map(_leaf)
+                ends = self.advance(state, part).differentiable()
+                reached = [pair for pair in zip(ends, weights, strict=True) if pair[0].requires_grad]
+                *weights, share = torch.autograd.grad(
+                    [end for end, _ in reached],
+                    [*state.differentiable(), records],
+                    [weight for _, weight in reached],
+                    materialize_grads=True,
+                )
+                total += share
+        return total
+
+
+def checkpoints(start: TrainingState, advance: Advance, steps: range, spacing: int) -> Checkpoints:
+    """Train once without a graph and keep the state before every ``spacing``-th step."""
+    parts = [steps[first : first + spacing] for first in range(0, len(steps), spacing)]
+    states = [start]
+    with torch.no_grad():
+        for part in parts:
+            states.append(advance(states[-1], part))
+    return Checkpoints(advance, parts, states)
+
+
+def _leaf(value: Tensor) -> Tensor:
+    return value.detach().requires_grad_()
+
+
+def _weighted(released: Named, cotangents: Mapping[str, Tensor]) -> Tensor:
+    total = torch.zeros(())
+    for name, value in released.items():
+        weight = cotangents.get(name)
+        if weight is None or weight.shape != value.shape:
+            came = None if weight is None else tuple(weight.shape)
+            raise refuse(
+                f"cotangents[{name!r}].shape", came, f"to be {tuple(value.shape)}, the shape of what is released"
+            )
+        total = total + (weight.to(value.dtype) * value).sum()
+    return total

@@ -1,0 +1,172 @@
+"""Norms of every record's own gradient, without holding records times parameters.
+
+For a linear layer with input a and output gradient e the gradient of one record is the outer product ``e a^T``, so its
+norm is ``|e| |a|``; for positions t (of a convolution, a sequence) it is the sum ``sum_t e_t a_t^T``, whose norm
+follows from the T x T products of positions or from the sum itself, whichever is smaller. Layers without such a rule
+are covered by a vectorised gradient of one record, and what that cannot trace by one record after the other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.releases.model_state import LossFunction, ModelState, record_losses
+
+
+def gradient_norms(state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> Tensor:
+    """The norm of each record's gradient by the released parameters, differentiable in ``inputs``.
+
+    >>> from reconrisk.releases.model_state import model_state
+    >>> layer = nn.Linear(2, 1, bias=False)
+    >>> state = model_state(layer, torch.float32)
+    >>> gradient_norms(state, lambda output, label: output.sum(), torch.tensor([[3.0, 4.0]]), torch.zeros(1))
+    tensor([5.])
+    """
+    return _safe_root(squared_norms(state, loss_fn, inputs, labels))
+
+
+def squared_norms(
+    state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor, *, vectorized: bool = False
+) -> Tensor:
+    """Squares of :func:`gradient_norms`, one record after the other, or ``vectorized`` with ``torch.func.vmap``.
+
+    Edge cases: in torch 2.13 the derivative by the records of the vectorised form is wrong for some layers (layer
+    norm) without any error, and data-dependent control flow cannot be vectorised: verify before use.
+    """
+
+    def loss(values: dict[str, Tensor], record: Tensor, label: Tensor) -> Tensor:
+        return record_losses(loss_fn, state.outputs(record[None], values), label[None]).sum()
+
+    def square(record: Tensor, label: Tensor) -> Tensor:
+        gradient = torch.func.grad(loss)(state.released, record, label)
+        return torch.stack([value.square().sum() for value in gradient.values()]).sum()
+
+    if vectorized:
+        squares: Tensor = torch.func.vmap(square)(inputs, labels)
+        return squares
+    return torch.stack([square(record, label) for record, label in zip(inputs, labels, strict=True)])
+
+
+class LayerRecorder:
+    """Inputs and outputs of every layer with released parameters, as they pass through a module once.
+
+    ``complete`` tells whether each released parameter belongs to exactly one layer with a rule; otherwise
+    the norms must come from :func:`squared_norms`.
+    """
+
+    def __init__(self, state: ModelState) -> None:
+        self._layers = _layers(state)
+        self.complete = _complete(state, self._layers)
+        self.calls: list[tuple[str, Tensor, Tensor]] = []
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what passes; the module is as before when it ends."""
+        hooks = [layer.register_forward_hook(self._hook(name)) for name, layer in self._layers.items()]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        """What the recorded layers put out, in the order of their calls."""
+        return [output for _, _, output in self.calls]
+
+    def squares(self, output_gradients: Sequence[Tensor]) -> Tensor:
+        """Squared norm of each record's gradient, from the gradients of the loss by the recorded outputs."""
+        calls: defaultdict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        for (name, layer_input, _), gradient in zip(self.calls, output_gradients, strict=True):
+            calls[name].append((layer_input, gradient))
+        return torch.stack([_layer_squares(self._layers[name], pairs) for name, pairs in calls.items()]).sum(0)
+
+    def _hook(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        def record(_: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            self.calls.append((name, arguments[0], output))
+            return output.clone()  # the next layer may change it in place, and what was recorded with it
+
+        return record
+
+
+def _layer_squares(layer: nn.Module, calls: list[tuple[Tensor, Tensor]]) -> Tensor:
+    if isinstance(layer, (nn.Linear, nn.Conv2d)):
+        return _product_squares(layer, calls)
+    gradients = [_affine_gradient(layer, *call) for call in calls]
+    scale = torch.stack([gradient[0] for gradient in gradients]).sum(0)
+    shift = torch.stack([gradient[1] for gradient in gradients]).sum(0)
+    return scale.square().flatten(1).sum(1) + shift.square().flatten(1).sum(1)
+
+
+def _product_squares(layer: nn.Linear | nn.Conv2d, calls: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """``|sum_t e_t a_t^T|^2 + |sum_t e_t|^2`` for positions t of all calls; shapes are (records, groups, width, T)."""
+    unfolded = [_unfolded(layer, *call) for call in calls]
+    a, e = unfolded[0] if len(calls) == 1 else (torch.cat(parts, dim=3) for parts in zip(*unfolded, strict=True))
+    positions = a.shape[3]
+    if positions == 1:
+        weight = (e.square().sum((2, 3)) * a.square().sum((2, 3))).sum(1)
+    elif positions**2 < a.shape[2] * e.shape[2]:
+        weight = ((e.transpose(2, 3) @ e) * (a.transpose(2, 3) @ a)).sum((1, 2, 3))
+    else:
+        weight = (e @ a.transpose(2, 3)).square().sum((1, 2, 3))
+    if layer.bias is None:
+        return weight
+    return weight + e.sum(3).square().sum((1, 2))
+
+
+def _unfolded(layer: nn.Linear | nn.Conv2d, a: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+    if isinstance(layer, nn.Linear):
+        pairs = (value.reshape(len(value), 1, -1, value.shape[-1]).transpose(2, 3) for value in (a, e))
+        return next(pairs), next(pairs)
+    padding = layer._reversed_padding_repeated_twice
+    padded = nn.functional.pad(a, padding) if any(padding) else a
+    columns = nn.functional.unfold(padded, layer.kernel_size, layer.dilation, 0, layer.stride)
+    split = (len(a), layer.groups, -1, columns.shape[-1])
+    return columns.reshape(split), e.reshape(split)
+
+
+def _affine_gradient(layer: nn.Module, a: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of each record by scale and shift of a normalisation, from its input and its output's gradient."""
+    if isinstance(layer, nn.LayerNorm):
+        product = e * nn.functional.layer_norm(a, layer.normalized_shape, eps=layer.eps)
+        kept = len(layer.normalized_shape)
+        summed = list(range(1, a.ndim - kept))
+        return (product.sum(summed), e.sum(summed)) if summed else (product, e)
+    if isinstance(layer, nn.GroupNorm):
+        normal = nn.functional.group_norm(a, layer.num_groups, eps=layer.eps)
+    else:
+        normal = nn.functional.batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps)  # type: ignore[arg-type]  # eval mode
+    spread = (*e.shape[:2], -1)
+    return (e * normal).reshape(spread).sum(2), e.reshape(spread).sum(2)
+
+
+def _has_rule(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d):
+        return layer.padding_mode == "zeros"
+    affine = isinstance(layer, (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._BatchNorm))
+    if affine:
+        return getattr(layer, "weight", None) is not None and getattr(layer, "bias", None) is not None
+    return type(layer) is nn.Linear
+
+
+def _layers(state: ModelState) -> dict[str, nn.Module]:
+    owners = {name.rpartition(".")[0] for name in state.released}
+    return {name: layer for name, layer in state.model.named_modules() if name in owners and _has_rule(layer)}
+
+
+def _complete(state: ModelState, layers: dict[str, nn.Module]) -> bool:
+    """Each layer's parameters are all released or none, each has one owner, and all owners have rules."""
+    covered = [f"{name}.{own}".lstrip(".") for name, layer in layers.items() for own, _ in layer.named_parameters()]
+    shared = [id(value) for _, value in state.model.named_parameters(remove_duplicate=False)]
+    return sorted(covered) == sorted(state.released) and len(shared) == len(set(shared))
+
+
+def _safe_root(squares: Tensor) -> Tensor:
+    """The root, with derivative zero instead of infinity where a gradient vanishes."""
+    positive = squares > 0
+    return torch.where(positive, squares.where(positive, torch.ones_like(squares)).sqrt(), torch.zeros_like(squares))

@@ -1,0 +1,131 @@
+"""The report of an audit: one HTML file that needs nothing else, and JSON beside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from reconrisk.core.files import write_whole
+from reconrisk.core.serialization import to_json
+from reconrisk.core.validation import refuse
+from reconrisk.reports.audit import figures as audit_figures
+from reconrisk.reports.audit import words as audit_words
+from reconrisk.reports.audit.figures import leakage_histogram, training_corridor
+from reconrisk.reports.audit.model_card import model_card
+from reconrisk.reports.drawing import to_image
+
+if TYPE_CHECKING:
+    from reconrisk.studies.audit.result import AuditResult
+
+LARGEST_SIDE = 80
+"""Pixels of a picture in the report at most: 64 records and their estimates stay below 5 MB even if they are noise."""
+
+_FILTERS = (
+    "share",
+    "interval",
+    "measured",
+    "bounded",
+    "number",
+    "duration",
+    "adversary",
+    "defense_name",
+    "metric_name",
+    "released_thing",
+)
+
+
+def write_report(result: AuditResult, path: str | Path, *, redact: bool | None = None) -> Path:
+    """Write an audit as one HTML file, and as JSON beside it under the same name.
+
+    ``redact`` leaves out the pictures of records and estimates; by default it is so unless the records are public ones
+    that come with the package.
+
+    Guarantee: the page loads nothing and sends nothing. Each file appears whole or not at all, and for its owner alone
+    where the records are not public. With ``redact`` no value of a record or an estimate is in either file; without it
+    none is in the JSON. No name of a model, a data set, a defense or an attack becomes markup.
+    Edge cases: ``path`` must end in .html. Records that are no images have no pictures.
+    """
+    path = Path(path)
+    if path.suffix != ".html":
+        raise refuse("path", str(path), "to end in .html", "The JSON is written beside it.")
+    private = not result.subject.is_bundled
+    page = page_of(result, redact=private if redact is None else redact).encode("utf-8", "replace")
+    data = (to_json(result, indent=1) + "\n").encode()
+    write_whole(path.with_suffix(".json"), lambda temporary: temporary.write_bytes(data), secret=private)
+    return write_whole(path, lambda temporary: temporary.write_bytes(page), secret=private)
+
+
+def page_of(result: AuditResult, *, redact: bool) -> str:
+    """The page as text."""
+    from jinja2 import Environment, StrictUndefined  # slow import, needed only to write a page
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update({name: getattr(audit_words, name) for name in _FILTERS})
+    environment.filters["letter"] = audit_figures.letter
+    style, script = _part("page.css"), _part("page.js")
+    page: str = environment.from_string(_part("page.html.jinja")).render(
+        result=result,
+        headline=audit_words.headline(result),
+        notice="" if result.subject.is_bundled else audit_words.PRIVATE,
+        redact=redact,
+        gallery={} if redact else _gallery(result),
+        figures=_figures(result),
+        card=model_card(result),
+        style=style,
+        script=script,
+        policy=_policy(style, script),
+    )
+    return page
+
+
+def _figures(result: AuditResult) -> dict[str, Any]:
+    training = result.training
+    return {
+        "corridor": audit_figures.corridor_of_attacks(result, result.goals[0]),
+        "against": [(goal, audit_figures.attacks_against_bounds(result, goal)) for goal in result.goals],
+        "scores": audit_figures.histogram_of_scores(result) if result.exposures else "",
+        "frontier": audit_figures.frontier_of_defenses(result),
+        "training": training_corridor(training.corridor) if training and training.corridor else "",
+        "leakage": leakage_histogram(training.leakage) if training and training.leakage else "",
+    }
+
+
+def _gallery(result: AuditResult) -> dict[str, Sequence[dict[str, Any]]]:
+    """Records beside their estimates for each defense, most exposed first."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    higher, span = result.goals[0].higher_is_better, result.subject.data_range
+    for picture in sorted(result.pictures, key=lambda each: each.exposure.score, reverse=higher):
+        pair = {"target": _data_uri(picture.target, span), "estimate": _data_uri(picture.estimate, span)}
+        found.setdefault(picture.exposure.defense, []).append({"exposure": picture.exposure, **pair})
+    return {each.label: found[each.label] for each in result.defenses if each.label in found}
+
+
+def _data_uri(picture: Any, data_range: tuple[float, float]) -> str:
+    low, high = data_range
+    image = to_image(np.nan_to_num(np.asarray(picture, np.float32), nan=low, posinf=high, neginf=low), data_range)
+    image.thumbnail((LARGEST_SIDE, LARGEST_SIDE), Image.Resampling.BOX)
+    written = io.BytesIO()
+    image.save(written, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(written.getvalue()).decode("ascii")
+
+
+def _part(name: str) -> str:
+    return files("reconrisk.reports").joinpath(name).read_text("utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """What the browser lets the page do: its own style and script by their hashes, its own pictures, nothing else."""
+
+    def hashed(text: str) -> str:
+        return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+    allowed = f"img-src data:; style-src 'sha256-{hashed(style)}'; script-src 'sha256-{hashed(script)}'"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"

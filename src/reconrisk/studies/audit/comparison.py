@@ -1,0 +1,254 @@
+"""What changed between two audits: settings, and how often records are rebuilt, told from chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from scipy.stats import fisher_exact
+
+from reconrisk.core.guarantee import Estimate, rounded_up
+from reconrisk.core.serialization import serializable
+from reconrisk.studies.audit.result import AuditLine, AuditResult
+from reconrisk.studies.audit.words import percent
+
+ABSENT = "absent"
+"""What stands for a setting that one of two audits does not have."""
+
+
+class Change(Enum):
+    """How success after stands to success before."""
+
+    MORE = "more is rebuilt"
+    LESS = "less is rebuilt"
+    CHANCE = "no difference beyond chance"
+    NOT_RUN = "not measured in both"
+
+
+@serializable
+@dataclass(frozen=True)
+class SettingChange:
+    """A setting that differs, in words."""
+
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        """The setting with those of its parts that differ."""
+        if ABSENT in (self.before, self.after):
+            return f"{self.name}: only {'after' if self.before == ABSENT else 'before'}"
+        before, after = self.before.split(", "), self.after.split(", ")
+        old, new = ([part for part in one if part not in other] for one, other in ((before, after), (after, before)))
+        if not old or not new:
+            return f"{self.name}: {self.before} -> {self.after}"
+        return f"{self.name}: {', '.join(old)} -> {', '.join(new)}"
+
+
+@serializable
+@dataclass(frozen=True)
+class LineChange:
+    """One goal under one defense in both audits.
+
+    ``p_value`` is the probability, at most, of a difference as large as this between equal successes of any of the
+    attacks on any line; None where records share updates, and intervals that do not meet decide.
+    """
+
+    before: AuditLine
+    after: AuditLine
+    change: Change
+    p_value: float | None = None
+
+
+@serializable
+@dataclass(frozen=True)
+class AuditComparison:
+    """What changed from one audit to another: ``str`` is the table, ``sentence`` what it comes to.
+
+    ``only_before`` and ``only_after`` are lines that the other has not, by goal and defense.
+    """
+
+    before: str
+    after: str
+    confidence: float
+    settings: tuple[SettingChange, ...]
+    lines: tuple[LineChange, ...]
+    only_before: tuple[str, ...] = ()
+    only_after: tuple[str, ...] = ()
+
+    def changed(self, change: Change) -> tuple[LineChange, ...]:
+        """The lines with this change."""
+        return tuple(line for line in self.lines if line.change is change)
+
+    def sentence(self) -> str:
+        """What changed, in one sentence."""
+        parts = [
+            f"{change.value} ({', '.join(_in_short(line) for line in self.changed(change))})"
+            for change in Change
+            if self.changed(change)
+        ]
+        return f"From {self.before} to {self.after}: {'; '.join(parts) or 'no goal is in both under one defense'}."
+
+    def __str__(self) -> str:
+        """Settings that differ, a table of what was measured, and the sentence."""
+        parts = ["settings that differ" if self.settings else "no setting differs"]
+        parts += [f"  {setting}" for setting in self.settings]
+        parts += ["", *_table(self.lines)] if self.lines else []
+        parts += [f"only before: {text}" for text in self.only_before]
+        parts += [f"only after: {text}" for text in self.only_after]
+        return "\n".join([*parts, "", self.sentence()])
+
+    def _repr_html_(self) -> str:
+        """The table with marks that notebooks show."""
+        from reconrisk.studies.audit.words import comparison_html
+
+        return comparison_html(self)
+
+
+def compare_results(before: AuditResult, after: AuditResult) -> AuditComparison:
+    r"""What changed from one audit to another.
+
+    Lines are matched by goal and by the label of the defense; a single defense that is left on both sides is matched
+    too. Of each line the best attacks are compared by Fisher's exact test, whose value is multiplied by the number of
+    pairs of attacks and by the number of lines, since any of them might have stood out.
+
+    Assumes: updates of one record each; then trials are independent, or of the same records in both audits or drawn
+    without replacement, which makes differences by chance smaller. Otherwise intervals that do not meet decide.
+    Guarantee: if no attack's success differs, any line is called more or less with probability at most one minus the
+    lesser confidence; where intervals decide, each line with at most twice that.
+    Edge cases: what was run in one audit only is listed and not compared.
+    Reference: `Fisher (1922) <https://doi.org/10.2307/2340521>`_, exact test for two proportions.
+    """
+    pairs = _matched(before, after)
+    confidence = min(before.confidence, after.confidence)
+    single = before.subject.batch_size == after.subject.batch_size == 1
+    return AuditComparison(
+        before=before.run,
+        after=after.run,
+        confidence=confidence,
+        settings=_differing(before, after),
+        lines=tuple(_line_change(old, new, len(pairs), confidence, single=single) for old, new in pairs),
+        only_before=_left_over(before, [old for old, _ in pairs]),
+        only_after=_left_over(after, [new for _, new in pairs]),
+    )
+
+
+def _matched(before: AuditResult, after: AuditResult) -> list[tuple[AuditLine, AuditLine]]:
+    """Lines of the same goal and defense."""
+    old, new = ([defense.label for defense in found.defenses] for found in (before, after))
+    others = {label: label for label in old if label in new}
+    left = [[label for label in labels if label not in others] for labels in (old, new)]
+    if len(left[0]) == len(left[1]) == 1:
+        others[left[0][0]] = left[1][0]
+    there = {(line.goal, line.defense): line for line in after.lines}
+    wanted = ((line, (line.goal, others.get(line.defense, ABSENT))) for line in before.lines)
+    return [(line, there[key]) for line, key in wanted if line.defense in others and key in there]
+
+
+def _left_over(result: AuditResult, matched: list[AuditLine]) -> tuple[str, ...]:
+    return tuple(f"{line.goal} under {line.defense}" for line in result.lines if line not in matched)
+
+
+def _line_change(before: AuditLine, after: AuditLine, lines: int, confidence: float, *, single: bool) -> LineChange:
+    old, new = before.success, after.success
+    if not old.samples or not new.samples:
+        return LineChange(before, after, Change.NOT_RUN)
+    direction = Change.MORE if new.value > old.value else Change.LESS
+    if not single:
+        apart = old.high < new.low or new.high < old.low
+        return LineChange(before, after, direction if apart else Change.CHANCE)
+    ways = lines * _attacks(before) * _attacks(after)
+    p_value = min(1.0, ways * _fisher(old, new))
+    return LineChange(before, after, direction if p_value <= 1 - confidence else Change.CHANCE, p_value)
+
+
+def _attacks(line: AuditLine) -> int:
+    return max(1, sum(not outcome.is_baseline for outcome in line.outcomes))
+
+
+def _fisher(before: Estimate, after: Estimate) -> float:
+    """The probability of so large a difference between two counts if their shares are equal.
+
+    >>> low, high = (Estimate(k / 8, 0.0, 1.0, 0.95, 8, "Clopper-Pearson") for k in (0, 8))
+    >>> round(_fisher(low, high), 8), _fisher(low, low)  # 2 / binomial(16, 8)
+    (0.0001554, 1.0)
+    """
+    counts = [(round(each.value * each.samples), each.samples) for each in (before, after)]
+    return float(fisher_exact(np.array([[hits, samples - hits] for hits, samples in counts])).pvalue)
+
+
+def _differing(before: AuditResult, after: AuditResult) -> tuple[SettingChange, ...]:
+    old, new = dict(_settings(before)), dict(_settings(after))
+    return tuple(
+        SettingChange(name, old.get(name, ABSENT), new.get(name, ABSENT))
+        for name in dict.fromkeys((*old, *new))
+        if old.get(name, ABSENT) != new.get(name, ABSENT)
+    )
+
+
+def _settings(result: AuditResult) -> Iterator[tuple[str, str]]:
+    """What an audit was of, by name."""
+    subject, machine = result.subject, result.environment
+    yield "model", subject.model
+    yield "weights", subject.model_hash
+    yield "data", subject.data
+    yield "records", f"{subject.data_hash}, {subject.population} of shape {subject.shape} in {subject.data_range}"
+    yield "release", subject.release
+    yield "batch_size", str(subject.batch_size)
+    yield "threat", str(result.threat)
+    yield "goals", ", ".join(map(str, result.goals))
+    yield (
+        "limits",
+        ", ".join(dict.fromkeys(str(check.limit) for line in result.lines for check in line.limits)) or "none",
+    )
+    yield "confidence", f"{result.confidence:g}"
+    yield "seed", str(result.seed)
+    yield "trials", f"{result.done} of {result.planned}"
+    for defense in result.defenses:
+        yield f"defense {defense.label}", defense.settings
+    for attack in result.attacks:
+        yield f"attack {attack.label}", attack.settings
+    if result.training is not None:
+        yield "training", repr(result.training.mechanism)
+    yield from machine.versions
+    yield "threads", str(machine.threads)
+    yield "system", machine.system
+
+
+def _table(lines: tuple[LineChange, ...]) -> list[str]:
+    rows: list[tuple[str, ...]] = [
+        ("goal", "defense", "", "success", "best attack", "guess", "bound", "worst record", "verdict")
+    ]
+    for line in lines:
+        rows += [_row("before", line.before), _row("after", line.after)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    texts = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    found = texts[:1]
+    for number, line in enumerate(lines):
+        found += texts[1 + 2 * number : 3 + 2 * number]
+        chance = "" if line.p_value is None else f" (p = {line.p_value:.2g})"
+        found.append(f"  {line.change.value}{chance}")
+    return found
+
+
+def _row(when: str, line: AuditLine) -> tuple[str, ...]:
+    bound = line.bound
+    return (
+        str(line.goal),
+        line.defense,
+        when,
+        percent(line.success),
+        line.best_attack or "none",
+        f"{100 * line.baseline.value:.3g}%",
+        "none" if bound is None else f"<= {rounded_up(100 * bound.value)}%",
+        "none" if line.worst_record < 0 else f"{line.worst_record} ({line.worst_score:.3g})",
+        "; ".join((line.verdict.value, *(check.standing.value for check in line.limits))),
+    )
+
+
+def _in_short(line: LineChange) -> str:
+    defenses = dict.fromkeys((line.before.defense, line.after.defense))
+    shares = " -> ".join(percent(each.success).partition(" [")[0] for each in (line.before, line.after))
+    return f"{line.before.goal} under {' -> '.join(defenses)} {shares}"

@@ -1,0 +1,524 @@
+"""From trials to the result of an audit.
+
+From trials to lines: how often goals were reached, how that stands to guesses, guarantees and limits.
+
+Whether a prior may remember the records that are audited: then attacks with it do better than an outsider would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from typing import Any
+
+from torch import Tensor
+
+from reconrisk.accounting.confidence import success_interval
+from reconrisk.attacks.prior_choice import StatedPrior
+from reconrisk.bounds.corridor import risk_corridor
+from reconrisk.bounds.for_goal import Answer
+from reconrisk.core.goal import Goal, Limit
+from reconrisk.core.guarantee import Estimate, Quantity
+from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.core.reconstruction import Ending
+from reconrisk.core.threat import ThreatModel
+from reconrisk.data.bundled_sets import SHIPPED
+from reconrisk.studies.audit.result import (
+    AttackSummary,
+    AuditLine,
+    AuditResult,
+    Comparison,
+    DefenseSummary,
+    Exposure,
+    LeakageHistogram,
+    LimitCheck,
+    Outcome,
+    Picture,
+    PriorUse,
+    Standing,
+    Subject,
+    TrainingAudit,
+    Verdict,
+    contradiction_of,
+)
+from reconrisk.studies.common.experiment import Experiment
+from reconrisk.studies.common.guarantees import Prover, StatedGuarantee
+from reconrisk.studies.common.identity import RunInfo, environment, in_words, is_bundled
+from reconrisk.studies.common.plan import PlannedAttack
+from reconrisk.studies.common.population import Population
+from reconrisk.studies.common.trial import Trial, TrialKey
+
+_TRAIN, _TEST = "train", "test"
+
+
+def assumptions_of_priors(attacks: Sequence[PlannedAttack], population: Population) -> tuple[str, ...]:
+    """What an adversary with a prior has beyond the update, and what nobody can tell of the prior's own training.
+
+    Guarantee: nothing is assumed of records that are seen to be training records, or test records.
+    """
+    priors = {each.prior.word: each.prior for each in attacks if each.prior is not None}
+    found = [f"attacks with the prior {each.value.name} ({each.source}) know it beforehand" for each in priors.values()]
+    found += [
+        f"audited records are none of the training records of {name}: where they are, attacks with the prior trained "
+        "on these do better than an outsider would"
+        for name in _trained_on(attacks)
+        if _count(population, name, _TRAIN) == 0 and _count(population, name, _TEST) < len(population.rows)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def warnings_of_priors(attacks: Sequence[PlannedAttack], population: Population) -> tuple[str, ...]:
+    """Priors that were trained on audited records, as far as these come with the package."""
+    counts = {name: _count(population, name, _TRAIN) for name in _trained_on(attacks)}
+    return tuple(
+        f"{count} of {len(population.rows)} audited records are training records of {name}, which the prior {name} was "
+        "trained on: attacks with it may only remember them, and do better than an outsider would. Audit test records "
+        "(--split test)"
+        for name, count in counts.items()
+        if count
+    )
+
+
+def _trained_on(attacks: Sequence[PlannedAttack]) -> tuple[str, ...]:
+    """The data of shipped priors, each once."""
+    named = (each.prior.trained_on for each in attacks if each.prior is not None)
+    return tuple(dict.fromkeys(name for name in named if name))
+
+
+def _count(population: Population, name: str, split: str) -> int:
+    """How many audited records are in a split that comes with the package."""
+    known = _records(name, split)
+    if not known:
+        return 0
+    rows = population.dataset.inputs[list(population.rows)].flatten(1)
+    return sum(row.tobytes() in known for row in rows.numpy())
+
+
+@cache  # reading a data set takes longer than a small audit
+def _records(name: str, split: str) -> frozenset[bytes]:
+    if name not in SHIPPED:
+        return frozenset()
+    return frozenset(row.tobytes() for row in SHIPPED[name](split=split).inputs.flatten(1).numpy())
+
+
+FALSE_ALARMS = 1e-3
+"""Probability that an audit of sound mechanisms and code reports any contradiction at all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The trials of one defense by attack, and what every line needs of the audit.
+
+    ``threats`` are what each attack is run as: guesses may know more than ``threat``, against which it is audited.
+    ``planned`` is the number of trials of each attack, some of which time may have cut off.
+    """
+
+    trials: Mapping[str, Sequence[Trial]]
+    baselines: frozenset[str]
+    threats: Mapping[str, ThreatModel]
+    threat: ThreatModel
+    confidence: float
+    alarm_level: float
+    planned: int
+
+    def success(self, attack: str, goal: Goal, error: float) -> Estimate:
+        """How often an attack reached a goal, with an interval that errs with probability ``error``.
+
+        What is not known counts against both ends: a trial that failed may have succeeded, had the attack worked, and
+        so may one that time cut off, since how long an attack takes may depend on whether it succeeds.
+        """
+        trials = self.trials[attack]
+        size, cut = len(trials[0].records), int(len(trials) < self.planned)
+        reached = sum(goal.reached(score) for trial in trials for score in trial.values(goal.metric))
+        failed = [trial for trial in trials if trial.account.status.is_failure]
+        missed = sum(not goal.reached(score) for trial in failed for score in trial.values(goal.metric))
+        level = 1 - max(error, 1e-12)
+        interval = partial(success_interval, trials=len(trials) + cut, per_trial=size, confidence=level)
+        least, most = interval(reached), interval(reached + missed + cut * size)
+        return replace(least, value=reached / (size * len(trials)), high=most.high, samples=len(trials))
+
+    def has_worked(self, attack: str) -> bool:
+        """Whether any trial of an attack did not fail."""
+        return any(not trial.account.status.is_failure for trial in self.trials[attack])
+
+    def outcomes(self, goal: Goal) -> tuple[Outcome, ...]:
+        """Every attack that was run, with intervals that hold for all of them at once."""
+        error = (1 - self.confidence) / max(1, len(self.trials))
+        return tuple(
+            Outcome(attack, attack in self.baselines, self.success(attack, goal, error)) for attack in self.trials
+        )
+
+
+def line_of(
+    defense: str, goal: Goal, evidence: Evidence, answers: Sequence[Answer], limits: Sequence[Limit]
+) -> AuditLine:
+    """One goal under one defense.
+
+    Guarantee: intervals hold together for all attacks with the stated confidence. A guarantee is compared only if it
+    covers the threat and bounds the success at these records.
+    """
+    outcomes = evidence.outcomes(goal)
+    best = _best(outcomes, goal, evidence, is_baseline=False)
+    guess = _best(outcomes, goal, evidence, is_baseline=True)
+    comparisons = tuple(_compared(answer, goal, evidence, best) for answer in answers)
+    worst_score, worst_record = _worst(goal, evidence)
+    return AuditLine(
+        defense=defense,
+        goal=goal,
+        verdict=_verdict(best, guess, comparisons, evidence),
+        success=best.success,
+        best_attack=best.attack,
+        worst_record=worst_record,
+        worst_score=worst_score,
+        baseline=guess.success,
+        best_baseline=guess.attack,
+        outcomes=outcomes,
+        comparisons=comparisons,
+        limits=tuple(
+            LimitCheck(limit, _standing(limit, best, guess, comparisons)) for limit in limits if limit.goal == goal
+        ),
+    )
+
+
+def exposures_of(defense: str, goals: Sequence[Goal], evidence: Evidence) -> tuple[Exposure, ...]:
+    """The best estimate of each record by any attack, most exposed first."""
+    first, found = goals[0], dict[int, tuple[float, Exposure]]()
+    for attack, trials in evidence.trials.items():
+        if attack in evidence.baselines:
+            continue
+        for trial in trials:
+            for place, record in enumerate(trial.records):
+                score = trial.values(first.metric)[place]
+                rank = score if first.higher_is_better else -score
+                if record not in found or rank > found[record][0]:
+                    reached = tuple(goal.reached(trial.values(goal.metric)[place]) for goal in goals)
+                    shown = Exposure(defense, record, attack, trial.key.draw, place, score, reached)
+                    found[record] = (rank, shown)
+    return tuple(shown for _, shown in sorted(found.values(), key=lambda pair: -pair[0]))
+
+
+def _best(outcomes: Sequence[Outcome], goal: Goal, evidence: Evidence, *, is_baseline: bool) -> Outcome:
+    """The most successful attack; among equals the one that came nearest on average."""
+    ranked = [outcome for outcome in outcomes if outcome.is_baseline == is_baseline]
+    if not ranked:
+        return Outcome("", is_baseline, Estimate(0.0, 0.0, 1.0, evidence.confidence, 0, "nothing was run"))
+
+    def rank(outcome: Outcome) -> tuple[float, float]:
+        scores = sorted(score for trial in evidence.trials[outcome.attack] for score in trial.values(goal.metric))
+        middle = scores[len(scores) // 2]  # a mean would be lost to one infinite score
+        return outcome.success.value, middle if goal.higher_is_better else -middle
+
+    return max(ranked, key=rank)
+
+
+def _worst(goal: Goal, evidence: Evidence) -> tuple[float, int]:
+    """The best score of any attack, and whose it is."""
+    scores = [
+        (score, record)
+        for attack, trials in evidence.trials.items()
+        if attack not in evidence.baselines
+        for trial in trials
+        for score, record in zip(trial.values(goal.metric), trial.records, strict=True)
+    ]
+    if not scores:
+        return (float("-inf") if goal.higher_is_better else float("inf")), -1
+    return max(scores, key=lambda pair: pair[0] if goal.higher_is_better else -pair[0])
+
+
+def _compared(answer: Answer, goal: Goal, evidence: Evidence, best: Outcome) -> Comparison:
+    guarantee = answer.guarantee
+    if not guarantee.covers(evidence.threat):
+        return Comparison(guarantee, False, f"it does not cover {evidence.threat}")
+    if not answer.is_about_targets or guarantee.quantity is not Quantity.SUCCESS_PROBABILITY:
+        return Comparison(guarantee, False, answer.why)
+    if not evidence.trials:
+        return Comparison(guarantee, True, answer.why)
+    covered = [attack for attack in evidence.trials if guarantee.covers(evidence.threats[attack])]
+    if not covered:
+        return Comparison(guarantee, False, "it does not cover what the guesses that were run know")
+    estimates = {attack: evidence.success(attack, goal, 2 * evidence.alarm_level) for attack in covered}
+    highest = max(estimates, key=lambda attack: estimates[attack].low)
+    return Comparison(
+        guarantee,
+        True,
+        answer.why,
+        tightness=best.success.value / guarantee.value if guarantee.value > 0 else None,
+        is_contradicted=guarantee.contradicted_by(estimates[highest]),
+        highest_attack=highest,
+        highest=estimates[highest],
+    )
+
+
+def _verdict(best: Outcome, guess: Outcome, comparisons: Sequence[Comparison], evidence: Evidence) -> Verdict:
+    if any(each.is_contradicted for each in comparisons):
+        return Verdict.CONTRADICTION
+    if best.success.value > guess.success.value:
+        return Verdict.LEAKS
+    attacks = [attack for attack in evidence.trials if attack not in evidence.baselines]
+    return Verdict.NO_GAIN if any(map(evidence.has_worked, attacks)) else Verdict.NOTHING_RUN
+
+
+def _standing(limit: Limit, best: Outcome, guess: Outcome, comparisons: Sequence[Comparison]) -> Standing:
+    """How the risk stands to its limit: an adversary attacks or guesses, whichever succeeds more often.
+
+    Guarantee: proved only by a bound that no interval lies above. Without that a measured share above the limit is.
+    """
+    proved = any(each.is_compared and best.success.low <= each.guarantee.value <= limit.at_most for each in comparisons)
+    if proved and not any(each.is_contradicted for each in comparisons):
+        return Standing.PROVED  # a measured share above it is chance
+    run = [each.success for each in (best, guess) if each.success.samples]
+    if any(success.value > limit.at_most for success in run):
+        return Standing.ABOVE
+    shown = bool(best.success.samples) and all(success.high <= limit.at_most for success in run)
+    return Standing.MEASURED if shown else Standing.NOT_SHOWN
+
+
+LARGEST_GALLERY = 64
+_CHANNELS = (1, 3)
+_DELTA = 1e-5
+
+Estimates = Callable[[TrialKey], Tensor | None]
+
+
+class ContradictedBound(RuntimeError):
+    """An attack beats a bound that covers it: the mechanism does not do what it says, or the code is wrong."""
+
+    def __init__(self, result: AuditResult) -> None:
+        self.result = result
+        super().__init__(" ".join(contradiction_of(line, each) for line, each in result.contradictions))
+
+
+@dataclass(frozen=True, eq=False)
+class Conclusion:
+    """All that turns trials into a result."""
+
+    experiment: Experiment
+    info: RunInfo
+    goals: tuple[Goal, ...]
+    limits: tuple[Limit, ...]
+    confidence: float
+    stated: tuple[StatedGuarantee, ...]
+    training: Mechanism | None
+    account: object | None
+
+    def result(self, trials: Sequence[Trial], seconds: float, estimates: Estimates) -> AuditResult:
+        """The result of these trials."""
+        plan, population = self.experiment.plan, self.experiment.population
+        dataset, size = population.dataset, len(plan.updates[0])
+        evidence, answers = self._evidence(trials), self.prove()
+        lines = tuple(
+            line_of(label, goal, evidence[label], answers[goal, label], self.limits)
+            for goal in self.goals
+            for label in plan.defenses
+        )
+        exposures = tuple(
+            shown for label in plan.defenses for shown in exposures_of(label, self.goals, evidence[label])
+        )
+        attacks = self._attacks(trials)
+        return AuditResult(
+            run=self.info.run,
+            created=self.info.created,
+            subject=Subject(
+                model=self.info.subject,
+                model_hash=self.experiment.sender.fingerprint,
+                data=dataset.name,
+                data_hash=self.info.data,
+                population=len(population.rows),
+                shape=dataset.shape,
+                data_range=dataset.data_range,
+                release=self.experiment.described,
+                batch_size=size,
+                is_bundled=is_bundled(dataset),
+            ),
+            threat=self.experiment.threat,
+            goals=self.goals,
+            confidence=self.confidence,
+            defenses=self._defenses(trials),
+            attacks=attacks,
+            lines=lines,
+            exposures=exposures,
+            seed=self.experiment.seed,
+            planned=sum(attack.planned for attack in attacks),
+            done=len(trials),
+            seconds=seconds,
+            environment=environment(),
+            signature=self.info.signature,
+            assumptions=(
+                *_assumptions(lines, len(population.rows)),
+                *assumptions_of_priors(plan.attacks, population),
+                *self.experiment.remarks,
+            ),
+            training=self._training(),
+            left_out=plan.left_out,
+            warnings=warnings_of_priors(plan.attacks, population),
+            pictures=self._pictures(exposures, estimates),
+        )
+
+    def prove(self) -> Mapping[tuple[Goal, str], tuple[Answer, ...]]:
+        """Every guarantee for every goal under every defense; computed once."""
+        if not self._answers:
+            for goal in self.goals:
+                for label, defense in self.experiment.plan.defenses.items():
+                    self._answers[goal, label] = self._prover.answers(goal, label, defense)
+        return self._answers
+
+    @cached_property
+    def _answers(self) -> dict[tuple[Goal, str], tuple[Answer, ...]]:
+        return {}
+
+    @cached_property
+    def _prover(self) -> Prover:
+        experiment, size = self.experiment, len(self.experiment.plan.updates[0])
+        return Prover(experiment.population, experiment.threat, size, self.stated, self.training, experiment.sender)
+
+    def _evidence(self, trials: Sequence[Trial]) -> Mapping[str, Evidence]:
+        """Trials by defense and attack, without attacks that applied to no update."""
+        plan = self.experiment.plan
+        baselines = frozenset(planned.label for planned in plan.attacks if planned.is_baseline)
+        threats = {planned.label: self.experiment.threat_of(planned) for planned in plan.attacks}
+        compared = sum(answer.is_about_targets for answers in self.prove().values() for answer in answers)
+        level = FALSE_ALARMS / (max(1, compared) * len(plan.attacks))
+        found: dict[str, Evidence] = {}
+        for label in plan.defenses:
+            mine: dict[str, list[Trial]] = {}
+            for trial in trials:
+                if trial.key.defense == label:
+                    mine.setdefault(trial.key.attack, []).append(trial)
+            applied = {attack: each for attack, each in mine.items() if not all(map(_did_not_apply, each))}
+            found[label] = Evidence(
+                applied, baselines, threats, self.experiment.threat, self.confidence, level, len(plan.updates)
+            )
+        return found
+
+    def _attacks(self, trials: Sequence[Trial]) -> tuple[AttackSummary, ...]:
+        plan, found = self.experiment.plan, []
+        for planned in plan.attacks:
+            mine = [trial for trial in trials if trial.key.attack == planned.label]
+            failed = [trial for trial in mine if trial.account.status.is_failure]
+            found.append(
+                AttackSummary(
+                    label=planned.label,
+                    settings=in_words(planned.attack),
+                    is_baseline=planned.is_baseline,
+                    planned=sum(self._wanted(label, mine) for label in plan.defenses),
+                    done=len(mine),
+                    failed=len(failed),
+                    seconds=sum(trial.account.cost.seconds for trial in mine),
+                    evaluations=sum(trial.account.cost.evaluations for trial in mine),
+                    remark=self._remark(mine),
+                    prior=None if planned.prior is None else self._prior_use(planned, planned.prior, trials),
+                )
+            )
+        return tuple(found)
+
+    def _prior_use(self, planned: PlannedAttack, prior: StatedPrior, trials: Sequence[Trial]) -> PriorUse:
+        """A prior, the median score of the guess that has nothing else, and of the attack under each defense."""
+        guesses = (each for each in self.experiment.plan.attacks if each.is_baseline and each.prior is not None)
+        baseline = next((each.label for each in guesses if each.prior_hash == planned.prior_hash), "")
+        metric = self.goals[0].metric
+        alone = _median(metric, (trial for trial in trials if trial.key.attack == baseline))
+        mine = () if planned.is_baseline else [trial for trial in trials if trial.key.attack == planned.label]
+        by_defense = {
+            label: _median(metric, (trial for trial in mine if trial.key.defense == label))
+            for label in self.experiment.plan.defenses
+        }
+        reached = tuple((label, value) for label, value in by_defense.items() if value is not None)
+        return PriorUse(prior.value.name, prior.source, planned.prior_hash, baseline, metric, alone, reached)
+
+    def _remark(self, trials: Sequence[Trial]) -> str:
+        """Why trials failed; of a trained model also that searches ended before they explained it.
+
+        What training led to can be led to again: a search that found no such record is no evidence of privacy.
+        """
+        failed = [trial.account.status for trial in trials if trial.account.status.is_failure]
+        if failed:
+            return str(failed[0])
+        spent = [trial.account.status for trial in trials if trial.account.status.ending is Ending.BUDGET_SPENT]
+        if not spent or not self.experiment.sender.is_trained_model:
+            return ""
+        return f"{len(spent)} of {len(trials)} models were not explained, so that success is a lower bound. {spent[0]}"
+
+    def _wanted(self, defense: str, trials: Sequence[Trial]) -> int:
+        """How many trials of an attack there are to be: no more than were run where it does not apply."""
+        mine = [trial for trial in trials if trial.key.defense == defense]
+        return len(mine) if mine and all(map(_did_not_apply, mine)) else len(self.experiment.plan.updates)
+
+    def _defenses(self, trials: Sequence[Trial]) -> tuple[DefenseSummary, ...]:
+        found = []
+        for label, defense in self.experiment.plan.defenses.items():
+            costs = [t.distortion for t in trials if t.key.defense == label and t.distortion is not None]
+            mean = sum(costs) / len(costs) if costs else 0.0
+            mechanism = None if defense is None else defense.mechanism
+            found.append(DefenseSummary(label, "none" if defense is None else in_words(defense), mechanism, mean))
+        return tuple(found)
+
+    def _pictures(self, exposures: Sequence[Exposure], estimates: Estimates) -> tuple[Picture, ...]:
+        """The most exposed records of each defense beside their estimates; none where records are no images."""
+        dataset = self.experiment.population.dataset
+        if len(dataset.shape) != 3 or dataset.shape[0] not in _CHANNELS:
+            return ()
+        found: list[Picture] = []
+        for label in self.experiment.plan.defenses:
+            mine = [shown for shown in exposures if shown.defense == label]
+            for shown in mine[: LARGEST_GALLERY // len(self.experiment.plan.defenses)]:
+                rebuilt = estimates(TrialKey(label, shown.attack, shown.draw))
+                if rebuilt is not None:
+                    target = dataset.inputs[shown.record].numpy()
+                    found.append(Picture(shown, target, rebuilt[shown.place].detach().numpy()))
+        return tuple(found)
+
+    def _training(self) -> TrainingAudit | None:
+        if self.training is None:
+            return None
+        prover = self._prover
+        goal, data = self.goals[0], self.experiment.population.dataset
+        prior, mse = prover.prior(goal), goal.mean_squared_error(data.data_range)
+        corridor = None
+        if isinstance(self.training, (Gaussian, PoissonSampled, Repeated, Composed)) and prior is not None:
+            corridor = risk_corridor(
+                self.training,
+                dimension=data.inputs[0].numel(),
+                norm=prover.population.least_norm,
+                prior_success=prior.value,
+                mse=mse,
+                data_range=data.data_range[1] - data.data_range[0],
+                delta=_DELTA,
+            )
+        return TrainingAudit(self.training, corridor, _leakage(self.account, data.data_range))
+
+
+def _leakage(account: Any, data_range: tuple[float, float]) -> LeakageHistogram | None:
+    """The spread of leakage over the records of an account."""
+    if account is None:
+        return None
+    summary = account.summary(data_range=data_range)
+    return LeakageHistogram(
+        records=summary.records,
+        steps=summary.steps,
+        edges=summary.edges,
+        counts=summary.histogram,
+        not_positive=summary.not_positive,
+        median=summary.median,
+        maximum=summary.maximum,
+        least_mse_lower_bound=summary.least_mse_lower_bound,
+        confidence=summary.confidence,
+    )
+
+
+def _assumptions(lines: Sequence[AuditLine], population: int) -> tuple[str, ...]:
+    found = [
+        f"targets are drawn from {population} records, each equally likely, and intervals speak of such targets",
+        "attacks that were not tried may do better; only guarantees speak of those",
+        *(text for line in lines for each in line.comparisons for text in each.guarantee.assumptions),
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _did_not_apply(trial: Trial) -> bool:
+    return trial.account.status.ending is Ending.NOT_APPLICABLE
+
+
+def _median(metric: str, trials: Iterable[Trial]) -> float | None:
+    scores = sorted(score for trial in trials for score in trial.values(metric))
+    return scores[len(scores) // 2] if scores else None

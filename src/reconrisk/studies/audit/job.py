@@ -1,0 +1,160 @@
+"""From a spec to an audit: the model, the records, the defenses and attacks that it names."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from reconrisk.attacks.prior_choice import is_prior_name
+from reconrisk.attacks.registry import PORTFOLIOS
+from reconrisk.core.defense import Defense
+from reconrisk.core.errors import InvalidFile, InvalidInput
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.validation import refuse
+from reconrisk.data.bundled_sets import SHIPPED
+from reconrisk.data.data_folders import FULL_SETS
+from reconrisk.data.dataset import Dataset
+from reconrisk.data.load import load_dataset
+from reconrisk.defenses.registry import defense_by_name
+from reconrisk.models.registry import model_by_name
+from reconrisk.models.weights import load_weights
+from reconrisk.studies.audit.result import AuditResult
+from reconrisk.studies.audit.run import audit
+from reconrisk.studies.audit.spec import AuditSpec
+from reconrisk.studies.common.arguments import checked_goals
+from reconrisk.studies.common.deadline import seconds_from_budget
+from reconrisk.studies.common.named_choice import Choice
+from reconrisk.studies.common.plan import UNDEFENDED, AttackChoice, attack_in_words
+from reconrisk.studies.common.subject import training_loss
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What a spec names, loaded and found to fit: nothing has been computed yet."""
+
+    spec: AuditSpec
+    model: nn.Module
+    dataset: Dataset
+    public: Dataset | None
+    defenses: tuple[Defense | None, ...] | None
+    attacks: str | tuple[AttackChoice, ...]
+
+    def run(
+        self,
+        *,
+        training: Mechanism | None = None,
+        account: object | None = None,
+        show_plan: Callable[[str], None] | None = None,
+    ) -> AuditResult:
+        """The audit; ``training`` is what an ``account`` says of it, refused if the spec states another."""
+        spec = self.spec
+        if spec.training is not None and training not in (None, spec.training.mechanism):
+            condition = f"to be that of the account, {training!r}"
+            raise refuse("training", spec.training.mechanism, condition, "Leave training out: the account has it.")
+        return audit(
+            self.model,
+            self.dataset,
+            threat=spec.threat,
+            defenses=self.defenses,
+            attacks=self.attacks,
+            goals=spec.goals or None,
+            max_risk=spec.max_risk,
+            budget=spec.budget,
+            trials=spec.trials,
+            records=spec.records,
+            batch_size=spec.batch_size,
+            local_steps=spec.local_steps,
+            local_learning_rate=spec.local_learning_rate,
+            public=self.public,
+            training=training if spec.training is None else spec.training.mechanism,
+            account=account,
+            confidence=spec.confidence,
+            store=None if spec.store is None else spec.path(spec.store),
+            seed=spec.seed,
+            name=spec.model,
+            signature=f"reconrisk audit {shlex.quote(spec.line())}",
+            show_plan=show_plan,
+        )
+
+
+def job_from_spec(spec: AuditSpec) -> Job:
+    """Load what a spec names.
+
+    Guarantee: what is missing, unknown or does not fit is refused, naming the key.
+    Edge cases: the training split beside a test split is public.
+    """
+    with _about("budget"):
+        seconds_from_budget(spec.budget)
+    with _about("defenses"):
+        defenses = tuple(_defense(choice) for choice in spec.defenses) or None
+    with _about("attacks"):
+        attacks = _attacks(spec)
+    with _about("data"):
+        dataset = _loaded(spec, spec.split)
+        public = _loaded(spec, "train") if spec.split == "test" else None
+    with _about("goals"):
+        checked_goals(spec.goals or None, spec.max_risk, dataset)
+    with _about("model"):
+        model = _built(spec, dataset)
+    if spec.weights is not None:
+        with _about("weights"):
+            model = load_weights(model, spec.path(spec.weights))
+    with _about("model, data"):
+        training_loss(model.eval(), dataset)
+    return Job(spec, model.train(spec.train_mode), dataset, public, defenses, attacks)
+
+
+@contextmanager
+def _about(key: str) -> Iterator[None]:
+    """Say which key of the spec an error is about."""
+    try:
+        yield
+    except (InvalidInput, InvalidFile) as error:
+        raise InvalidInput(f"{key}: {error}") from error
+
+
+def _defense(choice: Choice) -> Defense | None:
+    if choice == Choice(UNDEFENDED):
+        return None
+    return defense_by_name(choice.name, **dict(choice.settings))
+
+
+def _attacks(spec: AuditSpec) -> str | tuple[AttackChoice, ...]:
+    choices = spec.attacks
+    if len(choices) == 1 and choices[0].name in PORTFOLIOS and not choices[0].settings:
+        return choices[0].name
+    return tuple(attack_in_words(_located(choice, spec)) for choice in choices)
+
+
+def _located(choice: Choice, spec: AuditSpec) -> Choice:
+    """The choice with the folder of a prior as seen from where the process is."""
+    settings = dict(choice.settings)
+    word = settings.get("prior")
+    if isinstance(word, str) and not is_prior_name(word) and spec.path(word).is_dir():
+        settings["prior"] = str(spec.path(word))
+    return Choice(choice.name, tuple(settings.items()))
+
+
+def _loaded(spec: AuditSpec, split: str | None) -> Dataset:
+    named = spec.data in SHIPPED or spec.data in FULL_SETS
+    options: dict[str, Any] = {"label": spec.label, "data_range": spec.data_range}
+    stated = {name: value for name, value in options.items() if value is not None}
+    path = spec.path(spec.data)
+    return load_dataset(spec.data if named or not path.exists() else path, split=split, **stated)
+
+
+def _built(spec: AuditSpec, dataset: Dataset) -> nn.Module:
+    """The model, with weights that the seed gives; modules are searched in the folder of the spec first."""
+    folder = str(spec.path(".").resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.seed)
+        return model_by_name(spec.model, shape=dataset.shape, classes=dataset.class_count)

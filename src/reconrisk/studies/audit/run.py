@@ -1,0 +1,359 @@
+"""The audit: attacks on updates under defenses, beside guesses, guarantees and limits."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reconrisk.attacks.knowledge import Beliefs
+from reconrisk.core.defense import Defense
+from reconrisk.core.goal import Goal, Limit
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.progress import ProgressBar
+from reconrisk.core.reconstruction import Ending
+from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.validation import check_probability, check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.releases.content_hash import described
+from reconrisk.releases.model_state import LossFunction
+from reconrisk.releases.release import Release
+from reconrisk.releases.shadow.release import PrivateModelRelease
+from reconrisk.releases.training.trained_model import TrainedModelRelease
+from reconrisk.studies.audit.conclusion import Conclusion, ContradictedBound
+from reconrisk.studies.audit.result import AuditResult
+from reconrisk.studies.audit.store import Store
+from reconrisk.studies.common.arguments import (
+    DEFAULT_THREAT,
+    Defenses,
+    Records,
+    audited,
+    checked_goals,
+    checked_limits,
+    checked_seed,
+    checked_threat,
+    labelled_defenses,
+    metrics_for,
+    public_records,
+    settled_by_public,
+)
+from reconrisk.studies.common.deadline import Deadline, seconds_from_budget
+from reconrisk.studies.common.experiment import Experiment, refused_if_raised
+from reconrisk.studies.common.guarantees import StatedGuarantee
+from reconrisk.studies.common.identity import RunInfo, environment, hash_of_data, hash_of_text, settings_in_full
+from reconrisk.studies.common.plan import (
+    AttackChoice,
+    Plan,
+    Sender,
+    left_out,
+    planned_attacks,
+    seconds_of_an_evaluation,
+)
+from reconrisk.studies.common.population import population_of
+from reconrisk.studies.common.subject_estimator import Fitted
+from reconrisk.studies.common.subject_trained import goals_for, is_trained_model, known_records
+from reconrisk.studies.common.trial import Trial
+
+__all__ = ["DEFAULT_THREAT", "audit"]
+
+DEFAULT_TRIALS = {"quick": 16, "thorough": 64}
+
+
+def audit(
+    subject: Any,
+    data: Records | None = None,
+    *,
+    threat: ThreatModel | None = None,
+    defenses: Defenses = None,
+    attacks: str | Sequence[AttackChoice] = "quick",
+    goals: Sequence[Goal | str] | Goal | str | None = None,
+    max_risk: Sequence[Limit | str] | Limit | str = (),
+    budget: float | str | None = "2min",
+    trials: int | None = None,
+    records: Sequence[int] | None = None,
+    batch_size: int = 1,
+    local_steps: int | None = None,
+    local_learning_rate: float | None = None,
+    loss_fn: LossFunction | None = None,
+    public: Dataset | None = None,
+    guarantees: Sequence[StatedGuarantee] = (),
+    training: Mechanism | None = None,
+    account: object | None = None,
+    confidence: float = 0.95,
+    store: str | Path | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    signature: str | None = None,
+    show_plan: Callable[[str], None] | None = None,
+) -> AuditResult:
+    """Attack what is released of a model under every defense, and put what came back beside what can be proved.
+
+    ``subject`` is a model that clients train on ``data`` (its gradient is released, or the change by ``local_steps`` of
+    SGD), or a release, which is made again for other records. A ``TrainedModelRelease`` or ``ShadowTraining`` is
+    trained on its fixed records and one of ``data``; a fitted estimator of scikit-learn comes with all records of its
+    fit, ``(features, labels)`` or ``(features, labels, sample_weight)``, of which one in turn is unknown. Unless
+    ``threat`` states another, the adversary reads one update and may have a generative prior that is public, or sees
+    the trained model and knows every other record.
+    Targets are drawn from ``data``, or from its rows ``records``, each equally likely; fixed records, which are known,
+    are left out.
+
+    ``attacks`` are a portfolio, ``"quick"`` or ``"thorough"``, from which those are taken that ``threat`` allows, or a
+    list of names, pairs of a name and settings, and configured attacks. ``trials`` is the number of releases, each
+    attacked by every attack under every defense; what the ``budget`` of time does not allow is left out, balanced over
+    attacks and defenses. With a ``store``, the same call goes on where an earlier one ended, and more trials add to
+    those that are there. ``training`` is the mechanism of a finished run, ``account`` its Fisher account; without
+    ``defenses``, the update is then that of one step of it. ``name`` is what the report calls the subject.
+    ``show_plan`` is called with the plan before anything starts; without it the plan is shown at a terminal.
+
+    Assumes: the model is in the mode that clients train in. Defenses act on the whole release. An estimator was fitted
+    to these records and no others, which is checked as far as its solver's rule allows.
+    Guarantee: the same trials for the same seed. Success has intervals that hold for all attacks together. A bound is
+    compared with attacks only if it covers ``threat`` and these records; an attack that beats such a bound raises
+    ContradictedBound with both numbers, except with a probability of one in a thousand.
+    Edge cases: Ctrl-C returns what is done. Attacks that do not apply are listed with the reason.
+    Reference: empirical success against reconstruction robustness, Section VII, balle2022.
+
+    >>> data = Dataset("toy", torch.rand(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2)
+    >>> result = audit(torch.nn.Linear(4, 2), data, trials=4)
+    >>> line = result.lines[0]
+    >>> line.best_attack, line.success.value, line.baseline.value
+    ('analytic', 1.0, 0.0)
+    >>> from sklearn.linear_model import Ridge
+    >>> rows, labels = data.inputs.double().numpy(), data.inputs.double().square().sum(1).numpy()
+    >>> line = audit(Ridge().fit(rows, labels), (rows, labels), trials=4).lines[0]
+    >>> line.best_attack, line.success.value, line.baseline.value
+    ('glm', 1.0, 0.0)
+    """
+    subject, dataset = audited(subject, data)
+    is_stated, limits, threat = threat is not None, checked_limits(max_risk), checked_threat(threat, subject)
+    stated = checked_goals(goals_for(subject) if goals is None else goals, limits, dataset)
+    if not 0 < check_probability("confidence", confidence) < 1:
+        raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+    deadline, seed = Deadline(seconds_from_budget(budget)), checked_seed(seed)
+    options = {"loss_fn": loss_fn, "steps": local_steps, "learning_rate": local_learning_rate}
+    sender = _sender(subject, batch_size, **options)
+    training = _training(training, account, sender)
+    experiment = _experiment(
+        sender,
+        dataset,
+        threat,
+        labelled_defenses(defenses, training, of_updates=not sender.is_trained_model),
+        attacks=attacks,
+        trials=trials,
+        records=records,
+        batch_size=check_whole("batch_size", batch_size),
+        public=public,
+        any_prior=not is_stated,
+        seed=seed,
+    )
+    stated_too = {**options, "public": None if public is None else hash_of_data(public)}
+    portfolio = attacks if isinstance(attacks, str) else None
+    info = _info(experiment, name or _name_of(subject), batch_size, stated_too, portfolio, signature)
+    conclusion = Conclusion(experiment, info, stated, limits, confidence, tuple(guarantees), training, account)
+    with Store.open(store) as opened:
+        opened.begin(info)
+        _show(str(experiment.plan), show_plan)
+        conclusion.prove()  # before the trials: whatever is wrong with it must not cost them
+        found, seconds = _run(experiment, opened, info.run, deadline)
+        result = conclusion.result(found, seconds, lambda key: opened.estimates(info.run, key))
+        opened.finish(info.run, result)
+    if result.contradictions:
+        raise ContradictedBound(result)
+    return result
+
+
+def _experiment(
+    sender: Sender,
+    dataset: Dataset,
+    threat: ThreatModel,
+    defenses: Mapping[str, Defense | None],
+    *,
+    attacks: str | Sequence[AttackChoice],
+    trials: int | None,
+    records: Sequence[int] | None,
+    batch_size: int,
+    public: Dataset | None,
+    any_prior: bool,
+    seed: int,
+) -> Experiment:
+    """Who is drawn, which attacks fit, and what an evaluation costs."""
+    rng = torch.Generator().manual_seed(seed)
+    known = known_records(sender.release)
+    population = population_of(dataset, records, rng, () if known is None else known.among(dataset))
+    defenses = settled_by_public(defenses, population, public)
+    others = public_records(population, public, threat, known)
+    beliefs = Beliefs(
+        dataset.shape,
+        batch_size,
+        others,
+        None if sender.fitted is not None else dataset.subset(list(population.rows)),
+        dataset.columns,
+        _least_clip(defenses) if Knows.DEFENSE in threat.knows else None,
+        sender.training(population),
+        dataset.data_range,
+        others is dataset,
+    )
+    usual = DEFAULT_TRIALS[attacks if isinstance(attacks, str) and attacks in DEFAULT_TRIALS else "quick"]
+    count = usual if trials is None else check_whole("trials", trials)
+    updates, unit = population.updates(count, batch_size, rng), "model" if sender.is_trained_model else "update"
+    planned = planned_attacks(attacks, threat, beliefs, any_prior=any_prior)
+    missing = left_out(attacks, threat, beliefs, any_prior=any_prior)
+    plan = Plan(planned, defenses, updates, 0.0, unit, missing)
+    experiment = Experiment(plan, sender, population, threat, metrics_for(dataset), seed)
+    with refused_if_raised("a model or release that can be differentiated by the records"):
+        first = experiment.release_of(plan.attacks[0], plan.updates[0])
+        return replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds_of_an_evaluation(first)))
+
+
+def _sender(subject: Any, batch_size: int, **options: Any) -> Sender:
+    """What is audited; settings of clients are refused where a model is trained already."""
+    if is_trained_model(subject):
+        for name, value in options.items():
+            if value is not None:
+                raise refuse(name, value, "to be left out for a trained model", "Its training is stated with it.")
+        if batch_size != 1:
+            raise refuse("batch_size", batch_size, "to be 1", "All records but one of a trained model are known.")
+    if isinstance(subject, Fitted):
+        return Sender(fitted=subject)
+    return Sender(release=subject) if isinstance(subject, Release) else Sender(None, subject, **options)
+
+
+def _name_of(subject: Any) -> str:
+    """What a report calls the subject: an estimator or a trained network by its own name."""
+    named = subject.estimator if isinstance(subject, Fitted) else subject
+    if isinstance(subject, TrainedModelRelease):
+        named = subject.model
+    if isinstance(subject, PrivateModelRelease):
+        named = subject.training.model
+    return type(named).__name__
+
+
+def _show(plan: str, show_plan: Callable[[str], None] | None) -> None:
+    """Hand the plan to whoever asked for it, else to whoever sits at the terminal."""
+    if show_plan is not None:
+        show_plan(plan)
+    elif sys.stderr.isatty():
+        sys.stderr.write(f"{plan}\n")
+
+
+def _training(training: Mechanism | None, account: Any, sender: Sender) -> Mechanism | None:
+    """The mechanism of the run, as stated, or as its account knows it, or as private training has it."""
+    if sender.fitted is not None and (training is not None or account is not None):
+        raise refuse("training", training, "to be None for an estimator, which is fitted without noise")
+    if isinstance(sender.release, PrivateModelRelease) and training is None:
+        return sender.release.mechanism
+    if training is not None or account is None:
+        return training
+    found: Mechanism = account.mechanism()
+    return found
+
+
+def _least_clip(defenses: Mapping[str, Defense | None]) -> float | None:
+    norms = (getattr(defense, "clip_norm", None) for defense in defenses.values())
+    return min((norm for norm in norms if norm is not None), default=None)
+
+
+def _run(experiment: Experiment, store: Store, run: str, deadline: Deadline) -> tuple[tuple[Trial, ...], float]:
+    """All trials: those in the store, and those that time allows."""
+    wanted = set(experiment.plan.trials())
+    settings = {label: planned.settings for label, planned in experiment.attacks.items()}
+    kept = (trial for trial in store.trials(run) if trial.key in wanted)
+    done = {trial.key: trial for trial in kept if trial.settings == settings[trial.key.attack]}
+    longest: dict[str, float] = {}
+    bar = ProgressBar("audit", total=experiment.plan.size, at_once=True)
+    try:
+        for key in experiment.plan.trials():
+            if key in done:
+                bar.advance()
+                continue
+            if deadline.left <= longest.get(key.attack, 0.0):
+                break
+            begun = time.monotonic()
+            with deadline.watching():
+                trial, estimates = experiment.trial(key)
+            if trial.account.status.ending is Ending.INTERRUPTED:
+                break
+            longest[key.attack] = max(longest.get(key.attack, 0.0), time.monotonic() - begun)
+            store.add(run, trial, estimates)
+            done[key] = trial
+            bar.advance()
+    except KeyboardInterrupt:  # of the user or the deadline: what is done is in the store
+        pass
+    finally:
+        bar.close()
+    return tuple(done[key] for key in experiment.plan.trials() if key in done), time.monotonic() - deadline.begun
+
+
+def _info(
+    experiment: Experiment,
+    subject: str,
+    batch_size: int,
+    options: Mapping[str, object],
+    portfolio: str | None,
+    signature: str | None,
+) -> RunInfo:
+    """What a run is told from others by: all that its trials depend on but attacks, which trials name themselves."""
+    plan, dataset = experiment.plan, experiment.population.dataset
+    model, data = experiment.sender.fingerprint, hash_of_data(dataset)
+    parts = {
+        "model": model,
+        "update": _size_of_an_update(experiment),
+        "data": data,
+        "rows": hash_of_text(repr(experiment.population.rows)),
+        "batch_size": batch_size,
+        "client": {name: _in_words(value) for name, value in options.items() if value is not None},
+        "threat": repr(experiment.threat),
+        "defenses": {label: settings_in_full(defense) for label, defense in plan.defenses.items()},
+        "seed": experiment.seed,
+        "versions": dict(environment().versions),
+    }
+    call = _call(experiment, batch_size, options, portfolio)
+    said = signature or f"{call}  # {subject} {model}, {dataset.name} {data}"
+    return RunInfo.of(parts, subject=subject, data=data, signature=said)
+
+
+def _call(experiment: Experiment, batch_size: int, options: Mapping[str, object], portfolio: str | None) -> str:
+    """The call that makes the same trials of the same model and data; what was configured in Python is named only."""
+    plan, threat = experiment.plan, experiment.threat
+    powers = {"sees": threat.sees.value, "knows": _sorted(threat.knows), "controls": _sorted(threat.controls)}
+    stated: dict[str, object] = {
+        "defenses": list(plan.defenses),
+        "attacks": portfolio or [planned.label for planned in plan.attacks if not planned.is_baseline],
+        "trials": len(plan.updates),
+        "batch_size": batch_size,
+        "seed": experiment.seed,
+        **{name: _in_words(value) for name, value in options.items() if value is not None},
+    }
+    written = ", ".join(f"{name}={value!r}" for name, value in stated.items())
+    adversary = ", ".join(f"{name}={value!r}" for name, value in powers.items())
+    if any(experiment.threat_of(each) != threat for each in plan.attacks if not each.is_baseline):
+        return f"rr.audit(model, data, {written})"  # a stated threat without the prior would leave them out
+    return f"rr.audit(model, data, threat=rr.ThreatModel({adversary}), {written})"
+
+
+def _sorted(powers: frozenset[Any]) -> list[str]:
+    return sorted(str(power.value) for power in powers)
+
+
+def _size_of_an_update(experiment: Experiment) -> str:
+    """The norm of the first update: layers and losses that look alike on paper may compute something else.
+
+    Four digits, since the last ones depend on the number of threads.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # of dropout
+        update = experiment.release_of(experiment.plan.attacks[-1], experiment.plan.updates[0]).value()
+    return f"{sum(float(value.double().square().sum()) for value in update.values()) ** 0.5:.4g}"
+
+
+def _in_words(value: object) -> str:
+    """A setting as text that is the same in every process: functions by name and content, not by address."""
+    if not callable(value):
+        return str(value)
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    return f"{name} {hash_of_text(described(value))}"

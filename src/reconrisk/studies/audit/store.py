@@ -1,0 +1,491 @@
+"""Trials in a SQLite file, written one by one as they finish; estimates beside it as safetensors.
+
+The SQLite file of a store: made, recognised, and its troubles in words.
+
+Trials as a table for other programs: csv, json, parquet.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import importlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
+from reconrisk.core.files import write_whole
+from reconrisk.core.serialization import from_json, serializable, to_json, to_plain
+from reconrisk.core.validation import refuse
+from reconrisk.studies.common.identity import RunInfo, hash_of_text
+from reconrisk.studies.common.trial import Trial, TrialKey
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from reconrisk.studies.audit.result import AuditResult
+
+Columns = Mapping[str, list[Any]]
+
+
+def columns_of(run: str, trials: Iterable[Trial]) -> Columns:
+    """One row for each record of each trial, by column.
+
+    ``seconds``, ``evaluations`` and ``seed`` are those of the trial, which has as many rows as its update has records.
+
+    Edge cases: a metric that some trials lack is None there.
+    """
+    found = tuple(trials)
+    metrics = tuple(dict.fromkeys(scores.metric for trial in found for scores in trial.scores))
+    names = ("run", "defense", "attack", "draw", "record", *metrics, "status", "seconds", "evaluations", "seed")
+    rows = [row for trial in found for row in _rows(run, trial, metrics)]
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def write_columns(path: str | Path, columns: Columns, *, form: str | None = None) -> Path:
+    """Write a table in a form of :data:`FORMS`, by default that of the name of the file, for its owner's eyes alone."""
+    path = Path(path)
+    form = path.suffix.removeprefix(".").lower() if form is None else form
+    if form not in FORMS:
+        raise refuse("format", form, f"to be one of {', '.join(FORMS)}", "State it, or end the name of the file so.")
+    write = FORMS[form]
+    return write_whole(path, lambda temporary: write(temporary, columns), secret=True)
+
+
+def _rows(run: str, trial: Trial, metrics: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
+    key, account = trial.key, trial.account
+    known = {scores.metric: scores.values for scores in trial.scores}
+    values = [known.get(metric, (None,) * len(trial.records)) for metric in metrics]
+    cost = (account.status.ending.value, account.cost.seconds, account.cost.evaluations, trial.seed)
+    for place, record in enumerate(trial.records):
+        yield (run, key.defense, key.attack, key.draw, record, *(each[place] for each in values), *cost)
+
+
+def _write_csv(path: Path, columns: Columns) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def _write_json(path: Path, columns: Columns) -> None:
+    rows = [dict(zip(columns, map(to_plain, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+    path.write_text(json.dumps(rows, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _write_parquet(path: Path, columns: Columns) -> None:
+    try:
+        pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "parquet", "Writing parquet") from error
+    parquet.write_table(pyarrow.table(dict(columns)), path)
+
+
+FORMS: Mapping[str, Callable[[Path, Columns], None]] = {
+    "csv": _write_csv,
+    "json": _write_json,
+    "parquet": _write_parquet,
+}
+"""How tables are written. JSON has infinite scores as strings, which ``float`` reads."""
+
+
+VERSION = 1
+_KIND = 0x52524953  # "RRIS": tells a store from the SQLite file of another program
+_MAGIC = b"SQLite format 3\x00"
+_BUSY_SECONDS = 30.0
+_ANOTHER = "Name a store that an audit has written, or a path where there is no file. Nothing was changed."
+_TABLES = (
+    """CREATE TABLE runs (
+        run TEXT PRIMARY KEY, created TEXT NOT NULL, subject TEXT NOT NULL, data TEXT NOT NULL, info TEXT NOT NULL,
+        planned INTEGER, standing TEXT, sentence TEXT, result TEXT)""",
+    """CREATE TABLE trials (
+        run TEXT NOT NULL, defense TEXT NOT NULL, attack TEXT NOT NULL, draw INTEGER NOT NULL,
+        status TEXT NOT NULL, seconds REAL NOT NULL, evaluations INTEGER NOT NULL, arrays TEXT NOT NULL,
+        trial TEXT NOT NULL, PRIMARY KEY (run, defense, attack, draw))""",
+    "CREATE INDEX cost ON trials (run, seconds)",  # counts and times without a look at the trials themselves
+    f"PRAGMA application_id = {_KIND}",
+    f"PRAGMA user_version = {VERSION}",
+)
+_WRITABLE = "Choose a folder that can be written to."
+_REMEDIES = (
+    (("full", "no space"), "Free space on the disk, then run the same audit again: it goes on where it was."),
+    (("locked", "busy"), "Another process has been writing for long. Run the same audit again when it is done."),
+    (("readonly", "read-only", "unable to open"), _WRITABLE),
+    (("i/o",), "Check the disk, then run the same audit again: it goes on where it was."),
+    (("no such table", "no such column"), _ANOTHER),
+)
+_DAMAGED_FILE = "The file is damaged. Take it from a backup, or name another store. Nothing was changed."
+
+
+@contextmanager
+def explained(path: Path | None, place: str) -> Iterator[None]:
+    """Troubles with a file as InvalidFile, which says what to do about them."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (sqlite3.Error, SafetensorError, OSError) as error:
+        text = str((isinstance(error, OSError) and error.strerror) or error).rstrip(".")
+        remedies = (remedy for words, remedy in _REMEDIES if any(word in text.lower() for word in words))
+        otherwise = _WRITABLE if isinstance(error, OSError) else _DAMAGED_FILE
+        raise InvalidFile(path or "store in memory", place, f"{text}.", next(remedies, otherwise)) from error
+
+
+def connected(path: Path | None) -> sqlite3.Connection:
+    """The database in a file, made if it is not there; in memory for None.
+
+    Guarantee: a file that is no store is not touched. A new one is readable by its owner alone.
+    """
+    with explained(path, "store"):
+        if path is None:
+            connection = sqlite3.connect(":memory:", isolation_level=None)
+        else:
+            _make_or_recognise(path)
+            connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+        try:
+            if _is_new(connection, path):
+                _fill(connection, path)
+            connection.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing by it
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def connected_for_reading(path: Path) -> sqlite3.Connection:
+    """The database in a file that must be there; it cannot be written to."""
+    if not path.exists():
+        raise InvalidFile(path, "store", "there is no such file.", "Name a store that an audit has written.")
+    with explained(path, "store"):
+        _make_or_recognise(path)
+        writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+        # What nobody may write to nobody is writing to; SQLite cannot open it otherwise.
+        mode = "mode=rw" if writable else "mode=ro&immutable=1"
+        uri = f"{path.absolute().as_uri()}?{mode}"
+        connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+        try:
+            if _is_new(connection, path):
+                raise InvalidFile(path, "store", "it is empty.", "Name a store that an audit has written.")
+            connection.execute("PRAGMA query_only = ON")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is written inside, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:  # a full disk has ended it already
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _make_or_recognise(path: Path) -> None:
+    """Make an empty file that others cannot read, or refuse one of another kind before anything opens it."""
+    if path.is_dir():
+        raise InvalidFile(path, "store", "it is a folder.", _ANOTHER)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:  # another process was faster
+            return
+    with path.open("rb") as file:
+        beginning = file.read(len(_MAGIC))
+    if beginning not in (b"", _MAGIC):
+        raise InvalidFile(path, "byte 0", "it is a file of another kind.", _ANOTHER)
+
+
+@contextmanager
+def _at_one_time(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read all that is inside from one state of the file, which another process may be filling."""
+    own = not connection.in_transaction
+    if own:
+        connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if own and connection.in_transaction:  # trouble with the file may have ended it already
+            connection.execute("COMMIT")
+
+
+def _is_new(connection: sqlite3.Connection, path: Path | None) -> bool:
+    """Whether nothing is in it yet; refuses what another program or a later version wrote."""
+    with _at_one_time(connection):
+        (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        (kind,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if kind == 0 and version == 0 and tables == 0:
+        return True
+    if kind != _KIND:
+        raise InvalidFile(path or "", "application_id", "it is the database of another program.", _ANOTHER)
+    if version != VERSION:
+        remedy = f"Update reconrisk. Nothing was changed; this one reads version {VERSION}."
+        raise InvalidFile(path or "", "user_version", f"it is a store of version {version}.", remedy)
+    return False
+
+
+def _fill(connection: sqlite3.Connection, path: Path | None) -> None:
+    _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+    with transaction(connection):
+        if _is_new(connection, path):  # another process may have been faster
+            for statement in _TABLES:
+                connection.execute(statement)
+
+
+def _patiently(act: Callable[[], object]) -> None:
+    """Try again while another process holds the file: SQLite does not wait when the journal changes."""
+    until = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            act()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+T = TypeVar("T")
+
+_NAMED = 8
+_ABANDONED_SECONDS = 3600.0
+_DAMAGED = "It is damaged, of a later version, or another file. Take it from a backup, or name another one."
+_GO_ON = "Run the same audit again: it goes on where it was."
+_TRIALS = "SELECT trial FROM trials WHERE run = ? ORDER BY draw, defense, attack"
+_SUMMARIES = """
+    SELECT runs.run, created, subject, data, COALESCE(done.trials, 0), planned, COALESCE(done.seconds, 0.0), standing,
+        sentence
+    FROM runs LEFT JOIN (SELECT run, COUNT(*) AS trials, SUM(seconds) AS seconds FROM trials GROUP BY run) AS done
+    ON done.run = runs.run ORDER BY created, runs.rowid
+"""
+
+
+@serializable
+@dataclass(frozen=True)
+class RunSummary:
+    """A run in a line: how many ``trials`` are in the store, and the ``seconds`` that their attacks took.
+
+    ``data`` is a name once the run has a result, a hash before. ``planned`` trials, ``sentence``, and ``standing`` to
+    the limits, if any were stated, are those of its result, None before there is one.
+    """
+
+    run: str
+    created: str
+    subject: str
+    data: str
+    trials: int
+    planned: int | None
+    seconds: float
+    standing: str | None
+    sentence: str | None
+
+
+class Store:
+    """A file of runs and their trials.
+
+    Guarantee: a trial is in it whole or not at all, whenever the process ends; estimates are written first. Several
+    processes may write to one file. File and estimates are readable by their owner alone. A file that is no store is
+    not touched. On a full disk a trial is refused with InvalidFile, and those before it stay.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+        self._connection, self._path = connection, path
+        self._held: dict[tuple[str, TrialKey], Tensor] = {}
+
+    @staticmethod
+    @contextmanager
+    def open(path: str | Path | None) -> Iterator[Store]:
+        """The store in a file, made if it is not there; in memory for None.
+
+        >>> with Store.open(None) as store:
+        ...     store.runs()
+        ()
+        """
+        file = None if path is None else Path(path)
+        with closing(connected(file)) as connection:
+            yield Store(connection, file)
+
+    @staticmethod
+    @contextmanager
+    def read(path: str | Path) -> Iterator[Store]:
+        """The store in a file that is there; refuses to write."""
+        with closing(connected_for_reading(Path(path))) as connection:
+            yield Store(connection, Path(path))
+
+    def begin(self, info: RunInfo) -> None:
+        """Make a run known, if it is not."""
+        with explained(self._path, f"run {info.run}"), transaction(self._connection):
+            self._connection.execute(
+                "INSERT OR IGNORE INTO runs (run, created, subject, data, info) VALUES (?, ?, ?, ?, ?)",
+                (info.run, info.created, info.subject, info.data, to_json(info)),
+            )
+        self._sweep(info.run)
+
+    def add(self, run: str, trial: Trial, estimates: Tensor) -> None:
+        """Keep a trial; one of the same key is replaced, which is how an attack with other settings comes in."""
+        key, account = trial.key, trial.account
+        arrays = f"{hash_of_text(repr((key, trial.settings)))}.safetensors"
+        with explained(self._path, f"trial {key.attack}, draw {key.draw}"):
+            if self._path is None:
+                self._held[run, key] = estimates
+            else:
+                from safetensors.torch import save_file
+
+                tensors = {"estimates": estimates.detach().cpu().contiguous()}
+                for folder in (self._folder(run).parent, self._folder(run)):
+                    folder.mkdir(exist_ok=True, mode=0o700)
+                write_whole(self._folder(run) / arrays, lambda path: save_file(tensors, path), secret=True)
+            with transaction(self._connection):
+                replaced = self._arrays(run, key)
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        *(run, key.defense, key.attack, key.draw),
+                        *(account.status.ending.value, account.cost.seconds, account.cost.evaluations),
+                        *(arrays, to_json(trial)),
+                    ),
+                )
+            if self._path is not None and replaced not in (None, arrays):
+                (self._folder(run) / str(replaced)).unlink(missing_ok=True)
+
+    def finish(self, run: str, result: AuditResult) -> None:
+        """Keep the result of a run as it is now."""
+        with explained(self._path, f"result of run {run}"), transaction(self._connection):
+            self._connection.execute(
+                "UPDATE runs SET result = ?, data = ?, planned = ?, standing = ?, sentence = ? WHERE run = ?",
+                (to_json(result), result.subject.data, result.planned, _standing(result), result.sentence(), run),
+            )
+
+    def runs(self) -> tuple[RunSummary, ...]:
+        """Every run in a line, the oldest first; no trial is read."""
+        with explained(self._path, "runs"):
+            return tuple(RunSummary(*row) for row in self._connection.execute(_SUMMARIES))
+
+    def name(self, beginning: str | None = None) -> str:
+        """The run whose name begins so; the newest for None."""
+        with explained(self._path, "runs"):
+            rows = self._connection.execute("SELECT run FROM runs ORDER BY created DESC, rowid DESC")
+            known = [run for (run,) in rows]
+        if not known:
+            raise InvalidInput(f"Expected a run in {self._path}, there is none. Run an audit with this store.")
+        if beginning is None:
+            return str(known[0])
+        found = [run for run in known if run.startswith(beginning)]
+        if len(found) == 1 or beginning in found:
+            return beginning if beginning in found else str(found[0])
+        if found:
+            raise refuse("run", beginning, "to be the beginning of one run", f"It is that of {', '.join(found)}.")
+        close = difflib.get_close_matches(beginning, known, n=1, cutoff=0.5)
+        more = f" and {len(known) - _NAMED} older ones" if len(known) > _NAMED else ""
+        remedy = f"Did you mean {close[0]}?" if close else ""
+        raise refuse("run", beginning, f"to be the beginning of one of {', '.join(known[:_NAMED])}{more}", remedy)
+
+    def info(self, run: str | None = None) -> RunInfo:
+        """What identifies a run, which may be stated by the beginning of its name."""
+        name = self.name(run)
+        with explained(self._path, f"run {name}"):
+            (text,) = self._connection.execute("SELECT info FROM runs WHERE run = ?", (name,)).fetchone()
+        return self._parsed(text, RunInfo, f"run {name}")
+
+    def result(self, run: str | None = None, *, with_exposures: bool = True) -> AuditResult:
+        """The result of a run, which may be stated by the beginning of its name; of the newest for None.
+
+        Without exposures, which are as many as records and defenses, it is read many times faster.
+        """
+        name = self.name(run)
+        with explained(self._path, f"result of run {name}"):
+            (text,) = self._connection.execute("SELECT result FROM runs WHERE run = ?", (name,)).fetchone()
+        if text is None:
+            raise InvalidInput(f"Expected run={name!r} to have a result, it was ended before. {_GO_ON}")
+        return result_from_json(text, path=str(self._path), with_exposures=with_exposures)
+
+    def trials(self, run: str) -> tuple[Trial, ...]:
+        """Every trial of a run, update by update."""
+        with explained(self._path, f"trials of run {run}"):
+            rows = self._connection.execute(_TRIALS, (run,)).fetchall()
+        return tuple(self._parsed(text, Trial, f"trials of run {run}") for (text,) in rows)
+
+    def estimates(self, run: str, key: TrialKey) -> Tensor | None:
+        """The estimates of a trial, None if they are gone."""
+        if self._path is None:
+            return self._held.get((run, key))
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        with explained(self._path, f"trials of run {run}"):
+            arrays = self._arrays(run, key)
+        try:
+            return None if arrays is None else load_file(self._folder(run) / arrays)["estimates"]
+        except (OSError, SafetensorError, KeyError):
+            return None
+
+    def _arrays(self, run: str, key: TrialKey) -> str | None:
+        """The file of the estimates of a trial, None if it is not in the store."""
+        row = self._connection.execute(
+            "SELECT arrays FROM trials WHERE run = ? AND defense = ? AND attack = ? AND draw = ?",
+            (run, key.defense, key.attack, key.draw),
+        ).fetchone()
+        return None if row is None else str(row[0])
+
+    def _folder(self, run: str) -> Path:
+        if self._path is None:
+            raise refuse("store", None, "to be a file")
+        return self._path.with_name(f"{self._path.name}.arrays") / run
+
+    def _sweep(self, run: str) -> None:
+        """Remove what killed processes were writing: it may be private, and nobody will ask for it."""
+        if self._path is None:
+            return
+        for file in self._folder(run).glob("tmp*"):
+            with suppress(OSError):  # another process may be faster, and nothing depends on it
+                if time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
+                    file.unlink(missing_ok=True)
+
+    def _parsed(self, text: str, kind: type[T], place: str) -> T:
+        return _parsed(text, kind, str(self._path), place)
+
+
+def result_from_json(text: str, *, path: str, with_exposures: bool = True) -> AuditResult:
+    """The result of an audit from the JSON in a file, if it is one."""
+    from reconrisk.studies.audit.result import AuditResult
+
+    if not with_exposures:
+        with suppress(json.JSONDecodeError):  # which reading explains
+            plain = json.loads(text)
+            text = json.dumps({**plain, "exposures": []}) if isinstance(plain, dict) and "exposures" in plain else text
+    return _parsed(text, AuditResult, path, "result")
+
+
+def _parsed(text: str, kind: type[T], path: str, place: str) -> T:
+    """The value of a kind that a text in a file holds."""
+    try:
+        value = from_json(text)
+    except InvalidInput as error:
+        raise InvalidFile(path, place, str(error), _DAMAGED) from error
+    if not isinstance(value, kind):
+        raise InvalidFile(path, place, f"it holds a {type(value).__name__}, no {kind.__name__}.", _DAMAGED)
+    return value
+
+
+def _standing(result: AuditResult) -> str | None:
+    """The worst standing of a risk to its limit, None without limits."""
+    from reconrisk.studies.audit.result import Standing
+
+    found = {check.standing for line in result.lines for check in line.limits}
+    order = (Standing.ABOVE, Standing.NOT_SHOWN, Standing.MEASURED, Standing.PROVED)
+    return next((standing.value for standing in order if standing in found), None)

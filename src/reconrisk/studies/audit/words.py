@@ -1,0 +1,214 @@
+"""The result of an audit in words: one sentence, and a table.
+
+The result of an audit as a small table with marks, and what changed between two, for notebooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+from reconrisk.core.guarantee import Estimate, Guarantee, rounded_down, rounded_up
+from reconrisk.core.threat import Knows, Sees
+
+if TYPE_CHECKING:
+    from reconrisk.studies.audit.comparison import AuditComparison, LineChange
+    from reconrisk.studies.audit.result import AuditLine, AuditResult, Comparison
+
+
+def sentence_of(result: AuditResult) -> str:
+    """The verdict in one sentence: a contradiction first, then limits, then the first goal under every defense."""
+    if result.contradictions:
+        line, each = result.contradictions[0]
+        return (
+            f"{each.highest_attack} beats a bound that covers it under {line.defense}: {line.goal} with probability "
+            f"{each.highest}, where {each.guarantee}; the mechanism or the code is wrong."
+        )
+    goal = result.goals[0]
+    parts = [_clause(line) for line in result.lines if line.goal == goal]
+    text = f"From {_seen(result)}, "
+    text += f"{_goal_in_words(str(goal))}: " + "; ".join(parts) + "."
+    for limit in dict.fromkeys(check.limit for _, check in result.exceeded):
+        where = [_under(line.defense) for line, check in result.exceeded if check.limit == limit]
+        text += f" The limit {limit} is exceeded {' and '.join(where)}."
+    return text
+
+
+def _seen(result: AuditResult) -> str:
+    """What the adversary has to rebuild records from."""
+    if result.threat.sees is Sees.FINAL_MODEL:
+        known = Knows.OTHER_RECORDS in result.threat.knows
+        return "the trained model and all records but one" if known else "the trained model"
+    count = result.subject.batch_size
+    return f"one update of {count} record{'s' if count > 1 else ''}"
+
+
+def table_of(result: AuditResult) -> str:
+    """One line for each goal and defense, then one for each guarantee, compared or why not, then what was left out.
+
+    Warnings come last, beside the verdict.
+    """
+    rows = [
+        ("goal", "defense", "success", "best attack", "guess", "bound", "worst record", "verdict"),
+        *(_row(line) for line in result.lines),
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += _guarantees(result)
+    missing = result.planned - result.done
+    if missing:
+        lines.append(f"{missing} of {result.planned} trials were not run. Repeat with a store to go on.")
+    used = [attack for attack in result.attacks if attack.prior is not None and not attack.is_baseline]
+    lines += [f"{attack.label}: {attack.prior}" for attack in used]
+    lines += [f"left out: {words}" for words in result.left_out]
+    lines += [f"{attack.label}: {attack.remark}" for attack in result.attacks if attack.remark]
+    lines += [f"WARNING: {words}." for words in result.warnings]
+    return "\n".join([*lines, "", result.sentence()])
+
+
+def _guarantees(result: AuditResult) -> list[str]:
+    """Each distinct guarantee once: for what it holds, and how it stands to the attacks."""
+    found: dict[Guarantee, list[tuple[AuditLine, Comparison]]] = {}
+    for line in result.lines:
+        for each in line.comparisons:
+            found.setdefault(each.guarantee, []).append((line, each))
+    return [f"{_where(where)}: {guarantee}; {_use(where)}" for guarantee, where in found.items()]
+
+
+def _where(where: list[tuple[AuditLine, Comparison]]) -> str:
+    goals, defenses = (
+        dict.fromkeys(map(str, each)) for each in zip(*((a.goal, a.defense) for a, _ in where), strict=True)
+    )
+    return f"{', '.join(goals)} {' and '.join(map(_under, defenses))}"
+
+
+def _use(where: list[tuple[AuditLine, Comparison]]) -> str:
+    compared = [each for _, each in where if each.is_compared]
+    if not compared:
+        return f"not compared: {where[0][1].why}"
+    known = [each.tightness for each in compared if each.tightness is not None]
+    return f"compared, tightness {max(known):.2g}" if known else "compared"
+
+
+def percent(estimate: Estimate) -> str:
+    """A measured share with its interval, whose ends are rounded outward.
+
+    >>> percent(Estimate(0.5, 0.2546, 0.7454, 0.95, 12, "Clopper-Pearson"))
+    '50% [25.4, 74.6]'
+    """
+    if estimate.samples == 0:
+        return "not run"
+    low, high = rounded_down(100 * estimate.low, 3), rounded_up(100 * estimate.high, 3)
+    return f"{100 * estimate.value:.3g}% [{low}, {high}]"
+
+
+def _row(line: AuditLine) -> tuple[str, ...]:
+    bound = line.bound
+    standing = "".join(f"; {check.standing.value}" for check in line.limits)
+    return (
+        str(line.goal),
+        line.defense,
+        percent(line.success),
+        line.best_attack or "none",
+        f"{100 * line.baseline.value:.3g}%",
+        "none" if bound is None else f"<= {rounded_up(100 * bound.value)}%",
+        "none" if line.worst_record < 0 else f"{line.worst_record} ({line.worst_score:.3g})",
+        f"{line.verdict.value}{standing}",
+    )
+
+
+def _clause(line: AuditLine) -> str:
+    bound = line.bound
+    proved = "" if bound is None else f", at most {rounded_up(100 * bound.value)}% by any adversary covered"
+    return f"{_under(line.defense)} {percent(line.success)} of records by {line.best_attack or 'no attack'}{proved}"
+
+
+def _under(defense: str) -> str:
+    return "without a defense" if defense == "none" else f"under {defense}"
+
+
+def _goal_in_words(goal: str) -> str:
+    return f"rebuilt to {goal}"
+
+
+_WIDTH = 160
+_COLUMNS = ("goal", "defense", "rebuilt", "", "best attack", "guess", "bound", "verdict")
+_CHANGES = ("goal", "defense", "", "rebuilt", "", "best attack", "bound", "change")
+_KEY = "Dot and line: best attack with interval; diamond: guess without the release; bar: bound on any attack covered."
+
+
+def notebook_html(result: AuditResult) -> str:
+    """The sentence and one row for each goal and defense, with a mark of attack, guess and bound from 0 to 100%.
+
+    Guarantee: no record is shown, and no name becomes markup.
+    """
+    missing = result.planned - result.done
+    note = f" {missing} of {result.planned} trials were not run." if missing else ""
+    note += "".join(f" Warning: {words}." for words in result.warnings)
+    rows = [_html_row(line) for line in result.lines]
+    return f"<div>{_table(result.sentence(), _COLUMNS, rows)}<p><small>{escape(_KEY + note)}</small></p></div>"
+
+
+def comparison_html(comparison: AuditComparison) -> str:
+    """The sentence, two rows for each goal and defense that both audits have, and the settings that differ.
+
+    Guarantee: no record is shown, and no name becomes markup.
+    """
+    rows = [row for line in comparison.lines for row in _change_rows(line)]
+    notes = [str(setting) for setting in comparison.settings] or ["no setting differs"]
+    notes += [f"only before: {text}" for text in comparison.only_before]
+    notes += [f"only after: {text}" for text in comparison.only_after]
+    listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<div>{_table(comparison.sentence(), _CHANGES, rows)}<ul>{listed}</ul></div>"
+
+
+def _table(sentence: str, columns: tuple[str, ...], rows: list[str]) -> str:
+    head = "".join(f'<th scope="col" style="text-align:left">{escape(name)}</th>' for name in columns)
+    return f"<p>{escape(sentence)}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _cells(*cells: str) -> str:
+    """A row of what is markup already."""
+    return "<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells) + "</tr>"
+
+
+def _change_rows(line: LineChange) -> Iterator[str]:
+    chance = "" if line.p_value is None else f" (p = {line.p_value:.2g})"
+    for when, each, said in (("before", line.before, ""), ("after", line.after, f"{line.change.value}{chance}")):
+        words = (str(each.goal), each.defense, when, percent(each.success))
+        rest = (each.best_attack or "none", _bound(each), said)
+        yield _cells(*map(escape, words), _mark(each), *map(escape, rest))
+
+
+def _bound(line: AuditLine) -> str:
+    return "none" if line.bound is None else f"≤ {rounded_up(100 * line.bound.value)}%"
+
+
+def _html_row(line: AuditLine) -> str:
+    standing = "".join(f"; {check.standing.value}" for check in line.limits)
+    words = (str(line.goal), line.defense, percent(line.success))
+    rest = (line.best_attack or "none", percent(line.baseline), _bound(line), f"{line.verdict.value}{standing}")
+    return _cells(*map(escape, words), _mark(line), *map(escape, rest))
+
+
+def _mark(line: AuditLine) -> str:
+    """Numbers alone: nothing of a name is drawn."""
+    bound, success, guess = line.bound, line.success, line.baseline
+    parts = [f'<line x1="{_x(0)}" y1="10" x2="{_x(1)}" y2="10" stroke="#999"/>']
+    if bound is not None:
+        x = _x(bound.value)
+        parts.append(f'<line x1="{x}" y1="2" x2="{x}" y2="18" stroke="#2f6fb7" stroke-width="3"/>')
+    if guess.samples:
+        x = _x(guess.value)
+        corners = f"{x},5 {x + 5},10 {x},15 {x - 5},10"
+        parts.append(f'<polygon points="{corners}" fill="none" stroke="#777" stroke-width="2"/>')
+    if success.samples:
+        ends = f'x1="{_x(success.low)}" y1="10" x2="{_x(success.high)}" y2="10"'
+        parts.append(f'<line {ends} stroke="#c9502d" stroke-width="2"/>')
+        parts.append(f'<circle cx="{_x(success.value)}" cy="10" r="4" fill="#c9502d"/>')
+    return f'<svg width="{_WIDTH}" height="20" role="img" aria-label="the numbers of this row">{"".join(parts)}</svg>'
+
+
+def _x(share: float) -> float:
+    return round(8 + (_WIDTH - 16) * share, 1)

@@ -1,0 +1,251 @@
+"""What people pass to an audit, as what it works with; anything else is refused with what would do.
+
+The metrics that goals are stated in, for records of a shape and range.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reconrisk.core.defense import Defense
+from reconrisk.core.goal import Goal, Limit, goal_from_text, limit_from_text, mse, psnr
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.metric import Metric
+from reconrisk.core.threat import Knows, Sees, ThreatModel
+from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.data.load import load_dataset
+from reconrisk.defenses.deferred import chosen_by_public, waits_for_public
+from reconrisk.defenses.registry import defense_by_name, defense_of_one_step
+from reconrisk.metrics import mse as mean_squared_error
+from reconrisk.metrics import ncc, ssim
+from reconrisk.metrics import psnr as peak_ratio
+from reconrisk.releases.linear.estimator_release import EstimatorRelease
+from reconrisk.releases.linear.estimators import is_estimator
+from reconrisk.releases.release import Release
+from reconrisk.releases.shadow.training import ShadowTraining
+from reconrisk.studies.common.identity import in_words
+from reconrisk.studies.common.named_choice import Choice
+from reconrisk.studies.common.plan import UNDEFENDED
+from reconrisk.studies.common.population import Population
+from reconrisk.studies.common.subject_estimator import Fitted, fitted_to
+from reconrisk.studies.common.subject_trained import (
+    KnownRecords,
+    check_takes_target,
+    informed_threat,
+    is_trained_model,
+    release_of_training,
+)
+
+_SMALLEST_IMAGE = 7  # pixels on a side: what structural similarity compares
+
+
+def metrics_for(dataset: Dataset) -> tuple[Metric, ...]:
+    """Every metric that fits the records: all are kept of each trial, so that goals can change afterwards."""
+    image = len(dataset.shape) == 3 and min(dataset.shape[1:]) >= _SMALLEST_IMAGE
+    similarity = (ssim(data_range=dataset.data_range),) if image else ()
+    return (peak_ratio(data_range=dataset.data_range), mean_squared_error(), ncc(), *similarity)
+
+
+def checked_goals(
+    goals: Sequence[Goal | str] | Goal | str | None, limits: Sequence[Limit], dataset: Dataset
+) -> tuple[Goal, ...]:
+    """Goals as values, those of the limits included; by default 20 dB and a mean squared error of 0.05 of the range.
+
+    Guarantee: a goal in a metric that does not fit the records is refused.
+    """
+    width = dataset.data_range[1] - dataset.data_range[0]
+    stated: Sequence[Goal | str] = (psnr(20), mse(0.05 * width * width))
+    if goals is not None:
+        stated = (goals,) if isinstance(goals, (Goal, str)) else tuple(goals)
+    found = [goal if isinstance(goal, Goal) else goal_from_text(goal) for goal in stated]
+    found += [limit.goal for limit in limits]
+    check_not_empty("goals", found, "State one such as 'psnr>=20'.")
+    fitting = [metric.name for metric in metrics_for(dataset)]
+    for goal in found:
+        if goal.metric not in fitting:
+            raise refuse("goals", str(goal), f"to use one of {', '.join(fitting)} for records of shape {dataset.shape}")
+    return tuple(dict.fromkeys(found))
+
+
+def checked_limits(limits: Sequence[Limit | str] | Limit | str) -> tuple[Limit, ...]:
+    """Limits as values."""
+    several = (limits,) if isinstance(limits, (Limit, str)) else tuple(limits)
+    return tuple(limit if isinstance(limit, Limit) else limit_from_text(limit) for limit in several)
+
+
+Records: TypeAlias = Dataset | str | Path | tuple[Any, Any] | tuple[Any, Any, Any]
+Defenses: TypeAlias = Defense | str | Sequence[Defense | str | None] | Mapping[str, Defense | None] | None
+
+DEFAULT_THREAT = ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE}))
+"""Whoever reads one update and knows how it was defended: secrecy of the defense protects nobody for long."""
+
+_FEWEST = 30  # records of which a mean says what people are like, and little of any of them
+_MOST_PUBLIC = 256  # records that choose a defense: more would cost more than trials do
+_SEEDS = 2**63
+_DATA = "Pass an rr.data.Dataset, the name of one, a file, or a pair of tensors: records in [0, 1] and labels."
+_DEFENSE = (
+    "Pass configured ones such as rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), or None, or 'none'."
+)
+
+
+def audited(subject: Any, data: Any) -> tuple[nn.Module | Release | Fitted, Dataset]:
+    """What is audited and the records: a model, a release, a training, or an estimator with what it was fitted to."""
+    if isinstance(subject, EstimatorRelease) and data is not None:
+        remedy = "Pass the estimator itself with all its records, (features, labels): each in turn is the unknown one."
+        raise refuse("data", type(data).__name__, "to be None for the release of one record", remedy)
+    check_takes_target(subject)
+    if isinstance(subject, ShadowTraining):
+        dataset = checked_data(None, data)
+        return release_of_training(subject, dataset), dataset
+    if is_estimator(subject) and not isinstance(subject, (type, nn.Module)):
+        fitted = fitted_to(subject, data)
+        return fitted, fitted.dataset
+    subject = checked_subject(subject)
+    return subject, checked_data(subject, data)
+
+
+def checked_subject(subject: Any) -> nn.Module | Release:
+    """A model or a release."""
+    if not isinstance(subject, (nn.Module, Release)):
+        what = f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__
+        expected = "to be a torch model, a release or a fitted estimator"
+        raise refuse("subject", what, expected, "Pass the model itself, with its weights.")
+    return subject
+
+
+def checked_data(subject: nn.Module | Release | None, data: Any) -> Dataset:
+    """Records as a data set; those of a release where none are stated."""
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, (str, Path)):
+        return load_dataset(data)
+    if data is None and isinstance(subject, Release):
+        labels = subject.labels if subject.labels.dtype == torch.int64 else subject.labels.float()
+        return Dataset("records of the release", subject.inputs.detach().float(), labels)
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise refuse(
+            "data", None if data is None else type(data).__name__, "to hold the records that are attacked", _DATA
+        )
+    inputs, labels = (_tensor(name, each) for name, each in zip(("records", "labels"), data, strict=True))
+    return Dataset("records", inputs.float(), labels.float() if labels.is_floating_point() else labels.long())
+
+
+def checked_threat(threat: Any, subject: nn.Module | Release | Fitted) -> ThreatModel:
+    """A threat that sees what is attacked: one update, or what a release that is passed itself stands for.
+
+    Edge cases: None is whoever reads one update and knows its defense, or sees a trained model and knows all but a
+    record of its training.
+    """
+    if threat is None:
+        return informed_threat(subject) if is_trained_model(subject) else DEFAULT_THREAT
+    if not isinstance(threat, ThreatModel):
+        remedy = "Pass rr.ThreatModel(sees='one-update', knows={'defense'}), for instance."
+        raise refuse("threat", threat, "to be a ThreatModel", remedy)
+    seen = (Sees.ONE_UPDATE,) if isinstance(subject, nn.Module) else (Sees.ONE_UPDATE, Sees.FINAL_MODEL)
+    remedy = "Trials attack one update: guarantees for more are those of rr.success_upper_bound for the whole run."
+    if isinstance(subject, (Fitted, EstimatorRelease)):
+        seen, remedy = (Sees.FINAL_MODEL,), "An estimator is released when it is fitted."
+    if threat.sees not in seen:
+        raise refuse("threat.sees", threat.sees.value, f"to be {' or '.join(each.value for each in seen)}", remedy)
+    return threat
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed that generators take."""
+    if check_whole("seed", seed, minimum=0) >= _SEEDS:
+        raise refuse("seed", seed, "< 2^63")
+    return int(seed)
+
+
+def labelled_defenses(
+    defenses: Any, training: Mechanism | None, *, of_updates: bool = True
+) -> dict[str, Defense | None]:
+    """Defenses by label; where none was stated, that of one step of the training, else the release as it is."""
+    if defenses is None:
+        step = None if training is None or not of_updates else defense_of_one_step(training)
+        return {UNDEFENDED if step is None else str(step): step}
+    listed = isinstance(defenses, Sequence) and not isinstance(defenses, str)
+    several = [_defense(each) for each in (defenses if listed else [defenses])]
+    if isinstance(defenses, Mapping):
+        found = dict(defenses)
+    else:
+        found = {UNDEFENDED if each is None else in_words(each, text=str(each)): each for each in several}
+        if len(found) < len(several):
+            raise refuse("defenses", [str(each) for each in several], "to differ")
+    if not found:
+        raise refuse("defenses", defenses, "to hold at least one", "Leave them out for the update as it is.")
+    for label, defense in found.items():
+        if defense is not None and (inspect.isroutine(defense) or not hasattr(defense, "replay")):
+            raise refuse("defenses", label, "to be defenses", _DEFENSE)
+        if label == UNDEFENDED and defense is not None:
+            raise refuse("defenses", label, "to be the label of None only", "Rename the defense.")
+    return found
+
+
+def _defense(choice: Any) -> Any:
+    """A defense as it is, or the one that a text such as ``prune(share=0.9)`` states."""
+    if not isinstance(choice, str):
+        return choice
+    stated = Choice.read("defenses", choice)
+    return None if stated == Choice(UNDEFENDED) else defense_by_name(stated.name, **dict(stated.settings))
+
+
+def settled_by_public(
+    defenses: Mapping[str, Defense | None], population: Population, public: Dataset | None
+) -> dict[str, Defense | None]:
+    """The defenses, those that public records choose with such records: never with one that may be attacked."""
+    waiting = [label for label, defense in defenses.items() if waits_for_public(defense)]
+    if not waiting:
+        return dict(defenses)
+    if public is None:
+        others = sorted(set(range(len(population.dataset))) - set(population.rows))
+        public = population.dataset.subset(others) if others else None
+    if public is None or public.labels is None:
+        remedy = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
+        raise refuse("defenses", waiting[0], "to have public records with labels", remedy)
+    every = slice(None, None, -(-len(public) // _MOST_PUBLIC))
+    inputs, labels = public.inputs[every], public.labels[every]
+    return {
+        label: None if defense is None else chosen_by_public(defense, inputs, labels)
+        for label, defense in defenses.items()
+    }
+
+
+def public_records(
+    population: Population, public: Dataset | None, threat: ThreatModel, known: KnownRecords | None = None
+) -> Dataset | None:
+    """Records that no target is drawn from; else the population, if there are so many that a mean tells of none.
+
+    Whoever sees a trained model has the fixed records, ``known`` to them, for that.
+
+    A mean over few records, the target among them, is no guess but the target itself.
+    """
+    if public is not None:
+        return public
+    dataset = population.dataset
+    fixed = None if known is None else known.dataset(dataset)
+    if fixed is not None:
+        return fixed
+    others = sorted(set(range(len(dataset))) - set(population.rows))
+    if others:
+        return dataset.subset(others)
+    groups = [len(dataset)]
+    if Knows.LABELS in threat.knows and dataset.labels is not None:
+        groups = dataset.labels.unique(return_counts=True, dim=0)[1].tolist()
+    return dataset if min(groups) >= _FEWEST else None
+
+
+def _tensor(name: str, values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    if isinstance(values, (np.ndarray, list)):
+        return torch.as_tensor(np.asarray(values))
+    raise refuse(name, type(values).__name__, "to be a tensor or an array", _DATA)

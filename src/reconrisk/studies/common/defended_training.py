@@ -1,0 +1,264 @@
+"""Training under a defense: clients send defended gradients, a server averages them and steps."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.core.defense import Defense
+from reconrisk.core.progress import track
+from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.defenses.chain import Chain
+from reconrisk.releases.model_state import LossFunction, check_mode
+from reconrisk.releases.observe import chosen_for
+from reconrisk.studies.common.subject import Client, given_labels, training_loss
+
+OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+"""What the server may step with, by name."""
+
+_EVALUATED = 512  # records of one forward pass
+
+
+@dataclass(frozen=True, eq=False)
+class DefendedTraining:
+    """What training under a defense gave.
+
+    ``losses`` has the mean loss of the clients' batches at each step, before it. ``training_loss``, ``test_loss`` and
+    ``test_accuracy`` are of the trained model: the last two None without test records, the accuracy also for labels
+    that are no classes. ``defense_gradients`` is what the defense spent beside the clients' own gradients, in ordinary
+    gradients, None where it does not say. ``diverged`` if a step had no finite gradient: training ended before it.
+    """
+
+    model: nn.Module
+    losses: tuple[float, ...]
+    training_loss: float
+    test_loss: float | None
+    test_accuracy: float | None
+    seconds: float
+    client_gradients: int
+    defense_gradients: float | None
+    diverged: bool
+
+    def __repr__(self) -> str:
+        """Outcome without the model."""
+        accuracy = "" if self.test_accuracy is None else f", test accuracy {self.test_accuracy:.4g}"
+        end = ", diverged" if self.diverged else ""
+        return f"DefendedTraining({len(self.losses)} steps, training loss {self.training_loss:.4g}{accuracy}{end})"
+
+
+def train_defended(
+    model: nn.Module,
+    training: Dataset,
+    defense: Defense | None = None,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    test: Dataset | None = None,
+    clients: int = 1,
+    batch_size: int = 16,
+    optimizer: str = "sgd",
+    learning_rate: float = 0.1,
+    loss_fn: LossFunction | None = None,
+    local_steps: int | None = None,
+    local_learning_rate: float | None = None,
+    rng: torch.Generator,
+) -> DefendedTraining:
+    r"""Train a copy of ``model`` on gradients that each client defends before they are averaged.
+
+    .. math:: \theta_{t+1} = \mathrm{step}\Bigl(\theta_t, \frac1n \sum_{i=1}^n D\bigl(g_i(\theta_t)\bigr)\Bigr)
+
+    ``training`` is shared out among ``clients`` once; at each step every client takes its next ``batch_size`` records,
+    in an order that is drawn again each time it has been through. Training lasts ``steps``, or ``epochs`` times through
+    the records. With ``local_steps`` and ``local_learning_rate`` a client sends the change that so many steps of SGD on
+    its batch make, and the server steps along the mean change, ``learning_rate`` times it. Each client defends what it
+    sends itself: with noise of its own, and, where a defense is chosen by the client's records or from time to time at
+    the current model (``for_release``), with its own choice. Without ``loss_fn`` the loss is told by the labels.
+    ``rng`` draws shares, order and noise, in this order.
+
+    Assumes: the model is in the mode that clients train in. A defense with a state (``fresh``) is not changed.
+    Guarantee: the same for the same ``rng``; ``model`` stays as it is. The records of a step do not depend on the
+    defense, so runs with equal seeds differ by it alone. Cost: one gradient per client and step, and one forward pass
+    over all records at the end.
+    Edge cases: neither or both of ``steps`` and ``epochs``, and shares smaller than a batch, are refused; the last
+    records of a share that fill no batch wait for the next time through. Where a gradient is not finite, training ends
+    and says so; records without finite outputs count as wrong.
+    Reference: the training of appendix C.1, chen2025: 4 clients with batches of 16.
+
+    >>> inputs = torch.rand(64, 2, generator=torch.Generator().manual_seed(0))
+    >>> data = Dataset("toy", inputs, (inputs[:, 0] > inputs[:, 1]).long())
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> done = train_defended(nn.Linear(2, 2), data, steps=200, test=data, learning_rate=2.0, rng=rng)
+    >>> len(done.losses), done.test_accuracy > 0.8
+    (200, True)
+    """
+    check_mode(model, batch_norm=True)
+    stepped = _steps(steps, epochs, len(training), clients, batch_size)
+    begun, working = time.monotonic(), copy.deepcopy(model)
+    loss_fn = loss_fn or training_loss(copy.deepcopy(model).eval(), training)
+    fresh = fresh_defense(defense)
+    server = _server(working, optimizer, learning_rate)
+    # drawn apart, so that the noise of a defense does not change who is drawn after it
+    order, noise = (torch.Generator().manual_seed(_seed(rng)) for _ in range(2))
+    batches = _batches(training, check_whole("clients", clients), check_whole("batch_size", batch_size), order)
+    losses: list[float] = []
+    for _ in track(range(stepped), "training"):
+        sent, loss = _round(Client(working, loss_fn, local_steps, local_learning_rate), next(batches), fresh, noise)
+        if not all(bool(value.isfinite().all()) for value in sent.values()):
+            break
+        losses.append(loss)
+        for name, parameter in working.named_parameters():
+            parameter.grad = sent.get(name)
+        server.step()
+    working.zero_grad(set_to_none=True)
+    final_loss, _ = evaluated(working, training, loss_fn)
+    test_loss, accuracy = (None, None) if test is None else evaluated(working, test, loss_fn)
+    return DefendedTraining(
+        model=working,
+        losses=tuple(losses),
+        training_loss=final_loss,
+        test_loss=test_loss,
+        test_accuracy=accuracy,
+        seconds=time.monotonic() - begun,
+        client_gradients=len(losses) * clients,
+        defense_gradients=_gradients_spent(fresh),
+        diverged=len(losses) < stepped,
+    )
+
+
+def fresh_defense(defense: Defense | None) -> Defense | None:
+    """The defense in the state in which training begins: itself where it has none.
+
+    >>> fresh_defense(None) is None
+    True
+    """
+    if isinstance(defense, Chain):
+        return Chain(tuple(fresh for fresh in map(fresh_defense, defense.parts) if fresh is not None))
+    begin: Callable[[], Defense] | None = getattr(defense, "fresh", None)
+    return defense if begin is None else begin()
+
+
+def evaluated(model: nn.Module, dataset: Dataset, loss_fn: LossFunction) -> tuple[float, float | None]:
+    """The mean loss of a model in evaluation mode over all records, and the share of right classes, None without any.
+
+    Edge cases: a loss that is not finite is infinite; outputs that are not finite are wrong.
+
+    >>> data = Dataset("toy", torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 1]))
+    >>> evaluated(nn.Identity(), data, nn.functional.cross_entropy)[1]
+    0.5
+    """
+    labels, quiet = given_labels(dataset), copy.deepcopy(model).eval()
+    total, right = 0.0, 0
+    with torch.no_grad():
+        for start in range(0, len(dataset), _EVALUATED):
+            outputs, answers = (
+                quiet(dataset.inputs[start : start + _EVALUATED]),
+                labels[start : start + _EVALUATED],
+            )
+            total += float(loss_fn(outputs, answers)) * len(answers)
+            if not labels.is_floating_point():
+                right += int((_classes(outputs) == answers).logical_and(outputs.isfinite().flatten(1).all(1)).sum())
+    mean = total / len(dataset)
+    return (mean if mean < float("inf") else float("inf")), (
+        None if labels.is_floating_point() else right / len(dataset)
+    )
+
+
+def _round(
+    client: Client,
+    batches: tuple[tuple[Tensor, Tensor], ...],
+    defense: Defense | None,
+    rng: torch.Generator,
+) -> tuple[dict[str, Tensor], float]:
+    """The mean of what the clients send, as a direction to step against, and of their losses."""
+    sign = 1.0 if client.steps is None else -1.0  # a change is what to step along
+    mean: dict[str, Tensor] = {}
+    losses = []
+    for inputs, labels in batches:
+        update, loss = _update(client, inputs, labels)
+        losses.append(loss)
+        if not all(bool(value.isfinite().all()) for value in update.values()):
+            return update, loss  # which no defense takes, and nobody can step along
+        if defense is not None:
+            update = _chosen(defense, client, inputs, labels)(update, rng=rng)
+        for name, value in update.items():
+            part = sign * value / len(batches)
+            mean[name] = mean[name] + part if name in mean else part
+    return mean, sum(losses) / len(losses)
+
+
+def _update(client: Client, inputs: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], float]:
+    """What a client would send without a defense, and its loss before."""
+    if client.steps is not None:
+        with torch.no_grad():
+            loss = client.loss_fn(client.model(inputs), labels)
+        return dict(client.release(inputs, labels).value()), float(loss)
+    named = {name: value for name, value in client.model.named_parameters() if value.requires_grad}
+    loss = client.loss_fn(client.model(inputs), labels)
+    found = torch.autograd.grad(loss, list(named.values()), materialize_grads=True)
+    return dict(zip(named, found, strict=True)), float(loss.detach())
+
+
+def _chosen(defense: Defense, client: Client, inputs: Tensor, labels: Tensor) -> Defense:
+    """The defense itself, or the one it chooses for what this client sends."""
+    if not hasattr(defense, "for_release"):
+        return defense
+    return chosen_for(defense, client.release(inputs, labels))
+
+
+def _gradients_spent(defense: Defense | None) -> float | None:
+    """What a defense says that it cost, its parts together; None where none says so."""
+    if defense is None:
+        return 0.0
+    parts = defense.parts if isinstance(defense, Chain) else (defense,)
+    told = [spent for spent in (getattr(part, "gradients_spent", None) for part in parts) if spent is not None]
+    return float(sum(told)) if told else None
+
+
+def _batches(
+    dataset: Dataset, clients: int, batch_size: int, rng: torch.Generator
+) -> Iterator[tuple[tuple[Tensor, Tensor], ...]]:
+    """Batches of all clients, one step after the other, without end."""
+    labels, share = given_labels(dataset), len(dataset) // clients
+    shares = torch.randperm(len(dataset), generator=rng)[: clients * share].view(clients, share)
+    while True:
+        order = torch.stack([each[torch.randperm(share, generator=rng)] for each in shares])
+        for start in range(0, share - batch_size + 1, batch_size):
+            rows = order[:, start : start + batch_size]
+            yield tuple((dataset.inputs[own], labels[own]) for own in rows)
+
+
+def _steps(steps: int | None, epochs: int | None, records: int, clients: int, batch_size: int) -> int:
+    if (steps is None) == (epochs is None):
+        raise refuse("(steps, epochs)", (steps, epochs), "to hold exactly one number")
+    each = records // check_whole("clients", clients) // check_whole("batch_size", batch_size)
+    if each < 1:
+        remedy = "Pass more records, fewer clients or a smaller batch_size."
+        raise refuse("training records", records, f">= {clients * batch_size}, a batch for every client", remedy)
+    return check_whole("steps", steps) if epochs is None else check_whole("epochs", epochs) * each
+
+
+def _server(model: nn.Module, optimizer: str, learning_rate: float) -> torch.optim.Optimizer:
+    if optimizer not in OPTIMIZERS:
+        raise refuse("optimizer", optimizer, f"to be one of {', '.join(OPTIMIZERS)}")
+    rate = check_positive("learning_rate", learning_rate)
+    trained = [value for value in model.parameters() if value.requires_grad]
+    if not trained:
+        raise refuse("model", type(model).__name__, "to have parameters to train", "Call model.requires_grad_().")
+    return OPTIMIZERS[optimizer](trained, lr=rate)  # type: ignore[call-arg]  # both take lr
+
+
+def _seed(rng: torch.Generator) -> int:
+    if not isinstance(rng, torch.Generator):
+        raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
+    return int(torch.randint(2**62, (1,), generator=rng))
+
+
+def _classes(outputs: Tensor) -> Tensor:
+    """The class of each record: the largest output, or the sign of the only one."""
+    return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)

@@ -1,0 +1,193 @@
+"""Trials: an update is made of records, defended, observed, attacked and scored; nothing is kept but the outcome."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
+from reconrisk.core.metric import Metric
+from reconrisk.core.observation import Observation
+from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.validation import refuse
+from reconrisk.metrics.scoring import score
+from reconrisk.releases.observe import observe
+from reconrisk.releases.release import Release
+from reconrisk.releases.shadow.release import PrivateModelRelease
+from reconrisk.releases.training.trained_model import TrainedModelRelease
+from reconrisk.studies.common.identity import in_words
+from reconrisk.studies.common.plan import Plan, PlannedAttack, Sender
+from reconrisk.studies.common.population import Population
+from reconrisk.studies.common.subject import Client
+from reconrisk.studies.common.subject_trained import TrainedOnce, what_is_released
+from reconrisk.studies.common.trial import Trial, TrialKey, TrialScores
+
+_SEEDS = 2**63
+_REFUSALS = (InvalidInput, InvalidFile, MissingExtra)
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Everything that trials have in common."""
+
+    plan: Plan
+    sender: Sender
+    population: Population
+    threat: ThreatModel
+    metrics: tuple[Metric, ...]
+    seed: int
+
+    def trial(self, key: TrialKey) -> tuple[Trial, Tensor]:
+        """One attack on one update, and its estimates in the order of the records.
+
+        Guarantee: the same for the same key, whatever was run before; attacks on one draw under one defense meet the
+        same noise. An attack of a portfolio that refuses the update is told from one that fails; one that raises has
+        failed in this trial. A model or defense that raises is refused with what it said.
+        """
+        planned, rows = self.attacks[key.attack], self.plan.updates[key.draw]
+        noise, search = (self._rng(kind, key) for kind in ("noise", "search"))
+        with refused_if_raised(f"{self.unit} of the records {rows} under {key.defense}"):
+            release = self.release_of(planned, rows)
+            if isinstance(release, PrivateModelRelease):
+                release = release.drawn(noise)
+            observation = observe(
+                release,
+                defense=self.plan.defenses[key.defense],
+                threat=self.threat_of(planned),
+                data_range=self.population.dataset.data_range,
+                rng=noise,
+            )
+        reconstruction = self._attacked(planned, observation, search)
+        scores = score(reconstruction, release.inputs, self.metrics)
+        order = scores.matched.clamp_min(0)
+        trial = Trial(
+            key=key,
+            records=rows,
+            seed=search.initial_seed(),
+            scores=tuple(TrialScores(name, tuple(values.tolist())) for name, values in scores.items()),
+            account=reconstruction.account,
+            distortion=self._distortion(key, release, observation),
+            settings=planned.settings,
+        )
+        return trial, reconstruction.estimates[order]
+
+    def threat_of(self, planned: PlannedAttack) -> ThreatModel:
+        """Who runs an attack: the audited adversary, with the prior of the attack; guesses may use what they need."""
+        if planned.is_baseline:
+            return self.threat.knowing(*planned.attack.needs.knows)
+        return self.threat if planned.prior is None else self.threat.knowing(Knows.PRIOR)
+
+    @cached_property
+    def attacks(self) -> Mapping[str, PlannedAttack]:
+        """Planned attacks by label."""
+        return {planned.label: planned for planned in self.plan.attacks}
+
+    @property
+    def unit(self) -> str:
+        """What an attack gets to see, in a word with its article."""
+        return "a model" if self.sender.is_trained_model else "an update"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What else a reader must know of what is audited."""
+        return () if self.sender.fitted is None else self.sender.fitted.remarks
+
+    @property
+    def described(self) -> str:
+        """What is released, in words."""
+        if self.sender.release is not None:
+            return what_is_released(self.sender.release)
+        if self.sender.fitted is not None:
+            return what_is_released(self.sender.fitted)
+        return str(self.sender.client(self.plan.attacks[-1].attack, self.population))
+
+    @cached_property
+    def _clients(self) -> dict[str, Client]:
+        return {}
+
+    @cached_property
+    def _trained(self) -> dict[tuple[int, ...], Release]:
+        """The model of the current draw: training it may take longer than an attack."""
+        return {}
+
+    def release_of(self, planned: PlannedAttack, rows: tuple[int, ...]) -> Release:
+        """The update of these rows, with the layer in it that the attack plants, if it does."""
+        if self.sender.fitted is not None:
+            return self.sender.fitted.release(rows)
+        batch = self.population.dataset.subset(list(rows))
+        labels = torch.zeros(len(batch), dtype=torch.int64) if batch.labels is None else batch.labels
+        if isinstance(self.sender.release, TrainedModelRelease):
+            if rows not in self._trained:
+                self._trained.clear()  # trials go draw by draw
+                self._trained[rows] = TrainedOnce.of(self.sender.release, batch.inputs, labels)
+            return self._trained[rows]
+        if self.sender.release is not None:
+            return replace(self.sender.release, inputs=batch.inputs, labels=labels)  # type: ignore[type-var]  # is a dataclass
+        if planned.label not in self._clients:
+            self._clients[planned.label] = self.sender.client(planned.attack, self.population)
+        return self._clients[planned.label].release(batch.inputs, labels)
+
+    def _attacked(self, planned: PlannedAttack, observation: Observation, rng: torch.Generator) -> Reconstruction:
+        begun = time.monotonic()
+        try:
+            found = planned.attack(observation, rng=rng)
+            if len(found.estimates) > observation.batch_size:  # matching would choose the best of many guesses
+                remedy = f"{planned.label} must choose among its estimates itself."
+                raise refuse("estimates", len(found.estimates), f"<= {observation.batch_size}, the records", remedy)
+            return found
+        except _REFUSALS as error:
+            if planned.was_chosen:
+                raise
+            status = Status(Ending.NOT_APPLICABLE, str(error).rstrip("."), "Choose another attack")
+        except Exception as error:  # of whatever kind: one trial that fails must not lose the others
+            status = Status(Ending.DIVERGED, _said(error), "Change its settings or choose another attack")
+        cost = Cost(time.monotonic() - begun, 0)
+        account = Account(in_words(planned.attack), status, (float("inf"),) * observation.batch_size, cost)
+        shape = (observation.batch_size, *observation.input_shape)
+        return Reconstruction(torch.full(shape, float("nan")), account)
+
+    def _distortion(self, key: TrialKey, release: Release, observation: Observation) -> float | None:
+        """What the defense did to the update, measured once for all attacks: by the first guess."""
+        if key.attack != next((each.label for each in self.plan.attacks if each.is_baseline), None):
+            return None
+        return 0.0 if self.plan.defenses[key.defense] is None else _distance(release, observation)
+
+    def _rng(self, kind: str, key: TrialKey) -> torch.Generator:
+        """A generator for what is stated, and nothing else: order and number of trials do not matter."""
+        parts = (self.seed, kind, key.draw, key.defense, key.attack if kind == "search" else "")
+        digest = hashlib.sha256(repr(parts).encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") % _SEEDS)
+
+
+@contextmanager
+def refused_if_raised(what: str) -> Iterator[None]:
+    """Say to the user what code of theirs raised; words about their input and Ctrl-C pass."""
+    try:
+        yield
+    except _REFUSALS:
+        raise
+    except Exception as error:  # a model, loss or defense may raise anything
+        remedy = "The model, its loss or the defense raised this."
+        raise InvalidInput(f"Expected {what}, got {_said(error)}. {remedy}") from error
+
+
+def _said(error: Exception) -> str:
+    """The kind of an error and the first line of its message."""
+    first = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _distance(release: Release, observation: Observation) -> float:
+    """Squared distance of what was sent to what would have been, over the squared norm of the latter."""
+    undefended = release.value()
+    norm = sum(float(value.double().square().sum()) for value in undefended.values())
+    pairs = ((observation.released[name].double(), value.double()) for name, value in undefended.items())
+    return sum(float((sent - value).square().sum()) for sent, value in pairs) / norm if norm > 0 else 0.0

@@ -1,0 +1,188 @@
+"""A fitted estimator of scikit-learn and the records it was fitted to: each of them in turn is the unknown one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from reconrisk.attacks.informed.glm.accuracy import leftover_limit
+from reconrisk.attacks.informed.glm.arguments import known_records
+from reconrisk.attacks.informed.glm.equations import TargetEquations, equations
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.validation import refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.data.load import load_dataset
+from reconrisk.releases.linear.estimator_release import EstimatorRelease, check_features, coefficients, model_of_all
+from reconrisk.releases.linear.estimators import Floats, weights_of_records
+from reconrisk.studies.common.identity import hash_of_tensors
+
+_SMALL = 0.1  # of the pull of a typical record: what may be left of the gradient before attacks notice
+_FARTHER = 10.0  # times what the solver's rule leaves: no chance of rounding, but other records
+_DATA = "Pass (features, labels) that it was fitted to, (features, labels, sample_weight), or an rr.data.Dataset."
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """An estimator, all records it was fitted to, and the same as a data set whose values are in a stated range.
+
+    ``inputs`` are rows in the units of the estimator, in double precision: ``low + width * dataset.inputs``. ``labels``
+    are indices of classes, or numbers, ``weights`` those of the records in the fit.
+    """
+
+    estimator: Any
+    dataset: Dataset
+    inputs: Tensor = field(repr=False)
+    labels: Tensor = field(repr=False)
+    weights: Floats = field(repr=False)
+    low: Tensor | None = field(default=None, repr=False)
+    width: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the coefficients, and of the settings and weights that the estimator was fitted with."""
+        values = sorted(coefficients(self.estimator).items())
+        if self.is_weighted:
+            values.append(("sample_weight", torch.as_tensor(self.weights.copy())))
+        return hash_of_tensors(values, extra=repr(self.estimator))
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether records count differently in the fit."""
+        return bool((self.weights != 1).any())
+
+    def release(self, rows: tuple[int, ...]) -> EstimatorRelease:
+        """The estimator as a release of this one record, all others known."""
+        if len(rows) != 1:
+            raise refuse("batch_size", len(rows), "to be 1", "All records but one of an estimator must be known.")
+        others = torch.ones(len(self.inputs), dtype=torch.bool)
+        others[rows[0]] = False
+        return EstimatorRelease(
+            self.estimator,
+            self.dataset.inputs[list(rows)],
+            self.labels[list(rows)],
+            known_inputs=self.inputs[others],
+            known_labels=self.labels[others],
+            known_weights=self.weights[others.numpy()] if self.is_weighted else None,
+            target_weight=float(self.weights[rows[0]]),
+            low=self.low,
+            width=self.width,
+        )
+
+    @cached_property
+    def names(self) -> NDArray[Any]:
+        """Labels in the terms of the estimator."""
+        return self.release((0,)).forward.names(self.labels)
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        r"""How far the coefficients are from the minimum over these records, where that limits every attack.
+
+        .. math:: \frac{|\sum_i g_i + \lambda\theta|}{\mathrm{median}_i |g_i|}
+
+        Guarantee: coefficients that are farther off than the solver's rule explains are refused: the estimator was
+        fitted to other records. A solver that stopped early, or whose rule says nothing, is stated instead.
+        """
+        system, solver = self._equations, self._equations.model.optimisation
+        left = _size(system.moments, system)
+        typical = float(self._pulls(system).median())
+        ranges = () if self.low is None else ("errors are in units of the ranges of the columns, taken as public",)
+        if left <= _SMALL * typical:
+            return (
+                f"{solver.words}; what is left of its gradient is {left / typical:.1e} of a typical record's",
+                *ranges,
+            )
+        unexplained = left > _FARTHER * leftover_limit(system)
+        if solver.gradient_limit is not None and not solver.stopped_early and unexplained:
+            raise refuse(
+                "data",
+                f"a gradient of {left / typical:.2g} times that of a typical record",
+                f"to be the records that {type(self.estimator).__name__} was fitted to",
+                f"Check that features, labels, sample_weight and penalty (C or alpha) are those of the fit. {_DATA}",
+            )
+        lost = (
+            f"{solver.words}: the gradient that is left, {left / typical:.2g} times that of a typical record, hides "
+            "records from this attack; fitted further, or to whoever knows the solver's path, they may show"
+        )
+        return (lost, *ranges)
+
+    @cached_property
+    def _equations(self) -> TargetEquations:
+        return equations(model_of_all(self.estimator, self.names, self.weights), self.inputs, 1.0)
+
+    def _pulls(self, system: TargetEquations) -> Tensor:
+        """The length of each record's gradient, in the scales of the columns."""
+        residuals = system.objective.residuals(system.theta)
+        if system.objective.weights is not None:
+            residuals = residuals * system.objective.weights[:, None]
+        rows = (system.objective.design / system.scales).square().mean(1)
+        return (residuals.square().mean(1) * rows).sqrt()
+
+
+def fitted_to(estimator: Any, data: Any) -> Fitted:
+    """An estimator with the records it was fitted to.
+
+    ``data`` is a data set, or features and labels, with ``sample_weight`` of the fit as a third. Columns of a plain
+    array that leave [0, 1] are scaled to their ranges, so that errors of all columns count alike.
+
+    Guarantee: another number of features or of labels is refused, as is an estimator that is not fitted or not linear.
+    """
+    if isinstance(data, (str, Path)):
+        data = load_dataset(data)
+    if isinstance(data, Dataset):
+        if data.labels is None:
+            raise refuse("data", data.name, "to have labels", _DATA)
+        rows, labels = known_records(data.inputs, data.labels)
+        found = Fitted(estimator, data, rows, _labels(estimator, labels, data.classes), np.ones(len(rows)))
+    elif isinstance(data, tuple) and len(data) in (2, 3):
+        found = _from_arrays(estimator, *data)
+    else:
+        raise refuse("data", None if data is None else type(data).__name__, "to hold the records of the fit", _DATA)
+    check_features(estimator, found.inputs.shape[1])
+    if len(found.inputs) < 2:
+        raise refuse(
+            "data", f"{len(found.inputs)} record", "to have two at least", "One is attacked, others are known."
+        )
+    _ = found.remarks  # computed now: records of another fit are refused before anything is attacked
+    return found
+
+
+def _from_arrays(estimator: Any, features: Any, labels: Any, sample_weight: Any = None) -> Fitted:
+    rows, names = known_records(features, labels)
+    if len(rows) != len(names):
+        raise InvalidInput(f"Expected one label per record, {len(rows)} records came with {len(names)} labels.")
+    weights = weights_of_records(sample_weight, len(rows)).copy()
+    answers = _labels(estimator, names, None)
+    shown = answers if answers.dtype == torch.int64 else answers.float()
+    classes = tuple(str(name) for name in estimator.classes_) if answers.dtype == torch.int64 else None
+    low, high = rows.min(0).values, rows.max(0).values
+    if float(low.min()) >= 0 and float(high.max()) <= 1:
+        return Fitted(estimator, Dataset("records", rows.float(), shown, classes=classes), rows, answers, weights)
+    width = torch.where(high > low, high - low, torch.ones_like(high))
+    scaled = ((rows - low) / width).clamp(0, 1).float()
+    return Fitted(estimator, Dataset("records", scaled, shown, classes=classes), rows, answers, weights, low, width)
+
+
+def _labels(estimator: Any, names: NDArray[Any], classes: tuple[str, ...] | None) -> Tensor:
+    """Labels as indices of the estimator's classes, or as numbers."""
+    known = getattr(estimator, "classes_", None)
+    if known is None:
+        return torch.as_tensor(names.astype(float))
+    known = np.asarray(known)
+    if classes is not None and known.dtype.kind in "US":
+        names = np.asarray(classes)[names]
+    unknown = ~np.isin(names, known)
+    if unknown.any():
+        remedy = "Pass the labels it was fitted to."
+        raise refuse("labels", names[unknown][0], "to be one of estimator.classes_", remedy)
+    return torch.as_tensor(np.searchsorted(known, names))
+
+
+def _size(gradient: Tensor, system: TargetEquations) -> float:
+    return float((gradient / system.scales).square().mean().sqrt())

@@ -1,0 +1,304 @@
+"""An adversary who knows every training record but one meets a fitted linear model: the exact attack, and its score."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from reconrisk.attacks.informed.glm.arguments import PENALTIES
+from reconrisk.attacks.informed.glm.attack import NEEDS, GlmReconstruction, glm
+from reconrisk.attacks.informed.glm.candidates import glm_candidates
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.progress import track
+from reconrisk.core.reconstruction import Account
+from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.validation import check_nonnegative, check_positive, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.releases.linear.estimators import LinearModel, is_estimator, read_estimator, weights_of_records
+from reconrisk.releases.linear.objective import Family
+from reconrisk.studies.informed.result import Finding, RebuiltInformed, Words, informed_result
+from reconrisk.studies.informed.split import InformedSplit, informed_split, linear_bound
+
+Floats = NDArray[np.float64]
+Kind = Literal["logistic", "ridge", "linear", "poisson"]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Linear models by name: scikit-learn fits them."""
+
+_TOLERANCE = 1e-12
+_SECOND_ORDER = 2000  # coefficients up to which Newton's method with a full Hessian is the fastest way to the minimum
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """A linear model as it was released: ``weight`` (outputs, features) or (features,), ``intercept`` or None."""
+
+    kind: Kind
+    weight: NDArray[Any]
+    intercept: NDArray[Any] | None = None
+
+
+def rebuild_informed_linear(
+    model: Kind | Coefficients | Any,
+    dataset: Dataset,
+    targets: Sequence[int],
+    *,
+    regularization: float | None = None,
+    fixed: int | None = None,
+    known_labels: bool = False,
+    known_columns: Sequence[str] = (),
+    sample_weight: ArrayLike | None = None,
+    noise_std: float | None = None,
+    membership: bool = False,
+    model_name: str | None = None,
+    rng: torch.Generator,
+) -> RebuiltInformed:
+    r"""Rebuild ``targets`` of a data set from linear models fitted to them, knowing all other records.
+
+    .. math:: \theta = \arg\min_\theta \sum_{i \in D_- \cup \{z\}} \ell(\theta; x_i, y_i) + \tfrac12\lambda|\theta|^2 +
+        N(0, \sigma^2), \qquad (\theta, D_-) \to z
+
+    ``model`` is ``logistic``, ``ridge``, ``linear`` or ``poisson``: scikit-learn then fits one model for each target to
+    the ``fixed`` first records that are no target (by default all) and to it, as far as floats go, with
+    ``regularization`` :math:`\lambda` (1 / C, alpha of ridge, alpha of poisson times the number of records, whose alpha
+    belongs to a mean; 1 by default). Or it is released, an estimator that was fitted or
+    :class:`Coefficients` with the ``regularization`` they were fitted with: one model of the fixed records and all
+    targets, each of which is rebuilt by who knows the others. ``known_columns`` of the target are known too: attribute
+    inference, whose scores are of the other columns. ``sample_weight`` is that of each record of the data set in the
+    fit, known to the adversary. ``noise_std`` is output perturbation of every coefficient, known
+    to the adversary, drawn here unless the model is released. ``membership`` asks whether each target was trained on.
+
+    Guarantee: the attack sees models, known records and what is stated as known; targets are for scores. How well the
+    model was optimised decides about the accuracy, and the status says it.
+    Edge cases: an estimator that was not fitted is fitted as it is, which may leave it far from its minimum. Ctrl-C
+    gives the targets that are done.
+    Reference: Theorems 1 and 8, balle2022.
+
+    >>> data = Dataset("toy", torch.rand(9, 3, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 2)
+    >>> found = rebuild_informed_linear("logistic", data, [4, 7], rng=torch.Generator().manual_seed(0))
+    >>> max(target.mse for target in found.report.targets) < 1e-12, [target.found for target in found.report.targets]
+    (True, ['0', '1'])
+    """
+    released = isinstance(model, Coefficients) or hasattr(model, "coef_")
+    split = informed_split(dataset, targets, fixed=fixed, together=released)
+    noise = None if noise_std is None else check_positive("noise_std", noise_std)
+    weights = None if sample_weight is None else weights_of_records(sample_weight, len(dataset))
+    columns = _known(dataset, known_columns)
+    run = _Run(model, split, regularization, known_labels, columns, weights, noise, membership, rng)
+    run.check()
+    findings, accounts = run.on_all(released)
+    return informed_result(
+        split,
+        findings,
+        accounts,
+        words=run.words(model_name, known_columns, released=released),
+        threat=run.threat,
+        membership=membership,
+        sought=~run.known if known_columns else None,
+        seed=rng.initial_seed(),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """The attack on linear models of one kind."""
+
+    model: Any
+    split: InformedSplit
+    regularization: float | None
+    known_labels: bool
+    known: Tensor
+    weights: Floats | None
+    noise_std: float | None
+    membership: bool
+    rng: torch.Generator
+
+    def check(self) -> None:
+        """Refuse models and labels that do not go together."""
+        if isinstance(self.model, str) and self.model not in KINDS:
+            raise refuse("model", self.model, f"to be one of {', '.join(KINDS)}")
+        kind = self.model.kind if isinstance(self.model, Coefficients) else self.model
+        if not isinstance(kind, str):
+            if not is_estimator(kind):
+                raise refuse("model", type(kind).__name__, f"to be an estimator, Coefficients or {', '.join(KINDS)}")
+            if self.regularization is not None:
+                raise refuse("regularization", self.regularization, "to be left out for an estimator, which has it")
+            return
+        if kind == "linear" and self.regularization:
+            raise refuse("regularization", self.regularization, "to be 0 for linear", "Use ridge.")
+        if isinstance(self.model, Coefficients) and kind != "linear" and self.regularization is None:
+            raise refuse("regularization", None, "to be stated for released coefficients", PENALTIES)
+        if kind == "logistic" and self._labels.dtype.kind == "f":
+            raise refuse("labels", "real numbers", "to be classes for logistic", "Use ridge, linear or poisson.")
+        if kind == "poisson" and float(self._labels.min()) < 0:
+            raise refuse("labels", float(self._labels.min()), ">= 0 for poisson, which describes counts")
+
+    @property
+    def threat(self) -> ThreatModel:
+        more = {Knows.LABELS: self.known_labels, Knows.DEFENSE: self.noise_std is not None}
+        return NEEDS.knowing(*(item for item, known in more.items() if known))
+
+    def words(self, name: str | None, columns: Sequence[str], *, released: bool) -> Words:
+        noise = "none" if self.noise_std is None else f"{self.noise_std:g} on every coefficient, known"
+        own = "one released model" if released else "fitted in float64 for each target"
+        training = repr(self.model).replace("\n", " ")
+        model = str(
+            getattr(self.model, "kind", self.model if isinstance(self.model, str) else type(self.model).__name__)
+        )
+        if isinstance(self.model, (str, Coefficients)):
+            training = f"to the minimum with regularization {self._penalty:g}{', as stated' if released else ''}"
+        attributes = f", {', '.join(columns)} known" if columns else ""
+        return Words(f"glm{attributes}", name or model, training, noise, own)
+
+    def on_all(self, released: bool) -> tuple[list[Finding], list[Account]]:
+        """One target after the other; those that are done, if interrupted."""
+        findings: list[Finding] = []
+        accounts: list[Account] = []
+        try:
+            for place in track(range(len(self.split.targets)), "targets"):
+                model = self.model if released else self._fitted(place)
+                found, finding = self._on(model, place)
+                findings.append(finding)
+                accounts.append(found.account)
+        except KeyboardInterrupt:
+            if not findings:
+                raise
+        return findings, accounts
+
+    def _on(self, model: Any, place: int) -> tuple[GlmReconstruction, Finding]:
+        rows, row = self.split.known(place).numpy(), self.split.targets[place]
+        inputs, labels = self._inputs[rows], self._labels[rows]
+        subject, stated = self._stated(model)
+        if self.weights is not None:
+            stated |= {"sample_weight": self.weights[rows], "target_weight": float(self.weights[row])}
+        own = self._labels[row] if self.known_labels else None
+        side = np.where(self.known.numpy(), self._inputs[row], np.nan) if bool(self.known.any()) else None
+        found = glm(subject, inputs, labels, label=own, known_values=side, noise_std=self.noise_std, **stated)
+        member = None
+        if self.membership:
+            record = self._inputs[row][None], self._labels[row][None]
+            match = glm_candidates(subject, inputs, labels, *record, noise_std=self.noise_std, **stated)
+            member = match.membership()
+        finding = Finding(
+            estimate=torch.as_tensor(found.record),
+            label=None if self.known_labels or np.ndim(found.label) else float(found.label),
+            objective=found.account.objective[0],
+            account=place,
+            cramer_rao_mse=self._bound(model, place),
+            membership=member,
+        )
+        return found, finding
+
+    def _bound(self, model: Any, place: int) -> float | None:
+        """The least mean squared error of unbiased estimates under known noise, at the target itself."""
+        if self.noise_std is None:
+            return None
+        rows = torch.cat([self.split.known(place), torch.tensor([self.split.targets[place]])]).numpy()
+        inputs, labels, ones = torch.as_tensor(self._inputs[rows]), self._labels[rows], self._weights(rows)
+        if isinstance(model, Coefficients):
+            weight = np.atleast_2d(model.weight)
+            linear = LinearModel(weight, model.intercept, self._family(model), labels, ones, self._penalty)
+        else:
+            linear = read_estimator(model, labels, ones)
+        sought = ~self.known if bool(self.known.any()) else None
+        return linear_bound(linear, inputs[:-1], inputs[-1], noise_std=self.noise_std, sought=sought)
+
+    def _stated(self, model: Any) -> tuple[Any, dict[str, Any]]:
+        """The model, and what it does not say about itself."""
+        if not isinstance(model, Coefficients):
+            return model, {}
+        return model.weight, {
+            "family": self._family(model),
+            "penalty": self._penalty,
+            "intercept": model.intercept,
+        }
+
+    def _family(self, model: Coefficients) -> Family:
+        if model.kind == "logistic":
+            return "logistic" if len(np.atleast_2d(model.weight)) == 1 else "multinomial"
+        return "poisson" if model.kind == "poisson" else "squared"
+
+    @property
+    def _penalty(self) -> float:
+        if self.regularization is not None:
+            return check_nonnegative("regularization", self.regularization)
+        return 0.0 if "linear" in (self.model, getattr(self.model, "kind", "")) else 1.0
+
+    def _fitted(self, place: int) -> Any:
+        """An estimator fitted to the known records and the target, with noise on its coefficients."""
+        from sklearn.base import clone
+        from sklearn.exceptions import ConvergenceWarning
+
+        rows = torch.cat([self.split.known(place), torch.tensor([self.split.targets[place]])]).numpy()
+        blank = self._estimator(float(self._weights(rows).sum())) if isinstance(self.model, str) else clone(self.model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the status of the attack tells how well it converged
+            try:
+                fitted = blank.fit(self._inputs[rows], self._labels[rows], sample_weight=self._weights(rows))
+            except ValueError as error:
+                raise InvalidInput(f"Expected records that {type(blank).__name__} can be fitted to. {error}") from error
+        if self.noise_std is not None:
+            fitted = copy.deepcopy(fitted)
+            fitted.coef_ = fitted.coef_ + self.noise_std * self._noise(fitted.coef_)
+            fitted.intercept_ = fitted.intercept_ + self.noise_std * self._noise(fitted.intercept_)
+        return fitted
+
+    def _noise(self, like: Any) -> Floats:
+        drawn: Floats = torch.randn(np.shape(like), generator=self.rng, dtype=torch.float64).numpy()
+        return drawn
+
+    def _estimator(self, records: float) -> Any:
+        from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge  # slow to import
+
+        penalty = self._penalty
+        if self.model == "linear":
+            return LinearRegression()
+        if self.model == "ridge":
+            return Ridge(alpha=penalty)
+        if self.model == "poisson":
+            close: dict[str, Any] = {"solver": "newton-cholesky", "tol": _TOLERANCE, "max_iter": 1000}
+            return PoissonRegressor(alpha=penalty / records, **close)
+        classes = len(np.unique(self._labels))
+        small = self._inputs.shape[1] * (1 if classes == 2 else classes) <= _SECOND_ORDER
+        solver = "newton-cholesky" if small else "lbfgs"
+        return LogisticRegression(C=1 / penalty if penalty else np.inf, solver=solver, tol=_TOLERANCE, max_iter=10_000)
+
+    def _weights(self, rows: NDArray[Any]) -> Floats:
+        return np.ones(len(rows)) if self.weights is None else self.weights[rows]
+
+    @cached_property
+    def _inputs(self) -> Floats:
+        values: Floats = self.split.dataset.inputs.flatten(1).double().numpy()
+        return values
+
+    @cached_property
+    def _labels(self) -> NDArray[Any]:
+        labels = self.split.dataset.labels
+        values = np.empty(0) if labels is None else labels.numpy()
+        return values.astype(float) if values.dtype.kind == "f" else values
+
+
+def _known(dataset: Dataset, columns: Sequence[str]) -> Tensor:
+    """Which features of the target are known: those of the named columns."""
+    known = torch.zeros(dataset.inputs[0].numel(), dtype=torch.bool)
+    if not columns:
+        return known
+    if dataset.columns is None:
+        raise refuse("known_columns", list(columns), "to be left out where records are no table")
+    named = {column.name: column for column in dataset.columns}
+    for name in columns:
+        if name not in named:
+            raise refuse("known_columns", name, f"to be one of {', '.join(named)}")
+        known[named[name].coordinates] = True
+    if bool(known.all()):
+        raise refuse("known_columns", list(columns), "to leave at least one column to be found")
+    return known

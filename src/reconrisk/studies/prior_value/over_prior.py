@@ -1,0 +1,387 @@
+"""What an attack with a prior learned from the release, beyond what the prior knew: so that plausible is not leaked.
+
+An attack on the updates of records and, with what is known of each record, on the update of another one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.attacks.baselines import Prior, prior_alone
+from reconrisk.attacks.registry import ATTACKS, TAKES_PRIOR
+from reconrisk.core.defense import Defense
+from reconrisk.core.guarantee import Estimate
+from reconrisk.core.metric import Metric
+from reconrisk.core.observation import Attack, Observation
+from reconrisk.core.reconstruction import Ending, Reconstruction
+from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.validation import check_probability, check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.metrics import mse, psnr, score
+from reconrisk.priors.gaussian import GaussianPrior
+from reconrisk.releases.model_state import LossFunction
+from reconrisk.studies.common.plan import AloneOnce
+from reconrisk.studies.common.subject import client_for
+from reconrisk.studies.rebuild.updates import Rebuilt, rebuild
+from reconrisk.studies.tradeoff.result import estimate_over_seeds
+
+_OF_THE_RECORD = ("labels", "record_norms", "batch_statistics")  # all else is of the model, the release or the defense
+
+
+def pairs_of(updates: int) -> list[Tensor]:
+    """Places of updates, two and two; of an odd number the last three are together.
+
+    >>> pairs_of(5)
+    [tensor([0, 1]), tensor([2, 3, 4])]
+    """
+    places, whole = torch.arange(updates), updates - updates % 2
+    pairs = list(places[:whole].split(2))
+    return pairs if whole == updates else [*pairs[:-1], places[whole - 2 :]]
+
+
+def with_update_of(another: Observation, own: Observation) -> Observation:
+    """What was released of another record, how, and the side information of the record itself.
+
+    Noise, the values that were kept and the forward map come with the release: a defense may choose all three by it.
+    """
+    return replace(another, **{name: getattr(own, name) for name in _OF_THE_RECORD})
+
+
+@dataclass(frozen=True, eq=False)
+class _Met:
+    """An observation, the randomness at its hand, and what the attack made of both."""
+
+    observation: Observation
+    device: torch.device
+    state: Tensor
+    found: Reconstruction
+
+    @property
+    def is_known_of(self) -> bool:
+        """Whether the attack was told anything of the record beside its update."""
+        return any(getattr(self.observation, name) is not None for name in _OF_THE_RECORD)
+
+
+@dataclass(frozen=True, eq=False)
+class AlsoOnAnother:
+    """An attack that meets ``updates`` one after the other, and then the pairs of them the other way round.
+
+    ``made`` has, for each update of a whole pair, the estimates from the other one's.
+
+    Guarantee: an attack that does not read the update makes the same of both where anything is known of the record:
+    side information and randomness are the same. Where nothing is known, what it made of the other is used again.
+    """
+
+    attack: Attack
+    updates: int
+    made: list[Tensor] = field(default_factory=list)
+    _pair: list[_Met] = field(default_factory=list)
+
+    @property
+    def needs(self) -> ThreatModel:
+        """Those of the attack."""
+        return self.attack.needs
+
+    def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
+        """What the attack makes of ``observation``; the last of a pair is followed by the exchange."""
+        state = rng.get_state()
+        found = self.attack(observation, rng=rng)
+        self._pair.append(_Met(observation, rng.device, state, found))
+        if found.status.ending is not Ending.INTERRUPTED and len(self.made) + len(self._pair) in self._ends:
+            self.made.extend([self._exchanged(place) for place in range(len(self._pair))])
+            self._pair.clear()
+        return found
+
+    @property
+    def _ends(self) -> set[int]:
+        return {int(pair[-1]) + 1 for pair in pairs_of(self.updates)}
+
+    def _exchanged(self, place: int) -> Tensor:
+        own, another = self._pair[place], self._pair[place - 1]
+        if not own.is_known_of:
+            return another.found.estimates
+        rng = torch.Generator(own.device).set_state(own.state)
+        found = self.attack(with_update_of(another.observation, own.observation), rng=rng)
+        if found.status.ending is Ending.INTERRUPTED:
+            raise KeyboardInterrupt
+        return found.estimates
+
+    def __repr__(self) -> str:
+        """The attack."""
+        return repr(self.attack)
+
+
+_UNITS = {"psnr": " dB"}
+_LEAST = 4  # updates: two pairs, of which the spread can be seen
+
+
+@dataclass(frozen=True)
+class OverPrior:
+    """Mean scores by one metric of the attack, of the prior alone and of the attack on another's update.
+
+    ``over_prior`` and ``over_another`` are by how much the attack is nearer to the target, record by record: positive
+    is nearer, also for errors.
+    """
+
+    metric: str
+    name: str
+    attack: Estimate
+    prior_alone: Estimate
+    from_another: Estimate
+    over_prior: Estimate
+    over_another: Estimate
+
+    @property
+    def leaks(self) -> bool:
+        """Whether both intervals say that the attack is nearer than it would be without the record's update."""
+        return self.over_prior.low > 0 and self.over_another.low > 0
+
+    @property
+    def verdict(self) -> str:
+        """Both differences as a sentence."""
+        unit = _UNITS.get(self.name, f" in {self.name}")
+        prior, another = (_compared_with(each, unit) for each in (self.over_prior, self.over_another))
+        said = "leaked" if self.leaks else "not told apart from what the prior makes plausible"
+        return f"{prior} the prior alone; {another} the same attack on another record's update: {said}."
+
+
+@dataclass(frozen=True)
+class LeakageOverPrior:
+    """What an attack achieves beyond its prior, by each metric, on updates of ``batch_size`` records."""
+
+    attack: str
+    prior: str
+    defense: str
+    updates: int
+    batch_size: int
+    rows: tuple[OverPrior, ...]
+
+    def __getitem__(self, name: str) -> OverPrior:
+        """The row of the metric of this name."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"Expected metric={name!r} to be one of {', '.join(row.name for row in self.rows)}.")
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the record's update told the attack something, by the first metric."""
+        return self.rows[0].leaks
+
+    @property
+    def verdict(self) -> str:
+        """That of the first metric."""
+        return self.rows[0].verdict
+
+    def table(self) -> str:
+        """A line for each metric and each of attack and baselines, then the differences."""
+        lines = [f"{self.attack}, {self.updates} updates of {self.batch_size}, defense {self.defense}"]
+        for row in self.rows:
+            lines.append(f"  {row.metric}")
+            for name in ("attack", "prior_alone", "from_another", "over_prior", "over_another"):
+                lines.append(f"    {name.replace('_', ' '):<14}{getattr(row, name)}")
+        return "\n".join([*lines, self.verdict])
+
+    __str__ = table
+
+
+def leakage_over_prior(
+    attack: Attack,
+    prior: Prior,
+    model: nn.Module,
+    dataset: Dataset,
+    *,
+    records: Sequence[int] | None = None,
+    batch_size: int = 1,
+    knows: Iterable[Knows] = (),
+    defense: Defense | None = None,
+    loss_fn: LossFunction | None = None,
+    metrics: Metric | Sequence[Metric] | None = None,
+    confidence: float = 0.95,
+    rng: torch.Generator,
+) -> LeakageOverPrior:
+    r"""How much nearer an attack comes with the update of a record than with its prior alone, or with another's update.
+
+    .. math:: s(A(y_i), x_i) - s(\mathrm{E}[X], x_i), \qquad s(A(y_i), x_i) - s(A(y_j), x_i)
+
+    ``records`` of ``dataset`` are attacked, by default all, ``batch_size`` in an update. The prior alone is its mean
+    (:func:`reconrisk.attacks.baselines.prior_alone`). "Another" is the other of a pair of updates of the same model
+    under the same defense: the attack gets that release, with the labels, norms and statistics of the record's own
+    batch where the threat knows them, and is scored against the record. Pairs, which have nothing in common, are what
+    that interval is over. ``metrics`` are PSNR and mean squared error unless stated; the first decides the verdict.
+
+    Assumes: records are drawn from whom the numbers speak of, enough for the normal limit of a mean of updates.
+    Guarantee: neither baseline sees anything of the update of the record that it is scored against; all three are
+    matched and scored alike. Both differences are paired, which takes the difficulty of each record out of them. An
+    attack that reads side information and no update is as near with another's update, and so has leaked nothing.
+    Edge cases: interrupted, the updates that are done are compared. An attack or a prior by name is refused: what the
+    name stands for depends on public records, and the baseline might be that of another prior. An infinite score
+    leaves the extremes as interval.
+    Reference: intervals of Student (1908) over updates, since records of one update depend on each other.
+
+    >>> from reconrisk.attacks.analytic.attack import analytic
+    >>> from reconrisk.priors.gaussian import gaussian
+    >>> prior = gaussian(torch.full((3,), 0.5), 0.02 * torch.eye(3))
+    >>> data = Dataset("toy", prior.draw(6, torch.Generator().manual_seed(1)).float().clamp(0, 1), torch.arange(6) % 2)
+    >>> found = leakage_over_prior(analytic(), prior, nn.Linear(3, 2), data, rng=torch.Generator().manual_seed(0))
+    >>> found.leaks
+    True
+    """
+    check_configured(attack)
+    _check_held(attack, prior)
+    chosen_records = range(len(dataset)) if records is None else records
+    _check_batches(chosen_records, batch_size)
+    if not 0 < check_probability("confidence", confidence) < 1:
+        raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+    chosen, known = _metrics(metrics, dataset), tuple(knows)
+    seed = int(torch.randint(2**62, (1,), generator=rng))
+
+    def run(configured: Attack, model: nn.Module, loss_fn: LossFunction | None) -> Rebuilt:
+        """Under noise that is the same for both."""
+        return rebuild(
+            configured,
+            model,
+            dataset,
+            records=chosen_records,
+            batch_size=batch_size,
+            knows=(*known, Knows.PRIOR),
+            defense=defense,
+            loss_fn=loss_fn,
+            metrics=chosen,
+            rng=torch.Generator().manual_seed(seed),
+        )
+
+    alone = run(AloneOnce(prior_alone(prior)), model, loss_fn)
+    paired = AlsoOnAnother(attack, len(chosen_records) // batch_size)
+    client = client_for(attack, model, dataset.subset(list(chosen_records)), loss_fn=loss_fn)  # with what it plants
+    attacked = run(paired, client.model, client.loss_fn)
+    updates = min(len(attacked.report.accounts), len(alone.report.accounts), len(paired.made))
+    if updates < _LEAST:
+        raise refuse("updates", updates, f">= {_LEAST} that are done", "Let it run longer.")
+    compared = _Compared(batch_size, updates, confidence)
+    rows = tuple(compared.row(metric, attacked, alone, paired.made) for metric in chosen)
+    return LeakageOverPrior(repr(attack), prior.name, attacked.report.defense, updates, batch_size, rows)
+
+
+def check_configured(attack: object) -> None:
+    """Refuse the name of an attack where a configured one is needed, and what cannot be called.
+
+    >>> check_configured("dlg")
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidInput: Expected attack='dlg' to be a configured attack. Pass rr.attacks.dlg().
+    """
+    if callable(attack):
+        return
+    takes = isinstance(attack, str) and attack in TAKES_PRIOR
+    called = f"rr.attacks.{attack}({'prior' if takes else ''})" if attack in ATTACKS else "one of rr.attacks"
+    raise refuse("attack", attack, "to be a configured attack", f"Pass {called}.")
+
+
+def mean_over(values: Sequence[float], confidence: float, what: str) -> Estimate:
+    """The mean with Student's interval over what the values are of; the extremes where one is infinite.
+
+    >>> print(mean_over([1.0, 2.0, 3.0], 0.95, "updates"))
+    2 [-0.4841, 4.484] (95% Student over updates, 3 samples)
+    """
+    found = estimate_over_seeds(values, confidence)
+    finite = all(map(math.isfinite, values))
+    return replace(found, method=f"Student over {what}" if finite else f"extremes over {what}")
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Scores of records as means over updates."""
+
+    batch_size: int
+    updates: int
+    confidence: float
+
+    def row(self, metric: Metric, attacked: Rebuilt, alone: Rebuilt, others: Sequence[Tensor]) -> OverPrior:
+        """The scores by one metric, and their differences."""
+        mine, guess = (_values(each, metric, self.batch_size * self.updates) for each in (attacked, alone))
+        other = self._from_another(metric, attacked, others)
+        sign = 1.0 if metric.higher_is_better else -1.0
+        return OverPrior(
+            repr(metric),
+            metric.name,
+            self._mean(mine),
+            self._mean(guess),
+            self._mean_of_pairs(other),
+            self._mean(sign * _difference(mine, guess)),
+            self._mean_of_pairs(sign * _difference(mine, other)),
+        )
+
+    def _from_another(self, metric: Metric, attacked: Rebuilt, others: Sequence[Tensor]) -> Tensor:
+        if attacked.targets is None:
+            raise refuse("targets", None, "to be known")
+        targets = attacked.targets[: self.batch_size * self.updates].split(self.batch_size)
+        pairs = zip(others[: self.updates], targets, strict=True)
+        return torch.cat([score(other, target, metric)[metric.name] for other, target in pairs]).double()
+
+    def _mean(self, values: Tensor) -> Estimate:
+        means = [float(update.mean()) for update in values.split(self.batch_size)]
+        return mean_over(means, self.confidence, "updates")
+
+    def _mean_of_pairs(self, values: Tensor) -> Estimate:
+        """The mean over updates; those of a pair share their updates, so that pairs make the interval."""
+        means = values.view(self.updates, -1).mean(1)
+        by_pair = [float(means[pair].mean()) for pair in pairs_of(self.updates)]
+        found = mean_over(by_pair, self.confidence, "pairs of updates")
+        return replace(found, value=float(means.mean()))
+
+
+def _values(rebuilt: Rebuilt, metric: Metric, count: int) -> Tensor:
+    (found,) = (scores for scores in rebuilt.report.scores if scores.name == metric.name)
+    return torch.tensor(found.values[:count], dtype=torch.float64)
+
+
+def _difference(one: Tensor, other: Tensor) -> Tensor:
+    """One minus the other; two equal infinities differ by nothing."""
+    return torch.where(one == other, 0.0, one - other)
+
+
+def _compared_with(difference: Estimate, unit: str) -> str:
+    """By how much, in which direction.
+
+    >>> _compared_with(Estimate(-2.0, -3.0, 1.0, 0.95, 9, "Student"), " dB")
+    '2 dB [-1, 3] worse than'
+    """
+    value, low, high = difference.value, difference.low, difference.high
+    if value < 0:
+        value, low, high = -value, -high, -low
+    return f"{value:.3g}{unit} [{low:.3g}, {high:.3g}] {'worse' if difference.value < 0 else 'better'} than"
+
+
+def _check_held(attack: Attack, prior: Prior) -> None:
+    """Refuse the baseline of another prior than that of the attack."""
+    given: object = prior
+    if not isinstance(given, Prior):
+        remedy = "Pass one of rr.priors, such as rr.priors.fit_gaussian(public_records)."
+        raise refuse("prior", given if isinstance(given, str) else type(given).__name__, "to be a prior", remedy)
+    held = getattr(attack, "prior", None)
+    same = (prior, prior.diffusion) if isinstance(prior, GaussianPrior) else (prior,)
+    if isinstance(held, Prior) and not any(held is each for each in same):
+        raise refuse("prior", prior.name, f"to be that of the attack, {held.name}", "Pass the same object to both.")
+
+
+def _check_batches(records: Sequence[int], batch_size: int) -> None:
+    size, count = check_whole("batch_size", batch_size), len(records)
+    if len(set(records)) < count:
+        repeated = next(record for place, record in enumerate(records) if record in records[:place])
+        raise refuse("records", repeated, "to be named once", "Another record's update is a baseline.")
+    if count % size:
+        raise refuse("batch_size", size, f"to divide {count}, the number of records")
+    if count < _LEAST * size:
+        remedy = "Another record's update is a baseline, and intervals are over pairs."
+        raise refuse("records", count, f">= {_LEAST * size}, {_LEAST} updates", remedy)
+
+
+def _metrics(stated: Metric | Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...]:
+    if stated is None:
+        return (psnr(data_range=dataset.data_range), mse())
+    return (stated,) if isinstance(stated, Metric) else tuple(stated)

@@ -1,0 +1,202 @@
+"""Attack an update that was captured without its records: there is no score, only the attacker's own objective."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.attacks.baselines import constant_guess, prior_alone
+from reconrisk.attacks.knowledge import Beliefs, configured_attack, name_of
+from reconrisk.attacks.prior_choice import StatedPrior
+from reconrisk.attacks.with_prior.unknown_noise import sent_values, squared_residual
+from reconrisk.core.observation import Attack, Observation
+from reconrisk.core.reconstruction import Account, Ending, Reconstruction
+from reconrisk.core.threat import Knows
+from reconrisk.core.validation import check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.releases.model_state import LossFunction
+from reconrisk.releases.updates.captured import Tensors, observe_captured
+from reconrisk.studies.common.plan import alone
+from reconrisk.studies.common.subject import Client, client_for
+from reconrisk.studies.rebuild.report import Misfit, RebuildReport
+from reconrisk.studies.rebuild.updates import PRIOR_ALONE, Rebuilt, check_reads_updates, prior_to_beat
+
+_EXPLAINED = 0.01  # of the squared norm of an update: what even weak attacks leave open of one that they explain
+_SEED, _STEPS = 0, 20  # of what is drawn from a prior: plausible records, not the best
+_MISFIT = "Check batch_size, local steps, learning rate and that the update is of this model; or search longer"
+
+
+def rebuild_captured(
+    attack: str | Attack,
+    model: nn.Module | None,
+    *,
+    input_shape: Sequence[int],
+    gradient: Tensors | None = None,
+    before: Tensors | None = None,
+    after: Tensors | None = None,
+    learning_rate: float | None = None,
+    local_steps: int | None = None,
+    batch_size: int = 1,
+    labels: Sequence[int] | Tensor | None = None,
+    noise_std: float | None = None,
+    data_range: tuple[float, float] = (0.0, 1.0),
+    settings: Mapping[str, object] | None = None,
+    loss_fn: LossFunction | None = None,
+    public: Dataset | None = None,
+    model_name: str | None = None,
+    rng: torch.Generator,
+) -> Rebuilt:
+    """Rebuild the records behind a captured update: a gradient at ``model``, or the weights before and after training.
+
+    The update is that of :func:`reconrisk.releases.updates.captured.observe_captured`, the attack as in
+    :func:`reconrisk.studies.rebuild.updates.rebuild`. ``public`` records are what the adversary believes, if anything,
+    and the candidates of best_candidate(). ``labels`` are stated where they are known.
+
+    Assumes: without ``loss_fn`` the client's loss is that of :func:`reconrisk.studies.common.subject.training_loss` for
+    class labels, or for those of ``public``. A server that chooses the model planted the layer that the attack plants.
+    Edge cases: tensors that do not fit the model are refused by their name. There are no scores: beside the estimates
+    stands how far their update is from the captured one, and that of a guess, of an attack with a generative prior that
+    prior alone. An attack makes it smaller whatever was captured, so that only much smaller speaks for a leak.
+
+    >>> model, record = nn.Linear(2, 2), torch.tensor([[0.25, 0.5]])
+    >>> nn.functional.cross_entropy(model(record), torch.tensor([1])).backward()
+    >>> gradient = {name: value.grad for name, value in model.named_parameters()}
+    >>> rebuild_captured("analytic", model, input_shape=(2,), gradient=gradient, rng=torch.Generator()).estimates
+    tensor([[0.2500, 0.5000]])
+    """
+    check_reads_updates(attack)
+    if gradient is not None and (local_steps, learning_rate) != (None, None):
+        given = (local_steps, learning_rate)
+        raise refuse("(local_steps, learning_rate)", given, "to be left out with a gradient", "They go with after=.")
+    shape = tuple(check_whole("input_shape", side) for side in input_shape)
+    example = _example(shape, data_range, public)
+    columns = None if public is None else public.columns
+    size = check_whole("batch_size", batch_size)
+    beliefs = Beliefs(shape, size, public, public, columns, data_range=data_range, is_captured=True)
+    configured, believed = configured_attack(attack, settings, beliefs)
+    client = client_for(configured, model, example, loss_fn=loss_fn)
+    observation = observe_captured(
+        client.model,
+        client.loss_fn,
+        input_shape=shape,
+        gradient=gradient,
+        before=before,
+        after=after,
+        learning_rate=learning_rate,
+        steps=local_steps,
+        batch_size=batch_size,
+        labels=labels,
+        noise_std=noise_std,
+        threat=configured.needs.knowing(*believed),
+        data_range=data_range,
+    )
+    beside = _Beside.of(prior_to_beat(configured, beliefs), observation)
+    reconstruction = _told_of_misfit(configured(observation, rng=rng), observation)
+    name = attack if isinstance(attack, str) else name_of(configured)
+    trained = client if gradient is not None else Client(client.model, client.loss_fn, local_steps or 1, learning_rate)
+    report = _report(observation, reconstruction.account, trained, name=name, seed=rng.initial_seed())
+    report = beside.told(replace(report, model=model_name or type(model).__name__), reconstruction, observation)
+    return Rebuilt(report, reconstruction.estimates, None, beside.guesses)
+
+
+@dataclass(frozen=True, eq=False)
+class _Beside:
+    """What is guessed without a look at the update, made before the attack: plausible is easily taken for leaked."""
+
+    prior: StatedPrior | None
+    guesses: Tensor
+    drawn: Tensor | None
+
+    @classmethod
+    def of(cls, prior: StatedPrior | None, observation: Observation) -> _Beside:
+        """A constant, or the mean of a prior and draws of it, by chance of their own."""
+        seen = replace(observation, threat=observation.threat.knowing(Knows.PRIOR))
+        if prior is None:
+            return cls(None, constant_guess()(seen, rng=torch.Generator()).estimates, None)
+        rng = torch.Generator().manual_seed(_SEED)
+        drawn = prior_alone(prior.value, guess="draw", steps=_STEPS)(seen, rng=rng).estimates
+        return cls(prior, alone(prior.value)(seen, rng=rng).estimates, drawn)
+
+    def told(self, report: RebuildReport, found: Reconstruction, observation: Observation) -> RebuildReport:
+        """The report with the prior, and with how well estimates and guesses explain the update."""
+        labels = _labels(found, observation)
+        if self.prior is not None:
+            report = replace(report, guesser=PRIOR_ALONE, prior=self.prior.said)
+        if labels is None or found.status.is_failure or len(found.estimates) != len(labels):
+            return report
+        guess = _misfit(observation, self.guesses, labels)
+        draw = None if self.drawn is None else _misfit(observation, self.drawn, labels)
+        own, in_noise = _misfit(observation, found.estimates, labels), observation.noise_std is not None
+        return replace(report, misfit=Misfit(own, guess, draw, in_noise))
+
+
+def _labels(found: Reconstruction, observation: Observation) -> Tensor | None:
+    """The labels that are known, or those that the attack inferred."""
+    if observation.labels is not None:
+        return observation.labels
+    return None if found.labels is None else torch.tensor(found.labels)
+
+
+def _misfit(observation: Observation, records: Tensor, labels: Tensor) -> float:
+    """The distance of the update of these records to the captured one, in its norm or in deviations of the noise."""
+    whole = sum(float(value.double().square().sum()) for value in observation.released.values())
+    unit = whole if observation.noise_std is None else float(sent_values(observation))
+    return math.sqrt(squared_residual(observation, records, labels) / max(unit, math.ulp(0.0)))
+
+
+def _told_of_misfit(reconstruction: Reconstruction, observation: Observation) -> Reconstruction:
+    """Say what may be wrong where the estimates do not explain the update: nobody can score them."""
+    status, labels = reconstruction.status, reconstruction.labels
+    if status.is_failure or labels is None or observation.noise_std is not None or observation.kept is not None:
+        return reconstruction
+    off = _misfit(observation, reconstruction.estimates, torch.tensor(labels))
+    if off**2 <= _EXPLAINED:
+        return reconstruction
+    cause = f"{status.cause}; the estimates' update differs from the captured one by {off:.0%}"
+    told = replace(status, ending=_without_exact(status.ending), cause=cause, remedy=_MISFIT)
+    return replace(reconstruction, account=replace(reconstruction.account, status=told))
+
+
+def _without_exact(ending: Ending) -> Ending:
+    return Ending.CONVERGED if ending is Ending.EXACT else ending
+
+
+def _example(shape: tuple[int, ...], data_range: tuple[float, float], public: Dataset | None) -> Dataset:
+    """A record that the client might have, by which model and loss are tried."""
+    if public is None:
+        record = torch.full((1, *shape), data_range[0], dtype=torch.float32)
+        return Dataset("captured", record, torch.tensor([0]), data_range)
+    if public.shape != shape or public.data_range != data_range:
+        raise refuse("public", public, f"to hold records of shape {shape} in {data_range}")
+    return public.subset([0])
+
+
+def _report(observation: Observation, account: Account, client: Client, *, name: str, seed: int) -> RebuildReport:
+    size = observation.batch_size
+    known = observation.labels
+    noise = None if observation.noise_std is None else float(next(iter(observation.noise_std.values())).flatten()[0])
+    return RebuildReport(
+        attack=name,
+        settings=account.attack,
+        model="",
+        data="captured",
+        release=f"captured {client}",
+        defense="not known" if noise is None else f"noise of standard deviation {noise:g}",
+        threat=observation.threat,
+        shape=observation.input_shape,
+        data_range=observation.data_range,
+        batch_size=size,
+        requested=size,
+        records=tuple(range(size)),
+        updates=(0,) * size,
+        labels=("?",) * size if known is None else tuple(f"{label:g}" for label in known.tolist()),
+        inferred=() if account.labels is None else tuple(str(label) for label in account.labels),
+        objective=account.objective,
+        scores=(),
+        accounts=(account,),
+        seed=seed,
+    )

@@ -1,0 +1,321 @@
+"""Attack the updates of chosen records, and score what comes back against them and against a constant guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.attacks.baselines import constant_guess
+from reconrisk.attacks.knowledge import Beliefs, configured_attack, name_of
+from reconrisk.attacks.prior_choice import StatedPrior
+from reconrisk.attacks.registry import BASELINES, READS
+from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling
+from reconrisk.core.defense import Defense
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.metric import Metric
+from reconrisk.core.observation import Attack, Observation
+from reconrisk.core.reconstruction import Account, Ending
+from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.metrics import mse, psnr, score, ssim
+from reconrisk.metrics.columns import score_columns
+from reconrisk.releases.model_state import LossFunction
+from reconrisk.releases.observe import observe
+from reconrisk.studies.common.plan import alone
+from reconrisk.studies.common.subject import Client, client_for
+from reconrisk.studies.rebuild.report import MetricScores, RebuildReport, RebuiltColumn
+
+_SEEDS = 2**62
+_SMALLEST_IMAGE = 3  # pixels on a side: SSIM needs a neighbourhood
+
+PRIOR_ALONE = "the prior alone"
+"""The guesser beside attacks that have a generative prior."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Rebuilt:
+    """The report of an attack, its estimates in the order of ``report.records``, and the records, if they are known.
+
+    ``guesses`` are what the guesser of the report makes of a captured update, which has nothing else to compare with.
+    """
+
+    report: RebuildReport
+    estimates: Tensor
+    targets: Tensor | None
+    guesses: Tensor | None = None
+
+    def __repr__(self) -> str:
+        """The report as text."""
+        return str(self.report)
+
+
+def rebuild(
+    attack: str | Attack,
+    model: nn.Module | None,
+    dataset: Dataset,
+    *,
+    records: Sequence[int] = (0,),
+    batch_size: int = 1,
+    settings: Mapping[str, object] | None = None,
+    knows: Iterable[Knows] = (),
+    defense: Defense | None = None,
+    local_steps: int | None = None,
+    local_learning_rate: float | None = None,
+    loss_fn: LossFunction | None = None,
+    public: Dataset | None = None,
+    metrics: Metric | Sequence[Metric] | None = None,
+    model_name: str | None = None,
+    progress: Progress | None = None,
+    rng: torch.Generator,
+) -> Rebuilt:
+    """Rebuild ``records`` of a data set from the updates that a client makes of them, ``batch_size`` at a time.
+
+    ``attack`` is a configured one, or a name with ``settings`` (:func:`reconrisk.attacks.registry.attack_by_name`); by
+    name, what it may believe comes from ``public`` records, by default all others of ``dataset``. The adversary is the
+    weakest who can run it, and ``knows`` more if stated. A server that chooses the model plants its layer before the
+    update is made. With ``local_steps`` the update is that of so many steps of SGD, else a gradient. ``metrics`` are
+    PSNR, SSIM for images, and mean squared error if not stated. ``progress`` is called after each update with the
+    number done and the number of all.
+
+    Assumes: ``loss_fn`` is the loss in training, by default that of
+    :func:`reconrisk.studies.common.subject.training_loss`; the model is in the mode that the client trains in.
+    Guarantee: the attack sees the observation only. Noise and attack of an update have seeds of their own, drawn first:
+    two attacks with one ``rng`` meet the same noise. The guess, of an attack with a generative prior that prior alone
+    and else a constant, is matched and scored alike.
+    Edge cases: the last update has fewer records where ``batch_size`` does not divide their number. Ctrl-C returns what
+    is done; before anything is done it passes. Only optimal_analytic() can do without a model.
+
+    >>> data = Dataset("toy", torch.tensor([[0.25, 0.5], [0.75, 1.0]]), torch.tensor([0, 1]))
+    >>> rebuilt = rebuild("analytic", nn.Linear(2, 2), data, records=[0, 1], rng=torch.Generator().manual_seed(0))
+    >>> rebuilt.estimates.round(decimals=4)
+    tensor([[0.2500, 0.5000],
+            [0.7500, 1.0000]])
+    """
+    check_reads_updates(attack)
+    chosen = _chosen(dataset, records)
+    size = min(check_whole("batch_size", batch_size), len(chosen))
+    others, clip_norm = _public(dataset, records, public), getattr(defense, "clip_norm", None)
+    beliefs = Beliefs(dataset.shape, size, others, dataset, dataset.columns, clip_norm, data_range=dataset.data_range)
+    configured, believed = configured_attack(attack, settings, beliefs)
+    client = client_for(
+        configured, model, chosen, loss_fn=loss_fn, steps=local_steps, learning_rate=local_learning_rate
+    )
+    prior = prior_to_beat(configured, beliefs)
+    guess: Attack = constant_guess() if prior is None else alone(prior.value)
+    threat = configured.needs.knowing(*knows, *believed)
+    run = _Run(configured, client, defense, threat, _metrics(metrics, dataset), guess)
+    updates = run.on(chosen, size, progress, rng)
+    done = sum(len(update.estimates) for update in updates)
+    report = _report(
+        updates,
+        run,
+        chosen,
+        attack=attack if isinstance(attack, str) else name_of(configured),
+        model=model_name or ("none" if model is None else type(model).__name__),
+        records=tuple(int(record) for record in records)[:done],
+        batch_size=size,
+        seed=rng.initial_seed(),
+    )
+    estimates, targets = torch.cat([update.estimates for update in updates]), chosen.inputs[:done]
+    columns = _columns(estimates, targets, dataset, others)
+    report = replace(report, columns=columns)
+    if prior is not None:
+        report = replace(report, guesser=PRIOR_ALONE, prior=prior.said)
+    return Rebuilt(report, estimates, targets)
+
+
+def prior_to_beat(attack: Attack, beliefs: Beliefs) -> StatedPrior | None:
+    """The generative prior of an attack, which alone is the guess beside it; None without one, and of guesses."""
+    return None if name_of(attack) in BASELINES else beliefs.prior_of(attack)
+
+
+def check_reads_updates(attack: str | Attack) -> None:
+    """Refuse an attack on trained models where updates are attacked, with the way to run it."""
+    name = attack if isinstance(attack, str) else name_of(attack)
+    if name in READS:
+        remedy = "It reads a trained model: run reconrisk informed, or rr.audit with a trained model or an estimator."
+        raise refuse("attack", name, "to be one on updates", remedy)
+
+
+@dataclass(frozen=True, eq=False)
+class _Update:
+    """What one update gave away, in the order of its records."""
+
+    estimates: Tensor
+    account: Account
+    objective: tuple[float, ...]
+    labels: tuple[int, ...]
+    values: Mapping[str, Tensor]
+    guess: Mapping[str, Tensor]
+    oracle: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """An attack on the updates of a client."""
+
+    attack: Attack
+    client: Client
+    defense: Defense | None
+    threat: ThreatModel
+    metrics: tuple[Metric, ...]
+    guess: Attack
+
+    def on(self, dataset: Dataset, size: int, progress: Progress | None, rng: torch.Generator) -> list[_Update]:
+        """One update after the other; those that are done, if interrupted."""
+        batches = torch.arange(len(dataset)).split(size)
+        seeds = torch.randint(_SEEDS, (len(batches), 2), generator=rng).tolist()
+        done: list[_Update] = []
+        try:
+            for rows, (noise, search) in zip(batches, seeds, strict=True):
+                observation = self._observed(dataset.subset(rows), torch.Generator().manual_seed(noise))
+                done.append(self._scored(observation, dataset.inputs[rows], torch.Generator().manual_seed(search)))
+                if progress is not None:
+                    progress(len(done), len(batches))
+                if done[-1].account.status.ending is Ending.INTERRUPTED:
+                    break
+        except KeyboardInterrupt:
+            if not done:
+                raise
+        return done
+
+    def _observed(self, batch: Dataset, rng: torch.Generator) -> Observation:
+        release = self.client.release(batch.inputs, _labels(batch))
+        try:
+            return observe(release, defense=self.defense, threat=self.threat, data_range=batch.data_range, rng=rng)
+        except InvalidInput:
+            raise
+        except (RuntimeError, ValueError) as error:  # a network in training mode may refuse a batch of one
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            raise InvalidInput(
+                f"Expected a model that can be trained on {len(batch)} records at once. {said}"
+            ) from error
+
+    def _scored(self, observation: Observation, targets: Tensor, rng: torch.Generator) -> _Update:
+        guess = self.guess(observation, rng=rng)
+        if isinstance(self.attack, GuidedSampling):
+            reconstruction, path = self.attack.traced(observation, rng=rng)
+        else:
+            reconstruction, path = self.attack(observation, rng=rng), None
+        scores = score(reconstruction, targets, self.metrics)
+        order = scores.matched.tolist()
+        peak = None if path is None else path.oracle_peak(targets[scores.matched.argsort()].to(path.estimates.dtype))[1]
+        account = reconstruction.account
+        return _Update(
+            reconstruction.estimates[scores.matched],
+            account,
+            tuple(account.objective[place] for place in order),
+            () if account.labels is None else tuple(account.labels[place] for place in order),
+            scores,
+            score(guess, targets, self.metrics),
+            {} if peak is None else score(peak, targets, self.metrics),
+        )
+
+
+def _chosen(dataset: Dataset, records: Sequence[int]) -> Dataset:
+    check_not_empty("records", records, "Choose at least one.")
+    for record in records:
+        if check_whole("records", record, minimum=0) >= len(dataset):
+            raise refuse("records", record, f"to be from 0 to {len(dataset) - 1}, the records of {dataset.name}")
+    return dataset.subset(list(records))
+
+
+def _public(dataset: Dataset, records: Sequence[int], public: Dataset | None) -> Dataset | None:
+    """Records that are not attacked: those given, or the others of the data set."""
+    if public is not None:
+        if public.shape != dataset.shape or public.data_range != dataset.data_range:
+            raise refuse("public", public, f"to hold records of shape {dataset.shape} in {dataset.data_range}")
+        return public
+    others = torch.ones(len(dataset), dtype=torch.bool)
+    others[list(records)] = False
+    return dataset.subset(others.nonzero().squeeze(1)) if bool(others.any()) else None
+
+
+def _metrics(stated: Metric | Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...]:
+    if stated is not None:
+        return (stated,) if isinstance(stated, Metric) else tuple(stated)
+    image = len(dataset.shape) == 3 and min(dataset.shape[1:]) >= _SMALLEST_IMAGE
+    similarity = (ssim(data_range=dataset.data_range),) if image else ()
+    return (psnr(data_range=dataset.data_range), *similarity, mse())
+
+
+def _report(
+    updates: Sequence[_Update],
+    run: _Run,
+    dataset: Dataset,
+    *,
+    attack: str,
+    model: str,
+    records: tuple[int, ...],
+    batch_size: int,
+    seed: int,
+) -> RebuildReport:
+    labels = [label for update in updates for label in update.labels]
+    return RebuildReport(
+        attack=attack,
+        settings=updates[0].account.attack,
+        model=model,
+        data=dataset.name,
+        release=str(run.client),
+        defense="none" if run.defense is None else repr(run.defense),
+        threat=run.threat,
+        shape=dataset.shape,
+        data_range=dataset.data_range,
+        batch_size=batch_size,
+        requested=len(dataset),
+        records=records,
+        updates=tuple(number for number, update in enumerate(updates) for _ in update.estimates),
+        labels=_words(dataset, _labels(dataset)[: len(records)].tolist()),
+        inferred=_words(dataset, labels) if len(labels) == len(records) else (),
+        objective=tuple(value for update in updates for value in update.objective),
+        scores=tuple(_scores(metric, updates) for metric in run.metrics),
+        accounts=tuple(update.account for update in updates),
+        seed=seed,
+    )
+
+
+def _columns(estimates: Tensor, targets: Tensor, dataset: Dataset, public: Dataset | None) -> tuple[RebuiltColumn, ...]:
+    """How well each column of a table was rebuilt, beside what is typical of other records."""
+    if dataset.columns is None:
+        return ()
+    reference = None if public is None else public.inputs
+    scores = score_columns(estimates, targets, dataset.columns, reference=reference, in_order=True)
+    return tuple(
+        RebuiltColumn(
+            name=name,
+            right=tuple(column.right.tolist()),
+            error=() if column.error is None else tuple(column.error.tolist()),
+            typical_right=None if column.guess is None else column.guess.accuracy,
+            typical_error=None if column.guess is None else column.guess.mean_error,
+        )
+        for name, column in scores.items()
+    )
+
+
+def _scores(metric: Metric, updates: Sequence[_Update]) -> MetricScores:
+    def of(side: str) -> tuple[float, ...]:
+        """Of all records, or none where there are no such scores."""
+        found = [getattr(update, side) for update in updates]
+        return tuple(value for each in found if each for value in each[metric.name].tolist())
+
+    return MetricScores(repr(metric), metric.name, metric.higher_is_better, of("values"), of("guess"), of("oracle"))
+
+
+def _labels(dataset: Dataset) -> Tensor:
+    """The labels, or zeros where no loss reads any."""
+    return torch.zeros(len(dataset), dtype=torch.int64) if dataset.labels is None else dataset.labels
+
+
+def _words(dataset: Dataset, labels: Sequence[float]) -> tuple[str, ...]:
+    if dataset.labels is None:
+        return tuple("none" for _ in labels)
+    classes = dataset.classes
+    if classes is not None:
+        return tuple(classes[int(label)] if label < len(classes) else f"{label:g}" for label in labels)
+    return tuple(" ".join(f"{number:g}" for number in torch.tensor(label).flatten().tolist()) for label in labels)

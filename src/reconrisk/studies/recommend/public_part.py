@@ -1,0 +1,144 @@
+"""Public records beside private ones: what defenses are configured by, and where their cost and bound are computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from reconrisk.attacks.baselines import constant_guess
+from reconrisk.core.defense import Defense
+from reconrisk.core.guarantee import Estimate
+from reconrisk.core.validation import refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.defenses.families import Reference
+from reconrisk.releases.model_state import LossFunction
+from reconrisk.releases.release import Release
+from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_moments
+from reconrisk.studies.common.defended_release import (
+    PRIOR_DRAWS,
+    PRIOR_ERROR,
+    drawn_from_box,
+    is_known_smooth,
+    mse_bound_from_traces,
+    one_step_utilities,
+    trace_of_information,
+)
+from reconrisk.studies.common.subject import client_for
+
+_UPDATES = 16
+_MOST_VALUES = 2**26  # of all updates that are held: a quarter of a gigabyte
+_MOMENTS = 128  # records
+LARGEST_PUBLIC = 256
+
+
+@dataclass(frozen=True, eq=False)
+class PublicPart:
+    """What is known from public records: nothing in it depends on a private one.
+
+    ``drawn`` are updates of records of the smoothest prior on the range of the data, which the bound is about.
+    """
+
+    reference: Reference
+    drawn: tuple[Release, ...]
+    data_range: tuple[float, float]
+    is_smooth: bool
+    seed: int
+
+    def utility(self, defense: Defense | None) -> tuple[float, float]:
+        r"""Share of the first-order decrease that a step keeps, and its standard deviation.
+
+        .. math:: \frac{U_1}{E|g|^2}, \qquad \frac{\sqrt{-U_2}}{E|g|^2}
+
+        Guarantee: (1, 0) without a defense.
+        """
+        kept = spread = total = 0.0
+        for update in self.reference.updates:
+            rng = torch.Generator().manual_seed(self.seed)
+            first, second = one_step_utilities(update, defense, rng=rng)
+            norm = sum(float(value.double().square().sum()) for value in update.values())
+            kept, spread, total = kept + first * norm, spread - second, total + norm
+        return kept / total, math.sqrt(spread * len(self.reference.updates)) / total
+
+    def mse_bound(self, defense: Defense | None) -> Estimate:
+        """The bound on the mean squared error of any guess at a record, the others of its update known, estimated.
+
+        Edge cases: 0, which says nothing, without noise.
+        """
+        dimension = self.drawn[0].inputs[0].numel()
+        traces = torch.full((len(self.drawn),), math.inf)
+        if defense is not None:
+            rng = torch.Generator().manual_seed(self.seed)
+            traces = torch.cat(list(self._traces(defense, rng)))
+        return mse_bound_from_traces(traces, dimension=dimension, data_range=self.data_range)
+
+    def _traces(self, defense: Defense, rng: torch.Generator) -> Iterator[Tensor]:
+        """The information about the first record of each update, until one is infinite: then the mean is."""
+        for release in self.drawn:
+            found = trace_of_information(release, defense, relative_error=PRIOR_ERROR, rng=rng)[:1]
+            yield found
+            if not bool(found.isfinite()):
+                return
+
+
+def public_part(
+    model: nn.Module,
+    public: Dataset,
+    *,
+    batch_size: int,
+    loss_fn: LossFunction | None,
+    local_steps: int | None,
+    local_learning_rate: float | None,
+    seed: int,
+) -> PublicPart:
+    """The public part of data, as defenses see it.
+
+    Edge cases: too few records for two updates are refused.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    client = client_for(
+        constant_guess(), model, public, loss_fn=loss_fn, steps=local_steps, learning_rate=local_learning_rate
+    )
+    size = sum(value.numel() for value in client.model.parameters() if value.requires_grad)
+    count = min(_UPDATES, max(2, _MOST_VALUES // max(size, 1)), len(public) // batch_size)
+    if count < 2:
+        raise refuse("public", len(public), f">= {2 * batch_size} records, two updates", "Pass more of them.")
+    batches = torch.randperm(len(public), generator=rng)[: count * batch_size].split(batch_size)
+    labels = _labels(public)
+    releases = tuple(client.release(public.inputs[rows], labels[rows]) for rows in batches)
+    prior = tuple(
+        client.release(drawn_from_box(public.inputs[rows], public.data_range, rng=rng), labels[rows])
+        for rows in (batches[place % len(batches)] for place in range(PRIOR_DRAWS))
+    )
+    moments_of = torch.randperm(len(public), generator=rng)[:_MOMENTS]
+
+    def find_moments() -> ReferenceMoments:
+        draws = torch.Generator().manual_seed(seed)
+        return reference_moments(client.model, client.loss_fn, public.inputs[moments_of], labels[moments_of], rng=draws)
+
+    reference = Reference(find_moments, tuple(release.value() for release in releases))
+    is_smooth = is_known_smooth(client.model, client.loss_fn, public.inputs[batches[0]], labels[batches[0]])
+    return PublicPart(reference, prior, public.data_range, is_smooth, seed)
+
+
+def split_off(dataset: Dataset, public: Dataset | None, rng: torch.Generator) -> tuple[Dataset, tuple[int, ...]]:
+    """Public records, and the rows of ``dataset`` that are private, in a random order: a quarter is split off.
+
+    Guarantee: no record is in both parts by its row. Stated public records must have the layout of the private ones.
+    """
+    order = torch.randperm(len(dataset), generator=rng).tolist()
+    if public is not None:
+        if public.shape != dataset.shape or public.data_range != dataset.data_range:
+            raise refuse("public", public, f"to hold records of shape {dataset.shape} in {dataset.data_range}")
+        return public, tuple(order)
+    count = min(LARGEST_PUBLIC, len(dataset) // 4)
+    if count < 1:
+        raise refuse("data", len(dataset), ">= 4 records, to split off public ones", "Or pass public=.")
+    return dataset.subset(order[:count]), tuple(order[count:])
+
+
+def _labels(dataset: Dataset) -> Tensor:
+    return torch.zeros(len(dataset), dtype=torch.int64) if dataset.labels is None else dataset.labels

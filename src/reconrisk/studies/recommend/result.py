@@ -1,0 +1,344 @@
+"""What a search for a defense found: one row for every family, the cheapest that meets the target and the second.
+
+A recommendation in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from reconrisk.core.goal import Limit
+from reconrisk.core.guarantee import Estimate, rounded_down, rounded_up
+from reconrisk.core.serialization import NOT_IN_JSON, serializable
+from reconrisk.core.threat import ThreatModel
+from reconrisk.core.validation import refuse
+
+
+class Met(Enum):
+    """Whether a defense meets the target, and what says so."""
+
+    PROVED = "proved"
+    CONFIRMED = "measured on fresh records"
+    ESTIMATED = "by the estimated bound"
+    SEARCHED = "in the search only"
+    FAILED = "no: fresh records were rebuilt too often"
+    NEVER = "no"
+    UNSETTLED = "not known: the search did not end"
+    UNTRIED = "not tried"
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it may be recommended."""
+        return self in (Met.PROVED, Met.CONFIRMED, Met.ESTIMATED)
+
+
+@serializable
+@dataclass(frozen=True)
+class TrainingCost:
+    """What training under a defense came to: means over ``seeds`` with intervals; None where there is nothing finite.
+
+    ``accuracy`` is of test records, None for labels that are no classes; ``loss`` of them too.
+    """
+
+    accuracy: Estimate | None
+    loss: Estimate | None
+    steps: int
+    seeds: int
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """The larger the better: accuracy first, then loss."""
+        accuracy = -1.0 if self.accuracy is None else self.accuracy.value
+        return accuracy, float("-inf") if self.loss is None else -self.loss.value
+
+    def __str__(self) -> str:
+        """Accuracy, or else the loss, with its interval."""
+        if self.accuracy is not None:
+            return f"accuracy {_interval(self.accuracy)}"
+        return "diverged" if self.loss is None else f"loss {_interval(self.loss)}"
+
+
+@serializable
+@dataclass(frozen=True)
+class DefenseOption:
+    """The weakest defense of a family that meets the target, or the strongest that was tried, if none does.
+
+    ``code`` is the call that makes it, ``strength`` its level (:class:`reconrisk.defenses.families.Family`); None and
+    empty where nothing was tried. ``risks`` are the shares of records that any attack or guess rebuilt, one for each
+    limit: from fresh records if ``met`` says so, else from those of the search. ``proved`` are bounds on these shares
+    by the mechanism, 1 without one. ``mse_bound`` is the Bayesian bound, estimated. ``utility_kept`` (U1) is the share
+    of the first-order decrease that is kept, ``utility_deviation`` its standard deviation, the root of -U2.
+    ``remark`` says what went otherwise than planned.
+    """
+
+    family: str
+    code: str
+    strength: float | None
+    met: Met
+    risks: tuple[Estimate, ...]
+    proved: tuple[float, ...]
+    mse_bound: Estimate | None
+    utility_kept: float | None
+    utility_deviation: float | None
+    training: TrainingCost | None = None
+    tried: int = 0
+    remark: str = ""
+
+    @property
+    def step_utility(self) -> float:
+        """The decrease that a step keeps, less one standard deviation: what families are ranked by before training."""
+        if self.utility_kept is None or self.utility_deviation is None:
+            return float("-inf")
+        return self.utility_kept - self.utility_deviation
+
+    @property
+    def rank(self) -> tuple[bool, tuple[float, float], float]:
+        """The larger the cheaper: training where it was done, else one step."""
+        trained = self.training is not None
+        return trained, self.training.rank if self.training is not None else (0.0, 0.0), self.step_utility
+
+
+@serializable
+@dataclass(frozen=True)
+class Recommendation:
+    """Which defense to use, what it costs, what is second best, and what was tried.
+
+    ``accept`` are limits on how often records may be rebuilt, ``mse_bound`` the least Bayesian bound asked for.
+    ``evidence`` is "measured" or "proved": what counts as meeting a limit. ``options`` has a row for every family;
+    ``best`` and ``runner_up`` name two of them. ``undefended`` is training without a defense. ``guess`` are the shares
+    of public records that guesses rebuild, without any update: no defense brings risks below them. The Bayesian bound
+    is for the smoothest prior on the range of the data, of ``prior_information``; it assumes that gradients do not jump
+    as the record moves: ``is_smooth`` if that is known. ``ended`` is "complete", "out of time" or "interrupted".
+
+    ``defense`` and ``defenses`` are the configured defenses; they hold moments of public records, and are not in JSON.
+    """
+
+    subject: str
+    data: str
+    accept: tuple[Limit, ...]
+    mse_bound: float | None
+    evidence: str
+    threat: ThreatModel
+    attacks: tuple[str, ...]
+    options: tuple[DefenseOption, ...]
+    best: str | None
+    runner_up: str | None
+    undefended: TrainingCost | None
+    guess: tuple[float, ...]
+    is_smooth: bool
+    prior_information: float
+    data_range: tuple[float, float]
+    reference_records: int
+    search_trials: int
+    confirm_trials: int
+    confidence: float
+    seed: int
+    seconds: float
+    ended: str
+    defenses: Any = field(default=None, metadata=NOT_IN_JSON, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        names = [option.family for option in self.options]
+        for name in (self.best, self.runner_up):
+            if name is not None and name not in names:
+                raise refuse("best", name, f"to be one of {', '.join(names)}")
+
+    @property
+    def meets(self) -> bool:
+        """Whether any defense was shown to meet the target."""
+        return self.best is not None
+
+    @property
+    def defense(self) -> Any:
+        """The recommended defense, configured; None where none is, or after reading JSON."""
+        return None if self.best is None or self.defenses is None else self.defenses.get(self.best)
+
+    def option(self, family: str) -> DefenseOption:
+        """The row of a family."""
+        for option in self.options:
+            if option.family == family:
+                return option
+        raise refuse("family", family, f"to be one of {', '.join(option.family for option in self.options)}")
+
+    @property
+    def target(self) -> str:
+        """What was asked for, in words."""
+        words = [str(limit) for limit in self.accept]
+        return " and ".join(
+            [*words, *([] if self.mse_bound is None else [f"estimated Bayesian bound >= {self.mse_bound:g}"])]
+        )
+
+    @property
+    def sentence(self) -> str:
+        """What to do, on what evidence, at which cost, and what is second best."""
+        return sentence_of(self)
+
+    @property
+    def table(self) -> str:
+        """Every family in a line."""
+        return table_of(self)
+
+    def __str__(self) -> str:
+        """Sentence and table."""
+        return f"{self.sentence}\n\n{self.table}"
+
+
+def _interval(estimate: Estimate) -> str:
+    return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
+
+
+_HEADER = ("", "family", "meets", "rebuilt", "proved", "est. MSE bound", "U1 kept", "U2 dev.", "training", "defense")
+
+
+def sentence_of(found: Recommendation) -> str:
+    """What to do, on what evidence, at which cost, and what is second best."""
+    if found.best is None:
+        return f"No defense was shown to meet {found.target}: {_nearest(found)}{_end(found)}"
+    best = found.option(found.best)
+    words = [
+        f"Use {best.code}: {_evidence(found, best)}, {_cost(found, best)}.",
+        *_caution(found, best),
+        *_choice(best),
+    ]
+    if found.runner_up is not None:
+        second = found.option(found.runner_up)
+        words.append(f"Second best is {second.code}: {_cost(found, second)}.")
+        if _overlap(best, second):
+            words.append("The two differ by no more than seeds do.")
+    else:
+        words.append("There is no second that was shown to meet the target.")
+    return " ".join(words) + _end(found)
+
+
+def table_of(found: Recommendation) -> str:
+    """Every family in a line, the recommended marked with an arrow."""
+    header = tuple(f"{head}?" if head == "est. MSE bound" and not found.is_smooth else head for head in _HEADER)
+    rows = [header, *(_row(found, option) for option in found.options)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADER))]
+    lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if found.undefended is not None:
+        lines.append(f"training without a defense: {found.undefended}")
+    return "\n".join(lines)
+
+
+def _row(found: Recommendation, option: DefenseOption) -> tuple[str, ...]:
+    mark = {found.best: "->", found.runner_up: "2."}.get(option.family, "")
+    return (
+        mark,
+        option.family,
+        option.met.value,
+        ", ".join(_share(risk) for risk in option.risks) or "-",
+        ", ".join("-" if value >= 1 else f"<= {rounded_up(value)}" for value in option.proved) or "-",
+        "-" if option.mse_bound is None or not option.mse_bound.low else f">= {rounded_down(option.mse_bound.low)}",
+        "-" if option.utility_kept is None else f"{option.utility_kept:.3g}",
+        "-" if option.utility_deviation is None else f"{option.utility_deviation:.3g}",
+        "-" if option.training is None else str(option.training),
+        option.code + (f"  ({option.remark})" if option.remark else ""),
+    )
+
+
+def _evidence(found: Recommendation, option: DefenseOption) -> str:
+    words: list[str] = []
+    if option.met in (Met.PROVED, Met.ESTIMATED) and found.accept:
+        pairs = zip(found.accept, option.proved, strict=True)
+        words += [f"{limit.goal} succeeds with at most {rounded_up(value)}, proved" for limit, value in pairs]
+    elif found.accept:
+        words += [
+            f"{100 * risk.value:.3g}% of the records of {risk.samples} fresh updates reached {limit.goal} by any "
+            f"attack ({', '.join(found.attacks)}), at most {rounded_up(100 * risk.high)}% with "
+            f"{100 * found.confidence:.4g}% confidence"
+            for limit, risk in zip(found.accept, option.risks, strict=True)
+        ]
+    if found.mse_bound is not None and option.mse_bound is not None:
+        prior = f"for a prior of information {found.prior_information:.4g}"
+        evidence = f"estimated bound, no proof: {option.mse_bound.samples} draws"
+        least = rounded_down(option.mse_bound.low)
+        words.append(f"no estimate has a mean squared error below {least} {prior} ({evidence})")
+    return "; ".join(words)
+
+
+def _caution(found: Recommendation, option: DefenseOption) -> list[str]:
+    """Where attacks that were not tried may do better, as far as the bound says."""
+    if option.met is Met.PROVED or option.mse_bound is None:
+        return []
+    goals = (limit.goal for limit in found.accept)
+    bound = option.mse_bound.low
+    below = [goal for goal in goals if bound < (goal.mean_squared_error(found.data_range) or 0.0)]
+    if not below:
+        return []
+    error = below[0].mean_squared_error(found.data_range)
+    return [
+        f"That is about the attacks tried: the estimated bound on the error of any estimate, {rounded_down(bound)}, "
+        f"is below the {error:.3g} of {below[0]}, so that better attacks are not excluded."
+    ]
+
+
+def _choice(option: DefenseOption) -> list[str]:
+    """What the guarantee of a mechanism, where there is one, says nothing about."""
+    if all(value >= 1 for value in option.proved):
+        return []
+    return ["Private records took part in the choice of family and strength, which its guarantee does not cover."]
+
+
+def _cost(found: Recommendation, option: DefenseOption) -> str:
+    if option.training is not None:
+        against = "" if found.undefended is None else f" against {found.undefended} without a defense"
+        return f"{option.training}{against}"
+    if option.utility_kept is None:
+        return "cost not measured"
+    return f"a step keeps {option.utility_kept:.3g} +- {option.utility_deviation:.2g} of its decrease"
+
+
+def _overlap(first: DefenseOption, second: DefenseOption) -> bool:
+    """Whether training tells two defenses apart."""
+    if first.training is None or second.training is None:
+        return False
+    one, two = first.training.accuracy or first.training.loss, second.training.accuracy or second.training.loss
+    return one is not None and two is not None and one.low <= two.high and two.low <= one.high
+
+
+def _nearest(found: Recommendation) -> str:
+    beyond = [
+        f"guesses alone reach {limit.goal} for {100 * guess:.3g}% of records, so accept more than that"
+        for limit, guess in zip(found.accept, found.guess, strict=False)
+        if guess > limit.at_most
+    ]
+    if beyond:
+        return "; ".join(beyond) + "."
+    tried = [option for option in found.options if option.strength is not None]
+    if not tried:
+        return "nothing was tried."
+    nearest = min(tried, key=lambda option: _distance(found, option))
+    words = [
+        f"{limit.goal} for {_share(risk)} of records" for limit, risk in zip(found.accept, nearest.risks, strict=False)
+    ]
+    if found.evidence == "proved" and found.accept:
+        words = [
+            f"{limit.goal} with at most {rounded_up(value)}"
+            for limit, value in zip(found.accept, nearest.proved, strict=False)
+        ]
+    if found.mse_bound is not None and nearest.mse_bound is not None:
+        words.append(f"an estimated Bayesian bound of {rounded_down(nearest.mse_bound.low)}")
+    return f"the nearest is {nearest.code} with {' and '.join(words) or 'nothing measured'} ({nearest.met.value})."
+
+
+def _distance(found: Recommendation, option: DefenseOption) -> tuple[float, float]:
+    shares: Sequence[float] = option.proved if found.evidence == "proved" else [risk.value for risk in option.risks]
+    bound = 0.0 if found.mse_bound is None or option.mse_bound is None else -option.mse_bound.low
+    return max(shares, default=0.0), bound
+
+
+def _share(risk: Estimate) -> str:
+    if (risk.low, risk.high) == (0.0, 1.0):
+        return f"{100 * risk.value:.3g}% of {risk.samples} ({risk.method})"
+    return f"{100 * risk.value:.3g}% [{100 * risk.low:.3g}, {100 * risk.high:.3g}]"
+
+
+def _end(found: Recommendation) -> str:
+    if found.ended == "complete":
+        return ""
+    remedy = " Raise the budget." if found.ended == "out of time" else ""
+    return f" The search ended before it was complete: {found.ended}.{remedy}"

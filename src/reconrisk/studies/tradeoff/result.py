@@ -1,0 +1,391 @@
+"""The frontier between leakage and utility: one row per defense, strength and attacker, and what dominates what.
+
+One defense at one strength with one seed: the unit that a frontier runs and stores.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scipy import stats
+
+from reconrisk.core.guarantee import Estimate
+from reconrisk.core.serialization import serializable
+from reconrisk.core.validation import check_not_empty, check_real, check_whole, did_you_mean, refuse
+
+
+@serializable
+@dataclass(frozen=True)
+class AttackScore:
+    """Mean scores of one attack by one attacker over all attacked records; ``failures`` of them a guess stands for."""
+
+    attacker: str
+    attack: str
+    is_guess: bool
+    mse: float
+    psnr: float
+    failures: int = 0
+
+    def __post_init__(self) -> None:
+        check_real("mse", self.mse)
+        check_real("psnr", self.psnr)
+
+
+@serializable
+@dataclass(frozen=True)
+class TradeoffCell:
+    """What training under a defense gave, and attacks on what it sends, for one seed.
+
+    ``utility_1`` is E<g, y> over the squared norm of the gradient g, ``utility_2`` is -Var<g, y>, y what is sent.
+    ``fisher_trace`` is the information of what is sent about one record, ``mse_bound`` an estimate, no proof, of what
+    it implies for records of the stated prior: the lower end at 95 % confidence. ``defense_gradients`` is the cost of
+    the defense in ordinary gradients, None where it is not told.
+    """
+
+    family: str
+    strength: float | None
+    seed: int
+    training_loss: float
+    test_loss: float
+    test_accuracy: float | None
+    diverged: bool
+    utility_1: float
+    utility_2: float
+    fisher_trace: float
+    mse_bound: float
+    scores: tuple[AttackScore, ...]
+    seconds: float
+    defense_gradients: float | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("seed", self.seed, minimum=0)
+        check_not_empty("scores", self.scores)
+
+    def score(self, attacker: str, attack: str) -> AttackScore:
+        """What an attack by an attacker came to."""
+        for score in self.scores:
+            if (score.attacker, score.attack) == (attacker, attack):
+                return score
+        raise refuse("attack", attack, f"to be one that the {attacker} attacker ran")
+
+
+UNDEFENDED = "none"
+"""The family of the reference point: training and sending as it is."""
+
+ATTACKERS = ("unaware", "aware")
+"""Who does not know the defense, and who knows it: its clipping, its mask and the size of its noise."""
+
+UTILITIES: Mapping[str, int] = {
+    "test_accuracy": 1,
+    "training_loss": -1,
+    "test_loss": -1,
+    "utility_1": 1,
+    "utility_2": 1,
+}
+"""What a defense costs: 1 where more is better, -1 where less is."""
+
+LEAKAGES: Mapping[str, int] = {"mse": 1, "psnr": -1, "fisher_trace": -1, "mse_bound": 1}
+"""What a defense protects: 1 where more is better for who defends, -1 where less is."""
+
+_HEADS = ("defense", "strength", "attacker", "MSE", "PSNR", "accuracy", "training loss", "U1", "U2", "Fisher trace")
+
+
+@serializable
+@dataclass(frozen=True)
+class TradeoffRow:
+    """A defense at one strength against one attacker, with intervals over seeds.
+
+    ``mse`` and ``psnr`` are those of ``attack``, the attack or guess with the smallest mean squared error.
+    ``mse_bound`` is the smallest estimate of the bound of all seeds, no proof. ``diverged`` seeds had no finite
+    gradient at some step.
+    """
+
+    family: str
+    strength: float | None
+    attacker: str
+    attack: str
+    is_guess: bool
+    mse: Estimate
+    psnr: Estimate
+    test_accuracy: Estimate | None
+    training_loss: Estimate
+    test_loss: Estimate
+    utility_1: Estimate
+    utility_2: Estimate
+    fisher_trace: Estimate
+    mse_bound: float
+    seeds: int
+    diverged: int
+    seconds: float
+
+    def measured(self, name: str) -> Estimate:
+        """The utility or leakage of this name."""
+        if name == "mse_bound":
+            return Estimate(self.mse_bound, self.mse_bound, math.inf, 0.95, self.seeds, "estimated bound, no proof")
+        found = getattr(self, name) if name in UTILITIES or name in LEAKAGES else None
+        if not isinstance(found, Estimate):
+            known = (*UTILITIES, *LEAKAGES)
+            raise refuse("measure", name, f"to be one of {', '.join(known)}, and measured", did_you_mean(name, known))
+        return found
+
+    @property
+    def label(self) -> str:
+        """Family and strength."""
+        return self.family if self.strength is None else f"{self.family} {self.strength:g}"
+
+
+@serializable
+@dataclass(frozen=True)
+class Dominance:
+    """For how many strengths of ``other`` some strength of ``family`` is at least as good in both measures.
+
+    ``dominated`` counts them by the means, ``clearly`` where intervals of the differences over seeds leave no doubt,
+    and ``never`` where they rule it out. At ``guessed`` of them no attack beat a guess, so that nothing protects more.
+    """
+
+    family: str
+    other: str
+    attacker: str
+    utility: str
+    leakage: str
+    strengths: int
+    dominated: int
+    clearly: int
+    never: int
+    guessed: int
+    seeds: int
+
+    @property
+    def share(self) -> float:
+        """The part of the strengths at which it dominates by the means."""
+        return self.dominated / self.strengths
+
+    def __str__(self) -> str:
+        """The statement in a sentence."""
+        measures = f"{_words(self.utility)} and {_words(self.leakage)}"
+        unclear = self.strengths - self.clearly - self.never
+        guesses = f" At {self.guessed} of them no attack beat a guess." if self.guessed else ""
+        return (
+            f"Against the {self.attacker} attacker, {self.family} is at least as good as {self.other} in {measures} at "
+            f"{self.dominated} of its {self.strengths} strengths; by intervals over {self.seeds} seeds this is sure at "
+            f"{self.clearly}, ruled out at {self.never} and open at {unclear}.{guesses}"
+        )
+
+
+@serializable
+@dataclass(frozen=True)
+class TradeoffResult:
+    """The frontier between leakage and utility, as :func:`reconrisk.studies.tradeoff.tradeoff.tradeoff` measured it.
+
+    ``rows`` has one entry per defense, strength and attacker, the undefended reference (family ``"none"``) first.
+    ``cells`` are the runs behind it. ``utility`` and ``leakage`` say what :meth:`front` and :meth:`dominates` compare.
+    """
+
+    rows: tuple[TradeoffRow, ...]
+    cells: tuple[TradeoffCell, ...]
+    utility: str
+    leakage: str
+    confidence: float
+    is_complete: bool
+    notes: tuple[str, ...]
+    signature: str
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("utility", self.utility, UTILITIES), ("leakage", self.leakage, LEAKAGES)):
+            if value not in known:
+                raise refuse(name, value, f"to be one of {', '.join(known)}", did_you_mean(value, known).strip())
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Families in the order in which they were passed, without the reference."""
+        return tuple(dict.fromkeys(row.family for row in self.rows if row.family != UNDEFENDED))
+
+    def of(self, attacker: str, family: str | None = None) -> tuple[TradeoffRow, ...]:
+        """Rows of an attacker, and of a family if one is named."""
+        if attacker not in ATTACKERS:
+            raise refuse("attacker", attacker, f"to be one of {', '.join(ATTACKERS)}")
+        known = (UNDEFENDED, *self.families)
+        if family is not None and family not in known:
+            raise refuse("family", family, f"to be one of {', '.join(known)}", did_you_mean(family, known).strip())
+        return tuple(row for row in self.rows if row.attacker == attacker and family in (None, row.family))
+
+    def judged_by(self, *, utility: str | None = None, leakage: str | None = None) -> TradeoffResult:
+        """The same measurements, compared by another utility or leakage."""
+        return replace(self, utility=utility or self.utility, leakage=leakage or self.leakage)
+
+    def front(self, attacker: str) -> tuple[TradeoffRow, ...]:
+        """Rows that no other row of the attacker beats: better in one measure and no worse in the other, by means."""
+        rows = self.of(attacker)
+        kept = pareto([self._goodness(row) for row in rows])
+        return tuple(row for row, is_kept in zip(rows, kept, strict=True) if is_kept)
+
+    def dominates(self, family: str, other: str, *, attacker: str = "aware") -> Dominance:
+        """For how many strengths of ``other`` some strength of ``family`` is at least as good in both measures.
+
+        Doubt is judged by the differences seed by seed, since all defenses meet the same records under one seed; each
+        difference by itself has the confidence of the result.
+        """
+        rivals, rows = self.of(attacker, family), self.of(attacker, other)
+        counts = {"dominated": 0, "clearly": 0, "never": 0}
+        for row in rows:
+            gains = [self._gains(rival, row) for rival in rivals]
+            counts["dominated"] += any(all(gain.value >= 0 for gain in each) for each in gains)
+            counts["clearly"] += any(all(gain.low >= 0 for gain in each) for each in gains)
+            counts["never"] += not any(all(gain.high >= 0 for gain in each) for each in gains)
+        counts["guessed"] = sum(row.is_guess for row in rows) if self.leakage in ("mse", "psnr") else 0
+        seeds = len(self._shared_seeds)
+        return Dominance(family, other, attacker, self.utility, self.leakage, len(rows), seeds=seeds, **counts)
+
+    def table(self) -> str:
+        """All rows as text; a star marks the Pareto front of each attacker."""
+        front = {id(row) for attacker in ATTACKERS for row in self.front(attacker)}
+        head = ("", *_HEADS, f"est. MSE bound{'' if self.is_smooth else '?'}", "best attack")
+        lines = [head, *(_cells(row, starred=id(row) in front) for row in self.rows)]
+        widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
+        written = ["  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)) for line in lines]
+        compared = f"* on the front by {_words(self.utility)} and {_words(self.leakage)}"
+        seeds = max((row.seeds for row in self.rows), default=0)
+        ends = f"+- {100 * self.confidence:g}% over {seeds} seeds" if seeds > 1 else "one seed, no intervals"
+        state = "" if self.is_complete else " Not complete: the same call with the same store goes on."
+        return "\n".join([*(line.rstrip() for line in written), f"{compared}; {ends}.{state}", *self.notes])
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether gradients are known to move without jumps as the record moves, which the bound assumes."""
+        return not any(note.startswith("MSE bound?") for note in self.notes)
+
+    def __str__(self) -> str:
+        """The table."""
+        return self.table()
+
+    def _goodness(self, row: TradeoffRow) -> tuple[float, float]:
+        """Utility and protection of a row, the larger the better."""
+        utility, leakage = UTILITIES[self.utility], LEAKAGES[self.leakage]
+        return utility * row.measured(self.utility).value, leakage * row.measured(self.leakage).value
+
+    def _gains(self, rival: TradeoffRow, row: TradeoffRow) -> tuple[Estimate, Estimate]:
+        """By how much a row is better than another in utility and protection, over the seeds that both have."""
+        found = []
+        for name, sign in ((self.utility, UTILITIES[self.utility]), (self.leakage, LEAKAGES[self.leakage])):
+            ours, theirs = self._by_seed(rival, name), self._by_seed(row, name)
+            gains = [0.0 if ours[each] == theirs[each] else sign * (ours[each] - theirs[each]) for each in ours]
+            found.append(estimate_over_seeds(gains, self.confidence))
+        return found[0], found[1]
+
+    def _by_seed(self, row: TradeoffRow, name: str) -> dict[int, float]:
+        row.measured(name)
+        cells = [cell for cell in self.cells if (cell.family, cell.strength) == (row.family, row.strength)]
+        shared = self._shared_seeds
+        if name not in ("mse", "psnr"):
+            return {cell.seed: getattr(cell, name) for cell in cells if cell.seed in shared}
+        return {cell.seed: getattr(cell.score(row.attacker, row.attack), name) for cell in cells if cell.seed in shared}
+
+    @property
+    def _shared_seeds(self) -> frozenset[int]:
+        """Seeds that every defense has been run with."""
+        runs: dict[tuple[str, float | None], set[int]] = {}
+        for cell in self.cells:
+            runs.setdefault((cell.family, cell.strength), set()).add(cell.seed)
+        return frozenset.intersection(*(frozenset(each) for each in runs.values()))
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Which points no other point beats: at least as large in both coordinates and larger in one.
+
+    >>> pareto([(0.0, 2.0), (1.0, 1.0), (0.0, 1.0), (1.0, 1.0)])
+    [True, True, False, True]
+    """
+    return [not any(_no_worse(other, point) and other != point for other in points) for point in points]
+
+
+def rows_from_cells(cells: Iterable[TradeoffCell], *, confidence: float) -> tuple[TradeoffRow, ...]:
+    """One row for every defense, strength and attacker, in the order in which they first occur."""
+    groups: dict[tuple[str, float | None], list[TradeoffCell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.family, cell.strength), []).append(cell)
+    return tuple(_row(group, attacker, confidence) for group in groups.values() for attacker in ATTACKERS)
+
+
+def estimate_over_seeds(values: Sequence[float], confidence: float) -> Estimate:
+    """The mean with Student's interval; without limits for one value, the extremes where one is infinite.
+
+    >>> estimate_over_seeds([1.0, 2.0, 3.0], 0.95).low.__round__(3)
+    -0.484
+    """
+    count = len(values)
+    if not all(map(math.isfinite, values)):
+        mean = sum(values)
+        mean = max(values) if math.isnan(mean) else mean
+        return Estimate(mean, min(values), max(values), confidence, count, "extremes over seeds")
+    mean = statistics.fmean(values)
+    if count == 1:
+        return Estimate(mean, -math.inf, math.inf, confidence, 1, "one seed")
+    half = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * statistics.stdev(values) / math.sqrt(count)
+    return Estimate(mean, mean - half, mean + half, confidence, count, "Student over seeds")
+
+
+def _row(cells: Sequence[TradeoffCell], attacker: str, confidence: float) -> TradeoffRow:
+    def over(read: Callable[[TradeoffCell], float]) -> Estimate:
+        return estimate_over_seeds([read(cell) for cell in cells], confidence)
+
+    scores = [{score.attack: score for score in cell.scores if score.attacker == attacker} for cell in cells]
+    shared = [attack for attack in scores[0] if all(attack in each for each in scores)]
+    attack = min(shared, key=lambda name: statistics.fmean(each[name].mse for each in scores))
+    rights = [cell.test_accuracy for cell in cells if cell.test_accuracy is not None]
+    return TradeoffRow(
+        family=cells[0].family,
+        strength=cells[0].strength,
+        attacker=attacker,
+        attack=attack,
+        is_guess=scores[0][attack].is_guess,
+        mse=estimate_over_seeds([each[attack].mse for each in scores], confidence),
+        psnr=estimate_over_seeds([each[attack].psnr for each in scores], confidence),
+        test_accuracy=estimate_over_seeds(rights, confidence) if len(rights) == len(cells) else None,
+        training_loss=over(lambda cell: cell.training_loss),
+        test_loss=over(lambda cell: cell.test_loss),
+        utility_1=over(lambda cell: cell.utility_1),
+        utility_2=over(lambda cell: cell.utility_2),
+        fisher_trace=over(lambda cell: cell.fisher_trace),
+        mse_bound=min(cell.mse_bound for cell in cells),
+        seeds=len(cells),
+        diverged=sum(cell.diverged for cell in cells),
+        seconds=sum(cell.seconds for cell in cells),
+    )
+
+
+def _no_worse(point: tuple[float, float], other: tuple[float, float]) -> bool:
+    return point[0] >= other[0] and point[1] >= other[1]
+
+
+def _cells(row: TradeoffRow, *, starred: bool) -> tuple[str, ...]:
+    strength = "" if row.strength is None else f"{row.strength:g}"
+    loss = _shown(row.training_loss) + (f" ({row.diverged} diverged)" if row.diverged else "")
+    return (
+        "*" if starred else "",
+        row.family,
+        strength,
+        row.attacker,
+        _shown(row.mse),
+        _shown(row.psnr),
+        "" if row.test_accuracy is None else _shown(row.test_accuracy),
+        loss,
+        _shown(row.utility_1),
+        _shown(row.utility_2),
+        _shown(row.fisher_trace),
+        f"{row.mse_bound:.3g}",
+        row.attack,
+    )
+
+
+def _shown(estimate: Estimate) -> str:
+    half = (estimate.high - estimate.low) / 2
+    return f"{estimate.value:.3g} +- {half:.2g}" if math.isfinite(half) and half > 0 else f"{estimate.value:.3g}"
+
+
+def _words(name: str) -> str:
+    return {"mse": "MSE", "psnr": "PSNR", "utility_1": "U1", "utility_2": "U2", "mse_bound": "estimated MSE bound"}.get(
+        name, name.replace("_", " ")
+    )

@@ -1,0 +1,220 @@
+"""The frontier between leakage and utility: trained for real and attacked under every defense."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from reconrisk.core.defense import Defense
+from reconrisk.core.progress import ProgressBar
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
+from reconrisk.core.validation import check_finite, check_probability, check_whole, refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.defenses.deferred import FromMoments
+from reconrisk.releases.model_state import LossFunction
+from reconrisk.releases.sensitivity.moments import reference_moments
+from reconrisk.studies.common.arguments import Records, checked_data, checked_seed, checked_threat
+from reconrisk.studies.common.experiment import refused_if_raised
+from reconrisk.studies.common.plan import AttackChoice
+from reconrisk.studies.common.subject import given_labels, training_loss
+from reconrisk.studies.tradeoff.result import UNDEFENDED, TradeoffCell, TradeoffResult, rows_from_cells
+from reconrisk.studies.tradeoff.store import CellStore
+from reconrisk.studies.tradeoff.study import Study, Variant
+
+Families = Mapping[str, Mapping[float, Defense]]
+"""Defenses by family and strength."""
+
+_FAMILIES = "Pass {'noise': {0.1: rr.defenses.gaussian_noise(0.1)}}, for instance."
+
+
+def tradeoff(
+    model: nn.Module,
+    data: Records,
+    defenses: Families,
+    attacks: str | Sequence[AttackChoice] = "quick",
+    *,
+    test: Records | None = None,
+    test_share: float = 0.2,
+    public: Records | None = None,
+    threat: ThreatModel = HONEST_BUT_CURIOUS,
+    steps: int | None = None,
+    epochs: int | None = None,
+    clients: int = 1,
+    batch_size: int = 16,
+    optimizer: str = "sgd",
+    learning_rate: float = 0.1,
+    loss_fn: LossFunction | None = None,
+    trials: int = 4,
+    attacked_batch_size: int = 1,
+    attack_trained: bool = False,
+    repeat: int = 3,
+    utility: str | None = None,
+    leakage: str = "mse",
+    confidence: float = 0.95,
+    seed: int = 0,
+    store: str | Path | None = None,
+    show_plan: Callable[[str], None] | None = None,
+) -> TradeoffResult:
+    """Train under every defense and strength, attack what is sent, and put leakage beside utility.
+
+    ``defenses`` are families by name, each a mapping from a strength to a configured defense; the undefended run is
+    always there. Those that public records choose (``defense_by_name("optimal_noise", like=0.1)``) are settled by
+    ``public`` ones, which are not among ``data``. For each of ``repeat`` seeds the records are split anew into
+    attacked, test and training ones. A copy of ``model`` is trained by
+    :func:`reconrisk.studies.common.defended_training.train_defended` (``steps``, 100 if nothing is stated, or
+    ``epochs``; ``clients``, ``batch_size``, ``optimizer``, ``learning_rate``). ``trials`` gradients of
+    ``attacked_batch_size`` attacked records each, at the model as it was passed or, with ``attack_trained``, as
+    trained, are defended and attacked by whoever does not know the defense and by whoever does, ``threat`` apart. What
+    counts for an attacker is the attack or guess with the smallest mean error; who knows the defense may ignore it.
+    ``utility`` (``test_accuracy``, ``training_loss``, ``test_loss``, ``utility_1``, ``utility_2``; without one the
+    accuracy, or the test loss for real labels) and ``leakage`` (``mse``, ``psnr``, ``fisher_trace``, ``mse_bound``) say
+    what the Pareto front is of; both can be changed afterwards.
+
+    With a ``store``, a folder, each finished run is kept: the same call computes what is missing.
+
+    Assumes: training records beside the attacked ones are like them: guesses and priors use them.
+    Guarantee: the same result for the same seed and settings, in one call or resumed; under one seed all defenses meet
+    the same split, the same batches and the same targets. Nothing is taken from the store that other settings made.
+    Edge cases: Ctrl-C returns what is done, if anything is. An attack that fails counts as its best guess.
+    Reference: Figures 2 and 5 to 10, chen2025, with attackers who know the defense added.
+
+    >>> import torch
+    >>> from reconrisk.data.dataset import Dataset
+    >>> from reconrisk.defenses.noise import gaussian_noise
+    >>> inputs = torch.rand(60, 4, generator=torch.Generator().manual_seed(0))
+    >>> data = Dataset("toy", inputs, (inputs[:, 0] > inputs[:, 1]).long())
+    >>> noise = {"noise": {0.1: gaussian_noise(0.1), 10.0: gaussian_noise(10.0)}}
+    >>> result = tradeoff(nn.Linear(4, 2), data, noise, ["analytic"], steps=5, repeat=2, trials=2)
+    >>> [row.label for row in result.of("aware")], result.of("aware")[0].attack
+    (['none', 'noise 0.1', 'noise 10'], 'analytic')
+    """
+    dataset = _labelled(model, data, "data")
+    tested = None if test is None else _labelled(model, test, "test")
+    loss_fn = loss_fn or training_loss(copy.deepcopy(model).eval(), dataset)
+    known = None if public is None else _labelled(model, public, "public")
+    variants = _settled(_variants(defenses), model, loss_fn, known)
+    if not 0 < check_probability("confidence", confidence) < 1:
+        raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+    study = Study(
+        model=model,
+        dataset=dataset,
+        test=tested,
+        test_share=test_share,
+        threat=checked_threat(threat, model),
+        attacks=attacks if isinstance(attacks, str) else tuple(attacks),
+        training={
+            "steps": 100 if steps is None and epochs is None else steps,
+            "epochs": epochs,
+            "clients": check_whole("clients", clients),
+            "batch_size": check_whole("batch_size", batch_size),
+            "optimizer": optimizer,
+            "learning_rate": learning_rate,
+        },
+        loss_fn=loss_fn,
+        trials=check_whole("trials", trials),
+        attacked_batch_size=check_whole("attacked_batch_size", attacked_batch_size),
+        attack_trained=attack_trained,
+    )
+    seeds = range(checked_seed(seed), checked_seed(seed) + check_whole("repeat", repeat))
+    empty = TradeoffResult(
+        (), (), _utility(utility, dataset), leakage, confidence, False, study.notes(), study.signature(variants, seeds)
+    )
+    study.check(seeds[0])
+    if show_plan is not None:
+        show_plan(f"{len(seeds) * len(variants)} runs: {len(seeds)} seeds, {len(variants) - 1} defenses and none")
+    cells = _run(study, variants, seeds, CellStore(None if store is None else Path(store)))
+    return _result(empty, cells, variants, wanted=len(seeds) * len(variants))
+
+
+def _run(study: Study, variants: Sequence[Variant], seeds: range, store: CellStore) -> tuple[TradeoffCell, ...]:
+    """All runs, those in the store as they are there; seed by seed, so that any beginning is balanced."""
+    bar = ProgressBar("frontier", total=len(seeds) * len(variants), at_once=True)
+    cells: list[TradeoffCell] = []
+    try:
+        for each in seeds:
+            for variant in variants:
+                fingerprint = study.fingerprint(variant, each)
+                cell = store.find(fingerprint)
+                if cell is None:
+                    with refused_if_raised(f"a run under {variant.label}"):
+                        cell = study.cell(variant, each)
+                    store.add(fingerprint, cell)
+                cells.append(cell)
+                bar.advance()
+    except KeyboardInterrupt:  # what is done is returned
+        if not cells:
+            raise
+    finally:
+        bar.close()
+    return tuple(cells)
+
+
+def _result(
+    empty: TradeoffResult, cells: tuple[TradeoffCell, ...], variants: Sequence[Variant], *, wanted: int
+) -> TradeoffResult:
+    order = {(variant.family, variant.strength): place for place, variant in enumerate(variants)}
+    ordered = tuple(sorted(cells, key=lambda cell: (order[cell.family, cell.strength], cell.seed)))
+    rows = rows_from_cells(ordered, confidence=empty.confidence)
+    return replace(empty, rows=rows, cells=ordered, is_complete=len(cells) == wanted)
+
+
+def _variants(defenses: Any) -> tuple[Variant, ...]:
+    """The undefended run, and every strength of every family."""
+    if not isinstance(defenses, Mapping) or not defenses:
+        raise refuse("defenses", defenses, "to be at least one family by name", _FAMILIES)
+    found = [Variant(UNDEFENDED, None, None)]
+    for family, strengths in defenses.items():
+        if not isinstance(family, str) or family == UNDEFENDED or not family:
+            raise refuse("family", family, f"to be a name other than {UNDEFENDED!r}, which stands for no defense")
+        if not isinstance(strengths, Mapping) or not strengths:
+            raise refuse(f"defenses[{family!r}]", strengths, "to have at least one strength", _FAMILIES)
+        for strength, defense in strengths.items():
+            number = check_finite(f"strength of {family}", strength)
+            is_defense = hasattr(defense, "replay") or hasattr(defense, "for_release")
+            if isinstance(defense, type) or inspect.isroutine(defense) or not is_defense:
+                raise refuse(f"defenses[{family!r}][{strength!r}]", defense, "to be a configured defense", _FAMILIES)
+            found.append(Variant(family, number, defense))
+    return tuple(found)
+
+
+def _settled(
+    variants: tuple[Variant, ...], model: nn.Module, loss_fn: LossFunction, public: Dataset | None
+) -> tuple[Variant, ...]:
+    """Defenses that public records choose, chosen by them at the model as it is."""
+    waiting = [variant.label for variant in variants if isinstance(variant.defense, FromMoments)]
+    if not waiting:
+        return variants
+    if public is None or public.labels is None:
+        raise refuse("defenses", waiting[0], "to have public records that choose it", "Pass public=.")
+    quiet = copy.deepcopy(model).eval()  # layers that mix the records of a batch in training have no moments
+    moments = reference_moments(quiet, loss_fn, public.inputs, public.labels)
+    return tuple(
+        replace(variant, defense=variant.defense.with_moments(moments))
+        if isinstance(variant.defense, FromMoments)
+        else variant
+        for variant in variants
+    )
+
+
+def _utility(stated: str | None, dataset: Dataset) -> str:
+    """What utility is judged by: real labels have no accuracy."""
+    is_real = given_labels(dataset).is_floating_point()
+    if is_real and stated == "test_accuracy":
+        raise refuse("utility", stated, "to be one that real labels have", "Pass utility='test_loss'.")
+    return stated or ("test_loss" if is_real else "test_accuracy")
+
+
+def _labelled(model: nn.Module, data: Any, name: str) -> Dataset:
+    """Records with labels."""
+    if not isinstance(model, nn.Module):
+        raise refuse("model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights.")
+    dataset = checked_data(model, data)
+    if dataset.labels is None:
+        raise refuse(name, dataset.name, "to have labels", "Training needs them.")
+    return dataset

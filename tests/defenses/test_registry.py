@@ -1,0 +1,81 @@
+import pytest
+import torch
+
+import reconrisk as rr
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.mechanism import Composed, Gaussian, GaussianDP, PoissonSampled, Repeated, dp_sgd
+from reconrisk.defenses.registry import DEFENSES, FROM_MOMENTS, defense_by_name, defense_of_one_step
+from reconrisk.releases.observe import chosen_for
+from reconrisk.releases.release import ForwardRelease
+
+SETTINGS = {
+    "gaussian_noise": {"std": 0.5},
+    "laplace_noise": {"std": 0.5},
+    "clip": {"norm": 2.0},
+    "quantise": {"levels": 16},
+    "sign": {},
+    "clip_and_noise": {"noise_multiplier": 2.0, "clip_norm": 0.5},
+    "dp_sgd_noise": {"noise_multiplier": 2.0, "clip_norm": 0.5},
+    "prune": {"share": 0.9},
+    "random_pruning": {"share": 0.9},
+    "local_optimal_noise": {"noise_norm": 0.1},
+    "local_optimal_pruning": {"share": 0.9},
+}
+
+
+NOT_BY_WORDS = {"TargetBound", "chain", "refreshed"}
+"""Those that take more than numbers."""
+
+
+def test_every_public_defense_has_its_name():
+    assert set(rr.defenses.__all__) - NOT_BY_WORDS == set(DEFENSES) | set(FROM_MOMENTS)
+    assert set(DEFENSES) == set(SETTINGS)
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_each_is_configured_by_its_own_function_and_acts(name):
+    defense = defense_by_name(name, **SETTINGS[name])
+    assert repr(defense) == repr(DEFENSES[name](**SETTINGS[name]))
+    release = ForwardRelease(lambda inputs, labels: {"w": inputs[0] ** 2}, torch.ones(1, 4), torch.zeros(1))
+    sent = chosen_for(defense, release)({"w": torch.ones(4)}, rng=torch.Generator().manual_seed(0))
+    assert sent["w"].shape == (4,)
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_the_words_of_a_defense_are_the_call_that_configures_it(name):
+    words = str(defense_by_name(name, **SETTINGS[name]))
+    assert words.startswith({"dp_sgd_noise": "clip_and_noise"}.get(name, name))
+    assert repr(eval(words, {"__builtins__": {}}, dict(DEFENSES))) == repr(defense_by_name(name, **SETTINGS[name]))  # noqa: S307  # our own words
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("clip_noise", {}, "Expected defense='clip_noise' to be one of .* Did you mean clip_and_noise?"),
+        ("secrecy", {}, "Expected defense='secrecy' to be one of gaussian_noise, .*"),
+        ("prune", {"shar": 0.9}, "Expected shar=0.9 to be left out .* Did you mean share?"),
+        ("clip_and_noise", {"clip_norm": 1.0}, "Expected noise_multiplier for clip_and_noise."),
+        ("clip_and_noise", {}, "Expected noise_multiplier and clip_norm for clip_and_noise."),
+        ("gaussian_noise", {"std": -1.0}, "std"),
+    ],
+)
+def test_unknown_names_and_settings_are_refused(name, settings, message):
+    with pytest.raises(InvalidInput, match=message):
+        defense_by_name(name, **settings)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "step"),
+    [
+        (Gaussian(2.0, 0.5), Gaussian(2.0, 0.5)),
+        (PoissonSampled(Gaussian(2.0, 0.5), 0.1), Gaussian(2.0, 0.5)),
+        (Repeated(PoissonSampled(Gaussian(2.0, 0.5), 0.1), 9), Gaussian(2.0, 0.5)),
+        (Composed((dp_sgd(noise_multiplier=3.0, steps=2), dp_sgd(noise_multiplier=0.5, steps=9))), Gaussian(0.5)),
+    ],
+)
+def test_one_step_of_a_run_clips_and_adds_the_noise_of_its_most_telling_release(mechanism, step):
+    assert defense_of_one_step(mechanism).mechanism == step
+
+
+def test_stated_privacy_does_not_say_what_a_step_does():
+    assert defense_of_one_step(GaussianDP(1.0)) is None
