@@ -1,0 +1,166 @@
+"""Attacks, defenses, priors, metrics and models by name: one row each, and plugins of other distributions.
+
+A row (:class:`Info`) states everything that is known about an entry before its code is imported. A :class:`Registry`
+finds a row by name, first among the package's own rows, then among the entry points of installed distributions. A
+plugin is imported only when somebody asks for it by name; listing names imports nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import metadata
+from typing import Any, Generic, TypeVar
+
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.validation import did_you_mean, refuse
+
+GROUPS: Mapping[str, str] = {
+    "attack": "reconrisk.attacks",
+    "defense": "reconrisk.defenses",
+    "prior": "reconrisk.priors",
+    "metric": "reconrisk.metrics",
+}
+"""Entry point groups in which other distributions offer plugins, by kind."""
+
+
+@dataclass(frozen=True)
+class Info:
+    """A row of a registry.
+
+    Args:
+        name: The name that people write.
+        where: The function that configures the entry, ``"package.module:function"``. It is imported when it is used.
+        summary: One sentence in plain English, shown in lists and help texts.
+    """
+
+    name: str
+    where: str
+    summary: str
+
+    def load(self) -> Any:
+        """Import the function that :attr:`where` names.
+
+        >>> Info("sqrt", "math:sqrt", "Square root.").load()(4)
+        2.0
+        """
+        module, _, path = self.where.partition(":")
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+        return found
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """An entry that another installed distribution offers.
+
+    Args:
+        kind: ``"attack"``, ``"defense"``, ``"prior"`` or ``"metric"``.
+        name: The name that people write.
+        where: The object that the entry point names.
+        distribution: The distribution that offers it.
+        version: The version of that distribution.
+    """
+
+    kind: str
+    name: str
+    where: str
+    distribution: str
+    version: str
+
+
+def installed_plugins(kind: str | None = None) -> tuple[Plugin, ...]:
+    """List the plugins of installed distributions without importing any of them.
+
+    Args:
+        kind: ``"attack"``, ``"defense"``, ``"prior"`` or ``"metric"``; all kinds if None.
+
+    Returns:
+        The plugins, sorted by kind and name.
+    """
+    kinds = tuple(GROUPS) if kind is None else (kind,)
+    found = []
+    for each in kinds:
+        for point in metadata.entry_points(group=GROUPS[each]):
+            offered = point.dist
+            name, version = ("unknown", "") if offered is None else (offered.name, offered.version)
+            found.append(Plugin(each, point.name, point.value, name, version))
+    return tuple(sorted(found, key=lambda plugin: (plugin.kind, plugin.name, plugin.distribution)))
+
+
+Row = TypeVar("Row", bound=Info)
+
+
+class Registry(Mapping[str, Row], Generic[Row]):
+    """Rows by name: the package's own, and plugins, which are imported when they are asked for.
+
+    Args:
+        kind: Noun for one entry, used in error messages. A key of :data:`GROUPS` if plugins are allowed.
+        rows: The package's own rows.
+        row_from_plugin: Makes a row of the object that an entry point names. The object may also be a row itself.
+
+    Guarantee: iterating and ``len`` cover the package's own rows only, so that nothing depends on what else is
+    installed; ``registry[name]`` finds plugins too. An own row wins over a plugin of the same name.
+    """
+
+    def __init__(
+        self, kind: str, rows: Iterable[Row], row_from_plugin: Callable[[Plugin, Any], Row] | None = None
+    ) -> None:
+        self._kind, self._rows, self._row_from_plugin = kind, {row.name: row for row in rows}, row_from_plugin
+
+    def __getitem__(self, name: str) -> Row:
+        """Return the row of this name, or refuse the name with those that exist."""
+        if name in self._rows:
+            return self._rows[name]
+        if name in self._plugins:
+            return self._plugins[name]
+        offered = [plugin for plugin in self.plugins if plugin.name == name]
+        if not offered:
+            known = self.names
+            raise refuse(self._kind, name, f"to be one of {', '.join(known)}", did_you_mean(name, known).strip())
+        self._plugins[name] = self._read(offered)
+        return self._plugins[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the package's own rows."""
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        """Return the number of the package's own rows."""
+        return len(self._rows)
+
+    def __contains__(self, name: object) -> bool:
+        """Return True if the name is an own row or a plugin, without importing the plugin."""
+        return name in self._rows or any(plugin.name == name for plugin in self.plugins)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of own rows and of plugins."""
+        return (*self._rows, *dict.fromkeys(plugin.name for plugin in self.plugins if plugin.name not in self._rows))
+
+    @property
+    def plugins(self) -> tuple[Plugin, ...]:
+        """Plugins of this kind that are installed."""
+        return installed_plugins(self._kind) if self._row_from_plugin is not None else ()
+
+    @cached_property
+    def _plugins(self) -> dict[str, Row]:
+        return {}
+
+    def _read(self, offered: list[Plugin]) -> Row:
+        plugin = offered[0]
+        if len(offered) > 1 or self._row_from_plugin is None:
+            several = " and ".join(each.distribution for each in offered)
+            raise refuse(self._kind, plugin.name, f"to be offered once, {several} offer it", "Uninstall one of them.")
+        try:
+            found = Info(plugin.name, plugin.where, "").load()
+        except Exception as error:  # code of another distribution may raise anything
+            cause = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+            raise InvalidInput(
+                f"Expected the {self._kind} {plugin.name!r} of {plugin.distribution} {plugin.version} to be importable "
+                f"from {plugin.where}, it raised {cause}. Reinstall or remove that distribution."
+            ) from error
+        return found if isinstance(found, Info) else self._row_from_plugin(plugin, found)  # type: ignore[return-value]
