@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-import time as clock
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from reconrisk.priors.diffusion import DiffusionPrior, draw_records
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.network import check_fits
+
+if TYPE_CHECKING:
+    from reconrisk.attacks.knowledge import PublicKnowledge
 
 WITH_PRIOR = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
 """The weakest adversary who may hold a belief about the records."""
@@ -224,7 +227,7 @@ class PriorAlone:
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """The same guess for every record, or a draw for each."""
-        begun = clock.monotonic()
+        begun = time.monotonic()
         check_knows(observation, self.needs)
         check_fits(self.prior.shape, self.prior.data_range, observation.input_shape, observation.data_range)
         count = observation.batch_size
@@ -234,7 +237,7 @@ class PriorAlone:
             repr(self),
             Status(Ending.CONVERGED, f"a guess, {cause}"),
             (math.inf,) * count,
-            Cost(clock.monotonic() - begun, 0),
+            Cost(time.monotonic() - begun, 0),
         )
         estimates = made.clamp(*observation.data_range).to(torch.get_default_dtype()).contiguous()
         return Reconstruction(estimates, account)
@@ -278,3 +281,25 @@ def prior_alone(prior: Prior, *, guess: Guess = "mean", draws: int = 64, steps: 
     tensor([[0.2500, 0.7500]])
     """
     return PriorAlone(prior, guess, draws, steps)
+
+
+def mean_of_public_records(knowledge: PublicKnowledge, given: Mapping[str, object]) -> dict[str, object]:
+    """Return the mean of public records as a setting of :func:`prior_mean`."""
+    del given
+    return {"mean": _mean(knowledge.records("prior_mean").inputs)}
+
+
+def class_means_of_public_records(knowledge: PublicKnowledge, given: Mapping[str, object]) -> dict[str, object]:
+    """Return a mean for each class as a setting of :func:`class_mean`; that of all records for an empty class."""
+    del given
+    public = knowledge.records("class_mean")
+    labels, every = public.class_labels, public if knowledge.candidates is None else knowledge.candidates
+    classes = len(every.classes) if every.classes is not None else int(every.class_labels.max()) + 1
+    sums = torch.zeros(classes, *public.shape, dtype=torch.float64).index_add_(0, labels, public.inputs.double())
+    counts = torch.bincount(labels, minlength=classes).view(-1, *[1] * len(public.shape))
+    means = torch.where(counts > 0, sums / counts.clamp_min(1), _mean(public.inputs).double())
+    return {"means": means.to(public.inputs.dtype)}
+
+
+def _mean(inputs: Tensor) -> Tensor:
+    return inputs.double().mean(0).to(inputs.dtype)

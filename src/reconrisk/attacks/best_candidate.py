@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,11 +15,15 @@ from reconrisk.attacks.baselines import WITH_PRIOR, check_knows, check_record_sh
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
 from reconrisk.attacks.matching.distances import squares
 from reconrisk.attacks.matching.objective import compared
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import track
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+
+if TYPE_CHECKING:
+    from reconrisk.attacks.knowledge import PublicKnowledge
 
 _VALUES_AT_ONCE = 2**24  # released values of all candidates of one vectorised call: 64 MB of float32
 _SAME = 1e-6  # relative squared distance: float32 releases of one record differ by 1e-12, of two by far more
@@ -189,3 +195,12 @@ def _status(objective: float, count: int, noisy: bool, interrupted: bool) -> Sta
         return Status(Ending.EXACT, f"one of {count} candidates has the observed release")
     kind = "negative log posterior" if noisy else "relative squared distance"
     return Status(Ending.CONVERGED, f"nearest of {count} candidates, {kind} {objective:.2e}")
+
+
+def settings_from_knowledge(knowledge: PublicKnowledge, given: Mapping[str, object]) -> dict[str, object]:
+    """Return the records that the attacked one may be, with their labels, as settings of :func:`best_candidate`."""
+    del given
+    if knowledge.candidates is None:
+        raise InvalidInput("Expected data for best_candidate: the records that the attacked one may be.")
+    labels = knowledge.candidates.labels
+    return {"candidates": knowledge.candidates.inputs, **({} if labels is None else {"labels": labels})}

@@ -1,33 +1,26 @@
-"""Attacks by name, configured with what their adversary may know of the records beforehand."""
+"""Attacks by name, configured with what is public about the records before any update."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Protocol
 
-import numpy as np
-import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from reconrisk.attacks.baselines import Prior
-from reconrisk.attacks.malicious_server.optimal_analytic import neurons_for_clipping
-from reconrisk.attacks.malicious_server.trap_weights import TrapWeights
-from reconrisk.attacks.matching.parametrizations import tabular
 from reconrisk.attacks.prior_choice import GAUSSIAN, SHIPPED, StatedPrior, check_prior_fits, prior_by_name, shipped_for
-from reconrisk.attacks.registry import TAKES_PRIOR, attack_by_name, is_stated_attack, settings_of
+from reconrisk.attacks.registry import ATTACKS, AttackInfo, attack_by_name, is_stated_attack, settings_of
 from reconrisk.core.columns import Column
 from reconrisk.core.errors import InvalidInput, MissingExtra
-from reconrisk.core.observation import Attack, ForwardMap
+from reconrisk.core.observation import Attack
+from reconrisk.core.registry import Info
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
 from reconrisk.priors.gaussian import LARGEST_COVARIANCE, fit_gaussian
 from reconrisk.priors.load.folders import shipped_names, shipped_shape
-
-_LARGEST_LAYER = 2**26  # values of a planted layer: 256 MB of float32
 
 _MORE_PUBLIC = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
 _PUBLIC_BESIDE_CAPTURED = "Pass public= (--data), records like those behind the update."
@@ -37,7 +30,7 @@ _EACH_OF_MANY = 10  # records for each value of one, of which the attacked one i
 Settings = dict[str, object]
 
 
-class KnownRecords(Protocol):
+class LabelledRecords(Protocol):
     """Records with labels, as a data set has them."""
 
     @property
@@ -67,24 +60,24 @@ class KnownRecords(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Beliefs:
+class PublicKnowledge:
     """What an adversary may know before any update.
 
     The ``shape`` of a record is public, and so is what the ``columns`` of a table mean. ``public`` holds records like
     those attacked, ``candidates`` all that the attacked ones may be; None if there are none. An update is of
     ``batch_size`` records, and ``clip_norm`` its largest norm where a known defense clips it. Where a trained model is
-    released, ``training`` is the map from a record to it. Values lie in ``data_range``. ``holds_targets`` says that
-    attacked records are among the public ones, ``is_captured`` that nobody has the attacked ones: errors advise
+    released, ``trained_model`` is its kind (``reads`` of attacks). Values lie in ``data_range``. ``holds_targets`` says
+    that attacked records are among the public ones, ``is_captured`` that nobody has the attacked ones: errors advise
     accordingly.
     """
 
     shape: tuple[int, ...]
     batch_size: int = 1
-    public: KnownRecords | None = None
-    candidates: KnownRecords | None = None
+    public: LabelledRecords | None = None
+    candidates: LabelledRecords | None = None
     columns: tuple[Column, ...] | None = None
     clip_norm: float | None = None
-    training: ForwardMap | None = None
+    trained_model: str | None = None
     data_range: tuple[float, float] = (0.0, 1.0)
     holds_targets: bool = False
     is_captured: bool = False
@@ -135,7 +128,7 @@ class Beliefs:
             raise refuse("public records", len(inputs), f">= {least} for a Gaussian prior{among}", self.more_public)
         return StatedPrior(fit_gaussian(inputs, data_range=self.data_range), f"fitted to {len(inputs)} public records")
 
-    def records(self, attack: str) -> KnownRecords:
+    def records(self, attack: str) -> LabelledRecords:
         """The public records, or an error that says who needs them."""
         if self.public is None:
             raise InvalidInput(f"Expected records beside the attacked ones for {attack}. {self.more_public}")
@@ -147,57 +140,75 @@ class Beliefs:
         return _PUBLIC_BESIDE_CAPTURED if self.is_captured else _MORE_PUBLIC
 
 
-def configured_attack(
-    attack: str | Attack, settings: Mapping[str, object] | None, beliefs: Beliefs
+def configure_attack(
+    attack: str | Attack, settings: Mapping[str, object] | None, knowledge: PublicKnowledge
 ) -> tuple[Attack, frozenset[Knows]]:
-    """The attack of a name with settings and beliefs, or a configured one as it is; and what it knows by beliefs."""
+    """Return the attack of a name with settings and public knowledge, or a configured one as it is.
+
+    Args:
+        attack: A name, or a configured attack.
+        settings: Settings of an attack by name; None for a configured one.
+        knowledge: Public facts that settings are derived from.
+
+    Returns:
+        The attack, and the knowledge that the derived settings require.
+    """
     if isinstance(attack, str):
-        return attack_with_beliefs(attack, dict(settings or {}), beliefs)
+        return attack_from_knowledge(attack, dict(settings or {}), knowledge)
     if settings:
         raise refuse("settings", sorted(settings), "to be left out for a configured attack", "Configure it with them.")
     return attack, frozenset()
 
 
-def attack_with_beliefs(name: str, settings: Settings, beliefs: Beliefs) -> tuple[Attack, frozenset[Knows]]:
-    """The attack of this name with the settings given, the others from ``beliefs``, and what it knows by them.
+def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowledge) -> tuple[Attack, frozenset[Knows]]:
+    """Configure an attack by name: stated settings as they are, the others from public knowledge.
 
-    A setting that is itself an attack, such as a warm start, may be a pair of its name and settings; a prior may be a
-    word (:meth:`Beliefs.prior`), and is the shipped one that fits, else a Gaussian one, where none is stated.
+    A setting that is itself an attack, such as a warm start, may be a pair of its name and settings. A prior may be a
+    word (:meth:`PublicKnowledge.prior`); without one it is the shipped prior that fits, else a Gaussian one.
 
-    Guarantee: settings that are given stay as they are.
+    Args:
+        name: A name in :data:`reconrisk.attacks.registry.ATTACKS`, or of a plugin.
+        settings: Settings that are stated.
+        knowledge: Public facts that other settings are derived from.
 
+    Returns:
+        The attack, and the knowledge that the derived settings require.
+
+    Guarantee: settings that are stated stay as they are.
+
+    >>> import torch
     >>> from reconrisk.data.dataset import Dataset
     >>> toy = Dataset("toy", torch.tensor([[0.0], [0.5], [1.0]]), torch.tensor([0, 1, 1]))
-    >>> attack_with_beliefs("class_mean", {}, Beliefs(toy.shape, public=toy))[0].means
+    >>> attack_from_knowledge("class_mean", {}, PublicKnowledge(toy.shape, public=toy))[0].means
     tensor([[0.0000],
             [0.7500]])
     """
-    nested, known = _nested(settings, beliefs)
-    given = {**_layout(name, beliefs), **settings, **nested}
-    if name in TAKES_PRIOR and isinstance(given.get("prior"), str):
-        given["prior"] = beliefs.prior(str(given["prior"]), TAKES_PRIOR[name]).value
-    believed = _BELIEFS[name](beliefs, given) if name in _BELIEFS else {}
-    attack = attack_by_name(name, **{**believed, **given})
-    used = bool(believed.keys() - given.keys())
-    if isinstance(attack, TrapWeights) and "scale" not in given and beliefs.public is not None:
-        inputs = beliefs.public.inputs
-        if len(inputs) >= beliefs.batch_size:
-            attack, used = attack.calibrated(beliefs.batch_size, inputs), True
-    return attack, known | (frozenset({Knows.PRIOR}) if used else frozenset())
+    info = ATTACKS[name]
+    nested, known = _configure_nested(settings, knowledge)
+    given = {**_settings_from_layout(name, knowledge), **settings, **nested}
+    if info.priors and isinstance(given.get("prior"), str):
+        given["prior"] = knowledge.prior(str(given["prior"]), info.priors).value
+    derived: Settings = {}
+    if info.from_knowledge:
+        derived = Info(name, info.from_knowledge, "").load()(knowledge, given)
+    if info.priors and "prior" not in given:
+        derived["prior"] = _default_prior(info, knowledge)
+    attack = attack_by_name(name, **{**derived, **given})
+    return attack, known | (frozenset({Knows.PRIOR}) if derived.keys() - given.keys() else frozenset())
 
 
-def _nested(settings: Settings, beliefs: Beliefs) -> tuple[Settings, frozenset[Knows]]:
-    """Settings that are attacks, stated as a pair of name and settings, with what these know by beliefs."""
+def _configure_nested(settings: Settings, knowledge: PublicKnowledge) -> tuple[Settings, frozenset[Knows]]:
+    """Configure settings that are attacks, stated as a pair of name and settings."""
     found, known = Settings(), frozenset[Knows]()
     for key, value in settings.items():
         if is_stated_attack(value):
-            found[key], more = attack_with_beliefs(value[0], dict(value[1]), beliefs)
+            found[key], more = attack_from_knowledge(value[0], dict(value[1]), knowledge)
             known |= more
     return found, known
 
 
 def name_of(attack: Attack) -> str:
-    """What the function that configured an attack is called, as far as that can be seen.
+    """Return the name of the function that configured an attack, as far as it can be told.
 
     >>> name_of(attack_by_name("constant_guess"))
     'constant_guess'
@@ -206,106 +217,47 @@ def name_of(attack: Attack) -> str:
     return name if isinstance(name, str) else repr(attack).partition("(")[0]
 
 
-def _layout(name: str, beliefs: Beliefs) -> Settings:
-    """What follows from the shape of the records and the meaning of their columns."""
+def info_of(attack: str | Attack) -> AttackInfo | None:
+    """Return the row of an attack, by its name or by that of a configured one; None for an attack without a row.
+
+    A plugin is not imported for that: whoever configured one has done so.
+    """
+    name = attack if isinstance(attack, str) else name_of(attack)
+    return ATTACKS[name] if name in tuple(ATTACKS) else None
+
+
+def _settings_from_layout(name: str, knowledge: PublicKnowledge) -> Settings:
+    """Derive settings from the shape of the records and the meaning of their columns."""
     known, settings = settings_of(name), Settings()
-    if "total_variation" in known and len(beliefs.shape) != 3:
+    if "total_variation" in known and len(knowledge.shape) != 3:
         settings["total_variation"] = 0.0
-    if "parametrization" in known and beliefs.columns is not None:
-        settings["parametrization"] = tabular(beliefs.columns)
+    if "parametrization" in known and knowledge.columns is not None:
+        from reconrisk.attacks.matching.parametrizations import tabular
+
+        settings["parametrization"] = tabular(knowledge.columns)
     return settings
 
 
-def _candidates(beliefs: Beliefs, given: Settings) -> Settings:
-    del given
-    if beliefs.candidates is None:
-        raise InvalidInput("Expected data for best_candidate: the records that the attacked one may be.")
-    labels = beliefs.candidates.labels
-    return {"candidates": beliefs.candidates.inputs, **({} if labels is None else {"labels": labels})}
-
-
-def _prior_mean(beliefs: Beliefs, given: Settings) -> Settings:
-    del given
-    return {"mean": _mean(beliefs.records("prior_mean").inputs)}
-
-
-def _class_means(beliefs: Beliefs, given: Settings) -> Settings:
-    """A mean for each class of the data; that of all records for a class without public ones."""
-    del given
-    public = beliefs.records("class_mean")
-    labels, every = public.class_labels, public if beliefs.candidates is None else beliefs.candidates
-    classes = len(every.classes) if every.classes is not None else int(every.class_labels.max()) + 1
-    sums = torch.zeros(classes, *public.shape, dtype=torch.float64).index_add_(0, labels, public.inputs.double())
-    counts = torch.bincount(labels, minlength=classes).view(-1, *[1] * len(public.shape))
-    means = torch.where(counts > 0, sums / counts.clamp_min(1), _mean(public.inputs).double())
-    return {"means": means.to(public.inputs.dtype)}
-
-
-def _bins(beliefs: Beliefs, given: Settings) -> Settings:
-    """Quantiles of public records where there are enough and they differ, else of a normal law with their moments."""
-    default = settings_of("imprint")
-    bins, measurement = (given.get(key, default[key].default) for key in ("bins", "measurement"))
-    if beliefs.public is None or "public" in given or not isinstance(bins, int):
-        return {}
-    inputs = beliefs.public.inputs
-    if measurement != "mean":
-        return {"public": inputs} if len(inputs) >= bins else {}
-    measured = inputs.flatten(1).double().mean(1)
-    ends = np.quantile(measured.numpy(), np.arange(1, bins) / bins, method="weibull")
-    if len(inputs) >= bins and bool((np.diff(ends) > 0).all()):
-        return {"public": inputs}
-    spread = float(measured.std(correction=0))
-    return {"public": Normal(float(measured.mean()), spread)} if spread > 0 else {}
-
-
-def _neurons(beliefs: Beliefs, given: Settings) -> Settings:
-    """As many as let clipping bind for every public record, which is where the attack is strongest."""
-    if beliefs.public is None or beliefs.clip_norm is None or "neurons" in given:
-        return {}
-    norms = beliefs.public.inputs.flatten(1).norm(dim=1)
-    norms = norms[norms > 0]
-    if not len(norms):
-        return {}
-    most = max(1, _LARGEST_LAYER // math.prod(beliefs.public.shape))
-    return {"neurons": min(most, neurons_for_clipping(beliefs.clip_norm, float(norms.min())))}
-
-
-def _prior(name: str, kinds: tuple[str, ...], beliefs: Beliefs, given: Settings) -> Settings:
-    """A shipped prior that fits, else the normal law of public records.
+def _default_prior(info: AttackInfo, knowledge: PublicKnowledge) -> object:
+    """Choose a shipped prior that fits, else the normal law of public records.
 
     Guarantee: where one fits but cannot be read for lack of an extra, the error names the extra: the normal law in its
     place would be a weaker attack, without a word.
     """
-    if "prior" in given:
-        return {}
-    if beliefs.public is None:
-        raise _not_stated(name, kinds, beliefs)
+    if knowledge.public is None:
+        raise _prior_missing(info, knowledge)
     try:
-        return {"prior": beliefs.prior(SHIPPED, kinds).value}
+        return knowledge.prior(SHIPPED, info.priors).value
     except InvalidInput:
-        if GAUSSIAN not in kinds:
+        if GAUSSIAN not in info.priors:
             raise
-    return {"prior": beliefs.prior(GAUSSIAN, kinds).value}
+    return knowledge.prior(GAUSSIAN, info.priors).value
 
 
-def _not_stated(name: str, kinds: tuple[str, ...], beliefs: Beliefs) -> InvalidInput:
-    """Without public records nobody can tell which prior fits: it has to be stated."""
-    shipped = ((kind, word) for kind in kinds if kind != GAUSSIAN for word in shipped_names(kind))
-    words = [word for kind, word in shipped if shipped_shape(kind, word) == beliefs.shape] or ["FOLDER"]
+def _prior_missing(info: AttackInfo, knowledge: PublicKnowledge) -> InvalidInput:
+    """Return the error for an attack without a prior: nobody can choose one without public records."""
+    shipped = ((kind, word) for kind in info.priors if kind != GAUSSIAN for word in shipped_names(kind))
+    words = [word for kind, word in shipped if shipped_shape(kind, word) == knowledge.shape] or ["FOLDER"]
     stated = " or ".join(f"prior={word}" for word in dict.fromkeys(words))
-    remedy = f"State one that fits (--setting {stated}), or have one chosen. {beliefs.more_public}"
-    return InvalidInput(f"Expected a prior for {name}: there are no public records to choose one by. {remedy}")
-
-
-def _mean(inputs: Tensor) -> Tensor:
-    return inputs.double().mean(0).to(inputs.dtype)
-
-
-_BELIEFS: Mapping[str, Callable[[Beliefs, Settings], Settings]] = {
-    "best_candidate": _candidates,
-    "class_mean": _class_means,
-    "imprint": _bins,
-    "optimal_analytic": _neurons,
-    "prior_mean": _prior_mean,
-    **{name: partial(_prior, name, kinds) for name, kinds in TAKES_PRIOR.items()},
-}
+    remedy = f"State one that fits (--setting {stated}), or have one chosen. {knowledge.more_public}"
+    return InvalidInput(f"Expected a prior for {info.name}: there are no public records to choose one by. {remedy}")

@@ -1,4 +1,8 @@
-"""An attack by its name: which there are, what each says of itself, and which settings it takes."""
+"""Every attack in one row: its code, the knowledge and priors it takes, and the audits that run it.
+
+:data:`ATTACKS` is the only table of attacks. The command line, audits and docs read it; nothing is imported before an
+attack is used. Attacks of other distributions (entry point group ``reconrisk.attacks``) are found by name as well.
+"""
 
 from __future__ import annotations
 
@@ -9,172 +13,291 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
-from reconrisk.attacks.analytic.attack import analytic
-from reconrisk.attacks.analytic.estimates import (
-    LayerEstimate,
-    james_stein,
-    known_norm,
-    known_scale,
-    least_squares,
-    ratio,
-    total_least_squares,
-)
-from reconrisk.attacks.baselines import class_mean, constant_guess, prior_alone, prior_mean
-from reconrisk.attacks.best_candidate import best_candidate
-from reconrisk.attacks.gauss_newton.attack import gauss_newton
-from reconrisk.attacks.informed.glm.attack import glm_observed
-from reconrisk.attacks.informed.invert_training.attack import invert_training
-from reconrisk.attacks.malicious_server.imprint import imprint
-from reconrisk.attacks.malicious_server.optimal_analytic import optimal_analytic
-from reconrisk.attacks.malicious_server.trap_weights import trap_weights
-from reconrisk.attacks.matching.published import dlg, grad_inversion, idlg, inverting_gradients
-from reconrisk.attacks.matching.span_inversion import span_inversion
-from reconrisk.attacks.prior_choice import GAUSSIAN, SHIPPED, kinds_of, prior_by_name
-from reconrisk.attacks.with_prior.finetuned_diffusion import finetuned_diffusion
-from reconrisk.attacks.with_prior.gaussian_posterior import gaussian_posterior
-from reconrisk.attacks.with_prior.ggl import ggl
-from reconrisk.attacks.with_prior.gias import gias
-from reconrisk.attacks.with_prior.gifd import gifd
-from reconrisk.attacks.with_prior.guided_diffusion import ggss_r
-from reconrisk.attacks.with_prior.plug_and_play import plug_and_play
 from reconrisk.core.observation import Attack
+from reconrisk.core.registry import Info, Plugin, Registry
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_settings, did_you_mean, refuse
-from reconrisk.priors.diffusion import DiffusionPrior
-from reconrisk.priors.gaussian import GaussianPrior
-from reconrisk.priors.generator import GeneratorPrior
-from reconrisk.releases.linear.estimator_release import EstimatorMap
-from reconrisk.releases.shadow.release import PrivateTrainingMap
-from reconrisk.releases.training.trained_model import TrainingMap
 
-ATTACKS: Mapping[str, Callable[..., Attack]] = {
-    build.__name__.removesuffix("_observed"): build
-    for build in (
-        dlg,
-        idlg,
-        inverting_gradients,
-        grad_inversion,
-        span_inversion,
-        gauss_newton,
-        gaussian_posterior,
-        plug_and_play,
-        ggss_r,
-        finetuned_diffusion,
-        gias,
-        ggl,
-        gifd,
-        analytic,
-        optimal_analytic,
-        imprint,
-        trap_weights,
-        glm_observed,
-        invert_training,
-        best_candidate,
-        class_mean,
-        prior_mean,
-        prior_alone,
-        constant_guess,
-    )
-}
-"""The functions that configure an attack, by name: those that optimise, those that solve, those that only guess."""
+DIFFUSION, GAUSSIAN, GAN = "diffusion", "gaussian", "gan"
+SHIPPED = "shipped"
+ESTIMATOR, TRAINING = "estimator", "training"
+"""Kinds of trained models that attacks read: a fitted linear estimator, a network with a known training."""
 
-TAKES_PRIOR: Mapping[str, tuple[str, ...]] = {
-    name: kinds for name, kinds in ((name, kinds_of(build)) for name, build in ATTACKS.items()) if kinds
-}
-"""Those that take a generative prior, and of which kinds it may be."""
-
-BASELINES: Mapping[str, frozenset[Knows]] = {
-    "constant_guess": frozenset(),
-    "prior_mean": frozenset(),
-    "prior_alone": frozenset(),
-    "class_mean": frozenset({Knows.LABELS}),
-}
-"""Those that never look at the update of whoever knows this: what an adversary reaches by guessing."""
-
-READS: Mapping[str, tuple[type, ...]] = {
-    "glm": (EstimatorMap,),
-    "invert_training": (TrainingMap, PrivateTrainingMap),
-}
-"""Those that read a trained model, and the maps from a record to it that they can invert."""
-
-AT_ANY_RELEASE = frozenset({"best_candidate", *BASELINES})
-"""Those to whom it does not matter what is released: they compute it again for candidates, or do not look."""
+Settings = Mapping[str, object]
 
 
 @dataclass(frozen=True)
-class Listed:
-    """An attack of a portfolio: its name, its settings, and how long it takes, roughly, in ``evaluations``.
+class AttackInfo(Info):
+    """A row of :data:`ATTACKS`.
 
-    One is the time to compute a release and its derivative once; a step of a search takes several, since releases are
-    compared and candidates moved as well. They are the middle of what clean and noisy updates of small networks took,
-    without what is waited for a prior.
-    ``whole_update`` attacks rebuild any number of records of an update, the others one. A setting that is an attack is
-    stated as a pair of its name and its settings.
+    Args:
+        guess_for: None for an attack. For a baseline, which ignores the release, the knowledge that it requires.
+        reads: Kinds of trained models that the attack inverts; empty for attacks on updates.
+        priors: Kinds of generative priors that it takes; a bare prior name is of the first kind that has it.
+        plants_layer: The attack needs a layer that a malicious server puts into the model.
+        any_release: The attack recomputes the release of candidates, so any release will do.
+        whole_update: The attack rebuilds every record of an update; otherwise updates of one record only.
+        from_knowledge: ``"module:function"`` that derives settings from public knowledge, if there is one. It takes a
+            :class:`~reconrisk.attacks.knowledge.PublicKnowledge` and the stated settings.
+        words: ``"module:function"`` by setting, for settings that a word states; the function reads the word.
+        portfolios: For each portfolio of audits, pairs of a rough cost and the settings it is run with. The cost is a
+            number of evaluations: one computes the release and its derivative. It was measured on small networks.
     """
+
+    guess_for: frozenset[Knows] | None = None
+    reads: tuple[str, ...] = ()
+    priors: tuple[str, ...] = ()
+    plants_layer: bool = False
+    any_release: bool = False
+    whole_update: bool = True
+    from_knowledge: str = ""
+    words: Mapping[str, str] = field(default_factory=dict)
+    portfolios: Mapping[str, Sequence[tuple[int, Settings]]] = field(default_factory=dict)
+
+    @property
+    def is_baseline(self) -> bool:
+        """True if the attack ignores the release."""
+        return self.guess_for is not None
+
+
+# A clean update is explained to rounding after thousands of evaluations of a normal prior's coordinates, where other
+# attacks are exact in a hundred; under noise these few suffice.
+_NORMAL_PRIOR: Settings = {"prior": GAUSSIAN, "iterations": 5, "inner_iterations": 30}
+_NORMAL_START: Settings = {**_NORMAL_PRIOR, "warm_start": ("ggss_r", {"prior": GAUSSIAN})}
+_ESTIMATE = {"estimate": "reconrisk.attacks.analytic.estimates:estimate_by_name"}
+
+_ROWS = (
+    AttackInfo(
+        "dlg",
+        "reconrisk.attacks.matching.published:dlg",
+        "Squared error, L-BFGS, soft labels: smooth networks.",
+        portfolios={"thorough": [(1500, {})]},
+    ),
+    AttackInfo(
+        "idlg",
+        "reconrisk.attacks.matching.published:idlg",
+        "The same with labels read off the gradient first.",
+        portfolios={"thorough": [(1000, {"restarts": 2})]},
+    ),
+    AttackInfo(
+        "inverting_gradients",
+        "reconrisk.attacks.matching.published:inverting_gradients",
+        "Cosine, signs, total variation: any network.",
+        portfolios={"quick": [(700, {"steps": 200})], "thorough": [(7000, {"restarts": 2})]},
+    ),
+    AttackInfo(
+        "grad_inversion",
+        "reconrisk.attacks.matching.published:grad_inversion",
+        "Batch norm statistics, restarts that agree.",
+        portfolios={"thorough": [(12000, {"restarts": 2})]},
+    ),
+    AttackInfo(
+        "span_inversion",
+        "reconrisk.attacks.matching.span_inversion:span_inversion",
+        "Cosine within what a first linear layer spans.",
+        portfolios={"thorough": [(3000, {})]},
+    ),
+    AttackInfo(
+        "gauss_newton",
+        "reconrisk.attacks.gauss_newton.attack:gauss_newton",
+        "Maximum likelihood by second order: smooth, or noisy.",
+        portfolios={
+            "quick": [(400, {"iterations": 20, "warm_start": ("inverting_gradients", {"steps": 100})})],
+            "thorough": [(300, {"restarts": 4}), (1700, {"warm_start": ("inverting_gradients", {"steps": 500})})],
+        },
+    ),
+    AttackInfo(
+        "gaussian_posterior",
+        "reconrisk.attacks.with_prior.gaussian_posterior:gaussian_posterior",
+        "Posterior mean under a Gaussian prior and noise.",
+        priors=(GAUSSIAN,),
+        portfolios={"thorough": [(1500, _NORMAL_PRIOR)]},
+    ),
+    AttackInfo(
+        "plug_and_play",
+        "reconrisk.attacks.with_prior.plug_and_play:plug_and_play",
+        "Fits and denoises in turn: a prior, under noise.",
+        priors=(DIFFUSION, GAUSSIAN),
+        portfolios={
+            "thorough": [
+                (600, {"prior": SHIPPED}),
+                (2500, {"prior": GAUSSIAN, "starts": 1, "warm_start": ("gaussian_posterior", _NORMAL_START)}),
+            ]
+        },
+    ),
+    AttackInfo(
+        "ggss_r",
+        "reconrisk.attacks.with_prior.guided_diffusion:ggss_r",
+        "A diffusion that the update guides.",
+        priors=(DIFFUSION, GAUSSIAN),
+        portfolios={"thorough": [(100, {"prior": SHIPPED})]},
+    ),
+    AttackInfo(
+        "finetuned_diffusion",
+        "reconrisk.attacks.with_prior.finetuned_diffusion:finetuned_diffusion",
+        "A diffusion whose weights are fitted to the update.",
+        priors=(DIFFUSION,),
+    ),
+    AttackInfo(
+        "gias",
+        "reconrisk.attacks.with_prior.gias:gias",
+        "Output of a generator: latent values, then weights.",
+        priors=(GAN,),
+        portfolios={"thorough": [(2000, {"prior": SHIPPED, "steps": 200, "weight_steps": 200, "restarts": 2})]},
+    ),
+    AttackInfo(
+        "ggl",
+        "reconrisk.attacks.with_prior.ggl:ggl",
+        "The same by evolution, without derivatives.",
+        priors=(GAN,),
+        portfolios={"thorough": [(600, {"prior": SHIPPED, "steps": 60, "population": 16})]},
+    ),
+    AttackInfo(
+        "gifd",
+        "reconrisk.attacks.with_prior.gifd:gifd",
+        "The same by the features between its layers.",
+        priors=(GAN,),
+    ),
+    AttackInfo(
+        "analytic",
+        "reconrisk.attacks.analytic.attack:analytic",
+        "Solves a linear layer on the record: one per update.",
+        whole_update=False,
+        words=_ESTIMATE,
+        portfolios={"quick": [(2, {})], "thorough": [(2, {})]},
+    ),
+    AttackInfo(
+        "optimal_analytic",
+        "reconrisk.attacks.malicious_server.optimal_analytic:optimal_analytic",
+        "A planted layer whose gradient is the record.",
+        plants_layer=True,
+        whole_update=False,
+        from_knowledge="reconrisk.attacks.malicious_server.optimal_analytic:settings_from_knowledge",
+        words=_ESTIMATE,
+        portfolios={"quick": [(2, {})], "thorough": [(2, {})]},
+    ),
+    AttackInfo(
+        "imprint",
+        "reconrisk.attacks.malicious_server.imprint:imprint",
+        "A planted layer that sorts a batch into bins.",
+        plants_layer=True,
+        from_knowledge="reconrisk.attacks.malicious_server.imprint:settings_from_knowledge",
+        portfolios={"quick": [(2, {})], "thorough": [(2, {})]},
+    ),
+    AttackInfo(
+        "trap_weights",
+        "reconrisk.attacks.malicious_server.trap_weights:trap_weights",
+        "A planted layer that few records activate.",
+        plants_layer=True,
+        from_knowledge="reconrisk.attacks.malicious_server.trap_weights:settings_from_knowledge",
+        portfolios={"thorough": [(2, {})]},
+    ),
+    AttackInfo(
+        "glm",
+        "reconrisk.attacks.informed.glm.attack:glm_observed",
+        "Reads a linear model: see reconrisk informed.",
+        reads=(ESTIMATOR,),
+        whole_update=False,
+        portfolios={"quick": [(20, {})], "thorough": [(20, {})]},
+    ),
+    AttackInfo(
+        "invert_training",
+        "reconrisk.attacks.informed.invert_training.attack:invert_training",
+        "Reads a trained network: see reconrisk informed.",
+        reads=(TRAINING,),
+        whole_update=False,
+        portfolios={"quick": [(600, {})], "thorough": [(600, {})]},
+    ),
+    AttackInfo(
+        "best_candidate",
+        "reconrisk.attacks.best_candidate:best_candidate",
+        "The record of the data set whose update is nearest.",
+        any_release=True,
+        whole_update=False,
+        from_knowledge="reconrisk.attacks.best_candidate:settings_from_knowledge",
+        portfolios={"quick": [(2, {})], "thorough": [(2, {})]},
+    ),
+    AttackInfo(
+        "class_mean",
+        "reconrisk.attacks.baselines:class_mean",
+        "Guesses the mean of a class of other records.",
+        guess_for=frozenset({Knows.LABELS}),
+        any_release=True,
+        from_knowledge="reconrisk.attacks.baselines:class_means_of_public_records",
+    ),
+    AttackInfo(
+        "prior_mean",
+        "reconrisk.attacks.baselines:prior_mean",
+        "Guesses the mean of other records.",
+        guess_for=frozenset(),
+        any_release=True,
+        from_knowledge="reconrisk.attacks.baselines:mean_of_public_records",
+    ),
+    AttackInfo(
+        "prior_alone",
+        "reconrisk.attacks.baselines:prior_alone",
+        "Guesses the mean of a generative prior.",
+        guess_for=frozenset(),
+        any_release=True,
+        priors=(DIFFUSION, GAUSSIAN, GAN),
+    ),
+    AttackInfo(
+        "constant_guess",
+        "reconrisk.attacks.baselines:constant_guess",
+        "Guesses the middle of the range.",
+        guess_for=frozenset(),
+        any_release=True,
+    ),
+)
+
+
+def _row_from_plugin(plugin: Plugin, build: Any) -> AttackInfo:
+    """Return the row of a plugin whose entry point names the function that configures the attack."""
+    if not callable(build):
+        remedy = "Let the entry point name a function that returns the configured attack, or an AttackInfo."
+        raise refuse(f"{plugin.where} of {plugin.distribution}", type(build).__name__, "to be callable", remedy)
+    summary = (inspect.getdoc(build) or f"Attack of {plugin.distribution}.").split("\n\n")[0].replace("\n", " ")
+    return AttackInfo(plugin.name, plugin.where, summary)
+
+
+ATTACKS: Registry[AttackInfo] = Registry("attack", _ROWS, _row_from_plugin)
+"""All attacks by name: those that optimise, those that solve, those that only guess."""
+
+
+@dataclass(frozen=True)
+class PortfolioEntry:
+    """An attack of a portfolio, with the settings it is run with and a rough number of evaluations."""
 
     name: str
     evaluations: int
-    settings: Mapping[str, object] = field(default_factory=dict)
-    whole_update: bool = True
+    settings: Settings = field(default_factory=dict)
 
 
-# a clean update is explained to rounding after thousands of evaluations of a normal law's coordinates, where other
-# attacks are exact in a hundred; under noise these few are all it takes
-_NORMAL_LAW: Mapping[str, object] = {"prior": GAUSSIAN, "iterations": 5, "inner_iterations": 30}
-_NORMAL_PLUG_AND_PLAY: Mapping[str, object] = {
-    "prior": GAUSSIAN,
-    "starts": 1,
-    "warm_start": ("gaussian_posterior", {**_NORMAL_LAW, "warm_start": ("ggss_r", {"prior": GAUSSIAN})}),
-}
+def _portfolio(name: str) -> tuple[PortfolioEntry, ...]:
+    entries = [PortfolioEntry(row.name, *each) for row in _ROWS for each in row.portfolios.get(name, ())]
+    return tuple(sorted(entries, key=lambda entry: entry.evaluations))
 
-PORTFOLIOS: Mapping[str, tuple[Listed, ...]] = {
-    "quick": (
-        Listed("analytic", 2, whole_update=False),
-        Listed("optimal_analytic", 2, whole_update=False),
-        Listed("imprint", 2),
-        Listed("best_candidate", 2, whole_update=False),
-        Listed("glm", 20, whole_update=False),
-        Listed("gauss_newton", 400, {"iterations": 20, "warm_start": ("inverting_gradients", {"steps": 100})}),
-        Listed("invert_training", 600, whole_update=False),
-        Listed("inverting_gradients", 700, {"steps": 200}),
-    ),
-    "thorough": (
-        Listed("analytic", 2, whole_update=False),
-        Listed("optimal_analytic", 2, whole_update=False),
-        Listed("imprint", 2),
-        Listed("trap_weights", 2),
-        Listed("best_candidate", 2, whole_update=False),
-        Listed("glm", 20, whole_update=False),
-        Listed("ggss_r", 100, {"prior": SHIPPED}),
-        Listed("gauss_newton", 300, {"restarts": 4}),
-        Listed("plug_and_play", 600, {"prior": SHIPPED}),
-        Listed("ggl", 600, {"prior": SHIPPED, "steps": 60, "population": 16}),
-        Listed("invert_training", 600, whole_update=False),
-        Listed("idlg", 1000, {"restarts": 2}),
-        Listed("gaussian_posterior", 1500, _NORMAL_LAW),
-        Listed("dlg", 1500),
-        Listed("gauss_newton", 1700, {"warm_start": ("inverting_gradients", {"steps": 500})}),
-        Listed("gias", 2000, {"prior": SHIPPED, "steps": 200, "weight_steps": 200, "restarts": 2}),
-        Listed("plug_and_play", 2500, _NORMAL_PLUG_AND_PLAY),
-        Listed("span_inversion", 3000),
-        Listed("inverting_gradients", 7000, {"restarts": 2}),
-        Listed("grad_inversion", 12000, {"restarts": 2}),
-    ),
-}
+
+PORTFOLIOS: Mapping[str, tuple[PortfolioEntry, ...]] = {name: _portfolio(name) for name in ("quick", "thorough")}
 """Attacks that an audit chooses from by what its threat allows, cheapest first."""
 
-_ESTIMATES: Mapping[str, Callable[[], LayerEstimate]] = {
-    build.__name__: build for build in (least_squares, ratio, total_least_squares, known_scale, james_stein, known_norm)
-}
-_ALSO = {"steps": "iterations"}  # one word for how long an attack searches, whatever it calls its steps
+_SYNONYMS = {"steps": "iterations"}  # one word for the length of a search, however an attack calls its steps
 
 
 def attack_by_name(name: str, **settings: object) -> Attack:
-    """The attack that ``name`` stands for, with these settings.
+    """Configure the attack of this name.
 
-    Guarantee: an unknown name and a setting that the attack does not take are refused, with what it takes.
-    Edge cases: ``steps`` are the iterations of attacks that count these. A setting that is an attack may be stated as
-    a pair of its name and settings, and a prior as the name of a shipped one or a folder.
+    Args:
+        name: A name in :data:`ATTACKS`, or of a plugin.
+        **settings: Settings of the attack. ``steps`` also names the iterations of attacks that count iterations. A
+            setting that is itself an attack may be a pair of its name and its settings. A prior may be the name of a
+            shipped one, or a folder.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If the name is unknown, or the attack does not take a setting.
 
     >>> attack_by_name("constant_guess", value=0.25)
     constant_guess(value=0.25)
@@ -182,17 +305,23 @@ def attack_by_name(name: str, **settings: object) -> Attack:
     Traceback (most recent call last):
     reconrisk.core.errors.InvalidInput: Expected steps=3 to be left out for analytic. It takes estimate, scales.
     """
-    known = settings_of(name)
-    given = {_ALSO[key] if key not in known and _ALSO.get(key) in known else key: settings[key] for key in settings}
+    info, known = ATTACKS[name], settings_of(name)
+    given = {
+        _SYNONYMS[key] if key not in known and _SYNONYMS.get(key) in known else key: settings[key] for key in settings
+    }
     check_settings(name, known, given, "Pass what the adversary believes.")
     nested = {key: attack_by_name(value[0], **value[1]) for key, value in given.items() if is_stated_attack(value)}
-    prior = given.get("prior")
-    read = {"prior": prior_by_name(prior, TAKES_PRIOR[name]).value} if isinstance(prior, str) else {}
-    return ATTACKS[name](**{**given, **nested, **read})
+    prior, read = given.get("prior"), {}
+    if isinstance(prior, str) and info.priors:
+        from reconrisk.attacks.prior_choice import prior_by_name  # reads weights with torch
+
+        read = {"prior": prior_by_name(prior, info.priors).value}
+    attack: Attack = info.load()(**{**given, **nested, **read})
+    return attack
 
 
 def is_stated_attack(value: object) -> TypeGuard[tuple[str, Mapping[str, Any]]]:
-    """Whether a setting is an attack, stated as a pair of its name and its settings.
+    """Return True if a setting is an attack, stated as a pair of its name and its settings.
 
     >>> is_stated_attack(("inverting_gradients", {"steps": 100})), is_stated_attack((0.0, 1.0))
     (True, False)
@@ -201,46 +330,48 @@ def is_stated_attack(value: object) -> TypeGuard[tuple[str, Mapping[str, Any]]]:
 
 
 def settings_of(name: str) -> dict[str, inspect.Parameter]:
-    """What the attack ``name`` can be configured with.
+    """Return the settings that the attack ``name`` takes.
 
     >>> list(settings_of("constant_guess"))
     ['value']
     """
-    if name not in ATTACKS:
-        raise refuse("attack", name, f"to be one of {', '.join(ATTACKS)}", did_you_mean(name, ATTACKS).strip())
-    return dict(inspect.signature(ATTACKS[name]).parameters)
-
-
-def sentence_of(name: str) -> str:
-    """What the attack ``name`` says of itself in one sentence.
-
-    >>> sentence_of("prior_mean")
-    'Guess the mean of the prior for every record.'
-    """
-    return (inspect.getdoc(ATTACKS[name]) or "").split("\n\n")[0].replace("\n", " ")
+    return dict(inspect.signature(ATTACKS[name].load()).parameters)
 
 
 def settings_from_text(name: str, texts: Sequence[str]) -> dict[str, object]:
-    """Settings written as ``name=value``, read as what the attack takes: numbers, words, true, false, none, estimates.
+    """Read settings written as ``name=value`` as the types that the attack takes.
 
-    A prior stays the word that states it, since it may come from public records.
+    Numbers, words, true, false and none are read. A prior stays the word that states it, since it may come from public
+    records.
 
-    Guarantee: what cannot be read as such is refused, as are settings that take more than a word to write.
+    Args:
+        name: The name of the attack.
+        texts: One ``name=value`` for each setting.
+
+    Returns:
+        The settings by name.
+
+    Raises:
+        InvalidInput: If a text is no ``name=value``, the attack has no such setting, or a word cannot state it.
 
     >>> settings_from_text("imprint", ["bins=64", "isolated=false", "measurement=random"])
     {'bins': 64, 'isolated': False, 'measurement': 'random'}
     >>> settings_from_text("analytic", ["estimate=james_stein"])
     {'estimate': JamesStein(toward=0.0)}
     """
-    known = settings_of(name)
-    hints = typing.get_type_hints(ATTACKS[name])
-    settings: dict[str, object] = {}
+    info, known, settings = ATTACKS[name], settings_of(name), dict[str, object]()
+    hints = typing.get_type_hints(info.load())
     for text in texts:
         key, equals, word = text.partition("=")
         if not equals or key not in known:
             remedy = f"{name} takes {', '.join(known)}.{did_you_mean(key, known)}"
             raise refuse("setting", text, f"to be name=value with a setting of {name}", remedy)
-        settings[key] = _read(text, word, hints[key])
+        if key == "prior" and info.priors:
+            settings[key] = word
+        elif key in info.words:
+            settings[key] = Info(key, info.words[key], "").load()(word)
+        else:
+            settings[key] = _read(text, word, hints[key])
     return settings
 
 
@@ -252,7 +383,7 @@ def _read(text: str, word: str, hint: Any) -> object:
             return _READERS[kind](word, choice)
         except (KeyError, ValueError):
             continue
-    words = [_said(choice, kind) for choice, kind in choices.items() if kind in _READERS]
+    words = [_describe_type(choice, kind) for choice, kind in choices.items() if kind in _READERS]
     if words in ([], ["none"]):
         raise refuse("setting", text, "to be one that a word can state", "Set it in Python instead.")
     raise refuse("setting", text, f"to be {' or '.join(words)}")
@@ -264,15 +395,10 @@ _READERS: Mapping[Any, Callable[[str, Any], object]] = {
     float: lambda word, _: float(word),
     types.NoneType: lambda word, _: {"none": None}[word.lower()],
     Literal: lambda word, choice: {str(value): value for value in typing.get_args(choice)}[word],
-    LayerEstimate: lambda word, _: _ESTIMATES[word](),
-    DiffusionPrior: lambda word, _: word,
-    GaussianPrior: lambda word, _: word,
-    GeneratorPrior: lambda word, _: word,
 }
 
 
-def _said(choice: Any, kind: Any) -> str:
+def _describe_type(choice: Any, kind: Any) -> str:
     if kind is Literal:
         return " or ".join(str(value) for value in typing.get_args(choice))
-    words = {bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "none"}
-    return words.get(kind, f"one of {', '.join(_ESTIMATES)}")
+    return {bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "none"}[kind]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from reconrisk.attacks.registry import ATTACKS, settings_from_text, settings_of
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network, range_of, whole_numbers
 from reconrisk.cli.options import option
 from reconrisk.core.errors import InvalidInput
@@ -85,34 +86,6 @@ FAILED = 1
 
 _ERASE = "\r\x1b[K"  # what stands on the line of the cursor
 
-SENTENCES = {
-    "dlg": "Squared error, L-BFGS, soft labels: smooth networks.",
-    "idlg": "The same with labels read off the gradient first.",
-    "inverting_gradients": "Cosine, signs, total variation: any network.",
-    "grad_inversion": "Batch norm statistics, restarts that agree.",
-    "span_inversion": "Cosine within what a first linear layer spans.",
-    "gauss_newton": "Maximum likelihood by second order: smooth, or noisy.",
-    "gaussian_posterior": "The mean of what may be: a normal prior, under noise.",
-    "plug_and_play": "Fits and denoises in turn: a prior, under noise.",
-    "ggss_r": "A diffusion that the update guides.",
-    "finetuned_diffusion": "A diffusion whose weights explain the update.",
-    "gias": "What a generator makes: latent values, then weights.",
-    "ggl": "The same by evolution, without derivatives.",
-    "gifd": "The same by the features between its layers.",
-    "analytic": "Solves a linear layer on the record: one per update.",
-    "optimal_analytic": "A planted layer whose gradient is the record.",
-    "imprint": "A planted layer that sorts a batch into bins.",
-    "trap_weights": "A planted layer that few records activate.",
-    "glm": "Reads a linear model: see reconrisk informed.",
-    "invert_training": "Reads a trained network: see reconrisk informed.",
-    "best_candidate": "The record of the data set whose update is nearest.",
-    "class_mean": "Guesses the mean of a class of other records.",
-    "prior_mean": "Guesses the mean of other records.",
-    "prior_alone": "Guesses the mean of a generative prior.",
-    "constant_guess": "Guesses the middle of the range.",
-}
-"""What each attack does, in a line of the help: known without loading torch."""
-
 
 def attack(
     name: NameOption = None,
@@ -157,6 +130,7 @@ def attack(
     check_seed(seed)
     import torch  # takes seconds to import
 
+    from reconrisk.releases.updates.recipe import UpdateRecipe
     from reconrisk.studies.rebuild.captured import rebuild_captured
     from reconrisk.studies.rebuild.updates import rebuild
 
@@ -165,11 +139,14 @@ def attack(
     dataset = _dataset(data, split, label, ends)
     layout = _layout(dataset, model, shape=input_shape, classes=classes, data_range=ends)
     client = _client(model, weights, layout, train_mode=train_mode, seed=seed)
-    shared: dict[str, Any] = {"settings": settings, "batch_size": batch_size, "local_steps": local_steps}
-    shared |= {"model_name": _described(model, weights), "rng": torch.Generator().manual_seed(seed)}
+    shared: dict[str, Any] = {
+        "settings": settings,
+        "model_name": _described(model, weights),
+        "rng": torch.Generator().manual_seed(seed),
+    }
     captured: dict[str, Any] = {"gradient": gradient, "before": before, "after": after}
     captured |= {"learning_rate": learning_rate, "noise_std": noise_std}
-    observed: dict[str, Any] = {"records": records, "local_learning_rate": local_learning_rate}
+    observed: dict[str, Any] = {"records": records}
     observed |= {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "prune": prune}
     observed |= {"knows_defense": knows_defense, "knows_norm": knows_norm, "knows_statistics": knows_statistics}
     if gradient is before is after is None:
@@ -178,24 +155,24 @@ def attack(
             raise InvalidInput("Expected --data, the records whose updates are attacked, or a captured update.")
         public = _dataset(data, "train", label, ends) if split == "test" else None
         asked = _observed(labels, **observed)
-        rebuilt = rebuild(name, client, dataset, public=public, progress=_counter(), **asked, **shared)
+        recipe = UpdateRecipe(batch_size, None, local_steps, local_learning_rate)
+        rebuilt = rebuild(name, client, dataset, update=recipe, public=public, progress=_counter(), **asked, **shared)
     else:
-        _check_left_out("a captured update", **observed)
+        _check_left_out("a captured update", local_learning_rate=local_learning_rate, **observed)
         known = _stated_labels(labels)
         about: dict[str, Any] = {"input_shape": layout.shape, "data_range": layout.data_range, "labels": known}
+        about |= {"batch_size": batch_size, "local_steps": local_steps}
         rebuilt = rebuild_captured(name, client, public=dataset, **about, **captured, **shared)
     _finish(out, rebuilt)
 
 
-_LINES = "\n".join(f"{name:<20} {sentence}" for name, sentence in SENTENCES.items())
+_LINES = "\n".join(f"{info.name:<20} {info.summary}" for info in ATTACKS.values())
 attack.__doc__ = f"{attack.__doc__}\n\n\b\n{_LINES}"  # without \b the lines would be joined to a paragraph
 
 
 def _print_list() -> None:
-    from reconrisk.attacks.registry import ATTACKS, sentence_of, settings_of
-
-    for name in ATTACKS:
-        typer.echo(f"{name}\n    {sentence_of(name)}")
+    for name, info in ATTACKS.items():
+        typer.echo(f"{name}\n    {info.summary}")
         written = (
             key if value.default is value.empty else f"{key}={value.default}"
             for key, value in settings_of(name).items()
@@ -205,10 +182,8 @@ def _print_list() -> None:
 
 def _settings(name: str | None, texts: list[str] | None, **given: float | None) -> tuple[str, dict[str, object]]:
     """The name, if it is one, and all settings that were stated."""
-    from reconrisk.attacks.registry import settings_from_text, settings_of
-
     if name is None:
-        raise InvalidInput(f"Expected the name of an attack, one of {', '.join(SENTENCES)}.")
+        raise InvalidInput(f"Expected the name of an attack, one of {', '.join(ATTACKS.names)}.")
     settings_of(name)
     stated = {key: value for key, value in given.items() if value is not None}
     return name, {**stated, **settings_from_text(name, texts or [])}
@@ -296,7 +271,6 @@ def _observed(
     labels: str,
     *,
     records: str | None,
-    local_learning_rate: float | None,
     noise_multiplier: float | None,
     clip_norm: float | None,
     prune: float | None,
@@ -315,7 +289,6 @@ def _observed(
     }
     return {
         "records": whole_numbers("records", "0" if records is None else records),
-        "local_learning_rate": local_learning_rate,
         "defense": _defense(noise_multiplier, clip_norm, prune),
         "knows": [item for item, known in told.items() if known],
     }

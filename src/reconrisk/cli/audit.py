@@ -9,7 +9,6 @@ import dataclasses
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,6 @@ from reconrisk.cli.options import HOW, WHAT, option
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import to_json
 from reconrisk.studies.audit.spec import AuditSpec, read_spec, spec_from_mapping, values_from_mapping
-from reconrisk.studies.common.deadline import seconds_from_budget
 
 if TYPE_CHECKING:
     from reconrisk.studies.audit.job import Job
@@ -181,31 +179,29 @@ def _run(spec: AuditSpec, *, to_stderr: bool) -> tuple[AuditResult, bool]:
     job = job_from_spec(spec)
     account = _account(job)
     training = None if account is None else account.mechanism()
-    seconds, begun = seconds_from_budget(spec.budget), time.monotonic()
-    with _noted_interrupts() as interrupts:
+    with _count_interrupts() as interrupts:
         try:
             result = job.run(training=training, account=account, show_plan=lambda text: typer.echo(text, err=to_stderr))
         except ContradictedBound as error:
             result = error.result
-    # the deadline of the budget interrupts as Ctrl-C does, but never before its time
-    return result, any(seconds is None or at - begun < seconds for at in interrupts)
+    return result, bool(interrupts)
 
 
 @contextmanager
-def _noted_interrupts() -> Iterator[list[float]]:
-    """The times of Ctrl-C, which does what it did before; none where it is ignored, or in a thread, which gets none."""
-    before, times = signal.getsignal(signal.SIGINT), list[float]()
+def _count_interrupts() -> Iterator[list[int]]:
+    """Collect every Ctrl-C, which does what it did before; none where it is ignored, or in another thread."""
+    before, numbers = signal.getsignal(signal.SIGINT), list[int]()
     if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield times
+        yield numbers
         return
 
     def note(number: int, frame: Any) -> None:
-        times.append(time.monotonic())
+        numbers.append(number)
         before(number, frame)
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield times
+        yield numbers
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -126,7 +126,7 @@ def _found(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
         raise InvalidInput(f"Expected {' and '.join(missing)}: whose updates are defended.")
     spec = spec_from_mapping(given)
     from reconrisk.studies.audit.job import job_from_spec  # loads torch, which takes seconds
-    from reconrisk.studies.audit.run import DEFAULT_THREAT
+    from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
     from reconrisk.studies.recommend.recommend import recommend_defense
 
     job = job_from_spec(spec)
@@ -137,9 +137,7 @@ def _found(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
         threat=spec.threat or DEFAULT_THREAT,
         attacks=job.attacks,
         budget=spec.budget,
-        batch_size=spec.batch_size,
-        local_steps=spec.local_steps,
-        local_learning_rate=spec.local_learning_rate,
+        update=job.update,
         public=job.public,
         confidence=spec.confidence,
         seed=spec.seed,

@@ -90,6 +90,8 @@ def tradeoff(
     """Train under each defense and strength, attack what is sent, and show leakage against utility."""
     check_folder(out)
     check_seed(seed)
+    from reconrisk.releases.updates.recipe import UpdateRecipe
+    from reconrisk.studies.common.defended_training import TrainingRecipe
     from reconrisk.studies.tradeoff.tradeoff import tradeoff as measure
 
     dataset, known = _data(data, split=split, label=label, records=records, public=public, seed=seed)
@@ -100,14 +102,9 @@ def tradeoff(
         _attacks(attacks),
         public=known,
         threat=_threat(knows),
-        steps=steps,
-        epochs=epochs,
-        clients=clients,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        learning_rate=learning_rate,
+        training=TrainingRecipe(steps, epochs, clients, batch_size, optimizer, learning_rate),
+        update=UpdateRecipe(batch_size=attacked_batch_size),
         trials=trials,
-        attacked_batch_size=attacked_batch_size,
         attack_trained=attack_trained,
         repeat=repeat,
         utility=utility,

@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, ClassVar, TypeVar
 
+from reconrisk.core.executor import check_cancelled
+
 T = TypeVar("T")
 
 SHOW_AFTER_SECONDS = 2.0
@@ -37,7 +39,8 @@ class ProgressBar:
         self._task: Any = None
 
     def advance(self) -> None:
-        """One turn is done."""
+        """One turn is done; raises Cancelled if the task should stop."""
+        check_cancelled()
         self._done += 1
         self.show()
         if self._bar is not None:
@@ -80,6 +83,7 @@ def track(items: Iterable[T], label: str, *, total: int | None = None) -> Iterat
     bar = ProgressBar(label, total=total if total is not None else len(items) if isinstance(items, Sized) else None)
     try:
         for item in items:
+            check_cancelled()
             bar.show()
             yield item
             bar.advance()

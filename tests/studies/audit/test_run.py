@@ -352,7 +352,10 @@ def test_a_network_that_computes_something_else_is_another_run(tmp_path):
 
 def test_a_loss_that_weighs_otherwise_is_another_run():
     losses = [nn.CrossEntropyLoss(weight=torch.tensor([1.0, weight])) for weight in (1.0, 2.0)]
-    runs = {audit(nn.Linear(3, 2), DATA, attacks=["analytic"], trials=1, loss_fn=loss).run for loss in losses}
+    runs = {
+        audit(nn.Linear(3, 2), DATA, attacks=["analytic"], trials=1, update=rr.UpdateRecipe(loss_fn=loss)).run
+        for loss in losses
+    }
     assert len(runs) == 2
 
 
@@ -364,7 +367,10 @@ def test_losses_of_one_name_that_close_over_something_else_are_other_runs():
 
     model = nn.Linear(3, 2)
     factors = (1.0, 1.0, 1.000001)
-    runs = [audit(model, DATA, attacks=["analytic"], trials=1, loss_fn=loss_of(factor)).run for factor in factors]
+    runs = [
+        audit(model, DATA, attacks=["analytic"], trials=1, update=rr.UpdateRecipe(loss_fn=loss_of(factor))).run
+        for factor in factors
+    ]
     assert runs[0] == runs[1] != runs[2]
 
 

@@ -1,12 +1,12 @@
 import pytest
 import torch
+from reconrisk.studies.common.subject import Client, client_for
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.common.subject import Client, client_for
 
 DATA = Dataset("toy", torch.rand(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1]))
 
@@ -64,7 +64,7 @@ def test_the_loss_is_that_of_the_labels_in_whatever_mode():
     assert client_for(rr.attacks.dlg(), model, DATA).loss_fn is cross_entropy
     assert model.training
     assert float(model[0].num_batches_tracked) == 0
-    other = client_for(rr.attacks.dlg(), model, DATA, loss_fn=nn.MSELoss())
+    other = client_for(rr.attacks.dlg(), model, DATA, recipe=rr.UpdateRecipe(loss_fn=nn.MSELoss()))
     assert isinstance(other.loss_fn, nn.MSELoss)
 
 

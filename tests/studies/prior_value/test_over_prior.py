@@ -133,7 +133,7 @@ def test_updates_of_several_records_are_the_unit_and_matched():
     def two(observation, _):
         return torch.full((2, SIZE), 0.5)
 
-    found = leakage_over_prior(Told(two), PRIOR, model(), DATA, batch_size=2, rng=rng())
+    found = leakage_over_prior(Told(two), PRIOR, model(), DATA, update=rr.UpdateRecipe(batch_size=2), rng=rng())
     assert (found.updates, found.batch_size) == (6, 2)
     assert found["psnr"].attack.samples == 6
     assert found["psnr"].attack.value == pytest.approx(found["psnr"].prior_alone.value)

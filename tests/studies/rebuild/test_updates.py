@@ -52,7 +52,9 @@ class Recorder:
 def test_records_share_updates_and_estimates_come_back_in_their_order():
     targets = TABLE.inputs[[4, 7, 9]]
     seen = []
-    result = rebuild(Recorder(seen, targets), mlp(), TABLE, records=[4, 7, 9], batch_size=3, rng=rng())
+    result = rebuild(
+        Recorder(seen, targets), mlp(), TABLE, records=[4, 7, 9], update=rr.UpdateRecipe(batch_size=3), rng=rng()
+    )
     assert torch.equal(result.estimates, targets)
     assert torch.equal(result.targets, targets)
     report = result.report
@@ -69,7 +71,9 @@ def test_records_share_updates_and_estimates_come_back_in_their_order():
 
 def test_the_last_update_has_what_is_left():
     seen = []
-    report = rebuild(Recorder(seen), mlp(), TABLE, records=range(5), batch_size=2, rng=rng()).report
+    report = rebuild(
+        Recorder(seen), mlp(), TABLE, records=range(5), update=rr.UpdateRecipe(batch_size=2), rng=rng()
+    ).report
     assert [observation.batch_size for observation in seen] == [2, 2, 1]
     assert report.updates == (0, 0, 1, 1, 2)
     assert report.is_complete
@@ -82,7 +86,14 @@ def test_an_update_is_that_of_its_records():
     gradient = rr.GradientMap(mlp())(TABLE.inputs[4:5], TABLE.labels[4:5])
     torch.testing.assert_close(seen[1].released["0.weight"], gradient["0.weight"])
     local = []
-    rebuild(Recorder(local), mlp(), TABLE, records=[4], local_steps=1, local_learning_rate=0.5, rng=rng())
+    rebuild(
+        Recorder(local),
+        mlp(),
+        TABLE,
+        records=[4],
+        update=rr.UpdateRecipe(local_steps=1, local_learning_rate=0.5),
+        rng=rng(),
+    )
     torch.testing.assert_close(local[0].released["0.weight"], -0.5 * gradient["0.weight"])
 
 
@@ -125,7 +136,7 @@ def test_an_interrupted_attack_is_the_last():
         mlp(),
         TABLE,
         records=range(6),
-        batch_size=2,
+        update=rr.UpdateRecipe(batch_size=2),
         progress=lambda done, total: calls.append((done, total)),
         rng=rng(),
     )
@@ -155,7 +166,9 @@ def test_a_name_stands_for_the_attack_and_public_records_for_its_beliefs():
 
 @pytest.mark.parametrize(("name", "size"), [("imprint", 3), ("trap_weights", 3), ("optimal_analytic", 1)])
 def test_a_malicious_server_plants_its_layer_first(name, size):
-    result = rebuild(name, mlp(), TABLE, records=[1, 2, 3], batch_size=size, knows=[Knows.LABELS], rng=rng())
+    result = rebuild(
+        name, mlp(), TABLE, records=[1, 2, 3], update=rr.UpdateRecipe(batch_size=size), knows=[Knows.LABELS], rng=rng()
+    )
     assert result.report.threat.controls
     if name == "imprint":  # twelve public records, of which the normal law makes bins that separate these three
         torch.testing.assert_close(result.estimates, result.targets)
@@ -196,7 +209,9 @@ def test_columns_of_tables_are_scored_in_their_unit():
     inputs = torch.tensor([[0.5, 1.0, 0.0], [0.0, 0.0, 1.0], [0.25, 0.0, 1.0], [0.25, 1.0, 0.0], [1.0, 0.0, 1.0]])
     table = Dataset("table", inputs, torch.tensor([0, 1, 0, 1, 0]), columns=columns)
     answer = torch.tensor([[0.5, 0.4, 0.6], [0.25, 0.2, 0.8]])
-    result = rebuild(Recorder([], answer), nn.Linear(3, 2), table, records=[0, 1], batch_size=2, rng=rng())
+    result = rebuild(
+        Recorder([], answer), nn.Linear(3, 2), table, records=[0, 1], update=rr.UpdateRecipe(batch_size=2), rng=rng()
+    )
     age, sex = result.report.columns
     assert (age.name, age.right) == ("age", (True, False))
     assert age.error == pytest.approx((0.0, 5.0))
@@ -237,7 +252,9 @@ def test_a_network_that_cannot_train_on_one_record_says_so():
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).train()
     with pytest.raises(InvalidInput, match=r"can be trained on 1 records at once. Expected more than 1 value"):
         rebuild("constant_guess", model, TABLE, rng=rng())
-    assert rebuild("constant_guess", model, TABLE, records=[0, 1], batch_size=2, rng=rng()).report.is_complete
+    assert rebuild(
+        "constant_guess", model, TABLE, records=[0, 1], update=rr.UpdateRecipe(batch_size=2), rng=rng()
+    ).report.is_complete
 
 
 def test_an_attack_with_a_prior_is_beside_what_the_prior_achieves_alone():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from reconrisk.studies.common.deadline import Deadline
 from scipy import stats
 from torch import Tensor, nn
 
@@ -18,7 +19,6 @@ from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.audit.run import DEFAULT_THREAT
 from reconrisk.studies.common import experiment
-from reconrisk.studies.common.deadline import Deadline
 from reconrisk.studies.common.plan import Sender
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.recommend import public_part
@@ -205,7 +205,7 @@ def test_no_defense_helps_against_who_knows_the_answer():
         accept="mse<=0.001: 20%",
         families=["gaussian_noise", "prune"],
         attacks=[Reader(says=0.25)],
-        loss_fn=sum_of_outputs,
+        update=rr.UpdateRecipe(loss_fn=sum_of_outputs),
         budget=None,
     )
     assert found.best is None

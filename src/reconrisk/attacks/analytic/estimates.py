@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -280,3 +281,21 @@ def _flat(name: str, value: float | Tensor, observation: Observation) -> Tensor:
 
 def _shown(value: float | Tensor) -> str:
     return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r}"
+
+
+_BY_NAME: Mapping[str, Callable[[], LayerEstimate]] = {
+    build.__name__: build for build in (least_squares, ratio, total_least_squares, known_scale, james_stein, known_norm)
+}
+
+
+def estimate_by_name(word: str) -> LayerEstimate | None:
+    """Return the estimate of this name with its default settings; None for ``"none"``.
+
+    >>> estimate_by_name("james_stein")
+    JamesStein(toward=0.0)
+    """
+    if word.lower() == "none":
+        return None
+    if word not in _BY_NAME:
+        raise refuse("estimate", word, f"to be one of {', '.join(_BY_NAME)} or none")
+    return _BY_NAME[word]()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from torch.distributions import Distribution, Normal
 
 from reconrisk.attacks.malicious_server.planting import (
     PlantedModel,
+    SentModel,
+    check_has_model,
     check_input_shape,
     planted_reconstruction,
     planted_rows,
@@ -26,7 +29,11 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import MALICIOUS_SERVER, ThreatModel
 from reconrisk.core.validation import check_all_finite, check_positive, check_whole, refuse
+from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.noise_scale import directions_rng
+
+if TYPE_CHECKING:
+    from reconrisk.attacks.knowledge import PublicKnowledge
 
 Measurement = Literal["mean", "random"]
 NATURAL_BRIGHTNESS = Normal(0.45, 0.12)
@@ -55,6 +62,10 @@ class Imprint:
         if self.measurement not in ("mean", "random"):
             raise refuse("measurement", self.measurement, 'to be "mean" or "random"')
         _check_law(self.public, self.bins)
+
+    def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
+        """Return the model with the planted layer before it."""
+        return SentModel(self.plant(check_has_model(model), input_shape), loss_fn)
 
     def plant(
         self, model: nn.Module, input_shape: Sequence[int], *, rng: torch.Generator | None = None
@@ -211,3 +222,23 @@ def _shaped(public: Tensor, shape: tuple[int, ...]) -> Tensor:
     if tuple(public.shape[1:]) != shape:
         raise refuse("public.shape", tuple(public.shape), f"to be (records, *{shape})")
     return public
+
+
+def settings_from_knowledge(knowledge: PublicKnowledge, given: Mapping[str, object]) -> dict[str, object]:
+    """Return public records as the law of the measurement, as a setting of :func:`imprint`.
+
+    Bins are quantiles of public records if these are enough and differ, else of a normal law with their moments.
+    """
+    default = inspect.signature(imprint).parameters
+    bins, measurement = (given.get(key, default[key].default) for key in ("bins", "measurement"))
+    if knowledge.public is None or "public" in given or not isinstance(bins, int):
+        return {}
+    inputs = knowledge.public.inputs
+    if measurement != "mean":
+        return {"public": inputs} if len(inputs) >= bins else {}
+    measured = inputs.flatten(1).double().mean(1)
+    ends = np.quantile(measured.numpy(), np.arange(1, bins) / bins, method="weibull")
+    if len(inputs) >= bins and bool((np.diff(ends) > 0).all()):
+        return {"public": inputs}
+    spread = float(measured.std(correction=0))
+    return {"public": Normal(float(measured.mean()), spread)} if spread > 0 else {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from reconrisk.attacks.analytic.attack import check_estimate, check_single, inve
 from reconrisk.attacks.analytic.estimates import LayerEstimate, known_scale
 from reconrisk.attacks.analytic.layer import LayerGradient, Scales, read_layer, with_scales
 from reconrisk.attacks.labels.infer import labels_for
+from reconrisk.attacks.malicious_server.planting import SentModel
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Ending, Reconstruction
 from reconrisk.core.threat import MALICIOUS_SERVER, Knows, ThreatModel
@@ -21,7 +23,11 @@ from reconrisk.core.validation import check_finite, check_not_empty, check_posit
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.observe import model_of
 
+if TYPE_CHECKING:
+    from reconrisk.attacks.knowledge import PublicKnowledge
+
 _BINDING = 1 - 1e-6
+_LARGEST_LAYER = 2**26  # values of a planted layer: 256 MB of float32
 
 
 class PlantedLayer(nn.Module):
@@ -85,6 +91,11 @@ class OptimalAnalytic:
         knows = known_for(self.estimate, self.scales)
         replayed = self.estimate.uses_scales and self.scales is None
         return MALICIOUS_SERVER.knowing(*knows, *({Knows.RECORD_NORM} if replayed else ()))
+
+    def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
+        """Return the planted layer beside the model, or alone."""
+        planted = self.plant(input_shape, model=model, loss_fn=loss_fn)
+        return SentModel(planted.module, planted.loss_fn)
 
     def plant(
         self,
@@ -195,3 +206,15 @@ def _told_of_clipping(reconstruction: Reconstruction, layer: LayerGradient) -> R
     remedy = "Plant neurons_for_clipping(clip_norm, smallest_norm) neurons"
     account = replace(reconstruction.account, status=replace(status, cause=cause, remedy=remedy))
     return replace(reconstruction, account=account)
+
+
+def settings_from_knowledge(knowledge: PublicKnowledge, given: Mapping[str, object]) -> dict[str, object]:
+    """Return the number of neurons that lets clipping bind for every public record: the attack is strongest there."""
+    if knowledge.public is None or knowledge.clip_norm is None or "neurons" in given:
+        return {}
+    norms = knowledge.public.inputs.flatten(1).norm(dim=1)
+    norms = norms[norms > 0]
+    if not len(norms):
+        return {}
+    most = max(1, _LARGEST_LAYER // math.prod(knowledge.public.shape))
+    return {"neurons": min(most, neurons_for_clipping(knowledge.clip_norm, float(norms.min())))}

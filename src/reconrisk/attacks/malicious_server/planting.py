@@ -13,13 +13,15 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from reconrisk.core.observation import Observation
+from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.validation import check_whole, refuse
+from reconrisk.releases.model_state import LossFunction
 
 _WITNESSES = 4  # more than one, since a mixture of three or more records may meet a single one by chance
 _NOISE_LIMIT = 0.1  # an error of a tenth of the range, 20 dB: what is noisier does not count as recovered
@@ -220,3 +222,51 @@ def planted_reconstruction(
         status = Status(Ending.CONVERGED, cause, "" if count == batch_size else remedy)
     account = Account(attack, status, objective, Cost(time.monotonic() - begun, 0))
     return Reconstruction(estimates.to(torch.get_default_dtype()), account)
+
+
+@dataclass(frozen=True, eq=False)
+class SentModel:
+    """The model that clients train, and the loss they train it with."""
+
+    model: nn.Module
+    loss_fn: LossFunction
+
+
+@runtime_checkable
+class PlantsLayer(Protocol):
+    """An attack by a malicious server, which changes the model before clients train it."""
+
+    def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
+        """Return the model that clients are sent; ``model`` is None if the server has none of its own."""
+        ...
+
+
+def model_for_clients(
+    attack: Attack, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]
+) -> SentModel:
+    """Return the model that clients train, with the layer that the attack plants if it plants one.
+
+    Args:
+        attack: A configured attack.
+        model: The network of the server; None for attacks that plant a whole model of their own.
+        loss_fn: The loss that clients train with.
+        input_shape: Shape of one record.
+
+    >>> from reconrisk.attacks.analytic.attack import analytic
+    >>> from reconrisk.attacks.malicious_server.optimal_analytic import optimal_analytic
+    >>> layer = nn.Linear(4, 2)
+    >>> model_for_clients(analytic(), layer, nn.functional.cross_entropy, (4,)).model is layer
+    True
+    >>> type(model_for_clients(optimal_analytic(), None, nn.functional.cross_entropy, (4,)).model).__name__
+    'PlantedLayer'
+    """
+    if isinstance(attack, PlantsLayer):
+        return attack.sent_model(model, loss_fn, input_shape)
+    return SentModel(check_has_model(model), loss_fn)
+
+
+def check_has_model(model: nn.Module | None) -> nn.Module:
+    """Refuse None in place of a network."""
+    if model is None:
+        raise refuse("model", None, "to be a network", "Only optimal_analytic() plants a whole model of its own.")
+    return model

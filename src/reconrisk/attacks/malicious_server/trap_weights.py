@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from scipy.special import stdtrit
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.malicious_server.planting import (
     PlantedModel,
+    SentModel,
+    check_has_model,
     check_input_shape,
     planted_reconstruction,
     planted_rows,
@@ -24,7 +27,11 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import MALICIOUS_SERVER, ThreatModel
 from reconrisk.core.validation import check_all_finite, check_positive, check_whole, refuse
+from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.noise_scale import directions_rng
+
+if TYPE_CHECKING:
+    from reconrisk.attacks.knowledge import PublicKnowledge
 
 _SCALES = tuple(number / 100 for number in range(5, 100))
 _CONFIDENCE = 0.95
@@ -46,6 +53,10 @@ class TrapWeights:
         check_positive("tolerance", self.tolerance)
         if check_positive("scale", self.scale) > 1:
             raise refuse("scale", self.scale, "<= 1", "Above 1 most records activate most neurons.")
+
+    def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
+        """Return the model with the planted layer before it."""
+        return SentModel(self.plant(check_has_model(model), input_shape), loss_fn)
 
     def plant(
         self, model: nn.Module, input_shape: Sequence[int], *, rng: torch.Generator | None = None
@@ -175,3 +186,12 @@ def _halves(neurons: int, features: int, rng: torch.Generator) -> tuple[Tensor, 
     others = others[:, torch.randperm(features - half, generator=rng, device=rng.device)]
     nothing = torch.zeros_like(keys)
     return nothing.masked_scatter(raised, sizes), nothing.masked_scatter(~raised, others)
+
+
+def settings_from_knowledge(knowledge: PublicKnowledge, given: Mapping[str, Any]) -> dict[str, object]:
+    """Return the scale that recovers most of batches of public records, if these are enough for a batch."""
+    if "scale" in given or knowledge.public is None or len(knowledge.public.inputs) < knowledge.batch_size:
+        return {}
+    stated = {key: given[key] for key in ("neurons", "strength", "tolerance") if key in given}
+    attack = trap_weights(**stated).calibrated(knowledge.batch_size, knowledge.public.inputs)
+    return {"scale": attack.scale}

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from reconrisk.core.executor import check_cancelled
 from reconrisk.core.validation import check_not_empty, refuse
 from reconrisk.releases.model_state import LossFunction, ModelState, check_mode, model_state, record_losses
 from reconrisk.releases.release import Linearized, Release, check_labels, check_records
@@ -57,6 +58,7 @@ class GradientMap:
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The gradient, differentiable with respect to ``inputs``."""
+        check_cancelled()
         check_not_empty("inputs", inputs)
         check_labels(inputs, labels)
         check_mode(self.model, batch_norm=self.clip is None)

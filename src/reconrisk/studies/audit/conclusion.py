@@ -43,7 +43,7 @@ from reconrisk.studies.audit.result import (
     contradiction_of,
 )
 from reconrisk.studies.common.experiment import Experiment
-from reconrisk.studies.common.guarantees import Prover, StatedGuarantee
+from reconrisk.studies.common.guarantees import GuaranteeFinder
 from reconrisk.studies.common.identity import RunInfo, environment, in_words, is_bundled
 from reconrisk.studies.common.plan import PlannedAttack
 from reconrisk.studies.common.population import Population
@@ -298,7 +298,7 @@ class Conclusion:
     goals: tuple[Goal, ...]
     limits: tuple[Limit, ...]
     confidence: float
-    stated: tuple[StatedGuarantee, ...]
+    guarantees: GuaranteeFinder
     training: Mechanism | None
     account: object | None
 
@@ -321,13 +321,13 @@ class Conclusion:
             created=self.info.created,
             subject=Subject(
                 model=self.info.subject,
-                model_hash=self.experiment.sender.fingerprint,
+                model_hash=self.experiment.subject.fingerprint,
                 data=dataset.name,
                 data_hash=self.info.data,
                 population=len(population.rows),
                 shape=dataset.shape,
                 data_range=dataset.data_range,
-                release=self.experiment.described,
+                release=self.experiment.subject.describe(plan.attacks[-1].attack),
                 batch_size=size,
                 is_bundled=is_bundled(dataset),
             ),
@@ -347,7 +347,7 @@ class Conclusion:
             assumptions=(
                 *_assumptions(lines, len(population.rows)),
                 *assumptions_of_priors(plan.attacks, population),
-                *self.experiment.remarks,
+                *self.experiment.subject.remarks,
             ),
             training=self._training(),
             left_out=plan.left_out,
@@ -360,17 +360,12 @@ class Conclusion:
         if not self._answers:
             for goal in self.goals:
                 for label, defense in self.experiment.plan.defenses.items():
-                    self._answers[goal, label] = self._prover.answers(goal, label, defense)
+                    self._answers[goal, label] = self.guarantees.answers(goal, label, defense)
         return self._answers
 
     @cached_property
     def _answers(self) -> dict[tuple[Goal, str], tuple[Answer, ...]]:
         return {}
-
-    @cached_property
-    def _prover(self) -> Prover:
-        experiment, size = self.experiment, len(self.experiment.plan.updates[0])
-        return Prover(experiment.population, experiment.threat, size, self.stated, self.training, experiment.sender)
 
     def _evidence(self, trials: Sequence[Trial]) -> Mapping[str, Evidence]:
         """Trials by defense and attack, without attacks that applied to no update."""
@@ -435,7 +430,7 @@ class Conclusion:
         if failed:
             return str(failed[0])
         spent = [trial.account.status for trial in trials if trial.account.status.ending is Ending.BUDGET_SPENT]
-        if not spent or not self.experiment.sender.is_trained_model:
+        if not spent or self.experiment.subject.trained_model is None:
             return ""
         return f"{len(spent)} of {len(trials)} models were not explained, so that success is a lower bound. {spent[0]}"
 
@@ -471,7 +466,7 @@ class Conclusion:
     def _training(self) -> TrainingAudit | None:
         if self.training is None:
             return None
-        prover = self._prover
+        prover = self.guarantees
         goal, data = self.goals[0], self.experiment.population.dataset
         prior, mse = prover.prior(goal), goal.mean_squared_error(data.data_range)
         corridor = None

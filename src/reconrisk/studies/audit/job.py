@@ -25,14 +25,14 @@ from reconrisk.data.load import load_dataset
 from reconrisk.defenses.registry import defense_by_name
 from reconrisk.models.registry import model_by_name
 from reconrisk.models.weights import load_weights
+from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.spec import AuditSpec
-from reconrisk.studies.common.arguments import checked_goals
-from reconrisk.studies.common.deadline import seconds_from_budget
+from reconrisk.studies.common.arguments import checked_goals, seconds_from_budget
 from reconrisk.studies.common.named_choice import Choice
 from reconrisk.studies.common.plan import UNDEFENDED, AttackChoice, attack_in_words
-from reconrisk.studies.common.subject import training_loss
+from reconrisk.studies.common.subjects.training_loss import training_loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,12 @@ class Job:
     public: Dataset | None
     defenses: tuple[Defense | None, ...] | None
     attacks: str | tuple[AttackChoice, ...]
+
+    @property
+    def update(self) -> UpdateRecipe:
+        """The recipe of clients that the spec states."""
+        spec = self.spec
+        return UpdateRecipe(spec.batch_size, None, spec.local_steps, spec.local_learning_rate)
 
     def run(
         self,
@@ -69,9 +75,7 @@ class Job:
             budget=spec.budget,
             trials=spec.trials,
             records=spec.records,
-            batch_size=spec.batch_size,
-            local_steps=spec.local_steps,
-            local_learning_rate=spec.local_learning_rate,
+            update=self.update,
             public=self.public,
             training=training if spec.training is None else spec.training.mechanism,
             account=account,

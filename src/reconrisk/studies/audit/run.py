@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from reconrisk.attacks.knowledge import Beliefs
+from reconrisk.attacks.knowledge import PublicKnowledge
 from reconrisk.core.defense import Defense
+from reconrisk.core.executor import IN_PROCESS, CancelToken, Executor
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.progress import ProgressBar
@@ -21,45 +23,28 @@ from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.content_hash import described
-from reconrisk.releases.model_state import LossFunction
-from reconrisk.releases.release import Release
-from reconrisk.releases.shadow.release import PrivateModelRelease
-from reconrisk.releases.training.trained_model import TrainedModelRelease
+from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.audit.conclusion import Conclusion, ContradictedBound
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.store import Store
 from reconrisk.studies.common.arguments import (
-    DEFAULT_THREAT,
     Defenses,
-    Records,
-    audited,
     checked_goals,
     checked_limits,
     checked_seed,
-    checked_threat,
     labelled_defenses,
     metrics_for,
     public_records,
+    seconds_from_budget,
     settled_by_public,
 )
-from reconrisk.studies.common.deadline import Deadline, seconds_from_budget
 from reconrisk.studies.common.experiment import Experiment, refused_if_raised
-from reconrisk.studies.common.guarantees import StatedGuarantee
+from reconrisk.studies.common.guarantees import GuaranteeFinder, StatedGuarantee
 from reconrisk.studies.common.identity import RunInfo, environment, hash_of_data, hash_of_text, settings_in_full
-from reconrisk.studies.common.plan import (
-    AttackChoice,
-    Plan,
-    Sender,
-    left_out,
-    planned_attacks,
-    seconds_of_an_evaluation,
-)
+from reconrisk.studies.common.plan import AttackChoice, Plan, left_out, planned_attacks, seconds_of_an_evaluation
 from reconrisk.studies.common.population import population_of
-from reconrisk.studies.common.subject_estimator import Fitted
-from reconrisk.studies.common.subject_trained import goals_for, is_trained_model, known_records
-from reconrisk.studies.common.trial import Trial
-
-__all__ = ["DEFAULT_THREAT", "audit"]
+from reconrisk.studies.common.subjects.subject import Records, Subject, subject_of
+from reconrisk.studies.common.trial import Trial, TrialKey
 
 DEFAULT_TRIALS = {"quick": 16, "thorough": 64}
 
@@ -76,10 +61,7 @@ def audit(
     budget: float | str | None = "2min",
     trials: int | None = None,
     records: Sequence[int] | None = None,
-    batch_size: int = 1,
-    local_steps: int | None = None,
-    local_learning_rate: float | None = None,
-    loss_fn: LossFunction | None = None,
+    update: UpdateRecipe = ONE_GRADIENT,
     public: Dataset | None = None,
     guarantees: Sequence[StatedGuarantee] = (),
     training: Mechanism | None = None,
@@ -89,16 +71,17 @@ def audit(
     seed: int = 0,
     name: str | None = None,
     signature: str | None = None,
+    executor: Executor = IN_PROCESS,
     show_plan: Callable[[str], None] | None = None,
 ) -> AuditResult:
     """Attack what is released of a model under every defense, and put what came back beside what can be proved.
 
-    ``subject`` is a model that clients train on ``data`` (its gradient is released, or the change by ``local_steps`` of
-    SGD), or a release, which is made again for other records. A ``TrainedModelRelease`` or ``ShadowTraining`` is
-    trained on its fixed records and one of ``data``; a fitted estimator of scikit-learn comes with all records of its
-    fit, ``(features, labels)`` or ``(features, labels, sample_weight)``, of which one in turn is unknown. Unless
-    ``threat`` states another, the adversary reads one update and may have a generative prior that is public, or sees
-    the trained model and knows every other record.
+    ``subject`` is a model that clients train on ``data`` as ``update`` says (a gradient is released, or the change by
+    local SGD steps), or a release, which is made again for other records. A ``TrainedModelRelease`` or
+    ``ShadowTraining`` is trained on its fixed records and one of ``data``; a fitted estimator of scikit-learn comes
+    with all records of its fit, ``(features, labels)`` or ``(features, labels, sample_weight)``, of which one in turn
+    is unknown. Unless ``threat`` states another, the adversary reads one update and may have a generative prior that is
+    public, or sees the trained model and knows every other record.
     Targets are drawn from ``data``, or from its rows ``records``, each equally likely; fixed records, which are known,
     are left out.
 
@@ -129,37 +112,34 @@ def audit(
     >>> line.best_attack, line.success.value, line.baseline.value
     ('glm', 1.0, 0.0)
     """
-    subject, dataset = audited(subject, data)
-    is_stated, limits, threat = threat is not None, checked_limits(max_risk), checked_threat(threat, subject)
-    stated = checked_goals(goals_for(subject) if goals is None else goals, limits, dataset)
+    audited = subject_of(subject, data, update)
+    limits, stated_threat = checked_limits(max_risk), audited.threat(threat)
+    checked = checked_goals(audited.default_goals if goals is None else goals, limits, audited.dataset)
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
-    deadline, seed = Deadline(seconds_from_budget(budget)), checked_seed(seed)
-    options = {"loss_fn": loss_fn, "steps": local_steps, "learning_rate": local_learning_rate}
-    sender = _sender(subject, batch_size, **options)
-    training = _training(training, account, sender)
+    token, seed = CancelToken(seconds_from_budget(budget)), checked_seed(seed)
+    training = _training(training, account, audited)
     experiment = _experiment(
-        sender,
-        dataset,
-        threat,
-        labelled_defenses(defenses, training, of_updates=not sender.is_trained_model),
+        audited,
+        stated_threat,
+        labelled_defenses(defenses, training, of_updates=audited.trained_model is None),
         attacks=attacks,
         trials=trials,
         records=records,
-        batch_size=check_whole("batch_size", batch_size),
         public=public,
-        any_prior=not is_stated,
+        any_prior=threat is None,
         seed=seed,
     )
-    stated_too = {**options, "public": None if public is None else hash_of_data(public)}
+    options = {**vars(update), "public": None if public is None else hash_of_data(public)}
     portfolio = attacks if isinstance(attacks, str) else None
-    info = _info(experiment, name or _name_of(subject), batch_size, stated_too, portfolio, signature)
-    conclusion = Conclusion(experiment, info, stated, limits, confidence, tuple(guarantees), training, account)
+    info = _info(experiment, name or audited.name, options, portfolio, signature)
+    finder = GuaranteeFinder.of(audited, experiment.population, stated_threat, tuple(guarantees), training)
+    conclusion = Conclusion(experiment, info, checked, limits, confidence, finder, training, account)
     with Store.open(store) as opened:
         opened.begin(info)
         _show(str(experiment.plan), show_plan)
         conclusion.prove()  # before the trials: whatever is wrong with it must not cost them
-        found, seconds = _run(experiment, opened, info.run, deadline)
+        found, seconds = _run(experiment, opened, info.run, token, executor)
         result = conclusion.result(found, seconds, lambda key: opened.estimates(info.run, key))
         opened.finish(info.run, result)
     if result.contradictions:
@@ -168,69 +148,45 @@ def audit(
 
 
 def _experiment(
-    sender: Sender,
-    dataset: Dataset,
+    subject: Subject,
     threat: ThreatModel,
     defenses: Mapping[str, Defense | None],
     *,
     attacks: str | Sequence[AttackChoice],
     trials: int | None,
     records: Sequence[int] | None,
-    batch_size: int,
     public: Dataset | None,
     any_prior: bool,
     seed: int,
 ) -> Experiment:
-    """Who is drawn, which attacks fit, and what an evaluation costs."""
-    rng = torch.Generator().manual_seed(seed)
-    known = known_records(sender.release)
+    """Draw the targets, plan the attacks that fit, and time an evaluation."""
+    rng, dataset = torch.Generator().manual_seed(seed), subject.dataset
+    known = subject.known
     population = population_of(dataset, records, rng, () if known is None else known.among(dataset))
     defenses = settled_by_public(defenses, population, public)
     others = public_records(population, public, threat, known)
-    beliefs = Beliefs(
+    knowledge = PublicKnowledge(
         dataset.shape,
-        batch_size,
+        subject.recipe.batch_size,
         others,
-        None if sender.fitted is not None else dataset.subset(list(population.rows)),
+        dataset.subset(list(population.rows)) if subject.has_candidates else None,
         dataset.columns,
         _least_clip(defenses) if Knows.DEFENSE in threat.knows else None,
-        sender.training(population),
+        subject.trained_model,
         dataset.data_range,
         others is dataset,
     )
     usual = DEFAULT_TRIALS[attacks if isinstance(attacks, str) and attacks in DEFAULT_TRIALS else "quick"]
     count = usual if trials is None else check_whole("trials", trials)
-    updates, unit = population.updates(count, batch_size, rng), "model" if sender.is_trained_model else "update"
-    planned = planned_attacks(attacks, threat, beliefs, any_prior=any_prior)
-    missing = left_out(attacks, threat, beliefs, any_prior=any_prior)
-    plan = Plan(planned, defenses, updates, 0.0, unit, missing)
-    experiment = Experiment(plan, sender, population, threat, metrics_for(dataset), seed)
+    updates = population.updates(count, subject.recipe.batch_size, rng)
+    planned = planned_attacks(attacks, threat, knowledge, any_prior=any_prior)
+    missing = left_out(attacks, threat, knowledge, any_prior=any_prior)
+    plan = Plan(planned, defenses, updates, 0.0, subject.unit, missing)
+    experiment = Experiment(plan, subject, population, threat, metrics_for(dataset), seed)
     with refused_if_raised("a model or release that can be differentiated by the records"):
-        first = experiment.release_of(plan.attacks[0], plan.updates[0])
-        return replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds_of_an_evaluation(first)))
-
-
-def _sender(subject: Any, batch_size: int, **options: Any) -> Sender:
-    """What is audited; settings of clients are refused where a model is trained already."""
-    if is_trained_model(subject):
-        for name, value in options.items():
-            if value is not None:
-                raise refuse(name, value, "to be left out for a trained model", "Its training is stated with it.")
-        if batch_size != 1:
-            raise refuse("batch_size", batch_size, "to be 1", "All records but one of a trained model are known.")
-    if isinstance(subject, Fitted):
-        return Sender(fitted=subject)
-    return Sender(release=subject) if isinstance(subject, Release) else Sender(None, subject, **options)
-
-
-def _name_of(subject: Any) -> str:
-    """What a report calls the subject: an estimator or a trained network by its own name."""
-    named = subject.estimator if isinstance(subject, Fitted) else subject
-    if isinstance(subject, TrainedModelRelease):
-        named = subject.model
-    if isinstance(subject, PrivateModelRelease):
-        named = subject.training.model
-    return type(named).__name__
+        first = subject.release(plan.updates[0], plan.attacks[0].attack)
+        seconds = seconds_of_an_evaluation(subject, first)
+        return replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds))
 
 
 def _show(plan: str, show_plan: Callable[[str], None] | None) -> None:
@@ -241,16 +197,11 @@ def _show(plan: str, show_plan: Callable[[str], None] | None) -> None:
         sys.stderr.write(f"{plan}\n")
 
 
-def _training(training: Mechanism | None, account: Any, sender: Sender) -> Mechanism | None:
-    """The mechanism of the run, as stated, or as its account knows it, or as private training has it."""
-    if sender.fitted is not None and (training is not None or account is not None):
-        raise refuse("training", training, "to be None for an estimator, which is fitted without noise")
-    if isinstance(sender.release, PrivateModelRelease) and training is None:
-        return sender.release.mechanism
-    if training is not None or account is None:
-        return training
-    found: Mechanism = account.mechanism()
-    return found
+def _training(training: Mechanism | None, account: Any, subject: Subject) -> Mechanism | None:
+    """Return the mechanism of the run: as stated, as its account has it, or as private training has it."""
+    found: Mechanism | None = account.mechanism() if training is None and account is not None else training
+    subject.check_training(found)
+    return subject.training_mechanism if training is None and subject.training_mechanism is not None else found
 
 
 def _least_clip(defenses: Mapping[str, Defense | None]) -> float | None:
@@ -258,66 +209,73 @@ def _least_clip(defenses: Mapping[str, Defense | None]) -> float | None:
     return min((norm for norm in norms if norm is not None), default=None)
 
 
-def _run(experiment: Experiment, store: Store, run: str, deadline: Deadline) -> tuple[tuple[Trial, ...], float]:
-    """All trials: those in the store, and those that time allows."""
+def _run(
+    experiment: Experiment, store: Store, run: str, token: CancelToken, executor: Executor
+) -> tuple[tuple[Trial, ...], float]:
+    """Run all trials that are not in the store and that time allows; return those done and the seconds."""
     wanted = set(experiment.plan.trials())
     settings = {label: planned.settings for label, planned in experiment.attacks.items()}
     kept = (trial for trial in store.trials(run) if trial.key in wanted)
     done = {trial.key: trial for trial in kept if trial.settings == settings[trial.key.attack]}
     longest: dict[str, float] = {}
     bar = ProgressBar("audit", total=experiment.plan.size, at_once=True)
-    try:
+
+    def remaining() -> Iterator[TrialKey]:
+        """Yield trials while the time left is longer than the longest trial of the same attack."""
         for key in experiment.plan.trials():
             if key in done:
                 bar.advance()
-                continue
-            if deadline.left <= longest.get(key.attack, 0.0):
-                break
-            begun = time.monotonic()
-            with deadline.watching():
-                trial, estimates = experiment.trial(key)
+            elif token.left <= longest.get(key.attack, 0.0):
+                return
+            else:
+                yield key
+
+    def run_trial(key: TrialKey) -> tuple[Trial, Tensor, float]:
+        begun = time.monotonic()
+        return *experiment.trial(key), time.monotonic() - begun
+
+    try:
+        for key, (trial, estimates, seconds) in executor.run(run_trial, remaining(), token=token):
             if trial.account.status.ending is Ending.INTERRUPTED:
                 break
-            longest[key.attack] = max(longest.get(key.attack, 0.0), time.monotonic() - begun)
+            longest[key.attack] = max(longest.get(key.attack, 0.0), seconds)
             store.add(run, trial, estimates)
             done[key] = trial
             bar.advance()
-    except KeyboardInterrupt:  # of the user or the deadline: what is done is in the store
+    except KeyboardInterrupt:  # of the user or the token: what is done is in the store
         pass
     finally:
         bar.close()
-    return tuple(done[key] for key in experiment.plan.trials() if key in done), time.monotonic() - deadline.begun
+    return tuple(done[key] for key in experiment.plan.trials() if key in done), time.monotonic() - token.begun
 
 
 def _info(
     experiment: Experiment,
     subject: str,
-    batch_size: int,
     options: Mapping[str, object],
     portfolio: str | None,
     signature: str | None,
 ) -> RunInfo:
     """What a run is told from others by: all that its trials depend on but attacks, which trials name themselves."""
     plan, dataset = experiment.plan, experiment.population.dataset
-    model, data = experiment.sender.fingerprint, hash_of_data(dataset)
+    model, data = experiment.subject.fingerprint, hash_of_data(dataset)
     parts = {
         "model": model,
         "update": _size_of_an_update(experiment),
         "data": data,
         "rows": hash_of_text(repr(experiment.population.rows)),
-        "batch_size": batch_size,
-        "client": {name: _in_words(value) for name, value in options.items() if value is not None},
+        "recipe": {name: _in_words(value) for name, value in options.items() if value is not None},
         "threat": repr(experiment.threat),
         "defenses": {label: settings_in_full(defense) for label, defense in plan.defenses.items()},
         "seed": experiment.seed,
         "versions": dict(environment().versions),
     }
-    call = _call(experiment, batch_size, options, portfolio)
+    call = _call(experiment, options, portfolio)
     said = signature or f"{call}  # {subject} {model}, {dataset.name} {data}"
     return RunInfo.of(parts, subject=subject, data=data, signature=said)
 
 
-def _call(experiment: Experiment, batch_size: int, options: Mapping[str, object], portfolio: str | None) -> str:
+def _call(experiment: Experiment, options: Mapping[str, object], portfolio: str | None) -> str:
     """The call that makes the same trials of the same model and data; what was configured in Python is named only."""
     plan, threat = experiment.plan, experiment.threat
     powers = {"sees": threat.sees.value, "knows": _sorted(threat.knows), "controls": _sorted(threat.controls)}
@@ -325,11 +283,13 @@ def _call(experiment: Experiment, batch_size: int, options: Mapping[str, object]
         "defenses": list(plan.defenses),
         "attacks": portfolio or [planned.label for planned in plan.attacks if not planned.is_baseline],
         "trials": len(plan.updates),
-        "batch_size": batch_size,
         "seed": experiment.seed,
-        **{name: _in_words(value) for name, value in options.items() if value is not None},
     }
+    stated |= {} if options["public"] is None else {"public": options["public"]}
+    recipe = {name: value for name, value in options.items() if name != "public" and value is not None}
+    settings = ", ".join(f"{name}={_in_words(value)}" for name, value in recipe.items())
     written = ", ".join(f"{name}={value!r}" for name, value in stated.items())
+    written += f", update=rr.UpdateRecipe({settings})"
     adversary = ", ".join(f"{name}={value!r}" for name, value in powers.items())
     if any(experiment.threat_of(each) != threat for each in plan.attacks if not each.is_baseline):
         return f"rr.audit(model, data, {written})"  # a stated threat without the prior would leave them out
@@ -347,7 +307,8 @@ def _size_of_an_update(experiment: Experiment) -> str:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # of dropout
-        update = experiment.release_of(experiment.plan.attacks[-1], experiment.plan.updates[0]).value()
+        plan = experiment.plan
+        update = experiment.subject.release(plan.updates[0], plan.attacks[-1].attack).value()
     return f"{sum(float(value.double().square().sum()) for value in update.values()) ** 0.5:.4g}"
 
 

@@ -1,48 +1,29 @@
-"""What people pass to an audit, as what it works with; anything else is refused with what would do.
-
-The metrics that goals are stated in, for records of a shape and range.
-"""
+"""Arguments of studies, checked and normalised: goals, limits, seeds, defenses and public records."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
-
-import numpy as np
-import torch
-from torch import Tensor, nn
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.goal import Goal, Limit, goal_from_text, limit_from_text, mse, psnr
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Metric
-from reconrisk.core.threat import Knows, Sees, ThreatModel
-from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.validation import check_not_empty, check_positive, check_whole, refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.data.load import load_dataset
 from reconrisk.defenses.deferred import chosen_by_public, waits_for_public
 from reconrisk.defenses.registry import defense_by_name, defense_of_one_step
 from reconrisk.metrics import mse as mean_squared_error
 from reconrisk.metrics import ncc, ssim
 from reconrisk.metrics import psnr as peak_ratio
-from reconrisk.releases.linear.estimator_release import EstimatorRelease
-from reconrisk.releases.linear.estimators import is_estimator
-from reconrisk.releases.release import Release
-from reconrisk.releases.shadow.training import ShadowTraining
 from reconrisk.studies.common.identity import in_words
 from reconrisk.studies.common.named_choice import Choice
 from reconrisk.studies.common.plan import UNDEFENDED
 from reconrisk.studies.common.population import Population
-from reconrisk.studies.common.subject_estimator import Fitted, fitted_to
-from reconrisk.studies.common.subject_trained import (
-    KnownRecords,
-    check_takes_target,
-    informed_threat,
-    is_trained_model,
-    release_of_training,
-)
+from reconrisk.studies.common.subjects.subject import KnownRecords
 
 _SMALLEST_IMAGE = 7  # pixels on a side: what structural similarity compares
 
@@ -81,81 +62,15 @@ def checked_limits(limits: Sequence[Limit | str] | Limit | str) -> tuple[Limit, 
     return tuple(limit if isinstance(limit, Limit) else limit_from_text(limit) for limit in several)
 
 
-Records: TypeAlias = Dataset | str | Path | tuple[Any, Any] | tuple[Any, Any, Any]
 Defenses: TypeAlias = Defense | str | Sequence[Defense | str | None] | Mapping[str, Defense | None] | None
 
-DEFAULT_THREAT = ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE}))
-"""Whoever reads one update and knows how it was defended: secrecy of the defense protects nobody for long."""
-
+_TIME_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _FEWEST = 30  # records of which a mean says what people are like, and little of any of them
 _MOST_PUBLIC = 256  # records that choose a defense: more would cost more than trials do
 _SEEDS = 2**63
-_DATA = "Pass an rr.data.Dataset, the name of one, a file, or a pair of tensors: records in [0, 1] and labels."
 _DEFENSE = (
     "Pass configured ones such as rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), or None, or 'none'."
 )
-
-
-def audited(subject: Any, data: Any) -> tuple[nn.Module | Release | Fitted, Dataset]:
-    """What is audited and the records: a model, a release, a training, or an estimator with what it was fitted to."""
-    if isinstance(subject, EstimatorRelease) and data is not None:
-        remedy = "Pass the estimator itself with all its records, (features, labels): each in turn is the unknown one."
-        raise refuse("data", type(data).__name__, "to be None for the release of one record", remedy)
-    check_takes_target(subject)
-    if isinstance(subject, ShadowTraining):
-        dataset = checked_data(None, data)
-        return release_of_training(subject, dataset), dataset
-    if is_estimator(subject) and not isinstance(subject, (type, nn.Module)):
-        fitted = fitted_to(subject, data)
-        return fitted, fitted.dataset
-    subject = checked_subject(subject)
-    return subject, checked_data(subject, data)
-
-
-def checked_subject(subject: Any) -> nn.Module | Release:
-    """A model or a release."""
-    if not isinstance(subject, (nn.Module, Release)):
-        what = f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__
-        expected = "to be a torch model, a release or a fitted estimator"
-        raise refuse("subject", what, expected, "Pass the model itself, with its weights.")
-    return subject
-
-
-def checked_data(subject: nn.Module | Release | None, data: Any) -> Dataset:
-    """Records as a data set; those of a release where none are stated."""
-    if isinstance(data, Dataset):
-        return data
-    if isinstance(data, (str, Path)):
-        return load_dataset(data)
-    if data is None and isinstance(subject, Release):
-        labels = subject.labels if subject.labels.dtype == torch.int64 else subject.labels.float()
-        return Dataset("records of the release", subject.inputs.detach().float(), labels)
-    if not isinstance(data, tuple) or len(data) != 2:
-        raise refuse(
-            "data", None if data is None else type(data).__name__, "to hold the records that are attacked", _DATA
-        )
-    inputs, labels = (_tensor(name, each) for name, each in zip(("records", "labels"), data, strict=True))
-    return Dataset("records", inputs.float(), labels.float() if labels.is_floating_point() else labels.long())
-
-
-def checked_threat(threat: Any, subject: nn.Module | Release | Fitted) -> ThreatModel:
-    """A threat that sees what is attacked: one update, or what a release that is passed itself stands for.
-
-    Edge cases: None is whoever reads one update and knows its defense, or sees a trained model and knows all but a
-    record of its training.
-    """
-    if threat is None:
-        return informed_threat(subject) if is_trained_model(subject) else DEFAULT_THREAT
-    if not isinstance(threat, ThreatModel):
-        remedy = "Pass rr.ThreatModel(sees='one-update', knows={'defense'}), for instance."
-        raise refuse("threat", threat, "to be a ThreatModel", remedy)
-    seen = (Sees.ONE_UPDATE,) if isinstance(subject, nn.Module) else (Sees.ONE_UPDATE, Sees.FINAL_MODEL)
-    remedy = "Trials attack one update: guarantees for more are those of rr.success_upper_bound for the whole run."
-    if isinstance(subject, (Fitted, EstimatorRelease)):
-        seen, remedy = (Sees.FINAL_MODEL,), "An estimator is released when it is fitted."
-    if threat.sees not in seen:
-        raise refuse("threat.sees", threat.sees.value, f"to be {' or '.join(each.value for each in seen)}", remedy)
-    return threat
 
 
 def checked_seed(seed: Any) -> int:
@@ -163,6 +78,28 @@ def checked_seed(seed: Any) -> int:
     if check_whole("seed", seed, minimum=0) >= _SEEDS:
         raise refuse("seed", seed, "< 2^63")
     return int(seed)
+
+
+def seconds_from_budget(budget: float | str | None) -> float | None:
+    """Return the seconds of a budget; None for no limit.
+
+    Args:
+        budget: Seconds, a time such as ``"2min"``, ``"90s"`` or ``"1.5 h"``, or None or ``"none"`` for no limit.
+
+    >>> seconds_from_budget("2min"), seconds_from_budget(30), seconds_from_budget("1.5 h")
+    (120.0, 30.0, 5400.0)
+    """
+    if budget is None or budget == "none":
+        return None
+    if not isinstance(budget, str):
+        return check_positive("budget", budget)
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", budget.lower())
+    try:
+        if found is not None:
+            return check_positive("budget", float(found[1]) * _TIME_UNITS[found[2] or "s"])
+    except (KeyError, ValueError):
+        pass
+    raise refuse("budget", budget, "to be a time such as '2min', '90s' or '1h'")
 
 
 def labelled_defenses(
@@ -241,11 +178,3 @@ def public_records(
     if Knows.LABELS in threat.knows and dataset.labels is not None:
         groups = dataset.labels.unique(return_counts=True, dim=0)[1].tolist()
     return dataset if min(groups) >= _FEWEST else None
-
-
-def _tensor(name: str, values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach()
-    if isinstance(values, (np.ndarray, list)):
-        return torch.as_tensor(np.asarray(values))
-    raise refuse(name, type(values).__name__, "to be a tensor or an array", _DATA)

@@ -17,11 +17,52 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.chain import Chain
 from reconrisk.releases.model_state import LossFunction, check_mode
 from reconrisk.releases.observe import chosen_for
-from reconrisk.studies.common.subject import Client, given_labels, training_loss
+from reconrisk.releases.updates.recipe import UpdateRecipe
+from reconrisk.studies.common.subjects.model_updates import Client
+from reconrisk.studies.common.subjects.training_loss import given_labels, training_loss
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 """What the server may step with, by name."""
 
+
+@dataclass(frozen=True)
+class TrainingRecipe:
+    """How models are trained under a defense.
+
+    Args:
+        steps: Training steps; 100 if neither steps nor epochs are stated.
+        epochs: Passes through the training records, instead of steps.
+        clients: Clients whose defended gradients are averaged at each step.
+        batch_size: Records of each client at each step.
+        optimizer: ``"sgd"`` or ``"adam"``.
+        learning_rate: Learning rate of the optimizer.
+
+    Raises:
+        InvalidInput: If both steps and epochs are stated, or a value is out of range.
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    clients: int = 1
+    batch_size: int = 16
+    optimizer: str = "sgd"
+    learning_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.epochs is not None:
+            raise refuse("(steps, epochs)", "both", "to hold exactly one number")
+        if self.steps is None and self.epochs is None:
+            object.__setattr__(self, "steps", 100)
+        for name in ("steps", "epochs", "clients", "batch_size"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_whole(name, getattr(self, name)))
+        if self.optimizer not in OPTIMIZERS:
+            raise refuse("optimizer", self.optimizer, f"to be one of {', '.join(OPTIMIZERS)}")
+        check_positive("learning_rate", self.learning_rate)
+
+
+DEFAULT_TRAINING = TrainingRecipe()
+_SIXTEEN = UpdateRecipe(batch_size=16)
 _EVALUATED = 512  # records of one forward pass
 
 
@@ -61,25 +102,22 @@ def train_defended(
     epochs: int | None = None,
     test: Dataset | None = None,
     clients: int = 1,
-    batch_size: int = 16,
+    update: UpdateRecipe = _SIXTEEN,
     optimizer: str = "sgd",
     learning_rate: float = 0.1,
-    loss_fn: LossFunction | None = None,
-    local_steps: int | None = None,
-    local_learning_rate: float | None = None,
     rng: torch.Generator,
 ) -> DefendedTraining:
     r"""Train a copy of ``model`` on gradients that each client defends before they are averaged.
 
     .. math:: \theta_{t+1} = \mathrm{step}\Bigl(\theta_t, \frac1n \sum_{i=1}^n D\bigl(g_i(\theta_t)\bigr)\Bigr)
 
-    ``training`` is shared out among ``clients`` once; at each step every client takes its next ``batch_size`` records,
+    ``training`` is shared out among ``clients`` once; at each step every client takes its next batch of records,
     in an order that is drawn again each time it has been through. Training lasts ``steps``, or ``epochs`` times through
-    the records. With ``local_steps`` and ``local_learning_rate`` a client sends the change that so many steps of SGD on
-    its batch make, and the server steps along the mean change, ``learning_rate`` times it. Each client defends what it
-    sends itself: with noise of its own, and, where a defense is chosen by the client's records or from time to time at
-    the current model (``for_release``), with its own choice. Without ``loss_fn`` the loss is told by the labels.
-    ``rng`` draws shares, order and noise, in this order.
+    the records. ``update`` says how large a batch is and what a client sends: with local steps it sends the change that
+    so many steps of SGD on its batch make, and the server steps along the mean change, ``learning_rate`` times it. Each
+    client defends what it sends itself: with noise of its own, and, where a defense is chosen by the client's records
+    or from time to time at the current model (``for_release``), with its own choice. Without a stated loss it is chosen
+    by the labels. ``rng`` draws shares, order and noise, in this order.
 
     Assumes: the model is in the mode that clients train in. A defense with a state (``fresh``) is not changed.
     Guarantee: the same for the same ``rng``; ``model`` stays as it is. The records of a step do not depend on the
@@ -98,17 +136,17 @@ def train_defended(
     (200, True)
     """
     check_mode(model, batch_norm=True)
-    stepped = _steps(steps, epochs, len(training), clients, batch_size)
+    stepped = _steps(steps, epochs, len(training), clients, update.batch_size)
     begun, working = time.monotonic(), copy.deepcopy(model)
-    loss_fn = loss_fn or training_loss(copy.deepcopy(model).eval(), training)
+    loss_fn = update.loss_fn or training_loss(copy.deepcopy(model).eval(), training)
     fresh = fresh_defense(defense)
     server = _server(working, optimizer, learning_rate)
     # drawn apart, so that the noise of a defense does not change who is drawn after it
     order, noise = (torch.Generator().manual_seed(_seed(rng)) for _ in range(2))
-    batches = _batches(training, check_whole("clients", clients), check_whole("batch_size", batch_size), order)
+    batches = _batches(training, check_whole("clients", clients), update.batch_size, order)
     losses: list[float] = []
     for _ in track(range(stepped), "training"):
-        sent, loss = _round(Client(working, loss_fn, local_steps, local_learning_rate), next(batches), fresh, noise)
+        sent, loss = _round(Client(working, loss_fn, update), next(batches), fresh, noise)
         if not all(bool(value.isfinite().all()) for value in sent.values()):
             break
         losses.append(loss)
@@ -176,7 +214,7 @@ def _round(
     rng: torch.Generator,
 ) -> tuple[dict[str, Tensor], float]:
     """The mean of what the clients send, as a direction to step against, and of their losses."""
-    sign = 1.0 if client.steps is None else -1.0  # a change is what to step along
+    sign = 1.0 if client.recipe.local_steps is None else -1.0  # a change is what to step along
     mean: dict[str, Tensor] = {}
     losses = []
     for inputs, labels in batches:
@@ -194,7 +232,7 @@ def _round(
 
 def _update(client: Client, inputs: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], float]:
     """What a client would send without a defense, and its loss before."""
-    if client.steps is not None:
+    if client.recipe.local_steps is not None:
         with torch.no_grad():
             loss = client.loss_fn(client.model(inputs), labels)
         return dict(client.release(inputs, labels).value()), float(loss)

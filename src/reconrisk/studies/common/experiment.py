@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -21,13 +21,10 @@ from reconrisk.core.validation import refuse
 from reconrisk.metrics.scoring import score
 from reconrisk.releases.observe import observe
 from reconrisk.releases.release import Release
-from reconrisk.releases.shadow.release import PrivateModelRelease
-from reconrisk.releases.training.trained_model import TrainedModelRelease
 from reconrisk.studies.common.identity import in_words
-from reconrisk.studies.common.plan import Plan, PlannedAttack, Sender
+from reconrisk.studies.common.plan import Plan, PlannedAttack
 from reconrisk.studies.common.population import Population
-from reconrisk.studies.common.subject import Client
-from reconrisk.studies.common.subject_trained import TrainedOnce, what_is_released
+from reconrisk.studies.common.subjects.subject import Subject
 from reconrisk.studies.common.trial import Trial, TrialKey, TrialScores
 
 _SEEDS = 2**63
@@ -39,7 +36,7 @@ class Experiment:
     """Everything that trials have in common."""
 
     plan: Plan
-    sender: Sender
+    subject: Subject
     population: Population
     threat: ThreatModel
     metrics: tuple[Metric, ...]
@@ -54,10 +51,9 @@ class Experiment:
         """
         planned, rows = self.attacks[key.attack], self.plan.updates[key.draw]
         noise, search = (self._rng(kind, key) for kind in ("noise", "search"))
-        with refused_if_raised(f"{self.unit} of the records {rows} under {key.defense}"):
-            release = self.release_of(planned, rows)
-            if isinstance(release, PrivateModelRelease):
-                release = release.drawn(noise)
+        article = "an update" if self.subject.unit == "update" else f"a {self.subject.unit}"
+        with refused_if_raised(f"{article} of the records {rows} under {key.defense}"):
+            release = self.subject.release(rows, planned.attack, noise)
             observation = observe(
                 release,
                 defense=self.plan.defenses[key.defense],
@@ -89,51 +85,6 @@ class Experiment:
     def attacks(self) -> Mapping[str, PlannedAttack]:
         """Planned attacks by label."""
         return {planned.label: planned for planned in self.plan.attacks}
-
-    @property
-    def unit(self) -> str:
-        """What an attack gets to see, in a word with its article."""
-        return "a model" if self.sender.is_trained_model else "an update"
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What else a reader must know of what is audited."""
-        return () if self.sender.fitted is None else self.sender.fitted.remarks
-
-    @property
-    def described(self) -> str:
-        """What is released, in words."""
-        if self.sender.release is not None:
-            return what_is_released(self.sender.release)
-        if self.sender.fitted is not None:
-            return what_is_released(self.sender.fitted)
-        return str(self.sender.client(self.plan.attacks[-1].attack, self.population))
-
-    @cached_property
-    def _clients(self) -> dict[str, Client]:
-        return {}
-
-    @cached_property
-    def _trained(self) -> dict[tuple[int, ...], Release]:
-        """The model of the current draw: training it may take longer than an attack."""
-        return {}
-
-    def release_of(self, planned: PlannedAttack, rows: tuple[int, ...]) -> Release:
-        """The update of these rows, with the layer in it that the attack plants, if it does."""
-        if self.sender.fitted is not None:
-            return self.sender.fitted.release(rows)
-        batch = self.population.dataset.subset(list(rows))
-        labels = torch.zeros(len(batch), dtype=torch.int64) if batch.labels is None else batch.labels
-        if isinstance(self.sender.release, TrainedModelRelease):
-            if rows not in self._trained:
-                self._trained.clear()  # trials go draw by draw
-                self._trained[rows] = TrainedOnce.of(self.sender.release, batch.inputs, labels)
-            return self._trained[rows]
-        if self.sender.release is not None:
-            return replace(self.sender.release, inputs=batch.inputs, labels=labels)  # type: ignore[type-var]  # is a dataclass
-        if planned.label not in self._clients:
-            self._clients[planned.label] = self.sender.client(planned.attack, self.population)
-        return self._clients[planned.label].release(batch.inputs, labels)
 
     def _attacked(self, planned: PlannedAttack, observation: Observation, rng: torch.Generator) -> Reconstruction:
         begun = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -15,22 +15,18 @@ from reconrisk.core.goal import Goal
 from reconrisk.core.guarantee import Guarantee
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
 from reconrisk.core.threat import ThreatModel
-from reconrisk.releases.shadow.release import PrivateModelRelease
-from reconrisk.studies.common.plan import Sender
 from reconrisk.studies.common.population import Population
+from reconrisk.studies.common.subjects.subject import OF_UPDATES, GuaranteeScope, Subject
 
 StatedGuarantee: TypeAlias = Callable[[Goal, str], Guarantee | None]
 """A guarantee that the caller states for a goal under the defense of this label, None for none."""
 
 _STATED = "stated by the caller for these records"
 _SAMPLED = "over whether a record is sampled; the attacked update always holds it"
-_WHOLE_RUN = "of the whole run, of which the attacked update, which always holds the record, is one step"
-_WITHOUT_NOISE = "of a run with noise, which the attacked model was trained without"
-_ONE_IS_LEFT = "of targets that are independent of the known records, which here are all others of the data"
 
 
 @dataclass(frozen=True, eq=False)
-class Prover:
+class GuaranteeFinder:
     """Where the lines of an audit get their guarantees from."""
 
     population: Population
@@ -38,32 +34,37 @@ class Prover:
     batch_size: int
     stated: tuple[StatedGuarantee, ...] = ()
     training: Mechanism | None = None
-    sender: Sender = field(default_factory=Sender)
+    scope: GuaranteeScope = OF_UPDATES
+    trained_with: Mechanism | None = None
+    """The mechanism of the noise that an attacked model was trained with."""
+
+    @staticmethod
+    def of(
+        subject: Subject,
+        population: Population,
+        threat: ThreatModel,
+        stated: tuple[StatedGuarantee, ...] = (),
+        training: Mechanism | None = None,
+    ) -> GuaranteeFinder:
+        """Return the finder for a subject, with guarantees that the caller states and the mechanism of its run."""
+        about = (subject.guarantee_scope, subject.training_mechanism)
+        return GuaranteeFinder(population, threat, subject.recipe.batch_size, stated, training, *about)
 
     def answers(self, goal: Goal, label: str, defense: Defense | None) -> tuple[Answer, ...]:
         """Every guarantee for a goal under a defense: from its mechanism, from the caller, from the whole run."""
-        found = [guarantee for guarantee in (source(goal, label) for source in self.stated) if guarantee is not None]
-        answers = [Answer(guarantee, True, _STATED) for guarantee in found]
+        stated = [guarantee for guarantee in (source(goal, label) for source in self.stated) if guarantee is not None]
+        answers = [Answer(guarantee, True, _STATED) for guarantee in stated]
         mechanism = None if defense is None else defense.mechanism
         if mechanism is not None:
-            answers += [_of_one_update(each, mechanism) for each in self._from(mechanism, goal)]
-        answers += self._of_training(goal)
-        if self.sender.fitted is not None:
-            answers = [
-                each if each.why == _STATED else replace(each, is_about_targets=False, why=_ONE_IS_LEFT)
-                for each in answers
-            ]
-        return tuple(answers)
+            found = [_of_one_update(each, mechanism) for each in self._from(mechanism, goal)]
+            answers += [_limited(each, self.scope.of_defenses) for each in found]
+        return (*answers, *self._of_training(goal))
 
     def _of_training(self, goal: Goal) -> list[Answer]:
-        """Guarantees of the whole run; they are about the attacked model only if it was trained with that noise."""
-        private = self.sender.release if isinstance(self.sender.release, PrivateModelRelease) else None
-        if private is not None:
-            runs = dict.fromkeys(each for each in (private.mechanism, self.training) if each is not None)
-            return [_of_one_update(each, run) for run in runs for each in self._from(run, goal)]
-        why = _WITHOUT_NOISE if self.sender.is_trained_model else _WHOLE_RUN
-        answers = () if self.training is None else self._from(self.training, goal)
-        return [Answer(each.guarantee, False, why) for each in answers]
+        """Find guarantees of the whole run, as far as they are about the attacked records."""
+        runs = dict.fromkeys(each for each in (self.trained_with, self.training) if each is not None)
+        found = [_of_one_update(each, run) for run in runs for each in self._from(run, goal)]
+        return [_limited(each, self.scope.of_training) for each in found]
 
     def prior(self, goal: Goal) -> PriorSuccess | None:
         """The best success of guesses, None for a goal that no mean squared error stands for."""
@@ -95,3 +96,8 @@ def _of_one_update(answer: Answer, mechanism: Mechanism) -> Answer:
         return answer
     sampled = not all(phase.is_full_batch for phase in phases_of(mechanism))
     return replace(answer, is_about_targets=False, why=_SAMPLED) if sampled else answer
+
+
+def _limited(answer: Answer, reason: str | None) -> Answer:
+    """Return the answer as one that is not about the attacked records, for this reason; as it is for None."""
+    return answer if reason is None else Answer(answer.guarantee, False, reason)

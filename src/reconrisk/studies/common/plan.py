@@ -12,44 +12,33 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from torch import nn
 
 from reconrisk.attacks.baselines import Prior, PriorAlone, prior_alone
 from reconrisk.attacks.best_candidate import BestCandidate
-from reconrisk.attacks.informed.invert_training.problem import ShadowProblem, problem_for
-from reconrisk.attacks.knowledge import Beliefs, attack_with_beliefs, name_of
+from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge, info_of, name_of
 from reconrisk.attacks.prior_choice import SHIPPED, StatedPrior, check_prior_fits, is_prior_name
 from reconrisk.attacks.registry import (
-    AT_ANY_RELEASE,
-    BASELINES,
+    ATTACKS,
     PORTFOLIOS,
-    READS,
-    TAKES_PRIOR,
-    Listed,
+    AttackInfo,
+    PortfolioEntry,
     is_stated_attack,
     settings_from_text,
     settings_of,
 )
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput, MissingExtra
-from reconrisk.core.observation import Attack, ForwardMap, Observation
+from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Cost, Reconstruction
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import refuse
 from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.priors.generator import GeneratorPrior
-from reconrisk.releases.linear.estimator_release import EstimatorRelease
-from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.release import Release
-from reconrisk.releases.shadow.release import PrivateModelRelease
-from reconrisk.releases.training.trained_model import TrainedModelRelease
-from reconrisk.studies.common.identity import hash_of_model, hash_of_prior, hash_of_tensors, settings_in_full
+from reconrisk.studies.common.identity import hash_of_prior, settings_in_full
 from reconrisk.studies.common.named_choice import Choice
-from reconrisk.studies.common.population import Population
-from reconrisk.studies.common.subject import Client, client_for
-from reconrisk.studies.common.subject_estimator import Fitted
-from reconrisk.studies.common.subject_trained import is_trained_model
+from reconrisk.studies.common.subjects.subject import Subject
 from reconrisk.studies.common.trial import TrialKey
 
 _SEED = 0
@@ -113,7 +102,6 @@ def _seconds_of_a_pass(prior: DiffusionPrior | GeneratorPrior) -> float:
 
 _TYPICAL_EVALUATIONS = 300
 _PROBES, _PROBED = 20, 0.5  # evaluations that are timed, and seconds that they may take
-_TOGETHER = 8  # models trained to see how long one takes
 UNDEFENDED = "none"
 """The label of the release as it is."""
 
@@ -147,55 +135,10 @@ class PlannedAttack:
 
 
 @dataclass(frozen=True, eq=False)
-class Sender:
-    """What is audited: a release made again for other records, a client that trains a model, a fitted estimator."""
-
-    release: Release | None = None
-    model: nn.Module | None = None
-    loss_fn: LossFunction | None = None
-    steps: int | None = None
-    learning_rate: float | None = None
-    fitted: Fitted | None = None
-
-    @property
-    def is_trained_model(self) -> bool:
-        """Whether a model after its training is audited, not an update on the way."""
-        return self.fitted is not None or is_trained_model(self.release)
-
-    def training(self, population: Population) -> ForwardMap | None:
-        """The map from a record to the trained model; None where updates are audited."""
-        if self.fitted is not None:
-            return self.fitted.release(population.rows[:1]).forward
-        return self.release.forward if self.release is not None and self.is_trained_model else None
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """The hash of what is audited; of a release by what it is at its own records."""
-        if self.fitted is not None:
-            return self.fitted.fingerprint
-        if self.release is not None:
-            return hash_of_tensors(sorted(self.release.value().items()), extra=repr(type(self.release)))
-        if self.model is None:
-            raise refuse("subject", None, "to be a model or a release")
-        return hash_of_model(self.model)
-
-    def client(self, attack: Attack, population: Population) -> Client:
-        """The client that trains the model."""
-        return client_for(
-            attack,
-            self.model,
-            population.dataset,
-            loss_fn=self.loss_fn,
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-        )
-
-
-@dataclass(frozen=True, eq=False)
 class Plan:
     """Trials of an audit, in an order in which any beginning is balanced: update by update, then defenses, attacks.
 
-    Guesses come first: they take no time, and no attack says anything without them.
+    Guesses come first: they take no time, and attack scores mean something only relative to them.
 
     ``left_out`` says which attacks with a prior could not be planned, and why.
     """
@@ -246,7 +189,7 @@ class Plan:
 
 
 def planned_attacks(
-    chosen: str | Sequence[AttackChoice], threat: ThreatModel, beliefs: Beliefs, *, any_prior: bool = False
+    chosen: str | Sequence[AttackChoice], threat: ThreatModel, knowledge: PublicKnowledge, *, any_prior: bool = False
 ) -> tuple[PlannedAttack, ...]:
     """The attacks of a portfolio that the threat allows, or those chosen, and every guess that can be made.
 
@@ -255,11 +198,17 @@ def planned_attacks(
     Guarantee: a chosen attack that needs more than the threat has is refused. There is a guess for each prior.
     """
     if isinstance(chosen, str):
-        found = [each for each in _of_portfolio(chosen, threat, beliefs, any_prior) if isinstance(each, PlannedAttack)]
+        found = [
+            each for each in _of_portfolio(chosen, threat, knowledge, any_prior) if isinstance(each, PlannedAttack)
+        ]
     else:
-        found = _told_apart([_chosen(choice, threat, beliefs, any_prior) for choice in chosen])
-    possible = [name for name, known in BASELINES.items() if known <= threat.knows and name not in TAKES_PRIOR]
-    guesses = [each for each in (_guess(name, beliefs) for name in possible) if each is not None]
+        found = _told_apart([_chosen(choice, threat, knowledge, any_prior) for choice in chosen])
+    possible = [
+        info.name
+        for info in ATTACKS.values()
+        if info.guess_for is not None and info.guess_for <= threat.knows and not info.priors
+    ]
+    guesses = [each for each in (_guess(name, knowledge) for name in possible) if each is not None]
     named = {planned.label for planned in found}
     if not found:
         raise InvalidInput(f"Expected an attack that {threat} can run. State a stronger threat, or list attacks.")
@@ -269,14 +218,14 @@ def planned_attacks(
 
 
 def left_out(
-    chosen: str | Sequence[AttackChoice], threat: ThreatModel, beliefs: Beliefs, *, any_prior: bool = False
+    chosen: str | Sequence[AttackChoice], threat: ThreatModel, knowledge: PublicKnowledge, *, any_prior: bool = False
 ) -> tuple[str, ...]:
     """Attacks with a prior that a portfolio lists and that could not be planned, by the reason."""
-    if not isinstance(chosen, str) or beliefs.training is not None:
+    if not isinstance(chosen, str) or knowledge.trained_model is not None:
         return ()
     reasons: dict[str, list[str]] = {}
-    for entry, each in zip(PORTFOLIOS[chosen], _of_portfolio(chosen, threat, beliefs, any_prior), strict=True):
-        if entry.name in TAKES_PRIOR and isinstance(each, str):
+    for entry, each in zip(PORTFOLIOS[chosen], _of_portfolio(chosen, threat, knowledge, any_prior), strict=True):
+        if ATTACKS[entry.name].priors and isinstance(each, str):
             reasons.setdefault(each, []).append(f"{entry.name}(prior={entry.settings['prior']})")
     return tuple(f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in reasons.items())
 
@@ -294,10 +243,12 @@ def _priors_alone(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
     return _told_apart(found)
 
 
-def _of_portfolio(chosen: str, threat: ThreatModel, beliefs: Beliefs, any_prior: bool) -> list[PlannedAttack | str]:
+def _of_portfolio(
+    chosen: str, threat: ThreatModel, knowledge: PublicKnowledge, any_prior: bool
+) -> list[PlannedAttack | str]:
     if chosen not in PORTFOLIOS:
         raise refuse("attacks", chosen, f"to be one of {', '.join(PORTFOLIOS)}", "Or list attacks by name.")
-    return [_listed(entry, threat, beliefs, any_prior) for entry in PORTFOLIOS[chosen]]
+    return [_listed(entry, threat, knowledge, any_prior) for entry in PORTFOLIOS[chosen]]
 
 
 def _told_apart(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
@@ -311,59 +262,40 @@ def _told_apart(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
     return found
 
 
-def seconds_of_an_evaluation(release: Release) -> float:
-    """How long it takes to compute a release and its derivative once, or to train a model once.
+def seconds_of_an_evaluation(subject: Subject, release: Release) -> float:
+    """Return how long it takes to compute a release and its derivative once, or to train a model once.
 
     The median of several, after a first one that may warm up; where one takes long, of one.
     """
-    _evaluated(release)
+    subject.evaluate(release)
     begun, several = time.monotonic(), list[float]()
     while not several or (len(several) < _PROBES and time.monotonic() - begun < _PROBED):
-        several.append(_seconds_of_one(release))
+        start = time.monotonic()
+        parts = subject.evaluate(release)
+        several.append((time.monotonic() - start) / parts)
     return statistics.median(several)
 
 
-def _seconds_of_one(release: Release) -> float:
-    begun = time.monotonic()
-    parts = _evaluated(release)
-    return (time.monotonic() - begun) / parts
-
-
-def _evaluated(release: Release) -> int:
-    """Evaluate a release as attacks do, and say how many evaluations that was: models are trained together."""
-    if isinstance(release, EstimatorRelease):
-        release.evaluated()
-        return 1
-    if isinstance(release, (TrainedModelRelease, PrivateModelRelease)):
-        inner = release.training if isinstance(release, PrivateModelRelease) else release.forward
-        problem = problem_for(inner, tuple(release.inputs.shape[1:]))
-        count = _TOGETHER if isinstance(problem, ShadowProblem) else 1
-        problem.values(
-            release.inputs.flatten(1).expand(count, -1), release.labels.expand(count, *release.labels[0].shape)
-        )
-        return count
-    derivative = release.linearized()
-    derivative.pull({name: torch.ones_like(value) for name, value in release.template().items()})
-    return 1
-
-
-def _listed(entry: Listed, threat: ThreatModel, beliefs: Beliefs, any_prior: bool) -> PlannedAttack | str:
+def _listed(
+    entry: PortfolioEntry, threat: ThreatModel, knowledge: PublicKnowledge, any_prior: bool
+) -> PlannedAttack | str:
     """An attack of a portfolio, or why the threat or the data does not allow it."""
-    if beliefs.batch_size > 1 and not entry.whole_update:
+    info = ATTACKS[entry.name]
+    if knowledge.batch_size > 1 and not info.whole_update:
         return "it rebuilds one record"
-    if entry.name in READS and not isinstance(beliefs.training, READS[entry.name]):
+    if info.reads and knowledge.trained_model not in info.reads:
         return "it reads a trained model"
-    if entry.name in TAKES_PRIOR and not (any_prior or Knows.PRIOR in threat.knows):
+    if info.priors and not (any_prior or Knows.PRIOR in threat.knows):
         return "the stated threat does not know the prior"
     try:
-        attack, believed = attack_with_beliefs(entry.name, dict(entry.settings), beliefs)
+        attack, derived = attack_from_knowledge(entry.name, dict(entry.settings), knowledge)
     except (InvalidInput, MissingExtra) as error:  # it needs other records, labels or images than there are
         return str(error)
-    prior = beliefs.prior_of(attack)
-    if not _allowed(threat, prior, any_prior).covers(_needed(entry.name, attack, believed, threat)):
+    prior = knowledge.prior_of(attack)
+    if not _allowed(threat, prior, any_prior).covers(_needed(info, attack, derived, threat)):
         return "the threat does not allow it"
     evaluations = entry.evaluations
-    if beliefs.training is not None and isinstance(attack, BestCandidate):
+    if knowledge.trained_model is not None and isinstance(attack, BestCandidate):
         evaluations = len(attack.candidates)  # each is trained on; of updates, all take about as long as two
     named = entry.settings if prior is None else {**entry.settings, "prior": prior.value.name}
     seconds = 0.0 if prior is None else seconds_of_a_prior(prior.value, attack, evaluations)
@@ -375,28 +307,31 @@ def _allowed(threat: ThreatModel, prior: StatedPrior | None, any_prior: bool) ->
     return threat.knowing(Knows.PRIOR) if any_prior and prior is not None else threat
 
 
-def _chosen(choice: AttackChoice, threat: ThreatModel, beliefs: Beliefs, any_prior: bool) -> PlannedAttack:
+def _chosen(choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledge, any_prior: bool) -> PlannedAttack:
+    """Plan an attack that somebody chose; one that needs more than the threat has is refused."""
     evaluations = None
     if isinstance(choice, (str, tuple)):
         stated = (
             Choice.read("attacks", choice) if isinstance(choice, str) else Choice(choice[0], tuple(choice[1].items()))
         )
         name, settings = attack_in_words(stated)
-        attack, believed = attack_with_beliefs(name, settings, beliefs)
-        label, evaluations = _label(name, _named(stated, beliefs.prior_of(attack))), _as_listed(name, settings)
+        attack, derived = attack_from_knowledge(name, settings, knowledge)
+        info: AttackInfo | None = ATTACKS[name]
+        label, evaluations = _label(name, _named(stated, knowledge.prior_of(attack))), _as_listed(name, settings)
     else:
-        attack, believed, label = choice, frozenset(), name_of(choice)
-    prior = beliefs.prior_of(attack)
+        attack, derived = choice, frozenset()
+        label, info = name_of(choice), info_of(choice)
+    prior = knowledge.prior_of(attack)
     if prior is not None:
-        check_prior_fits(prior.value, beliefs.shape, beliefs.data_range)
+        check_prior_fits(prior.value, knowledge.shape, knowledge.data_range)
     if isinstance(attack, PriorAlone) and attack.guess == "mean":
         attack = AloneOnce(attack)
-    needed = _needed(label.partition("(")[0], attack, believed, threat)
-    is_baseline = BASELINES.get(label.partition("(")[0], frozenset(Knows)) <= threat.knows
+    needed = _needed(info, attack, derived, threat)
+    is_baseline = info is not None and info.guess_for is not None and info.guess_for <= threat.knows
     if not is_baseline and not _allowed(threat, prior, any_prior).covers(needed):
         raise refuse("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
     steps = getattr(attack, "steps", None)
-    usual = steps if isinstance(steps, int) else _usual(label.partition("(")[0])
+    usual = steps if isinstance(steps, int) else _usual(info)
     count = usual if evaluations is None else evaluations
     seconds = 0.0 if prior is None or is_baseline else seconds_of_a_prior(prior.value, attack, count)
     return PlannedAttack(label, attack, is_baseline, True, count, prior, seconds)
@@ -424,16 +359,16 @@ def _as_listed(name: str, settings: Mapping[str, object]) -> int | None:
     return next((entry.evaluations for entry in listed if (entry.name, entry.settings) == (name, settings)), None)
 
 
-def _usual(name: str) -> int:
-    """About how many evaluations an attack takes with settings that no portfolio has."""
-    listed = [entry.evaluations for entries in PORTFOLIOS.values() for entry in entries if entry.name == name]
+def _usual(info: AttackInfo | None) -> int:
+    """Return about how many evaluations an attack takes with settings that no portfolio has."""
+    listed = [count for entries in (info.portfolios if info else {}).values() for count, _ in entries]
     return max(listed, default=_TYPICAL_EVALUATIONS)
 
 
-def _needed(name: str, attack: Attack, believed: Iterable[Knows], threat: ThreatModel) -> ThreatModel:
-    """The weakest adversary who could run an attack on what this threat sees."""
-    needed = attack.needs.knowing(*believed)
-    return replace(needed, sees=threat.sees) if name in AT_ANY_RELEASE else needed
+def _needed(info: AttackInfo | None, attack: Attack, derived: Iterable[Knows], threat: ThreatModel) -> ThreatModel:
+    """Return the weakest adversary who could run an attack on what this threat sees."""
+    needed = attack.needs.knowing(*derived)
+    return replace(needed, sees=threat.sees) if info is not None and info.any_release else needed
 
 
 def _label(name: str, settings: Mapping[str, object]) -> str:
@@ -446,9 +381,9 @@ def _written(value: object) -> str:
     return value[0] if is_stated_attack(value) else str(value)
 
 
-def _guess(name: str, beliefs: Beliefs) -> PlannedAttack | None:
+def _guess(name: str, knowledge: PublicKnowledge) -> PlannedAttack | None:
     try:
-        attack, _ = attack_with_beliefs(name, {}, beliefs)
+        attack, _ = attack_from_knowledge(name, {}, knowledge)
     except InvalidInput:  # no public records, or no classes
         return None
     return PlannedAttack(name, attack, True, False, 0)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import Prior, prior_alone
-from reconrisk.attacks.registry import ATTACKS, TAKES_PRIOR
+from reconrisk.attacks.registry import ATTACKS
 from reconrisk.core.defense import Defense
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.metric import Metric
@@ -24,9 +24,9 @@ from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr, score
 from reconrisk.priors.gaussian import GaussianPrior
-from reconrisk.releases.model_state import LossFunction
+from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.plan import AloneOnce
-from reconrisk.studies.common.subject import client_for
+from reconrisk.studies.common.subjects.model_updates import client_for
 from reconrisk.studies.rebuild.updates import Rebuilt, rebuild
 from reconrisk.studies.tradeoff.result import estimate_over_seeds
 
@@ -197,10 +197,9 @@ def leakage_over_prior(
     dataset: Dataset,
     *,
     records: Sequence[int] | None = None,
-    batch_size: int = 1,
+    update: UpdateRecipe = ONE_GRADIENT,
     knows: Iterable[Knows] = (),
     defense: Defense | None = None,
-    loss_fn: LossFunction | None = None,
     metrics: Metric | Sequence[Metric] | None = None,
     confidence: float = 0.95,
     rng: torch.Generator,
@@ -209,7 +208,7 @@ def leakage_over_prior(
 
     .. math:: s(A(y_i), x_i) - s(\mathrm{E}[X], x_i), \qquad s(A(y_i), x_i) - s(A(y_j), x_i)
 
-    ``records`` of ``dataset`` are attacked, by default all, ``batch_size`` in an update. The prior alone is its mean
+    ``records`` of ``dataset`` are attacked, by default all, in updates as ``update`` says. The prior alone is its mean
     (:func:`reconrisk.attacks.baselines.prior_alone`). "Another" is the other of a pair of updates of the same model
     under the same defense: the attack gets that release, with the labels, norms and statistics of the record's own
     batch where the threat knows them, and is scored against the record. Pairs, which have nothing in common, are what
@@ -235,31 +234,31 @@ def leakage_over_prior(
     check_configured(attack)
     _check_held(attack, prior)
     chosen_records = range(len(dataset)) if records is None else records
+    batch_size = update.batch_size
     _check_batches(chosen_records, batch_size)
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     chosen, known = _metrics(metrics, dataset), tuple(knows)
     seed = int(torch.randint(2**62, (1,), generator=rng))
 
-    def run(configured: Attack, model: nn.Module, loss_fn: LossFunction | None) -> Rebuilt:
+    def run(configured: Attack, model: nn.Module, recipe: UpdateRecipe) -> Rebuilt:
         """Under noise that is the same for both."""
         return rebuild(
             configured,
             model,
             dataset,
             records=chosen_records,
-            batch_size=batch_size,
+            update=recipe,
             knows=(*known, Knows.PRIOR),
             defense=defense,
-            loss_fn=loss_fn,
             metrics=chosen,
             rng=torch.Generator().manual_seed(seed),
         )
 
-    alone = run(AloneOnce(prior_alone(prior)), model, loss_fn)
+    alone = run(AloneOnce(prior_alone(prior)), model, update)
     paired = AlsoOnAnother(attack, len(chosen_records) // batch_size)
-    client = client_for(attack, model, dataset.subset(list(chosen_records)), loss_fn=loss_fn)  # with what it plants
-    attacked = run(paired, client.model, client.loss_fn)
+    client = client_for(attack, model, dataset.subset(list(chosen_records)), update)  # with the layer it plants
+    attacked = run(paired, client.model, replace(update, loss_fn=client.loss_fn))
     updates = min(len(attacked.report.accounts), len(alone.report.accounts), len(paired.made))
     if updates < _LEAST:
         raise refuse("updates", updates, f">= {_LEAST} that are done", "Let it run longer.")
@@ -277,7 +276,7 @@ def check_configured(attack: object) -> None:
     """
     if callable(attack):
         return
-    takes = isinstance(attack, str) and attack in TAKES_PRIOR
+    takes = isinstance(attack, str) and attack in ATTACKS and bool(ATTACKS[attack].priors)
     called = f"rr.attacks.{attack}({'prior' if takes else ''})" if attack in ATTACKS else "one of rr.attacks"
     raise refuse("attack", attack, "to be a configured attack", f"Pass {called}.")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import constant_guess, prior_alone
-from reconrisk.attacks.knowledge import Beliefs, configured_attack, name_of
+from reconrisk.attacks.knowledge import PublicKnowledge, configure_attack, name_of
 from reconrisk.attacks.prior_choice import StatedPrior
 from reconrisk.attacks.with_prior.unknown_noise import sent_values, squared_residual
 from reconrisk.core.observation import Attack, Observation
@@ -20,8 +20,9 @@ from reconrisk.core.validation import check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.updates.captured import Tensors, observe_captured
+from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.plan import alone
-from reconrisk.studies.common.subject import Client, client_for
+from reconrisk.studies.common.subjects.model_updates import Client, client_for
 from reconrisk.studies.rebuild.report import Misfit, RebuildReport
 from reconrisk.studies.rebuild.updates import PRIOR_ALONE, Rebuilt, check_reads_updates, prior_to_beat
 
@@ -56,8 +57,9 @@ def rebuild_captured(
     :func:`reconrisk.studies.rebuild.updates.rebuild`. ``public`` records are what the adversary believes, if anything,
     and the candidates of best_candidate(). ``labels`` are stated where they are known.
 
-    Assumes: without ``loss_fn`` the client's loss is that of :func:`reconrisk.studies.common.subject.training_loss` for
-    class labels, or for those of ``public``. A server that chooses the model planted the layer that the attack plants.
+    Assumes: without ``loss_fn`` the client's loss is that of
+    :func:`reconrisk.studies.common.subjects.training_loss.training_loss` for class labels, or for those of ``public``.
+    A server that chooses the model planted the layer that the attack plants.
     Edge cases: tensors that do not fit the model are refused by their name. There are no scores: beside the estimates
     stands how far their update is from the captured one, and that of a guess, of an attack with a generative prior that
     prior alone. An attack makes it smaller whatever was captured, so that only much smaller speaks for a leak.
@@ -76,9 +78,9 @@ def rebuild_captured(
     example = _example(shape, data_range, public)
     columns = None if public is None else public.columns
     size = check_whole("batch_size", batch_size)
-    beliefs = Beliefs(shape, size, public, public, columns, data_range=data_range, is_captured=True)
-    configured, believed = configured_attack(attack, settings, beliefs)
-    client = client_for(configured, model, example, loss_fn=loss_fn)
+    knowledge = PublicKnowledge(shape, size, public, public, columns, data_range=data_range, is_captured=True)
+    configured, derived = configure_attack(attack, settings, knowledge)
+    client = client_for(configured, model, example, UpdateRecipe(loss_fn=loss_fn))
     observation = observe_captured(
         client.model,
         client.loss_fn,
@@ -91,13 +93,15 @@ def rebuild_captured(
         batch_size=batch_size,
         labels=labels,
         noise_std=noise_std,
-        threat=configured.needs.knowing(*believed),
+        threat=configured.needs.knowing(*derived),
         data_range=data_range,
     )
-    beside = _Beside.of(prior_to_beat(configured, beliefs), observation)
+    beside = _Beside.of(prior_to_beat(configured, knowledge), observation)
     reconstruction = _told_of_misfit(configured(observation, rng=rng), observation)
     name = attack if isinstance(attack, str) else name_of(configured)
-    trained = client if gradient is not None else Client(client.model, client.loss_fn, local_steps or 1, learning_rate)
+    trained = client
+    if gradient is None:
+        trained = replace(client, recipe=UpdateRecipe(size, loss_fn, local_steps or 1, learning_rate))
     report = _report(observation, reconstruction.account, trained, name=name, seed=rng.initial_seed())
     report = beside.told(replace(report, model=model_name or type(model).__name__), reconstruction, observation)
     return Rebuilt(report, reconstruction.estimates, None, beside.guesses)

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import constant_guess
-from reconrisk.attacks.knowledge import Beliefs, configured_attack, name_of
+from reconrisk.attacks.knowledge import PublicKnowledge, configure_attack, info_of, name_of
 from reconrisk.attacks.prior_choice import StatedPrior
-from reconrisk.attacks.registry import BASELINES, READS
 from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
@@ -23,10 +22,10 @@ from reconrisk.core.validation import check_not_empty, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr, score, ssim
 from reconrisk.metrics.columns import score_columns
-from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.observe import observe
+from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.plan import alone
-from reconrisk.studies.common.subject import Client, client_for
+from reconrisk.studies.common.subjects.model_updates import Client, client_for
 from reconrisk.studies.rebuild.report import MetricScores, RebuildReport, RebuiltColumn
 
 _SEEDS = 2**62
@@ -61,34 +60,31 @@ def rebuild(
     dataset: Dataset,
     *,
     records: Sequence[int] = (0,),
-    batch_size: int = 1,
+    update: UpdateRecipe = ONE_GRADIENT,
     settings: Mapping[str, object] | None = None,
     knows: Iterable[Knows] = (),
     defense: Defense | None = None,
-    local_steps: int | None = None,
-    local_learning_rate: float | None = None,
-    loss_fn: LossFunction | None = None,
     public: Dataset | None = None,
     metrics: Metric | Sequence[Metric] | None = None,
     model_name: str | None = None,
     progress: Progress | None = None,
     rng: torch.Generator,
 ) -> Rebuilt:
-    """Rebuild ``records`` of a data set from the updates that a client makes of them, ``batch_size`` at a time.
+    """Rebuild ``records`` of a data set from the updates that a client makes of them as ``update`` says.
 
     ``attack`` is a configured one, or a name with ``settings`` (:func:`reconrisk.attacks.registry.attack_by_name`); by
     name, what it may believe comes from ``public`` records, by default all others of ``dataset``. The adversary is the
     weakest who can run it, and ``knows`` more if stated. A server that chooses the model plants its layer before the
-    update is made. With ``local_steps`` the update is that of so many steps of SGD, else a gradient. ``metrics`` are
-    PSNR, SSIM for images, and mean squared error if not stated. ``progress`` is called after each update with the
-    number done and the number of all.
+    update is made. ``update`` says what a client sends. ``metrics`` are PSNR, SSIM for images, and mean squared error
+    if not stated. ``progress`` is called after each update with the number done and the number of all.
 
-    Assumes: ``loss_fn`` is the loss in training, by default that of
-    :func:`reconrisk.studies.common.subject.training_loss`; the model is in the mode that the client trains in.
+    Assumes: the loss of ``update`` is the loss in training, by default that of
+    :func:`reconrisk.studies.common.subjects.training_loss.training_loss`; the model is in the mode that the client
+    trains in.
     Guarantee: the attack sees the observation only. Noise and attack of an update have seeds of their own, drawn first:
     two attacks with one ``rng`` meet the same noise. The guess, of an attack with a generative prior that prior alone
     and else a constant, is matched and scored alike.
-    Edge cases: the last update has fewer records where ``batch_size`` does not divide their number. Ctrl-C returns what
+    Edge cases: the last update has fewer records where the batch size does not divide their number. Ctrl-C returns what
     is done; before anything is done it passes. Only optimal_analytic() can do without a model.
 
     >>> data = Dataset("toy", torch.tensor([[0.25, 0.5], [0.75, 1.0]]), torch.tensor([0, 1]))
@@ -99,19 +95,19 @@ def rebuild(
     """
     check_reads_updates(attack)
     chosen = _chosen(dataset, records)
-    size = min(check_whole("batch_size", batch_size), len(chosen))
+    size = min(update.batch_size, len(chosen))
     others, clip_norm = _public(dataset, records, public), getattr(defense, "clip_norm", None)
-    beliefs = Beliefs(dataset.shape, size, others, dataset, dataset.columns, clip_norm, data_range=dataset.data_range)
-    configured, believed = configured_attack(attack, settings, beliefs)
-    client = client_for(
-        configured, model, chosen, loss_fn=loss_fn, steps=local_steps, learning_rate=local_learning_rate
+    knowledge = PublicKnowledge(
+        dataset.shape, size, others, dataset, dataset.columns, clip_norm, data_range=dataset.data_range
     )
-    prior = prior_to_beat(configured, beliefs)
+    configured, derived = configure_attack(attack, settings, knowledge)
+    client = client_for(configured, model, chosen, update)
+    prior = prior_to_beat(configured, knowledge)
     guess: Attack = constant_guess() if prior is None else alone(prior.value)
-    threat = configured.needs.knowing(*knows, *believed)
+    threat = configured.needs.knowing(*knows, *derived)
     run = _Run(configured, client, defense, threat, _metrics(metrics, dataset), guess)
     updates = run.on(chosen, size, progress, rng)
-    done = sum(len(update.estimates) for update in updates)
+    done = sum(len(each.estimates) for each in updates)
     report = _report(
         updates,
         run,
@@ -122,7 +118,7 @@ def rebuild(
         batch_size=size,
         seed=rng.initial_seed(),
     )
-    estimates, targets = torch.cat([update.estimates for update in updates]), chosen.inputs[:done]
+    estimates, targets = torch.cat([each.estimates for each in updates]), chosen.inputs[:done]
     columns = _columns(estimates, targets, dataset, others)
     report = replace(report, columns=columns)
     if prior is not None:
@@ -130,17 +126,18 @@ def rebuild(
     return Rebuilt(report, estimates, targets)
 
 
-def prior_to_beat(attack: Attack, beliefs: Beliefs) -> StatedPrior | None:
+def prior_to_beat(attack: Attack, knowledge: PublicKnowledge) -> StatedPrior | None:
     """The generative prior of an attack, which alone is the guess beside it; None without one, and of guesses."""
-    return None if name_of(attack) in BASELINES else beliefs.prior_of(attack)
+    info = info_of(attack)
+    return None if info is not None and info.is_baseline else knowledge.prior_of(attack)
 
 
 def check_reads_updates(attack: str | Attack) -> None:
     """Refuse an attack on trained models where updates are attacked, with the way to run it."""
-    name = attack if isinstance(attack, str) else name_of(attack)
-    if name in READS:
+    info = info_of(attack)
+    if info is not None and info.reads:
         remedy = "It reads a trained model: run reconrisk informed, or rr.audit with a trained model or an estimator."
-        raise refuse("attack", name, "to be one on updates", remedy)
+        raise refuse("attack", info.name, "to be one on updates", remedy)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from reconrisk.accounting.confidence import success_interval
-from reconrisk.attacks.knowledge import Beliefs
+from reconrisk.attacks.knowledge import PublicKnowledge
 from reconrisk.core.defense import Defense
+from reconrisk.core.executor import IN_PROCESS, CancelToken, Executor
 from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.common.arguments import DEFAULT_THREAT, metrics_for
-from reconrisk.studies.common.deadline import Deadline
+from reconrisk.studies.common.arguments import metrics_for
 from reconrisk.studies.common.experiment import Experiment
-from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, Sender, planned_attacks
+from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, planned_attacks
 from reconrisk.studies.common.population import Population
+from reconrisk.studies.common.subjects.model_updates import ModelUpdates
+from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
 from reconrisk.studies.common.trial import Trial, TrialKey
 
 _LABEL = "defense"  # the same for all: every defense meets the same noise in the same trial
@@ -31,13 +33,13 @@ class OutOfTime(Exception):  # no error: what was found so far is the answer
 
 
 @contextmanager
-def timed(deadline: Deadline) -> Iterator[None]:
-    """End what is inside at the deadline with OutOfTime; Ctrl-C passes."""
+def timed(token: CancelToken) -> Iterator[None]:
+    """End the work inside with OutOfTime once the token is cancelled; Ctrl-C passes."""
     try:
-        with deadline.watching():
+        with token.active():
             yield
     except KeyboardInterrupt:
-        if deadline.has_struck:
+        if token.is_cancelled:
             raise OutOfTime from None
         raise
 
@@ -87,7 +89,7 @@ class Attackers:
     defense may ignore it, so that attacks which do not know it count too.
     """
 
-    sender: Sender
+    subject: ModelUpdates
     population: Population
     public: Dataset
     threat: ThreatModel
@@ -95,23 +97,24 @@ class Attackers:
     updates: tuple[tuple[int, ...], ...]
     limits: tuple[Limit, ...]
     seed: int
+    executor: Executor = IN_PROCESS
 
-    def share(self, defense: Defense | None, draws: Sequence[int], allowed: Sequence[int], deadline: Deadline) -> Share:
+    def share(self, defense: Defense | None, draws: Sequence[int], allowed: Sequence[int], token: CancelToken) -> Share:
         """Attack the updates ``draws``, until more records are rebuilt than is allowed for some limit.
 
         Guarantee: under two defenses, trials of one draw have the same records, the same source of noise and search.
         """
         experiments, size = self._experiments(defense), len(self.updates[0])
         share = Share(0, size, (0,) * len(self.limits), 0)
-        for draw in draws:
-            if deadline.left <= 0:
-                raise OutOfTime
-            reached, worked = self._attacked(experiments, draw)
+        attack = partial(self._attacked, experiments)
+        for _, (reached, worked) in self.executor.run(attack, draws, token=token):
             counts = tuple(count + sum(flags) for count, flags in zip(share.reached, reached, strict=True))
             updates, unknown = share.updates + 1, share.unknown + (0 if worked else size)
             share = Share(updates, size, counts, unknown, is_whole=updates == len(draws))
             if share.exceeds(allowed):
-                break
+                return share
+        if share.updates < len(draws):
+            raise OutOfTime
         return share
 
     def guessed(self, draws: Sequence[int]) -> Share:
@@ -170,7 +173,7 @@ class Attackers:
     def _experiment(self, defense: Defense | None) -> Experiment:
         plan = Plan(self._planned(getattr(defense, "clip_norm", None)), {_LABEL: defense}, self.updates, 0.0)
         metrics = metrics_for(self.population.dataset)
-        return Experiment(plan, self.sender, self.population, self.threat, metrics, self.seed)
+        return Experiment(plan, self.subject, self.population, self.threat, metrics, self.seed)
 
     def _experiments(self, defense: Defense | None) -> tuple[Experiment, ...]:
         """Attacks as the threat states, and those that ignore a defense which it knows."""
@@ -185,7 +188,7 @@ class Attackers:
         """Attacks that know at which norm a known defense clips."""
         if clip_norm not in self._plans:
             dataset = self.population.dataset
-            beliefs = Beliefs(
+            knowledge = PublicKnowledge(
                 dataset.shape,
                 len(self.updates[0]),
                 self.public,
@@ -195,7 +198,7 @@ class Attackers:
                 data_range=dataset.data_range,
             )
             self._plans[clip_norm] = planned_attacks(
-                self.choice, self.threat, beliefs, any_prior=self.threat == DEFAULT_THREAT
+                self.choice, self.threat, knowledge, any_prior=self.threat == DEFAULT_THREAT
             )
         return self._plans[clip_norm]
 

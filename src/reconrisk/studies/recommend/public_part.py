@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reconrisk.attacks.baselines import constant_guess
 from reconrisk.core.defense import Defense
@@ -15,7 +15,6 @@ from reconrisk.core.guarantee import Estimate
 from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import Reference
-from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.release import Release
 from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_moments
 from reconrisk.studies.common.defended_release import (
@@ -27,7 +26,7 @@ from reconrisk.studies.common.defended_release import (
     one_step_utilities,
     trace_of_information,
 )
-from reconrisk.studies.common.subject import client_for
+from reconrisk.studies.common.subjects.model_updates import ModelUpdates
 
 _UPDATES = 16
 _MOST_VALUES = 2**26  # of all updates that are held: a quarter of a gigabyte
@@ -84,24 +83,13 @@ class PublicPart:
                 return
 
 
-def public_part(
-    model: nn.Module,
-    public: Dataset,
-    *,
-    batch_size: int,
-    loss_fn: LossFunction | None,
-    local_steps: int | None,
-    local_learning_rate: float | None,
-    seed: int,
-) -> PublicPart:
-    """The public part of data, as defenses see it.
+def public_part(subject: ModelUpdates, *, seed: int) -> PublicPart:
+    """Return the public part of data, as defenses see it: updates of the model by records of ``subject``.
 
     Edge cases: too few records for two updates are refused.
     """
-    rng = torch.Generator().manual_seed(seed)
-    client = client_for(
-        constant_guess(), model, public, loss_fn=loss_fn, steps=local_steps, learning_rate=local_learning_rate
-    )
+    rng, public, batch_size = torch.Generator().manual_seed(seed), subject.dataset, subject.recipe.batch_size
+    client = subject.client(constant_guess())
     size = sum(value.numel() for value in client.model.parameters() if value.requires_grad)
     count = min(_UPDATES, max(2, _MOST_VALUES // max(size, 1)), len(public) // batch_size)
     if count < 2:

@@ -13,25 +13,19 @@ from torch import nn
 from reconrisk.accounting.confidence import success_interval
 from reconrisk.bounds.mse.bayesian import box_prior_information
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.executor import IN_PROCESS, CancelToken, Executor
 from reconrisk.core.goal import Limit
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_finite, check_positive, check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import FAMILIES, family_by_name
-from reconrisk.releases.model_state import LossFunction
-from reconrisk.studies.audit.run import DEFAULT_THREAT
-from reconrisk.studies.common.arguments import (
-    Records,
-    checked_data,
-    checked_goals,
-    checked_limits,
-    checked_seed,
-    checked_threat,
-)
-from reconrisk.studies.common.deadline import Deadline, seconds_from_budget
-from reconrisk.studies.common.guarantees import Prover
-from reconrisk.studies.common.plan import AttackChoice, Sender
+from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
+from reconrisk.studies.common.arguments import checked_goals, checked_limits, checked_seed, seconds_from_budget
+from reconrisk.studies.common.guarantees import GuaranteeFinder
+from reconrisk.studies.common.plan import AttackChoice
 from reconrisk.studies.common.population import LARGEST, Population
+from reconrisk.studies.common.subjects.model_updates import ModelUpdates
+from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT, Records
 from reconrisk.studies.recommend.attacked_share import Attackers, most_allowed, trials_beyond_guesses, trials_that_show
 from reconrisk.studies.recommend.public_part import PublicPart, public_part, split_off
 from reconrisk.studies.recommend.result import Recommendation
@@ -59,14 +53,12 @@ def recommend_defense(
     training_steps: int = 100,
     learning_rate: float = 0.1,
     training_seeds: int = 3,
-    batch_size: int = 1,
-    local_steps: int | None = None,
-    local_learning_rate: float | None = None,
-    loss_fn: LossFunction | None = None,
+    update: UpdateRecipe = ONE_GRADIENT,
     public: Dataset | None = None,
     confidence: float = 0.95,
     seed: int = 0,
     name: str | None = None,
+    executor: Executor = IN_PROCESS,
 ) -> Recommendation:
     r"""The cheapest defense of a model's updates that meets a target, what it costs, and the second best.
 
@@ -80,9 +72,9 @@ def recommend_defense(
     ``resolution``, that meets the target on ``search_trials`` updates. In the order of what they leave of a step, the
     defenses found are attacked on ``confirm_trials`` fresh updates, until ``finalists`` of them pass; one that does
     not is tried again stronger, three times at most. With those that pass the model is trained for
-    ``training_steps`` (none if 0) over ``training_seeds``, on what clients send: gradients at ``learning_rate``, or the
-    changes of ``local_steps``, which are added as they are. The most accurate is recommended. Half of the ``budget`` is
-    for the search.
+    ``training_steps`` (none if 0) over ``training_seeds``, on what clients send, as ``update`` says: gradients at
+    ``learning_rate``, or the changes by local steps, which are added as they are. The most accurate is recommended.
+    Half of the ``budget`` is for the search.
 
     Assumes: ``public`` records are public: noise and masks are chosen by them. Without any, a quarter of ``data``, at
     most 256, is split off to take their place; neither attacked nor trained on, they also test the accuracy.
@@ -103,30 +95,27 @@ def recommend_defense(
     >>> found.best, found.option("none").met.value
     ('gaussian_noise', 'no')
     """
-    total, dataset, limits = Deadline(seconds_from_budget(budget)), _checked_data(model, data), checked_limits(accept)
+    total, subject = CancelToken(seconds_from_budget(budget)), _checked_subject(model, data, update)
+    dataset, limits = subject.dataset, checked_limits(accept)
     checked_goals(None, limits, dataset)
     _check_target(limits, mse_bound, evidence, dataset.data_range)
     chosen = _families(families)
     rng = torch.Generator().manual_seed(checked_seed(seed))
     reference, rows = split_off(dataset, public, rng)
     asked = _Asked(
-        model,
-        dataset,
+        subject,
         limits,
         mse_bound,
         evidence,
         reference,
         rows,
-        checked_threat(threat, model),
+        subject.threat(threat),
         attacks,
-        check_whole("batch_size", batch_size),
-        loss_fn,
-        local_steps,
-        local_learning_rate,
         _level(confidence, families=len(chosen), limits=len(limits)),
         _checked_resolution(resolution),
         check_whole("finalists", finalists),
         seed,
+        executor,
     )
     steps, seeds = (
         check_whole("training_steps", training_steps, minimum=0),
@@ -143,8 +132,7 @@ def recommend_defense(
 class _Asked:
     """What was asked, checked; ``level`` is the confidence of each interval that confirms."""
 
-    model: nn.Module
-    dataset: Dataset
+    subject: ModelUpdates
     limits: tuple[Limit, ...]
     mse_bound: float | None
     evidence: str
@@ -152,14 +140,11 @@ class _Asked:
     rows: tuple[int, ...]
     threat: ThreatModel
     attacks: str | Sequence[AttackChoice]
-    batch_size: int
-    loss_fn: LossFunction | None
-    local_steps: int | None
-    local_learning_rate: float | None
     level: float
     resolution: float
     finalists: int
     seed: int
+    executor: Executor
 
     @property
     def measured(self) -> tuple[Limit, ...]:
@@ -168,27 +153,28 @@ class _Asked:
 
     def training(self, steps: int, seeds: int, learning_rate: float) -> Trained:
         """How models are trained with what is found."""
-        private = self.dataset.subset(list(self.rows))
-        rest = (self.batch_size, self.loss_fn, self.seed, self.local_steps, self.local_learning_rate)
-        return Trained(self.model, private, self.reference, steps, seeds, learning_rate, *rest)
+        subject = self.subject
+        private = subject.dataset.subset(list(self.rows))
+        return Trained(subject.model, private, self.reference, steps, seeds, learning_rate, subject.recipe, self.seed)
 
     def case(self, training: Trained, search: int, confirm: int | None, rng: torch.Generator) -> Case:
         """Everything that answers are found with."""
-        known, population = self._public_part(), Population(self.dataset, self.rows[:LARGEST])
+        known, size = self._public_part(), self.subject.recipe.batch_size
+        population = Population(self.subject.dataset, self.rows[:LARGEST])
         first = self._attackers(population)
         guess = _guessed(first, rng) if self.measured else ()
-        tried, fresh = _trials(self.measured, guess, self.rows, self.batch_size, search, confirm, self.level)
+        tried, fresh = _trials(self.measured, guess, self.rows, size, search, confirm, self.level)
         return Case(
             public=known,
-            attackers=replace(first, updates=_updates(self.dataset, self.rows, self.batch_size, tried, fresh, rng)),
-            prover=Prover(population, self.threat, self.batch_size),
+            attackers=replace(first, updates=_updates(population.dataset, self.rows, size, tried, fresh, rng)),
+            guarantees=GuaranteeFinder.of(self.subject, population, self.threat),
             limits=self.limits,
             mse_bound=self.mse_bound,
             evidence=self.evidence,
             guess=guess,
             search=range(tried),
             confirm=range(tried, tried + fresh),
-            allowed=_allowed(self.measured, fresh, self.batch_size, self.level),
+            allowed=_allowed(self.measured, fresh, size, self.level),
             level=self.level,
             resolution=self.resolution,
             finalists=self.finalists,
@@ -196,20 +182,20 @@ class _Asked:
         )
 
     def _attackers(self, population: Population) -> Attackers:
-        sender = Sender(None, self.model, self.loss_fn, self.local_steps, self.local_learning_rate)
-        updates = (self.rows[: self.batch_size],)
-        return Attackers(sender, population, self.reference, self.threat, self.attacks, updates, self.limits, self.seed)
+        return Attackers(
+            self.subject,
+            population,
+            self.reference,
+            self.threat,
+            self.attacks,
+            (self.rows[: self.subject.recipe.batch_size],),
+            self.limits,
+            self.seed,
+            self.executor,
+        )
 
     def _public_part(self) -> PublicPart:
-        known = public_part(
-            self.model,
-            self.reference,
-            batch_size=self.batch_size,
-            loss_fn=self.loss_fn,
-            local_steps=self.local_steps,
-            local_learning_rate=self.local_learning_rate,
-            seed=self.seed,
-        )
+        known = public_part(replace(self.subject, dataset=self.reference), seed=self.seed)
         if self.mse_bound is not None and not known.is_smooth:
             words = "to be left out for a model that is not known to be smooth, such as one with ReLU or max-pooling"
             raise refuse("mse_bound", self.mse_bound, words, "Its gradient may jump. State accept= instead.")
@@ -217,11 +203,11 @@ class _Asked:
 
 
 def _result(asked: _Asked, found: Choosing, *, subject: str, confidence: float) -> Recommendation:
-    case, low, high = found.case, *asked.dataset.data_range
+    case, low, high = found.case, *asked.subject.dataset.data_range
     ranked = (*found.ranked, None, None)
     return Recommendation(
         subject=subject,
-        data=asked.dataset.name,
+        data=asked.subject.dataset.name,
         accept=asked.limits,
         mse_bound=asked.mse_bound,
         evidence=asked.evidence,
@@ -246,10 +232,10 @@ def _result(asked: _Asked, found: Choosing, *, subject: str, confidence: float) 
     )
 
 
-def _checked_data(model: nn.Module, data: Records) -> Dataset:
-    if not isinstance(model, nn.Module):
+def _checked_subject(model: nn.Module, data: Records, update: UpdateRecipe) -> ModelUpdates:
+    if not ModelUpdates.supports(model):
         raise refuse("model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights.")
-    return checked_data(model, data)
+    return ModelUpdates.of(model, data, update)
 
 
 def _level(confidence: float, *, families: int, limits: int) -> float:
@@ -297,7 +283,8 @@ def _guessed(attackers: Attackers, rng: torch.Generator) -> tuple[float, ...]:
     public, size = attackers.public, attackers.records_per_update
     rows = Population(public, tuple(range(len(public))))
     updates = rows.updates(min(_GUESSED, max(1, len(public) // size)), size, rng)
-    found = replace(attackers, population=rows, updates=updates).guessed(range(len(updates)))
+    subject = replace(attackers.subject, dataset=public)
+    found = replace(attackers, subject=subject, population=rows, updates=updates).guessed(range(len(updates)))
     return tuple(count / (found.updates * size) for count in found.reached)
 
 

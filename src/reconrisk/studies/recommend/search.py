@@ -18,16 +18,16 @@ from torch import nn
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.executor import CancelToken
 from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Estimate, Quantity
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.validation import check_positive, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import Family, family_by_name, rounded_level
-from reconrisk.releases.model_state import LossFunction
-from reconrisk.studies.common.deadline import Deadline
+from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_training import train_defended
-from reconrisk.studies.common.guarantees import Prover
+from reconrisk.studies.common.guarantees import GuaranteeFinder
 from reconrisk.studies.recommend.attacked_share import Attackers, OutOfTime, Share, timed
 from reconrisk.studies.recommend.public_part import PublicPart
 from reconrisk.studies.recommend.result import DefenseOption, Met, TrainingCost
@@ -45,15 +45,13 @@ class Trained:
     steps: int
     seeds: int
     learning_rate: float
-    batch_size: int
-    loss_fn: LossFunction | None
+    recipe: UpdateRecipe
     seed: int
-    local_steps: int | None = None
-    local_learning_rate: float | None = None
 
     def cost(self, defense: Defense | None) -> TrainingCost:
         """Accuracy and loss of public records after training, over seeds that are the same for every defense."""
-        clients = max(1, min(_CLIENTS, len(self.private)) // self.batch_size)
+        clients = max(1, min(_CLIENTS, len(self.private)) // self.recipe.batch_size)
+        is_gradient = self.recipe.local_steps is None
         runs = [
             train_defended(
                 self.model,
@@ -62,11 +60,8 @@ class Trained:
                 steps=self.steps,
                 test=self.public,
                 clients=clients,
-                batch_size=self.batch_size,
-                learning_rate=self.learning_rate if self.local_steps is None else 1.0,  # changes are added as they are
-                loss_fn=self.loss_fn,
-                local_steps=self.local_steps,
-                local_learning_rate=self.local_learning_rate,
+                update=self.recipe,
+                learning_rate=self.learning_rate if is_gradient else 1.0,  # changes are added as they are
                 rng=torch.Generator().manual_seed(self.seed + run),
             )
             for run in range(self.seeds)
@@ -169,7 +164,7 @@ class Case:
 
     public: PublicPart
     attackers: Attackers
-    prover: Prover
+    guarantees: GuaranteeFinder
     limits: tuple[Limit, ...]
     mse_bound: float | None
     evidence: str
@@ -204,7 +199,7 @@ class Case:
         """Bounds on the success of everybody, by the mechanism of the defense; 1 where it has none."""
         found = []
         for limit in self.limits:
-            answers = self.prover.answers(limit.goal, "", defense)
+            answers = self.guarantees.answers(limit.goal, "", defense)
             values = [
                 answer.guarantee.value
                 for answer in answers
@@ -244,7 +239,7 @@ class Choosing:
 
     case: Case
     families: tuple[str, ...]
-    total: Deadline
+    total: CancelToken
     found: dict[str, Candidate] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     costs: dict[str, TrainingCost] = field(default_factory=dict)
@@ -298,23 +293,23 @@ class Choosing:
         names = (UNDEFENDED, *self.families)
         start: float | None = None
         for place, name in enumerate(names):
-            deadline = Deadline(None if math.isinf(ahead.left) else max(ahead.left, 0.0) / (len(names) - place))
-            candidate = self._searched(name, start, deadline)
+            token = CancelToken(None if math.isinf(ahead.left) else max(ahead.left, 0.0) / (len(names) - place))
+            candidate = self._searched(name, start, token)
             if candidate is not None:
                 self.found[name] = candidate
                 if candidate.met is Met.SEARCHED and name != UNDEFENDED and not family_by_name(name).prunes:
                     start = candidate.level  # levels of noise can be compared
             bar.advance()
 
-    def _searched(self, name: str, start: float | None, deadline: Deadline) -> Candidate | None:
+    def _searched(self, name: str, start: float | None, token: CancelToken) -> Candidate | None:
         """The smallest strength of a family that met the target in the search, else the strongest that was tried."""
         tried: list[Candidate] = []
         try:
-            with timed(deadline):
+            with timed(token):
                 if name == UNDEFENDED:
-                    tried.append(self._tried(name, 0.0, deadline))
+                    tried.append(self._tried(name, 0.0, token))
                 else:
-                    self._search_family(family_by_name(name), start, deadline, tried)
+                    self._search_family(family_by_name(name), start, token, tried)
         except OutOfTime:
             self.reasons[name] = "its time was over"
             return _settled(_best_of(tried, self.reasons[name]))
@@ -328,7 +323,7 @@ class Choosing:
         if best is not None:
             self.found[name] = best
 
-    def _search_family(self, family: Family, start: float | None, deadline: Deadline, tried: list[Candidate]) -> None:
+    def _search_family(self, family: Family, start: float | None, token: CancelToken, tried: list[Candidate]) -> None:
         reference = self.case.public.reference
         low, high = family.levels(reference)
         try:
@@ -338,13 +333,13 @@ class Choosing:
             return
 
         def is_met(level: float) -> bool:
-            tried.append(self._tried(family.name, level, deadline))
+            tried.append(self._tried(family.name, level, token))
             return tried[-1].met is Met.SEARCHED
 
         beginning = family.start(reference) if start is None or family.prunes else start
         smallest_met(is_met, low=low, high=high, start=beginning, resolution=self.case.resolution)
 
-    def _tried(self, name: str, level: float, deadline: Deadline) -> Candidate:
+    def _tried(self, name: str, level: float, token: CancelToken) -> Candidate:
         case = self.case
         defense, code = _built(case, name, level)
         candidate = Candidate(name, level, defense, code, Met.NEVER)
@@ -353,7 +348,7 @@ class Choosing:
         if not case.is_attacked:
             return replace(candidate, met=Met.SEARCHED if case.is_proved(defense) else Met.NEVER)
         allowed = case.allowed_in_search
-        share = case.attackers.share(defense, case.search, allowed, deadline)
+        share = case.attackers.share(defense, case.search, allowed, token)
         candidate = replace(candidate, share=share, met=Met.NEVER if share.exceeds(allowed) else Met.SEARCHED)
         return candidate.with_remark(_NO_ATTACK) if share.unknown else candidate
 
@@ -361,19 +356,19 @@ class Choosing:
         """Attack fresh records, in the order of what defenses leave of a step, until enough of them pass."""
         rows = {name: self._option(name).step_utility for name in self.found}
         waiting = [name for name in sorted(rows, key=lambda name: -rows[name]) if self.found[name].met is Met.SEARCHED]
-        deadline, passed = _part_of(self.total, _CONFIRM_SHARE), 0
+        token, passed = _part_of(self.total, _CONFIRM_SHARE), 0
         if self.case.is_attacked and self.case.attackers.guessed(self.case.confirm).exceeds(self.case.allowed):
             self.found |= {name: self.found[name].with_remark(_NOT_BEYOND_GUESSES) for name in waiting}
             return
         for name in waiting:
             if passed == self.case.finalists and self.case.is_attacked:  # a proof costs nothing
                 break
-            with timed(deadline):
-                self._confirm_family(name, deadline)
+            with timed(token):
+                self._confirm_family(name, token)
             passed += self.found[name].met.is_shown
             bar.advance()
 
-    def _confirm_family(self, name: str, deadline: Deadline) -> None:
+    def _confirm_family(self, name: str, token: CancelToken) -> None:
         """Confirm the defense that was found, or one that is stronger, a step at a time."""
         case, candidate = self.case, self.found[name]
         high = math.inf if name == UNDEFENDED else family_by_name(name).levels(case.public.reference)[1]
@@ -382,7 +377,7 @@ class Choosing:
                 met = Met.PROVED if case.mse_bound is None else Met.ESTIMATED
                 self.found[name] = replace(candidate, met=met)
                 return
-            share = case.attackers.share(candidate.defense, case.confirm, case.allowed, deadline)
+            share = case.attackers.share(candidate.defense, case.confirm, case.allowed, token)
             confirmed = not share.exceeds(case.allowed)
             met = Met.CONFIRMED if confirmed else Met.FAILED
             candidate = self.found[name] = replace(candidate, share=share, met=met)
@@ -459,6 +454,6 @@ def _risks(case: Case, candidate: Candidate) -> tuple[Estimate, ...]:
     )
 
 
-def _part_of(total: Deadline, share: float) -> Deadline:
-    """A deadline at a share of the time, counted from the beginning."""
-    return Deadline(None if total.seconds is None else max(0.0, total.left - (1 - share) * total.seconds))
+def _part_of(total: CancelToken, share: float) -> CancelToken:
+    """Return a token that ends at a share of the time, counted from the beginning."""
+    return CancelToken(None if total.seconds is None else max(0.0, total.left - (1 - share) * total.seconds))

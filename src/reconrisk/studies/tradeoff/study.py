@@ -6,24 +6,24 @@ import hashlib
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import nn
 
-from reconrisk.attacks.knowledge import Beliefs
+from reconrisk.attacks.knowledge import PublicKnowledge
 from reconrisk.core.defense import Defense
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
-from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_probability, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.updates.gradient import GradientRelease
+from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_release import (
     PRIOR_DRAWS,
     PRIOR_ERROR,
@@ -33,12 +33,13 @@ from reconrisk.studies.common.defended_release import (
     one_step_utilities,
     trace_of_information,
 )
-from reconrisk.studies.common.defended_training import OPTIMIZERS, fresh_defense, train_defended
+from reconrisk.studies.common.defended_training import TrainingRecipe, fresh_defense, train_defended
 from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.identity import environment, hash_of_data, hash_of_model
-from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, Sender, planned_attacks
+from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, planned_attacks
 from reconrisk.studies.common.population import Population
-from reconrisk.studies.common.subject import given_labels
+from reconrisk.studies.common.subjects.model_updates import ModelUpdates
+from reconrisk.studies.common.subjects.training_loss import given_labels
 from reconrisk.studies.common.trial import Trial, TrialKey
 from reconrisk.studies.tradeoff.result import ATTACKERS, AttackScore, TradeoffCell
 from reconrisk.studies.tradeoff.store import described, fingerprint_of
@@ -93,7 +94,7 @@ class Study:
     test_share: float
     threat: ThreatModel
     attacks: str | tuple[AttackChoice, ...]
-    training: Mapping[str, Any]
+    training: TrainingRecipe
     loss_fn: LossFunction
     trials: int
     attacked_batch_size: int
@@ -101,14 +102,6 @@ class Study:
 
     def check(self, seed: int) -> None:
         """Refuse before any training what would fail after it."""
-        if self.training["optimizer"] not in OPTIMIZERS:
-            raise refuse("optimizer", self.training["optimizer"], f"to be one of {', '.join(OPTIMIZERS)}")
-        check_positive("learning_rate", self.training["learning_rate"])
-        stated = [name for name in ("steps", "epochs") if self.training[name] is not None]
-        for name in stated:
-            check_whole(name, self.training[name])
-        if len(stated) != 1:
-            raise refuse("(steps, epochs)", "both", "to hold exactly one number")
         split = self.split(seed)
         for attacker in ATTACKERS:
             self.planned(attacker, split)
@@ -118,7 +111,7 @@ class Study:
         rows = torch.randperm(len(self.dataset), generator=_rng(seed, "split"))
         attacked, share = self.trials * self.attacked_batch_size, check_probability("test_share", self.test_share)
         held = 0 if self.test is not None else math.ceil(share * len(rows))
-        least = self.training["clients"] * self.training["batch_size"]
+        least = self.training.clients * self.training.batch_size
         if self.test is None and held == 0:
             raise refuse("test_share", self.test_share, "> 0 without test records", "Pass test= or a share.")
         if attacked + held + least > len(rows):
@@ -130,7 +123,7 @@ class Study:
 
     def planned(self, attacker: str, split: Split, defense: Defense | None = None) -> tuple[PlannedAttack, ...]:
         """The attacks of an attacker, guesses included; who knows the defense knows at which norm it clips."""
-        beliefs = Beliefs(
+        knowledge = PublicKnowledge(
             self.dataset.shape,
             self.attacked_batch_size,
             split.training,
@@ -140,7 +133,7 @@ class Study:
             data_range=self.dataset.data_range,
         )
         any_prior = self.threat == HONEST_BUT_CURIOUS
-        return planned_attacks(self.attacks, self.threat_of(attacker), beliefs, any_prior=any_prior)
+        return planned_attacks(self.attacks, self.threat_of(attacker), knowledge, any_prior=any_prior)
 
     def threat_of(self, attacker: str) -> ThreatModel:
         """The threat with or without knowledge of the defense."""
@@ -155,9 +148,13 @@ class Study:
             split.training,
             variant.fresh(),
             test=split.test,
-            loss_fn=self.loss_fn,
+            steps=self.training.steps,
+            epochs=self.training.epochs,
+            clients=self.training.clients,
+            update=UpdateRecipe(self.training.batch_size, self.loss_fn),
+            optimizer=self.training.optimizer,
+            learning_rate=self.training.learning_rate,
             rng=_rng(seed, "training"),
-            **self.training,
         )
         model = trained.model if self.attack_trained else self.model
         utilities = self._utilities(model, variant, split, seed)
@@ -211,8 +208,8 @@ class Study:
         plan = Plan(self.planned(attacker, split, defense), {label: defense}, updates, 0.0)
         population = Population(split.attacked, tuple(range(len(split.attacked))))
         metrics = (mse(), psnr(data_range=self.dataset.data_range))
-        sender = Sender(None, model, self.loss_fn)
-        experiment = Experiment(plan, sender, population, self.threat_of(attacker), metrics, seed)
+        subject = ModelUpdates(model, split.attacked, UpdateRecipe(self.attacked_batch_size, self.loss_fn))
+        experiment = Experiment(plan, subject, population, self.threat_of(attacker), metrics, seed)
         found: dict[str, list[Trial]] = {planned.label: [] for planned in plan.attacks}
         for key in plan.trials():
             trial = _finished(experiment, key)
@@ -273,7 +270,7 @@ class Study:
 
     def signature(self, variants: Sequence[Variant], seeds: range) -> str:
         """The call in one line, with hashes of model and data."""
-        stated = {name: value for name, value in self.training.items() if value is not None}
+        stated: dict[str, object] = {"training": self.training}
         stated |= {"trials": self.trials, "attacked_batch_size": self.attacked_batch_size}
         stated |= {"attack_trained": self.attack_trained, "repeat": len(seeds), "seed": seeds[0]}
         attacks = self.attacks if isinstance(self.attacks, str) else [str(each) for each in self.attacks]
@@ -303,7 +300,7 @@ class Study:
             "test_share": repr(self.test_share),
             "threat": repr(self.threat),
             "attacks": described(self.attacks),
-            "training": described(dict(self.training)),
+            "training": repr(self.training),
             "loss": described(self.loss_fn),
             "attacked": repr((self.trials, self.attacked_batch_size, self.attack_trained)),
             "columns": repr(self.dataset.columns),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from reconrisk.core.defense import Defense
+from reconrisk.core.executor import IN_PROCESS, CancelToken, Executor
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.core.validation import check_finite, check_probability, check_whole, refuse
@@ -19,10 +20,14 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.deferred import FromMoments
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.sensitivity.moments import reference_moments
-from reconrisk.studies.common.arguments import Records, checked_data, checked_seed, checked_threat
+from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
+from reconrisk.studies.common.arguments import checked_seed
+from reconrisk.studies.common.defended_training import DEFAULT_TRAINING, TrainingRecipe
 from reconrisk.studies.common.experiment import refused_if_raised
 from reconrisk.studies.common.plan import AttackChoice
-from reconrisk.studies.common.subject import given_labels, training_loss
+from reconrisk.studies.common.subjects.model_updates import ModelUpdates
+from reconrisk.studies.common.subjects.subject import Records, records_of
+from reconrisk.studies.common.subjects.training_loss import given_labels, training_loss
 from reconrisk.studies.tradeoff.result import UNDEFENDED, TradeoffCell, TradeoffResult, rows_from_cells
 from reconrisk.studies.tradeoff.store import CellStore
 from reconrisk.studies.tradeoff.study import Study, Variant
@@ -43,15 +48,9 @@ def tradeoff(
     test_share: float = 0.2,
     public: Records | None = None,
     threat: ThreatModel = HONEST_BUT_CURIOUS,
-    steps: int | None = None,
-    epochs: int | None = None,
-    clients: int = 1,
-    batch_size: int = 16,
-    optimizer: str = "sgd",
-    learning_rate: float = 0.1,
-    loss_fn: LossFunction | None = None,
+    training: TrainingRecipe = DEFAULT_TRAINING,
+    update: UpdateRecipe = ONE_GRADIENT,
     trials: int = 4,
-    attacked_batch_size: int = 1,
     attack_trained: bool = False,
     repeat: int = 3,
     utility: str | None = None,
@@ -59,6 +58,7 @@ def tradeoff(
     confidence: float = 0.95,
     seed: int = 0,
     store: str | Path | None = None,
+    executor: Executor = IN_PROCESS,
     show_plan: Callable[[str], None] | None = None,
 ) -> TradeoffResult:
     """Train under every defense and strength, attack what is sent, and put leakage beside utility.
@@ -67,14 +67,13 @@ def tradeoff(
     always there. Those that public records choose (``defense_by_name("optimal_noise", like=0.1)``) are settled by
     ``public`` ones, which are not among ``data``. For each of ``repeat`` seeds the records are split anew into
     attacked, test and training ones. A copy of ``model`` is trained by
-    :func:`reconrisk.studies.common.defended_training.train_defended` (``steps``, 100 if nothing is stated, or
-    ``epochs``; ``clients``, ``batch_size``, ``optimizer``, ``learning_rate``). ``trials`` gradients of
-    ``attacked_batch_size`` attacked records each, at the model as it was passed or, with ``attack_trained``, as
-    trained, are defended and attacked by whoever does not know the defense and by whoever does, ``threat`` apart. What
-    counts for an attacker is the attack or guess with the smallest mean error; who knows the defense may ignore it.
-    ``utility`` (``test_accuracy``, ``training_loss``, ``test_loss``, ``utility_1``, ``utility_2``; without one the
-    accuracy, or the test loss for real labels) and ``leakage`` (``mse``, ``psnr``, ``fisher_trace``, ``mse_bound``) say
-    what the Pareto front is of; both can be changed afterwards.
+    :func:`reconrisk.studies.common.defended_training.train_defended` as ``training`` says. ``trials`` gradients of
+    attacked records, as many in each as the batch size of ``update``, at the model as it was passed or, with
+    ``attack_trained``, as trained, are defended and attacked by whoever does not know the defense and by whoever does,
+    ``threat`` apart. What counts for an attacker is the attack or guess with the smallest mean error; who knows the
+    defense may ignore it. ``utility`` (``test_accuracy``, ``training_loss``, ``test_loss``, ``utility_1``,
+    ``utility_2``; without one the accuracy, or the test loss for real labels) and ``leakage`` (``mse``, ``psnr``,
+    ``fisher_trace``, ``mse_bound``) say what the Pareto front is of; both can be changed afterwards.
 
     With a ``store``, a folder, each finished run is kept: the same call computes what is missing.
 
@@ -90,13 +89,16 @@ def tradeoff(
     >>> inputs = torch.rand(60, 4, generator=torch.Generator().manual_seed(0))
     >>> data = Dataset("toy", inputs, (inputs[:, 0] > inputs[:, 1]).long())
     >>> noise = {"noise": {0.1: gaussian_noise(0.1), 10.0: gaussian_noise(10.0)}}
-    >>> result = tradeoff(nn.Linear(4, 2), data, noise, ["analytic"], steps=5, repeat=2, trials=2)
+    >>> few = TrainingRecipe(steps=5)
+    >>> result = tradeoff(nn.Linear(4, 2), data, noise, ["analytic"], training=few, repeat=2, trials=2)
     >>> [row.label for row in result.of("aware")], result.of("aware")[0].attack
     (['none', 'noise 0.1', 'noise 10'], 'analytic')
     """
     dataset = _labelled(model, data, "data")
     tested = None if test is None else _labelled(model, test, "test")
-    loss_fn = loss_fn or training_loss(copy.deepcopy(model).eval(), dataset)
+    if update.local_steps is not None:
+        raise refuse("update.local_steps", update.local_steps, "to be None", "The frontier attacks gradients.")
+    loss_fn = update.loss_fn or training_loss(copy.deepcopy(model).eval(), dataset)
     known = None if public is None else _labelled(model, public, "public")
     variants = _settled(_variants(defenses), model, loss_fn, known)
     if not 0 < check_probability("confidence", confidence) < 1:
@@ -106,19 +108,12 @@ def tradeoff(
         dataset=dataset,
         test=tested,
         test_share=test_share,
-        threat=checked_threat(threat, model),
+        threat=ModelUpdates(model, dataset).threat(threat),
         attacks=attacks if isinstance(attacks, str) else tuple(attacks),
-        training={
-            "steps": 100 if steps is None and epochs is None else steps,
-            "epochs": epochs,
-            "clients": check_whole("clients", clients),
-            "batch_size": check_whole("batch_size", batch_size),
-            "optimizer": optimizer,
-            "learning_rate": learning_rate,
-        },
+        training=training,
         loss_fn=loss_fn,
         trials=check_whole("trials", trials),
-        attacked_batch_size=check_whole("attacked_batch_size", attacked_batch_size),
+        attacked_batch_size=update.batch_size,
         attack_trained=attack_trained,
     )
     seeds = range(checked_seed(seed), checked_seed(seed) + check_whole("repeat", repeat))
@@ -128,25 +123,38 @@ def tradeoff(
     study.check(seeds[0])
     if show_plan is not None:
         show_plan(f"{len(seeds) * len(variants)} runs: {len(seeds)} seeds, {len(variants) - 1} defenses and none")
-    cells = _run(study, variants, seeds, CellStore(None if store is None else Path(store)))
+    cells = _run(study, variants, seeds, CellStore(None if store is None else Path(store)), executor)
     return _result(empty, cells, variants, wanted=len(seeds) * len(variants))
 
 
-def _run(study: Study, variants: Sequence[Variant], seeds: range, store: CellStore) -> tuple[TradeoffCell, ...]:
-    """All runs, those in the store as they are there; seed by seed, so that any beginning is balanced."""
+def _run(
+    study: Study, variants: Sequence[Variant], seeds: range, store: CellStore, executor: Executor
+) -> tuple[TradeoffCell, ...]:
+    """Run every cell that is not in the store; seed by seed, so that any beginning is balanced."""
     bar = ProgressBar("frontier", total=len(seeds) * len(variants), at_once=True)
     cells: list[TradeoffCell] = []
-    try:
-        for each in seeds:
+
+    def remaining() -> Iterator[tuple[str, Variant, int]]:
+        for seed in seeds:
             for variant in variants:
-                fingerprint = study.fingerprint(variant, each)
+                fingerprint = study.fingerprint(variant, seed)
                 cell = store.find(fingerprint)
                 if cell is None:
-                    with refused_if_raised(f"a run under {variant.label}"):
-                        cell = study.cell(variant, each)
-                    store.add(fingerprint, cell)
-                cells.append(cell)
-                bar.advance()
+                    yield fingerprint, variant, seed
+                else:
+                    cells.append(cell)
+                    bar.advance()
+
+    def run_cell(task: tuple[str, Variant, int]) -> TradeoffCell:
+        _, variant, seed = task
+        with refused_if_raised(f"a run under {variant.label}"):
+            return study.cell(variant, seed)
+
+    try:
+        for (fingerprint, _, _), cell in executor.run(run_cell, remaining(), token=CancelToken()):
+            store.add(fingerprint, cell)
+            cells.append(cell)
+            bar.advance()
     except KeyboardInterrupt:  # what is done is returned
         if not cells:
             raise
@@ -214,7 +222,7 @@ def _labelled(model: nn.Module, data: Any, name: str) -> Dataset:
     """Records with labels."""
     if not isinstance(model, nn.Module):
         raise refuse("model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights.")
-    dataset = checked_data(model, data)
+    dataset = records_of(data)
     if dataset.labels is None:
         raise refuse(name, dataset.name, "to have labels", "Training needs them.")
     return dataset

@@ -5,31 +5,51 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from reconrisk.attacks.informed.glm.accuracy import leftover_limit
 from reconrisk.attacks.informed.glm.arguments import known_records
 from reconrisk.attacks.informed.glm.equations import TargetEquations, equations
+from reconrisk.attacks.registry import ESTIMATOR
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.goal import Goal, psnr
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.observation import Attack
+from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.releases.linear.estimator_release import EstimatorRelease, check_features, coefficients, model_of_all
-from reconrisk.releases.linear.estimators import Floats, weights_of_records
+from reconrisk.releases.linear.estimators import Floats, is_estimator, weights_of_records
+from reconrisk.releases.release import Release
+from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.identity import hash_of_tensors
+from reconrisk.studies.common.subjects.given_release import GivenRelease
+from reconrisk.studies.common.subjects.subject import (
+    WITHOUT_NOISE,
+    GuaranteeScope,
+    Subject,
+    check_no_recipe,
+    records_of,
+)
 
+_ESTIMATOR_THREAT = ThreatModel(Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS, Knows.DEFENSE}))
+"""Whoever sees the fitted estimator and knows all records but one; its solver forgets where it began."""
+
+_RELEASED = "An estimator is released when it is fitted."
+_ONE_IS_LEFT = "of targets that are independent of the known records, which here are all others of the data"
 _SMALL = 0.1  # of the pull of a typical record: what may be left of the gradient before attacks notice
 _FARTHER = 10.0  # times what the solver's rule leaves: no chance of rounding, but other records
 _DATA = "Pass (features, labels) that it was fitted to, (features, labels, sample_weight), or an rr.data.Dataset."
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedEstimator(Subject):
     """An estimator, all records it was fitted to, and the same as a data set whose values are in a stated range.
 
     ``inputs`` are rows in the units of the estimator, in double precision: ``low + width * dataset.inputs``. ``labels``
@@ -44,6 +64,50 @@ class Fitted:
     low: Tensor | None = field(default=None, repr=False)
     width: Tensor | None = field(default=None, repr=False)
 
+    unit = "model"
+    trained_model = ESTIMATOR
+    default_threat = _ESTIMATOR_THREAT
+    # a mean squared error of a twentieth says little of tables, most of whose columns lie close together
+    default_goals: ClassVar[tuple[Goal, ...]] = (psnr(20), psnr(40))
+    sees = (Sees.FINAL_MODEL,)
+    sees_remedy = _RELEASED
+    has_candidates = False
+
+    @classmethod
+    def supports(cls, subject: object) -> bool:
+        """Return True for an estimator of scikit-learn."""
+        return is_estimator(subject) and not isinstance(subject, (type, nn.Module))
+
+    @classmethod
+    def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> FittedEstimator:
+        """Build it from an estimator and all records of its fit."""
+        check_no_recipe(recipe)
+        return fitted_to(subject, data)
+
+    @property
+    def name(self) -> str:
+        """The class of the estimator."""
+        return type(self.estimator).__name__
+
+    def describe(self, attack: Attack) -> str:
+        """Describe the fit."""
+        del attack
+        return f"{self.name} fitted to {len(self.dataset)} records, all but one of them known"
+
+    def evaluate(self, release: Release) -> int:
+        """Fit once."""
+        return _fit_once(release)
+
+    @property
+    def guarantee_scope(self) -> GuaranteeScope:
+        """No guarantee is about targets that depend on the known records."""
+        return GuaranteeScope(of_defenses=_ONE_IS_LEFT, of_training=_ONE_IS_LEFT)
+
+    def check_training(self, training: Mechanism | None) -> None:
+        """Refuse any mechanism."""
+        if training is not None:
+            raise refuse("training", training, "to be None for an estimator, which is fitted without noise")
+
     @property
     def fingerprint(self) -> str:
         """The hash of the coefficients, and of the settings and weights that the estimator was fitted with."""
@@ -57,8 +121,11 @@ class Fitted:
         """Whether records count differently in the fit."""
         return bool((self.weights != 1).any())
 
-    def release(self, rows: tuple[int, ...]) -> EstimatorRelease:
-        """The estimator as a release of this one record, all others known."""
+    def release(
+        self, rows: tuple[int, ...], attack: Attack | None = None, rng: torch.Generator | None = None
+    ) -> EstimatorRelease:
+        """Return the estimator as a release of this one record, all others known."""
+        del attack, rng
         if len(rows) != 1:
             raise refuse("batch_size", len(rows), "to be 1", "All records but one of an estimator must be known.")
         others = torch.ones(len(self.inputs), dtype=torch.bool)
@@ -125,7 +192,7 @@ class Fitted:
         return (residuals.square().mean(1) * rows).sqrt()
 
 
-def fitted_to(estimator: Any, data: Any) -> Fitted:
+def fitted_to(estimator: Any, data: Any) -> FittedEstimator:
     """An estimator with the records it was fitted to.
 
     ``data`` is a data set, or features and labels, with ``sample_weight`` of the fit as a third. Columns of a plain
@@ -139,7 +206,7 @@ def fitted_to(estimator: Any, data: Any) -> Fitted:
         if data.labels is None:
             raise refuse("data", data.name, "to have labels", _DATA)
         rows, labels = known_records(data.inputs, data.labels)
-        found = Fitted(estimator, data, rows, _labels(estimator, labels, data.classes), np.ones(len(rows)))
+        found = FittedEstimator(estimator, data, rows, _labels(estimator, labels, data.classes), np.ones(len(rows)))
     elif isinstance(data, tuple) and len(data) in (2, 3):
         found = _from_arrays(estimator, *data)
     else:
@@ -153,7 +220,7 @@ def fitted_to(estimator: Any, data: Any) -> Fitted:
     return found
 
 
-def _from_arrays(estimator: Any, features: Any, labels: Any, sample_weight: Any = None) -> Fitted:
+def _from_arrays(estimator: Any, features: Any, labels: Any, sample_weight: Any = None) -> FittedEstimator:
     rows, names = known_records(features, labels)
     if len(rows) != len(names):
         raise InvalidInput(f"Expected one label per record, {len(rows)} records came with {len(names)} labels.")
@@ -163,10 +230,14 @@ def _from_arrays(estimator: Any, features: Any, labels: Any, sample_weight: Any 
     classes = tuple(str(name) for name in estimator.classes_) if answers.dtype == torch.int64 else None
     low, high = rows.min(0).values, rows.max(0).values
     if float(low.min()) >= 0 and float(high.max()) <= 1:
-        return Fitted(estimator, Dataset("records", rows.float(), shown, classes=classes), rows, answers, weights)
+        return FittedEstimator(
+            estimator, Dataset("records", rows.float(), shown, classes=classes), rows, answers, weights
+        )
     width = torch.where(high > low, high - low, torch.ones_like(high))
     scaled = ((rows - low) / width).clamp(0, 1).float()
-    return Fitted(estimator, Dataset("records", scaled, shown, classes=classes), rows, answers, weights, low, width)
+    return FittedEstimator(
+        estimator, Dataset("records", scaled, shown, classes=classes), rows, answers, weights, low, width
+    )
 
 
 def _labels(estimator: Any, names: NDArray[Any], classes: tuple[str, ...] | None) -> Tensor:
@@ -186,3 +257,53 @@ def _labels(estimator: Any, names: NDArray[Any], classes: tuple[str, ...] | None
 
 def _size(gradient: Tensor, system: TargetEquations) -> float:
     return float((gradient / system.scales).square().mean().sqrt())
+
+
+@dataclass(frozen=True, eq=False)
+class OneRecordEstimator(GivenRelease):
+    """The release of an estimator of which one record is unknown, as it is passed."""
+
+    given: EstimatorRelease
+
+    unit = "model"
+    trained_model = ESTIMATOR
+    default_threat = _ESTIMATOR_THREAT
+    sees = (Sees.FINAL_MODEL,)
+    sees_remedy = _RELEASED
+
+    @classmethod
+    def supports(cls, subject: object) -> bool:
+        """Return True for the release of an estimator."""
+        return isinstance(subject, EstimatorRelease)
+
+    @classmethod
+    def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> OneRecordEstimator:
+        """Build it from the release alone."""
+        check_no_recipe(recipe)
+        if data is not None:
+            remedy = (
+                "Pass the estimator itself with all its records, (features, labels): each in turn is the unknown one."
+            )
+            raise refuse("data", type(data).__name__, "to be None for the release of one record", remedy)
+        return cls(subject, records_of(None, subject))
+
+    def describe(self, attack: Attack) -> str:
+        """Describe the fit."""
+        del attack
+        count = len(self.given.known_inputs)
+        known = f"{count} other{'' if count == 1 else 's'}"
+        return f"{type(self.given.estimator).__name__} fitted to one record and {known} that are known"
+
+    def evaluate(self, release: Release) -> int:
+        """Fit once."""
+        return _fit_once(release)
+
+    @property
+    def guarantee_scope(self) -> GuaranteeScope:
+        """The estimator was fitted without noise."""
+        return GuaranteeScope(of_training=WITHOUT_NOISE)
+
+
+def _fit_once(release: Release) -> int:
+    release.evaluated()  # type: ignore[attr-defined]  # the subject made it
+    return 1

@@ -1,0 +1,56 @@
+"""A release that somebody passes: it is made again for other records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from reconrisk.core.observation import Attack
+from reconrisk.data.dataset import Dataset
+from reconrisk.releases.release import Release
+from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
+from reconrisk.studies.common.identity import hash_of_tensors
+from reconrisk.studies.common.subjects.subject import Subject, records_of
+
+
+@dataclass(frozen=True, eq=False)
+class GivenRelease(Subject):
+    """A release and the records that take the place of its own."""
+
+    given: Release
+    dataset: Dataset
+    recipe: UpdateRecipe = ONE_GRADIENT
+
+    @classmethod
+    def supports(cls, subject: object) -> bool:
+        """Return True for any release."""
+        return isinstance(subject, Release)
+
+    @classmethod
+    def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> GivenRelease:
+        """Build it from a release and records; without records those of the release."""
+        return cls(subject, records_of(data, subject), recipe)
+
+    @property
+    def name(self) -> str:
+        """The class of the release."""
+        return type(self.given).__name__
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the release at its own records."""
+        return hash_of_tensors(sorted(self.given.value().items()), extra=repr(type(self.given)))
+
+    def describe(self, attack: Attack) -> str:
+        """Describe the release by its class."""
+        del attack
+        return type(self.given).__name__
+
+    def release(self, rows: tuple[int, ...], attack: Attack, rng: torch.Generator | None = None) -> Release:
+        """Return the release of these rows."""
+        del attack, rng
+        inputs, labels = self.batch(rows)
+        return replace(self.given, inputs=inputs, labels=labels)  # type: ignore[type-var]  # is a dataclass

@@ -1,0 +1,197 @@
+"""A network after a training that the adversary knows but for one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from reconrisk.attacks.informed.invert_training.problem import ShadowProblem, problem_for
+from reconrisk.attacks.registry import TRAINING
+from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.observation import Attack
+from reconrisk.core.threat import Knows, Sees, ThreatModel
+from reconrisk.core.validation import refuse
+from reconrisk.data.dataset import Dataset
+from reconrisk.releases.release import Release
+from reconrisk.releases.shadow.checks import RandomBatches
+from reconrisk.releases.shadow.release import PrivateModelRelease
+from reconrisk.releases.shadow.training import ShadowTraining
+from reconrisk.releases.training.trained_model import TrainedModelRelease
+from reconrisk.releases.updates.recipe import UpdateRecipe
+from reconrisk.studies.common.identity import hash_of_tensors
+from reconrisk.studies.common.subjects.subject import (
+    WITHOUT_NOISE,
+    GuaranteeScope,
+    KnownRecords,
+    Subject,
+    check_no_recipe,
+    records_of,
+)
+
+_TOGETHER = 8  # models trained to see how long one takes
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedNetwork(Subject):
+    """A trained model, released again for each target; its fixed records are known and no targets."""
+
+    given: TrainedModelRelease | PrivateModelRelease
+    dataset: Dataset
+
+    unit = "model"
+    trained_model = TRAINING
+    default_threat: ClassVar[ThreatModel] = ThreatModel(
+        Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.DEFENSE})
+    )
+
+    @classmethod
+    def supports(cls, subject: object) -> bool:
+        """Return True for a training, or the release of a trained model."""
+        return isinstance(subject, (TrainedModelRelease, PrivateModelRelease, ShadowTraining))
+
+    @classmethod
+    def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> TrainedNetwork:
+        """Build it from a training or a release, and records of which one more is trained on in each trial."""
+        check_no_recipe(recipe)
+        if isinstance(subject, ShadowTraining):
+            _check_takes_target(subject)
+            dataset = records_of(data)
+            return cls(_release_of_training(subject, dataset), dataset)
+        _check_takes_target(subject.training if isinstance(subject, PrivateModelRelease) else subject)
+        return cls(subject, records_of(data, subject))
+
+    @property
+    def name(self) -> str:
+        """The class of the network."""
+        given = self.given
+        return type(given.training.model if isinstance(given, PrivateModelRelease) else given.model).__name__
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the trained model at the records of the release."""
+        return hash_of_tensors(sorted(self.given.value().items()), extra=repr(type(self.given)))
+
+    def describe(self, attack: Attack) -> str:
+        """Describe the training in one phrase."""
+        del attack
+        if isinstance(self.given, PrivateModelRelease):
+            training = self.given.training
+            trained = f"{training.step_count} steps of {_rule(training.optimizer)} with clipped gradients and noise"
+            return f"the model after {trained} on one record and {_count(len(training.fixed_inputs))} that are known"
+        release = self.given
+        fixed = 0 if release.fixed_inputs is None else len(release.fixed_inputs)
+        steps = release.steps if release.steps is not None else len(release.batches or ())
+        seen = "the model" if release.queries is None else "what the model says of known queries"
+        known = f"on one record and {_count(fixed)} that are known"
+        return f"{seen} after {steps} steps of {_rule(release.optimizer)} {known}"
+
+    def release(self, rows: tuple[int, ...], attack: Attack, rng: torch.Generator | None = None) -> Release:
+        """Return the model that is trained on these rows too; one without noise is trained once for all attacks."""
+        del attack
+        inputs, labels = self.batch(rows)
+        if isinstance(self.given, PrivateModelRelease):
+            private = replace(self.given, inputs=inputs, labels=labels)
+            return private if rng is None else private.drawn(rng)
+        if rows not in self._trained:
+            self._trained.clear()  # trials go draw by draw
+            self._trained[rows] = TrainedOnce.of(self.given, inputs, labels)
+        return self._trained[rows]
+
+    def evaluate(self, release: Release) -> int:
+        """Train as attacks do: several models together where that is faster."""
+        inner = self.given.training if isinstance(self.given, PrivateModelRelease) else self.given
+        problem = problem_for(inner, tuple(release.inputs.shape[1:]))
+        count = _TOGETHER if isinstance(problem, ShadowProblem) else 1
+        labels = release.labels.expand(count, *release.labels[0].shape)
+        problem.values(release.inputs.flatten(1).expand(count, -1), labels)
+        return count
+
+    @property
+    def known(self) -> KnownRecords | None:
+        """The fixed records of the training."""
+        training = self.given.training if isinstance(self.given, PrivateModelRelease) else self.given
+        if training.fixed_inputs is None or training.fixed_labels is None or not len(training.fixed_inputs):
+            return None
+        return KnownRecords(training.fixed_inputs, training.fixed_labels)
+
+    @property
+    def training_mechanism(self) -> Mechanism | None:
+        """The mechanism of a private training."""
+        return self.given.mechanism if isinstance(self.given, PrivateModelRelease) else None
+
+    @property
+    def guarantee_scope(self) -> GuaranteeScope:
+        """Guarantees of a run are about a model that was trained with that noise."""
+        return GuaranteeScope(of_training=None if isinstance(self.given, PrivateModelRelease) else WITHOUT_NOISE)
+
+    @cached_property
+    def _trained(self) -> dict[tuple[int, ...], Release]:
+        """The model of the current draw: training it may take longer than an attack."""
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedOnce(TrainedModelRelease):
+    """A trained model whose training is run once, however often it is looked at: by guesses, attacks and defenses."""
+
+    @classmethod
+    def of(cls, release: TrainedModelRelease, inputs: Tensor, labels: Tensor) -> TrainedOnce:
+        """The same training on other private records."""
+        given = {each.name: getattr(release, each.name) for each in fields(release) if each.init}
+        return cls(**{**given, "inputs": inputs, "labels": labels})
+
+    def value(self) -> dict[str, Tensor]:
+        """What is released, a copy: defenses may change theirs."""
+        return {name: tensor.clone() for name, tensor in self._value.items()}
+
+    @cached_property
+    def _value(self) -> dict[str, Tensor]:
+        return super().value()
+
+
+def _release_of_training(training: ShadowTraining, dataset: Dataset) -> TrainedModelRelease | PrivateModelRelease:
+    """Return the model that a training makes of its fixed records and the first of ``dataset``.
+
+    Edge cases: a start or an order that is drawn is refused: no attack here inverts what it does not know.
+    """
+    if training.draw_start is not None or isinstance(training.batches, RandomBatches):
+        remedy = "State the start and the batches that were drawn, or attack it with rr.attacks.reconstructor."
+        raise refuse("training", "with a drawn start or order", "to be known but for its noise", remedy)
+    first = dataset.subset([0])
+    labels = torch.zeros(1, dtype=torch.int64) if first.labels is None else first.labels
+    if training.private is not None:
+        return PrivateModelRelease(training, first.inputs, labels)
+    return TrainedModelRelease(
+        training.model,
+        training.loss_fn,
+        first.inputs,
+        labels,
+        fixed_inputs=training.fixed_inputs,
+        fixed_labels=training.fixed_labels,
+        optimizer=training.optimizer,
+        steps=training.steps,
+        batches=training.batches,
+    )
+
+
+def _check_takes_target(training: TrainedModelRelease | ShadowTraining) -> None:
+    """Refuse a training none of whose batches holds the record that is attacked: its model says nothing of it."""
+    if training.batches is None or isinstance(training.batches, RandomBatches):
+        return
+    fixed = 0 if training.fixed_inputs is None else len(training.fixed_inputs)
+    if not any(int(torch.as_tensor(rows).max()) >= fixed for rows in training.batches):
+        remedy = f"Its number is {fixed}, after the fixed records: leave batches out, or name it in one of them."
+        raise refuse("batches", "without the target", "to hold the record that is attacked", remedy)
+
+
+def _count(count: int) -> str:
+    return f"{count} other{'' if count == 1 else 's'}"
+
+
+def _rule(rule: Any) -> str:
+    name = type(rule).__name__
+    return {"StochasticGradientDescent": "SGD"}.get(name, name)
