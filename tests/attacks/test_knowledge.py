@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Normal
 
 from reconrisk.attacks import prior_choice as stated_priors
-from reconrisk.attacks.knowledge import Beliefs, attack_with_beliefs
+from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge
 from reconrisk.core.columns import CategoricalColumn
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.threat import Knows
@@ -21,8 +21,10 @@ PRIOR = frozenset({Knows.PRIOR})
 
 
 def configured(name, settings=None, *, public=IMAGES, data=IMAGES, batch_size=1, clip_norm=None):
-    beliefs = Beliefs(IMAGES.shape if data is None else data.shape, batch_size, public, data, clip_norm=clip_norm)
-    return attack_with_beliefs(name, settings or {}, replace(beliefs, columns=None if data is None else data.columns))
+    beliefs = PublicKnowledge(
+        IMAGES.shape if data is None else data.shape, batch_size, public, data, clip_norm=clip_norm
+    )
+    return attack_from_knowledge(name, settings or {}, replace(beliefs, columns=None if data is None else data.columns))
 
 
 def test_means_are_those_of_the_public_records():
@@ -120,7 +122,7 @@ def test_who_needs_other_records_says_so():
 def test_a_warm_start_by_name_is_configured_for_the_records_too():
     stated = {"warm_start": ("inverting_gradients", {"steps": 5})}
     for shape, variation in (((4,), 0.0), ((1, 8, 8), 0.1)):
-        attack, known = attack_with_beliefs("gauss_newton", stated, Beliefs(shape))
+        attack, known = attack_from_knowledge("gauss_newton", stated, PublicKnowledge(shape))
         assert attack.warm_start.regularizers[0].weight == variation
         assert attack.warm_start.steps == 5
         assert known == frozenset()
@@ -139,6 +141,6 @@ def test_a_shipped_prior_that_lacks_an_extra_is_an_error_that_names_it(tmp_path,
     for count in (20, 100):
         public = Dataset("pictures", torch.rand(count, *SHAPE))
         with pytest.raises(MissingExtra, match=r"pip install 'reconrisk\[diffusion\]'"):
-            attack_with_beliefs("ggss_r", {}, Beliefs(SHAPE, public=public))
-    stated = attack_with_beliefs("ggss_r", {"prior": "gaussian"}, Beliefs(SHAPE, public=public))[0]
+            attack_from_knowledge("ggss_r", {}, PublicKnowledge(SHAPE, public=public))
+    stated = attack_from_knowledge("ggss_r", {"prior": "gaussian"}, PublicKnowledge(SHAPE, public=public))[0]
     assert stated.prior.name == "gaussian"

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.attacks.registry import Listed
+from reconrisk.attacks.registry import PortfolioEntry
 from reconrisk.core.mechanism import GaussianDP, dp_sgd
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
@@ -65,11 +65,11 @@ def test_an_attack_that_applies_under_one_defense_only_leaves_the_run_complete(m
                 rr.attacks.analytic()(observation, rng=rng)  # refuses: there is no layer
             return rr.attacks.gauss_newton(restarts=1)(observation, rng=rng)
 
-    monkeypatch.setitem(plan.PORTFOLIOS, "picky", (Listed("picky", 1), Listed("best_candidate", 1)))
-    original = plan.attack_with_beliefs
+    monkeypatch.setitem(plan.PORTFOLIOS, "picky", (PortfolioEntry("picky", 1), PortfolioEntry("best_candidate", 1)))
+    original = plan.attack_from_knowledge
     monkeypatch.setattr(
         plan,
-        "attack_with_beliefs",
+        "attack_from_knowledge",
         lambda name, settings, beliefs: (
             (Picky(), frozenset()) if name == "picky" else original(name, settings, beliefs)
         ),

@@ -10,8 +10,8 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.attacks import prior_choice as stated_priors
-from reconrisk.attacks.knowledge import Beliefs, attack_with_beliefs
-from reconrisk.attacks.registry import PORTFOLIOS, Listed
+from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge
+from reconrisk.attacks.registry import PORTFOLIOS, PortfolioEntry
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data.dataset import Dataset
@@ -20,9 +20,9 @@ from reconrisk.reports.audit.page import page_of
 from reconrisk.studies.audit.job import job_from_spec
 from reconrisk.studies.audit.spec import read_spec, spec_from_mapping
 from reconrisk.studies.common import plan
-from reconrisk.studies.common.arguments import DEFAULT_THREAT
 from reconrisk.studies.common.identity import hash_of_prior, settings_in_full
 from reconrisk.studies.common.plan import AloneOnce, left_out, planned_attacks, seconds_of_a_prior
+from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
 from tests.attacks.tiny_priors import SHAPE, ship, write_gan
 
 RNG = torch.Generator().manual_seed(0)
@@ -30,10 +30,10 @@ MIXED = torch.randn(3, 3, generator=RNG)
 DATA = Dataset("toy", (0.5 + 0.1 * torch.randn(60, 3, generator=RNG) @ MIXED).clamp(0, 1), torch.arange(60) % 2)
 PICTURES = Dataset("pictures", torch.rand(70, *SHAPE, generator=RNG), torch.arange(70) % 2)
 FAST = (
-    Listed("ggss_r", 3, {"prior": "shipped", "steps": 3}),
-    Listed("plug_and_play", 20, {"prior": "gaussian", "levels": 3}),
-    Listed("plug_and_play", 20, {"prior": "shipped", "levels": 2}),
-    Listed("gias", 20, {"prior": "shipped", "steps": 2, "weight_steps": 1, "restarts": 1}),
+    PortfolioEntry("ggss_r", 3, {"prior": "shipped", "steps": 3}),
+    PortfolioEntry("plug_and_play", 20, {"prior": "gaussian", "levels": 3}),
+    PortfolioEntry("plug_and_play", 20, {"prior": "shipped", "levels": 2}),
+    PortfolioEntry("gias", 20, {"prior": "shipped", "steps": 2, "weight_steps": 1, "restarts": 1}),
 )
 NOISE = rr.defenses.clip_and_noise(noise_multiplier=0.01, clip_norm=1.0)
 
@@ -63,7 +63,7 @@ def audited(**change):
 
 
 def beliefs(data=DATA, **change):
-    return Beliefs(**{"shape": data.shape, "public": data, "candidates": data} | change)
+    return PublicKnowledge(**{"shape": data.shape, "public": data, "candidates": data} | change)
 
 
 def labels(attacks, *, baselines=False):
@@ -92,7 +92,7 @@ def test_attacks_with_a_normal_law_take_about_as_long_as_the_plan_says(noise):
     observation = rr.observe(release, threat=threat, defense=noise, rng=torch.Generator().manual_seed(0))
     entries = [entry for entry in PORTFOLIOS["thorough"] if entry.settings.get("prior") == "gaussian"]
     for entry in entries:
-        attack, _ = attack_with_beliefs(entry.name, dict(entry.settings), known)
+        attack, _ = attack_from_knowledge(entry.name, dict(entry.settings), known)
         taken = attack(observation, rng=torch.Generator().manual_seed(0)).account.cost.evaluations
         assert taken < 1.5 * entry.evaluations
 
@@ -319,7 +319,7 @@ def test_records_that_are_all_attacked_are_not_public_enough():
         rr.audit(network(64), PICTURES, attacks=attacks, trials=1)
 
 
-def test_configured_attacks_have_their_prior_and_its_baseline():
+def test_configure_attacks_have_their_prior_and_its_baseline():
     one, other = (rr.priors.gaussian(torch.full((3,), each), torch.eye(3), name="mine") for each in (0.4, 0.6))
     chosen = [rr.attacks.ggss_r(one, steps=2), rr.attacks.ggss_r(other, steps=2), rr.attacks.plug_and_play(one)]
     found = planned_attacks(chosen, DEFAULT_THREAT, beliefs(), any_prior=True)

@@ -11,8 +11,9 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import ForwardRelease
 from reconrisk.studies.common.arguments import metrics_for
 from reconrisk.studies.common.experiment import Experiment
-from reconrisk.studies.common.plan import Plan, PlannedAttack, Sender
+from reconrisk.studies.common.plan import Plan, PlannedAttack
 from reconrisk.studies.common.population import population_of
+from reconrisk.studies.common.subjects.given_release import GivenRelease
 from reconrisk.studies.common.trial import TrialKey
 
 INPUTS = torch.rand(6, 3, generator=torch.Generator().manual_seed(0))
@@ -31,7 +32,7 @@ def experiment(*, updates=((0,), (1,)), seed=0, chosen=False):
     )
     plan = Plan(attacks, {"none": None, "noise": NOISE}, tuple(updates), 0.0)
     population = population_of(DATA, None, torch.Generator())
-    return Experiment(plan, Sender(RELEASE), population, THREAT, metrics_for(DATA), seed)
+    return Experiment(plan, GivenRelease(RELEASE, DATA), population, THREAT, metrics_for(DATA), seed)
 
 
 def test_a_trial_is_the_same_whatever_ran_before():
@@ -140,7 +141,7 @@ def test_a_model_that_raises_is_refused_with_what_it_said():
     def broken(inputs, labels):
         raise RuntimeError("shapes cannot be multiplied")
 
-    run = replace(experiment(), sender=Sender(ForwardRelease(broken, INPUTS, DATA.labels)))
+    run = replace(experiment(), subject=GivenRelease(ForwardRelease(broken, INPUTS, DATA.labels), DATA))
     words = r"^Expected an update of the records \(0,\) under noise, got RuntimeError: shapes cannot be multiplied\."
     with pytest.raises(InvalidInput, match=words):
         run.trial(TrialKey("noise", "newton", 0))

@@ -9,7 +9,7 @@ from reconrisk.core.goal import mse, ncc, psnr
 from reconrisk.core.mechanism import Gaussian, GaussianDP, PoissonSampled, Repeated, dp_sgd
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.common.guarantees import Prover
+from reconrisk.studies.common.guarantees import GuaranteeFinder
 from reconrisk.studies.common.population import population_of
 
 DATA = Dataset("toy", torch.tensor([[0.0, 0.1], [0.5, 0.5], [1.0, 0.9], [0.2, 0.8]]), torch.tensor([0, 0, 1, 1]))
@@ -23,7 +23,7 @@ class Claims:
 
 
 def prover(*, threat=THREAT, batch_size=1, stated=(), training=None):
-    return Prover(population_of(DATA, None, torch.Generator()), threat, batch_size, tuple(stated), training)
+    return GuaranteeFinder(population_of(DATA, None, torch.Generator()), threat, batch_size, tuple(stated), training)
 
 
 def test_a_mechanism_is_asked_with_the_prior_of_the_population():

@@ -4,19 +4,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reconrisk as rr
-from reconrisk.attacks.knowledge import Beliefs
-from reconrisk.attacks.registry import BASELINES, PORTFOLIOS
+from reconrisk.attacks.knowledge import PublicKnowledge
+from reconrisk.attacks.registry import ATTACKS, PORTFOLIOS
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, MALICIOUS_SERVER, STRONGEST, Knows
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import ForwardRelease
-from reconrisk.studies.common.plan import Plan, PlannedAttack, Sender, planned_attacks, seconds_of_an_evaluation
+from reconrisk.studies.common.plan import Plan, PlannedAttack, planned_attacks, seconds_of_an_evaluation
+from reconrisk.studies.common.subjects.given_release import GivenRelease
 
 DATA = Dataset("toy", torch.rand(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2)
 
 
-def beliefs(**change):
-    return Beliefs(**{"shape": (3,), "batch_size": 1, "public": DATA, "candidates": DATA} | change)
+def knowledge(**change):
+    return PublicKnowledge(**{"shape": (3,), "batch_size": 1, "public": DATA, "candidates": DATA} | change)
 
 
 def labels(attacks):
@@ -57,7 +58,7 @@ def test_the_plan_says_what_it_will_do_and_how_long():
 @pytest.mark.parametrize("portfolio", PORTFOLIOS)
 def test_stronger_threats_can_run_more_of_a_portfolio(portfolio):
     found = [
-        set(labels(planned_attacks(portfolio, threat, beliefs())))
+        set(labels(planned_attacks(portfolio, threat, knowledge())))
         for threat in (HONEST_BUT_CURIOUS, MALICIOUS_SERVER.knowing(Knows.PRIOR), STRONGEST)
     ]
     assert found[0] < found[1] <= found[2]
@@ -67,26 +68,28 @@ def test_stronger_threats_can_run_more_of_a_portfolio(portfolio):
 
 @pytest.mark.parametrize("portfolio", PORTFOLIOS)
 def test_updates_of_several_records_leave_out_attacks_on_one(portfolio):
-    chosen = labels(planned_attacks(portfolio, STRONGEST, beliefs(batch_size=3)))
-    single = {entry.name for entry in PORTFOLIOS[portfolio] if not entry.whole_update}
+    chosen = labels(planned_attacks(portfolio, STRONGEST, knowledge(batch_size=3)))
+    single = {entry.name for entry in PORTFOLIOS[portfolio] if not ATTACKS[entry.name].whole_update}
     assert chosen
     assert not single & {label.partition("(")[0] for label in chosen}
 
 
 def test_every_guess_that_can_be_made_is_planned():
-    known = planned_attacks("quick", HONEST_BUT_CURIOUS.knowing(Knows.LABELS), beliefs())
-    assert {each.label for each in known if each.is_baseline} == set(BASELINES) - {"prior_alone"}
-    without = planned_attacks("quick", HONEST_BUT_CURIOUS, beliefs(public=None))
+    known = planned_attacks("quick", HONEST_BUT_CURIOUS.knowing(Knows.LABELS), knowledge())
+    assert {each.label for each in known if each.is_baseline} == {
+        name for name, info in ATTACKS.items() if info.is_baseline
+    } - {"prior_alone"}
+    without = planned_attacks("quick", HONEST_BUT_CURIOUS, knowledge(public=None))
     assert {each.label for each in without if each.is_baseline} == {"constant_guess"}
 
 
 def test_class_means_of_inferred_labels_are_an_attack_not_a_guess():
     threat = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
-    (chosen,) = (each for each in planned_attacks(["class_mean"], threat, beliefs()) if each.label == "class_mean")
+    (chosen,) = (each for each in planned_attacks(["class_mean"], threat, knowledge()) if each.label == "class_mean")
     assert not chosen.is_baseline
     (guess,) = (
         each
-        for each in planned_attacks(["class_mean"], threat.knowing(Knows.LABELS), beliefs())
+        for each in planned_attacks(["class_mean"], threat.knowing(Knows.LABELS), knowledge())
         if each.label == "class_mean"
     )
     assert guess.is_baseline
@@ -94,7 +97,7 @@ def test_class_means_of_inferred_labels_are_an_attack_not_a_guess():
 
 def test_choices_are_names_names_with_settings_or_attacks():
     choices = ["analytic", ("inverting_gradients", {"steps": 7}), rr.attacks.gauss_newton(restarts=2)]
-    found = planned_attacks(choices, HONEST_BUT_CURIOUS, beliefs())
+    found = planned_attacks(choices, HONEST_BUT_CURIOUS, knowledge())
     assert labels(found)[:2] == ["analytic", "inverting_gradients(steps=7)"]
     assert "restarts=2" in repr(found[2].attack)
     assert all(each.was_chosen for each in found[:3])
@@ -112,17 +115,21 @@ def test_choices_are_names_names_with_settings_or_attacks():
 )
 def test_choices_that_cannot_be_made_are_refused(choices, message):
     with pytest.raises(InvalidInput, match=message):
-        planned_attacks(choices, HONEST_BUT_CURIOUS, beliefs())
+        planned_attacks(choices, HONEST_BUT_CURIOUS, knowledge())
 
 
 def release(factor=1.0):
     return ForwardRelease(lambda inputs, labels: {"y": factor * inputs.sum(0)}, DATA.inputs, DATA.labels)
 
 
+def subject(factor=1.0):
+    return GivenRelease(release(factor), DATA)
+
+
 def test_a_release_is_told_from_another_by_what_it_releases():
-    assert Sender(release()).fingerprint == Sender(release()).fingerprint
-    assert Sender(release()).fingerprint != Sender(release(2.0)).fingerprint
+    assert subject().fingerprint == subject().fingerprint
+    assert subject().fingerprint != subject(2.0).fingerprint
 
 
 def test_one_evaluation_takes_time():
-    assert 0 < seconds_of_an_evaluation(release()) < 10
+    assert 0 < seconds_of_an_evaluation(subject(), release()) < 10

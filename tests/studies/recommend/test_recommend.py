@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from reconrisk.studies.common.deadline import Deadline
 from scipy import stats
 from torch import Tensor, nn
 
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
+from reconrisk.core.executor import CancelToken
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
@@ -19,7 +19,6 @@ from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.audit.run import DEFAULT_THREAT
 from reconrisk.studies.common import experiment
-from reconrisk.studies.common.plan import Sender
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.recommend import public_part
 from reconrisk.studies.recommend import search as recommendation_search
@@ -230,19 +229,19 @@ def test_an_update_that_is_harmless_needs_no_defense():
 
 def test_an_attack_that_does_not_apply_to_two_updates_still_rebuilds_the_others():
     """Silent at the first two updates: it rebuilds all the others, beside an attack that never does."""
-    share = _attackers(Reader(silent=(1, 2)), Reader(says=0.9)).share(None, range(20), (20,), Deadline(None))
+    share = _attackers(Reader(silent=(1, 2)), Reader(says=0.9)).share(None, range(20), (20,), CancelToken(None))
     assert (share.updates, share.reached, share.unknown) == (20, (18,), 0)
 
 
 def test_who_knows_the_defense_may_ignore_it():
     """A reader that knowledge of a clip without effect misleads rebuilds all the same."""
-    share = _attackers(Reader(is_misled=True)).share(rr.defenses.clip(1e9), range(20), (20,), Deadline(None))
+    share = _attackers(Reader(is_misled=True)).share(rr.defenses.clip(1e9), range(20), (20,), CancelToken(None))
     assert share.reached == (20,)
 
 
 def _attackers(*readers):
     return Attackers(
-        sender=Sender(None, reader_model(), sum_of_outputs),
+        subject=ModelUpdates(reader_model(), DATA, rr.UpdateRecipe(loss_fn=sum_of_outputs)),
         population=Population(DATA, tuple(range(20))),
         public=DATA,
         threat=DEFAULT_THREAT,

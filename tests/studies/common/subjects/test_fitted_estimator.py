@@ -12,8 +12,7 @@ from reconrisk.core.threat import Knows, Sees
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.linear.estimator_release import coefficients
 from reconrisk.studies.common.identity import hash_of_tensors
-from reconrisk.studies.common.subject_estimator import fitted_to
-from reconrisk.studies.common.subject_trained import OF_ESTIMATORS
+from reconrisk.studies.common.subjects.fitted_estimator import FittedEstimator, fitted_to
 
 DRAWS = np.random.default_rng(0)
 X = DRAWS.normal(size=(60, 5)) * (1.0, 10.0, 0.1, 1000.0, 1.0) + (0.0, 5.0, 0.0, 300.0, -2.0)
@@ -43,7 +42,7 @@ def test_every_record_comes_back_from_an_estimator_at_its_minimum(name):
     result = rr.audit(estimator.fit(features, labels), (features, labels), trials=6, goals="psnr>=80")
     (line,) = result.lines
     assert (line.success.value, line.best_attack, line.baseline.value) == (1.0, "glm", 0.0)
-    assert result.threat == OF_ESTIMATORS
+    assert result.threat == FittedEstimator.default_threat
     assert result.subject.release.endswith("fitted to 60 records, all but one of them known")
     assert (result.subject.data_range, result.subject.population) == ((0.0, 1.0), 60)
 
@@ -125,7 +124,9 @@ def test_without_an_intercept_the_label_must_be_known():
     result = rr.audit(model, (X, SCORES), trials=3, goals="psnr>=60")
     assert result.lines[0].verdict.name == "NOTHING_RUN"
     assert "to know the labels" in next(each for each in result.attacks if each.label == "glm").remark
-    known = rr.audit(model, (X, SCORES), trials=20, goals="psnr>=60", threat=OF_ESTIMATORS.knowing(Knows.LABELS))
+    known = rr.audit(
+        model, (X, SCORES), trials=20, goals="psnr>=60", threat=FittedEstimator.default_threat.knowing(Knows.LABELS)
+    )
     # of two roots one is taken, so that about half of the records come back; a fifth or fewer with probability 0.006
     assert known.lines[0].success.value > 0.2
 
@@ -158,7 +159,7 @@ def one_record():
         ({"records": [60]}, "to be different rows from 0 to 59"),
         ({"threat": rr.ThreatModel(Sees.ONE_UPDATE)}, "threat.sees='one-update' to be final-model"),
         ({"training": rr.dp_sgd(noise_multiplier=1.0)}, "to be None for an estimator"),
-        ({"attacks": ["best_candidate"], "threat": OF_ESTIMATORS.knowing(Knows.PRIOR)}, "may be"),
+        ({"attacks": ["best_candidate"], "threat": FittedEstimator.default_threat.knowing(Knows.PRIOR)}, "may be"),
     ],
 )
 def test_what_does_not_fit_an_estimator_is_refused(change, message):

@@ -1,34 +1,34 @@
 import pytest
 import torch
-from reconrisk.studies.common.subject import Client, client_for
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 from reconrisk.data.dataset import Dataset
+from reconrisk.studies.common.subjects.model_updates import Client, client_for
 
 DATA = Dataset("toy", torch.rand(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1]))
 
 
 def test_a_gradient_or_the_change_by_local_steps_is_sent():
     model = nn.Linear(3, 2)
-    gradient = Client(model, cross_entropy).release(DATA.inputs, DATA.labels).value()
-    update = Client(model, cross_entropy, 1, 0.1).release(DATA.inputs, DATA.labels).value()
+    gradient = Client(model, cross_entropy, rr.UpdateRecipe()).release(DATA.inputs, DATA.labels).value()
+    update = Client(model, cross_entropy, rr.UpdateRecipe(1, None, 1, 0.1)).release(DATA.inputs, DATA.labels).value()
     torch.testing.assert_close(update["weight"], -0.1 * gradient["weight"])
 
 
 def test_it_says_what_is_sent():
     model = nn.Linear(3, 2)
-    assert str(Client(model.eval(), cross_entropy)) == "gradient of cross_entropy in evaluation mode"
+    assert str(Client(model.eval(), cross_entropy, rr.UpdateRecipe())) == "gradient of cross_entropy in evaluation mode"
     words = "change by 3 steps of SGD, learning rate 0.1, on cross_entropy in training mode"
-    assert str(Client(model.train(), cross_entropy, 3, 0.1)) == words
+    assert str(Client(model.train(), cross_entropy, rr.UpdateRecipe(1, None, 3, 0.1))) == words
 
 
 @pytest.mark.parametrize("given", [(None, 0.1), (3, None)])
 def test_half_of_local_training_is_refused(given):
     with pytest.raises(InvalidInput, match="Local training needs both, a gradient neither"):
-        Client(nn.Linear(3, 2), cross_entropy, *given)
+        rr.UpdateRecipe(1, None, *given)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_half_of_local_training_is_refused(given):
 )
 def test_numbers_of_local_training_are_checked(given, message):
     with pytest.raises(InvalidInput, match=message):
-        Client(nn.Linear(3, 2), cross_entropy, *given)
+        rr.UpdateRecipe(1, None, *given)
 
 
 def test_the_layer_of_a_malicious_server_is_planted_and_the_model_stays_as_it_is():

@@ -11,11 +11,12 @@ import reconrisk as rr
 from reconrisk.core.mechanism import Gaussian, Repeated
 from reconrisk.core.threat import Knows, Sees
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.common.arguments import DEFAULT_THREAT, checked_threat
 from reconrisk.studies.common.plan import seconds_of_an_evaluation
-from reconrisk.studies.common.subject_trained import INFORMED_THREAT, TrainedOnce, known_records, what_is_released
+from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT, subject_of
+from reconrisk.studies.common.subjects.trained_network import TrainedNetwork, TrainedOnce
 
 SHAPE = (1, 2, 3)
+INFORMED_THREAT = TrainedNetwork.default_threat
 
 
 def rng(seed=0):
@@ -74,8 +75,8 @@ def test_fixed_records_are_never_targets(result):
         ({"records": [20, 3]}, r"records=\[3\] to be none of the fixed records"),
         ({"data": DATA.subset(range(12))}, "data='toy' to hold records beside the fixed ones"),
         ({"records": [40]}, "to be different rows from 0 to 39"),
-        ({"batch_size": 2}, "batch_size=2 to be 1"),
-        ({"local_steps": 2, "local_learning_rate": 0.1}, "steps=2 to be left out for a trained model"),
+        ({"update": rr.UpdateRecipe(batch_size=2)}, "batch_size=2 to be 1"),
+        ({"update": rr.UpdateRecipe(1, None, 2, 0.1)}, "steps=2 to be left out for a trained model"),
         ({"data": Dataset("other", torch.rand(3, 5), torch.tensor([0, 1, 0]))}, "to be records of shape"),
         ({"attacks": ["analytic"]}, "to cover what analytic needs"),
         ({"attacks": ["glm"]}, "to be of a fitted estimator"),
@@ -93,10 +94,10 @@ def test_updates_cannot_be_attacked_by_what_reads_a_model():
 
 
 def test_threats_follow_from_what_is_audited():
-    assert checked_threat(None, release()) == INFORMED_THREAT
-    assert checked_threat(None, network()) == DEFAULT_THREAT
+    assert subject_of(release(), DATA).threat(None) == INFORMED_THREAT
+    assert subject_of(network(), DATA).threat(None) == DEFAULT_THREAT
     stated = rr.ThreatModel(Sees.FINAL_MODEL)
-    assert checked_threat(stated, release()) == stated
+    assert subject_of(release(), DATA).threat(stated) == stated
 
 
 def test_whoever_has_a_prior_also_tries_every_candidate():
@@ -106,10 +107,11 @@ def test_whoever_has_a_prior_also_tries_every_candidate():
 
 
 def test_guesses_are_the_mean_of_the_fixed_records():
-    public = known_records(release()).dataset(DATA)
+    known = subject_of(release(), DATA).known
+    public = known.dataset(DATA)
     assert torch.equal(public.inputs, FIXED[0])
-    assert known_records(release()).among(DATA) == tuple(range(12))
-    assert known_records(release(fixed_inputs=None, fixed_labels=None)) is None
+    assert known.among(DATA) == tuple(range(12))
+    assert subject_of(release(fixed_inputs=None, fixed_labels=None), DATA).known is None
 
 
 def test_shadow_training_is_audited_as_the_release_it_stands_for():
@@ -182,14 +184,18 @@ def test_the_time_of_a_training_is_measured_without_its_derivative(monkeypatch):
         raise AssertionError("the derivative of a whole training was taken")
 
     monkeypatch.setattr(rr.TrainedModelRelease, "linearized", refuse)
-    assert 0 < seconds_of_an_evaluation(release()) < 10
+    assert 0 < seconds_of_an_evaluation(subject_of(release(), DATA), release()) < 10
 
 
-def test_what_is_released_is_said_in_words():
+def described(given):
+    return subject_of(given, DATA).describe(rr.attacks.constant_guess())
+
+
+def test_the_training_is_described_in_words():
     queried = replace(release(), queries=INPUTS[:2])
-    assert what_is_released(queried).startswith("what the model says of known queries after 6 steps of SGD on")
+    assert described(queried).startswith("what the model says of known queries after 6 steps of SGD on")
     one = release(fixed_inputs=INPUTS[:1], fixed_labels=LABELS[:1], steps=None, batches=[[0, 1], [1]])
-    assert what_is_released(one) == "the model after 2 steps of SGD on one record and 1 other that are known"
+    assert described(one) == "the model after 2 steps of SGD on one record and 1 other that are known"
 
 
 def test_the_report_speaks_of_a_model_and_shows_rebuilt_pictures(result, tmp_path):
