@@ -3,13 +3,13 @@ import re
 import sys
 
 import pytest
-import reconrisk.audit.leakage as library
 import torch
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 from typer.testing import CliRunner
 
+import reconrisk.studies.leakage.leakage as library
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import from_json

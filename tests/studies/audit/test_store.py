@@ -384,7 +384,7 @@ WRITER = """
 import sys
 import threading
 from dataclasses import replace
-from reconrisk.audit.store_file import connected, transaction
+from reconrisk.studies.audit.store import connected, transaction
 connection = connected(__import__("pathlib").Path(sys.argv[1]))
 for number in range(200):
     with transaction(connection):

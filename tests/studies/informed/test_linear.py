@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import reconrisk.audit.informed_linear as linear_module
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
+import reconrisk.studies.informed.linear as linear_module
 from reconrisk.bounds.glm.information import glm_information
 from reconrisk.bounds.glm.problem import fit_glm
 from reconrisk.core.errors import InvalidInput

@@ -3,10 +3,10 @@
 import math
 
 import pytest
-import reconrisk.audit.informed as informed_module
 import torch
 from torch import nn
 
+import reconrisk.studies.informed.network as informed_module
 from reconrisk.attacks.informed.invert_training.attack import InvertTraining
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import Ending

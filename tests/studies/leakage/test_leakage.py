@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import reconrisk.audit.leakage as module
 import torch
 from torch import nn
 
+import reconrisk.studies.leakage.leakage as module
 from reconrisk.accounting.subsampled_fisher import subsampled_information
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian, PoissonSampled

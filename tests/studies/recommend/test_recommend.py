@@ -20,6 +20,7 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.studies.audit.run import DEFAULT_THREAT
 from reconrisk.studies.common import experiment
 from reconrisk.studies.common.population import Population
+from reconrisk.studies.common.subjects.model_updates import ModelUpdates
 from reconrisk.studies.recommend import public_part
 from reconrisk.studies.recommend import search as recommendation_search
 from reconrisk.studies.recommend.attacked_share import Attackers, OutOfTime

@@ -118,7 +118,7 @@ def _data_uri(picture: Any, data_range: tuple[float, float]) -> str:
 
 
 def _part(name: str) -> str:
-    return files("reconrisk.reports").joinpath(name).read_text("utf-8")
+    return files("reconrisk.reports.audit").joinpath(name).read_text("utf-8")
 
 
 def _policy(style: str, script: str) -> str:
