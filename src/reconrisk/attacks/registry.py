@@ -36,6 +36,7 @@ class AttackInfo(Info):
         priors: Kinds of generative priors that it takes; a bare prior name is of the first kind that has it.
         plants_layer: The attack needs a layer that a malicious server puts into the model.
         any_release: The attack recomputes the release of candidates, so any release will do.
+        knows: Knowledge that the attack is configured with; an audit skips it where the threat does not grant this.
         whole_update: The attack rebuilds every record of an update; otherwise updates of one record only.
         from_knowledge: ``"module:function"`` that derives settings from public knowledge, if there is one. It takes a
             :class:`~reconrisk.attacks.knowledge.PublicKnowledge` and the stated settings.
@@ -49,6 +50,7 @@ class AttackInfo(Info):
     priors: tuple[str, ...] = ()
     plants_layer: bool = False
     any_release: bool = False
+    knows: frozenset[Knows] = frozenset()
     whole_update: bool = True
     from_knowledge: str = ""
     words: Mapping[str, str] = field(default_factory=dict)
@@ -213,6 +215,7 @@ _ROWS = (
         "reconrisk.attacks.best_candidate:best_candidate",
         "The record of the data set whose update is nearest.",
         any_release=True,
+        knows=frozenset({Knows.PRIOR}),
         whole_update=False,
         from_knowledge="reconrisk.attacks.best_candidate:settings_from_knowledge",
         portfolios={"quick": [(2, {})], "thorough": [(2, {})]},

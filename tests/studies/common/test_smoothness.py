@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.studies.common.defended_release import is_known_smooth
-from reconrisk.studies.common.subjects.training_loss import binary_cross_entropy, squared_error
+from reconrisk.studies.common.subjects.model_updates import binary_cross_entropy, squared_error
 
 _CLASSES = torch.tensor([0, 1])
 

@@ -32,7 +32,7 @@ from reconrisk.studies.audit.spec import AuditSpec
 from reconrisk.studies.common.arguments import checked_goals, seconds_from_budget
 from reconrisk.studies.common.named_choice import Choice
 from reconrisk.studies.common.plan import UNDEFENDED, AttackChoice, attack_in_words
-from reconrisk.studies.common.subjects.training_loss import training_loss
+from reconrisk.studies.common.subjects.model_updates import training_loss
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Cost, Reconstruction
-from reconrisk.core.threat import Knows, ThreatModel
+from reconrisk.core.threat import Controls, Knows, ThreatModel
 from reconrisk.core.validation import refuse
 from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
@@ -287,6 +287,8 @@ def _listed(
         return "it reads a trained model"
     if info.priors and not (any_prior or Knows.PRIOR in threat.knows):
         return "the stated threat does not know the prior"
+    if not info.knows <= threat.knows or (info.plants_layer and Controls.MODEL_PARAMETERS not in threat.controls):
+        return "the threat does not allow it"
     try:
         attack, derived = attack_from_knowledge(entry.name, dict(entry.settings), knowledge)
     except (InvalidInput, MissingExtra) as error:  # it needs other records, labels or images than there are

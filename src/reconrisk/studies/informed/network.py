@@ -25,7 +25,7 @@ from reconrisk.releases.content_hash import rows_among
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.shadow.training import ShadowTraining
 from reconrisk.releases.training.optimizers import UpdateRule, sgd
-from reconrisk.studies.common.subjects.training_loss import binary_cross_entropy, squared_error, training_loss
+from reconrisk.studies.common.subjects.model_updates import binary_cross_entropy, squared_error, training_loss
 from reconrisk.studies.informed.result import Finding, RebuiltInformed, Words, informed_result
 from reconrisk.studies.informed.split import LARGEST, InformedSplit, informed_split, least_unbiased_mse
 

@@ -28,7 +28,7 @@ from reconrisk.releases.model_state import LossFunction, model_state
 from reconrisk.releases.sensitivity.fisher import FisherTrace
 from reconrisk.releases.updates.clipped_gradient import ClippedProbes, probe_clipped_gradients
 from reconrisk.releases.updates.clipping import Clip, HardClip, SmoothClip
-from reconrisk.studies.common.subjects.training_loss import first_outputs, given_labels, training_loss
+from reconrisk.studies.common.subjects.model_updates import first_outputs, given_labels, training_loss
 from reconrisk.studies.leakage.report import SCALED, LeakageReport
 
 _CHUNK = 100

@@ -58,7 +58,7 @@ def rebuild_captured(
     and the candidates of best_candidate(). ``labels`` are stated where they are known.
 
     Assumes: without ``loss_fn`` the client's loss is that of
-    :func:`reconrisk.studies.common.subjects.training_loss.training_loss` for class labels, or for those of ``public``.
+    :func:`reconrisk.studies.common.subjects.model_updates.training_loss` for class labels, or for those of ``public``.
     A server that chooses the model planted the layer that the attack plants.
     Edge cases: tensors that do not fit the model are refused by their name. There are no scores: beside the estimates
     stands how far their update is from the captured one, and that of a guess, of an attack with a generative prior that

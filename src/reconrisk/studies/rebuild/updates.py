@@ -79,7 +79,7 @@ def rebuild(
     if not stated. ``progress`` is called after each update with the number done and the number of all.
 
     Assumes: the loss of ``update`` is the loss in training, by default that of
-    :func:`reconrisk.studies.common.subjects.training_loss.training_loss`; the model is in the mode that the client
+    :func:`reconrisk.studies.common.subjects.model_updates.training_loss`; the model is in the mode that the client
     trains in.
     Guarantee: the attack sees the observation only. Noise and attack of an update have seeds of their own, drawn first:
     two attacks with one ``rng`` meet the same noise. The guess, of an attack with a generative prior that prior alone

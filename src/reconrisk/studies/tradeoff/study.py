@@ -38,8 +38,7 @@ from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.identity import environment, hash_of_data, hash_of_model
 from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, planned_attacks
 from reconrisk.studies.common.population import Population
-from reconrisk.studies.common.subjects.model_updates import ModelUpdates
-from reconrisk.studies.common.subjects.training_loss import given_labels
+from reconrisk.studies.common.subjects.model_updates import ModelUpdates, given_labels
 from reconrisk.studies.common.trial import Trial, TrialKey
 from reconrisk.studies.tradeoff.result import ATTACKERS, AttackScore, TradeoffCell
 from reconrisk.studies.tradeoff.store import described, fingerprint_of

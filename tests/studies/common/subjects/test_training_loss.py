@@ -4,7 +4,7 @@ from torch import nn
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.common.subjects.training_loss import binary_cross_entropy, squared_error, training_loss
+from reconrisk.studies.common.subjects.model_updates import binary_cross_entropy, squared_error, training_loss
 
 CLASSES, REAL = torch.tensor([0, 1, 2]), torch.tensor([0.5, 1.5, -1.0])
 

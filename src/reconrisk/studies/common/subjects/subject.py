@@ -33,11 +33,11 @@ _WHOLE_RUN = "of the whole run, of which the attacked update, which always holds
 _ONE_UPDATE = "Trials attack one update: guarantees for more are those of rr.success_upper_bound for the whole run."
 _DATA = "Pass an rr.data.Dataset, the name of one, a file, or a pair of tensors: records in [0, 1] and labels."
 _KINDS = (
+    "reconrisk.studies.common.subjects.model_updates:ModelUpdates",
     "reconrisk.studies.common.subjects.fitted_estimator:FittedEstimator",
     "reconrisk.studies.common.subjects.fitted_estimator:OneRecordEstimator",
     "reconrisk.studies.common.subjects.trained_network:TrainedNetwork",
     "reconrisk.studies.common.subjects.given_release:GivenRelease",
-    "reconrisk.studies.common.subjects.model_updates:ModelUpdates",
 )
 """Every kind of subject; the first that supports an object takes it."""
 
