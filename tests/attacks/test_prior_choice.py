@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reconrisk.attacks.prior_choice import check_prior_fits, kind_of, prior_by_name, shipped_for
-from reconrisk.attacks.registry import TAKES_PRIOR, attack_by_name, settings_from_text
+from reconrisk.attacks.registry import ATTACKS, attack_by_name, settings_from_text
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.priors.gaussian import gaussian
 from reconrisk.priors.generator import GeneratorPrior
@@ -42,7 +42,7 @@ def without_extra(tmp_path, monkeypatch):
 
 
 def test_every_attack_with_a_prior_says_of_which_kinds():
-    assert {name: kinds[0] for name, kinds in TAKES_PRIOR.items()} == {
+    assert {name: info.priors[0] for name, info in ATTACKS.items() if info.priors} == {
         "gaussian_posterior": "gaussian",
         "plug_and_play": "diffusion",
         "ggss_r": "diffusion",
@@ -52,7 +52,7 @@ def test_every_attack_with_a_prior_says_of_which_kinds():
         "gifd": "gan",
         "prior_alone": "diffusion",
     }
-    assert [name for name, kinds in TAKES_PRIOR.items() if "gaussian" in kinds] == [
+    assert [name for name, info in ATTACKS.items() if "gaussian" in info.priors] == [
         "gaussian_posterior",
         "plug_and_play",
         "ggss_r",

@@ -6,10 +6,8 @@ import torch
 import reconrisk as rr
 from reconrisk.attacks.registry import (
     ATTACKS,
-    BASELINES,
     PORTFOLIOS,
     attack_by_name,
-    sentence_of,
     settings_from_text,
     settings_of,
 )
@@ -20,7 +18,6 @@ from reconrisk.core.threat import Knows
 ESTIMATES = {
     "average_observations",
     "james_stein",
-    "jensen_gap",
     "known_norm",
     "known_scale",
     "least_squares",
@@ -73,9 +70,9 @@ def test_every_public_attack_has_its_name():
 @pytest.mark.parametrize("name", ATTACKS)
 def test_each_is_configured_by_its_own_function(name):
     settings = BELIEFS.get(name, {})
-    assert repr(attack_by_name(name, **settings)) == repr(ATTACKS[name](**settings))
-    assert sentence_of(name).endswith(".")
-    assert "\n" not in sentence_of(name)
+    assert repr(attack_by_name(name, **settings)) == repr(ATTACKS[name].load()(**settings))
+    assert ATTACKS[name].summary.endswith(".")
+    assert "\n" not in ATTACKS[name].summary
 
 
 def test_settings_reach_the_attack():
@@ -167,7 +164,7 @@ def test_portfolios_hold_attacks_that_can_be_configured_cheapest_first(portfolio
         assert entry.evaluations > 0
     assert len({(entry.name, str(entry.settings)) for entry in entries}) == len(entries)
     assert [entry.evaluations for entry in entries] == sorted(entry.evaluations for entry in entries)
-    assert not {entry.name for entry in entries} & set(BASELINES)
+    assert not {entry.name for entry in entries} & {name for name, info in ATTACKS.items() if info.is_baseline}
 
 
 def test_a_warm_start_is_stated_by_name_and_settings():
@@ -188,11 +185,12 @@ def observation_of(released, threat, labels=None):
     return Observation({"w": released}, forward, threat, (2,), (0.0, 1.0), labels=labels)
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", [name for name, info in ATTACKS.items() if info.is_baseline])
 def test_guesses_do_not_look_at_the_update(name):
     attack = attack_by_name(name, **BELIEFS.get(name, {}))
-    threat = attack.needs.knowing(*BASELINES[name])
-    labels = torch.tensor([0]) if Knows.LABELS in BASELINES[name] else None
+    known = ATTACKS[name].guess_for
+    threat = attack.needs.knowing(*known)
+    labels = torch.tensor([0]) if Knows.LABELS in known else None
     one, other = (
         attack(observation_of(released, threat, labels), rng=torch.Generator()).estimates
         for released in (torch.zeros(3), torch.ones(3))

@@ -13,9 +13,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from reconrisk.attacks.matching.optimizers import LBFGS
-from reconrisk.attacks.registry import ATTACKS, READS
+from reconrisk.attacks.registry import ATTACKS
 from reconrisk.cli.app import app
-from reconrisk.cli.attack import SENTENCES
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.serialization import from_json
 from reconrisk.data import load_dataset
@@ -84,7 +83,7 @@ def report(folder):
     return from_json((folder / "attack.json").read_text())
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in READS])
+@pytest.mark.parametrize("name", [name for name, info in ATTACKS.items() if not info.reads])
 def test_each_attack_runs_and_writes_report_estimates_and_picture(work, name):
     if name in EXTRA:
         pytest.importorskip(EXTRA[name], reason="needs the extra diffusion")
@@ -311,7 +310,7 @@ def test_an_interrupted_run_writes_what_is_there_and_says_so(work, monkeypatch):
     assert (work / "attack-report" / "attack.png").exists()
 
 
-@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("name", [name for name, info in ATTACKS.items() if info.reads])
 def test_attacks_on_trained_models_are_refused_with_the_command_that_runs_them(work, name):
     with pytest.raises(InvalidInput, match=f"attack='{name}' to be one on updates.* reconrisk informed"):
         run(name, *on(), "--records", "3")
@@ -319,10 +318,9 @@ def test_attacks_on_trained_models_are_refused_with_the_command_that_runs_them(w
 
 
 def test_help_and_list_name_every_attack():
-    assert list(SENTENCES) == list(ATTACKS)
     text, listed = run("--help").output, run("--list").output
-    for name, sentence in SENTENCES.items():
-        assert f"{name:<20} {sentence}" in text, name
+    for name, info in ATTACKS.items():
+        assert f"{name:<20} {info.summary}" in text, name
         assert re.search(rf"^{name}\n    \S.*\.\n    (\w|$)", listed, re.MULTILINE), name
     assert "steps=300, restarts=4" in listed
 

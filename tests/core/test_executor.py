@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from reconrisk.core.executor import IN_PROCESS, Cancelled, CancelToken, check_cancelled
-from reconrisk.core.progress import ProgressBar, track
+from reconrisk.core.executor import IN_PROCESS
+from reconrisk.core.progress import Cancelled, CancelToken, ProgressBar, check_cancelled, track
 
 
 def work(seconds):

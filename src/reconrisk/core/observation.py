@@ -122,6 +122,11 @@ class Observation:
         """Where what was released is, and so the records of an attack."""
         return next(iter(self.released.values())).device
 
+    @property
+    def has_laplacian_noise(self) -> bool:
+        """True if the noise is known to be Laplacian."""
+        return self.noise_std is not None and self.noise_law == LAPLACE
+
     def check_covers(self, needs: ThreatModel) -> None:
         """Refuse an attack whose powers exceed those of the threat this observation was made under."""
         if not self.threat.covers(needs):

@@ -1,18 +1,106 @@
-"""A bar with the time left, on standard error, for loops that people wait for."""
+"""Loops that people wait for: a bar with the time left, and a token that makes them stop."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
-
-from reconrisk.core.executor import check_cancelled
 
 T = TypeVar("T")
 
 SHOW_AFTER_SECONDS = 2.0
+
+
+class Cancelled(KeyboardInterrupt):
+    """Raised by :func:`check_cancelled` in a task whose time is over or that was cancelled.
+
+    It is a KeyboardInterrupt because the same code answers both: attacks return their best estimate so far.
+    """
+
+
+@dataclass(eq=False)
+class CancelToken:
+    """A request to stop, made by :meth:`cancel` or by the end of a time budget.
+
+    Args:
+        seconds: Time budget, counted from the construction; None for no limit.
+
+    >>> token = CancelToken(60.0)
+    >>> token.is_cancelled
+    False
+    >>> token.cancel()
+    >>> token.is_cancelled
+    True
+    """
+
+    seconds: float | None = None
+    begun: float = field(default_factory=time.monotonic)
+    _event: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    @property
+    def left(self) -> float:
+        """Seconds left of the budget; infinite without a limit."""
+        return float("inf") if self.seconds is None else self.begun + self.seconds - time.monotonic()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True once somebody cancelled, or the budget is spent."""
+        return self._event.is_set() or self.left <= 0
+
+    def cancel(self) -> None:
+        """Ask every task that runs under this token to stop."""
+        self._event.set()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make :func:`check_cancelled` read this token inside; tokens that are active around it count as well."""
+        before = _ACTIVE.get()
+        if any(watch.token is self for watch in before):
+            yield
+            return
+        marker = _ACTIVE.set((*before, _Watch(self)))
+        try:
+            yield
+        finally:
+            _ACTIVE.reset(marker)
+
+
+@dataclass(eq=False)
+class _Watch:
+    """A token that is active; it interrupts once, so that the task can conclude with what it has."""
+
+    token: CancelToken
+    has_raised: bool = False
+
+
+_ACTIVE: ContextVar[tuple[_Watch, ...]] = ContextVar("reconrisk_cancel_tokens", default=())
+
+
+def check_cancelled() -> None:
+    """Raise :class:`Cancelled` once if an active token is cancelled; call it in long loops.
+
+    >>> token = CancelToken()
+    >>> with token.active():
+    ...     check_cancelled()
+    ...     token.cancel()
+    ...     try:
+    ...         check_cancelled()
+    ...     except Cancelled:
+    ...         check_cancelled()
+    ...         print("concludes with what it has")
+    concludes with what it has
+    """
+    cancelled = [watch for watch in _ACTIVE.get() if not watch.has_raised and watch.token.is_cancelled]
+    for watch in cancelled:
+        watch.has_raised = True
+    if cancelled:
+        raise Cancelled
 
 
 class ProgressBar:

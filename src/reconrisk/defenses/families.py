@@ -12,11 +12,10 @@ from torch import Tensor
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.validation import check_not_empty, check_positive, did_you_mean, refuse
-from reconrisk.defenses.clipping import clip
+from reconrisk.defenses.clipping import clip, total_square
 from reconrisk.defenses.noise import dp_sgd_noise, gaussian_noise, laplace_noise
 from reconrisk.defenses.optimal_noise import optimal_noise
 from reconrisk.defenses.pruning import optimal_pruning, optimal_pruning_and_noise, prune
-from reconrisk.defenses.scales import total_square
 from reconrisk.releases.sensitivity.moments import ReferenceMoments
 
 _DIGITS = 3

@@ -9,11 +9,11 @@ import torch
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.validation import check_whole
+from reconrisk.defenses.clipping import NoiseScales
 from reconrisk.defenses.deferred import UnchosenDefense
 from reconrisk.defenses.noise import ParameterNoise
 from reconrisk.defenses.optimal_noise import NoiseBudget, optimal_stds
 from reconrisk.defenses.pruning import MaskedRelease, mask_of, written_share
-from reconrisk.defenses.scales import NoiseScales
 from reconrisk.releases.release import Release
 from reconrisk.releases.sensitivity.moments import ReferenceMoments
 from reconrisk.releases.sensitivity.parameters import parameter_sensitivity

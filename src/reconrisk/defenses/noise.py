@@ -21,8 +21,7 @@ from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.observation import LAPLACE
 from reconrisk.core.validation import check_positive
 from reconrisk.defenses.base import SendingDefense
-from reconrisk.defenses.clipping import Clip, clipped
-from reconrisk.defenses.scales import NoiseScales
+from reconrisk.defenses.clipping import Clip, NoiseScales, clipped
 from reconrisk.releases.noise_scale import standard_normal
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.defenses.clipping import NoiseScales
 from reconrisk.defenses.noise import LaplaceNoise, NoisyRelease, ParameterNoise
-from reconrisk.defenses.scales import NoiseScales
 from reconrisk.releases.sensitivity.moments import ReferenceMoments
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from reconrisk.core.validation import check_probability, check_real, check_whole, refuse
 from reconrisk.defenses.base import SendingDefense
 from reconrisk.defenses.chain import Chain, chain
+from reconrisk.defenses.clipping import NoiseScales
 from reconrisk.defenses.noise import ParameterNoise
 from reconrisk.defenses.optimal_noise import SMALLEST_GRADIENT, NoiseBudget, TargetBound, optimal_stds
-from reconrisk.defenses.scales import NoiseScales
 from reconrisk.releases.release import Release
 from reconrisk.releases.sensitivity.moments import ReferenceMoments
 

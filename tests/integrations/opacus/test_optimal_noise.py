@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.defenses import clip, gaussian_noise, optimal_noise
+from reconrisk.defenses.clipping import NoiseScales
 from reconrisk.defenses.local import local_optimal_noise
 from reconrisk.defenses.noise import ParameterNoise
 from reconrisk.defenses.refreshed import Refreshed
-from reconrisk.defenses.scales import NoiseScales
 from reconrisk.integrations.fisher_accountant.accountant import FisherAccountant
 from reconrisk.integrations.opacus.optimal_noise import with_optimal_noise
 from reconrisk.releases.sensitivity.moments import reference_moments

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.executor import CancelToken
+from reconrisk.core.progress import CancelToken
 from reconrisk.studies.common.arguments import seconds_from_budget
 
 

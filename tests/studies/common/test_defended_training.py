@@ -13,6 +13,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.clipping import clip
 from reconrisk.defenses.noise import gaussian_noise
+from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_training import evaluated, train_defended
 
 
@@ -36,7 +37,7 @@ def test_full_batches_of_all_clients_are_plain_training(optimizer: str) -> None:
     """With every record in every step, the mean of the clients' means is the gradient of all, in any order."""
     data, model = _data(), _model()
     done = train_defended(
-        model, data, steps=5, clients=4, batch_size=16, optimizer=optimizer, learning_rate=0.05, rng=_rng()
+        model, data, steps=5, clients=4, update=UpdateRecipe(16), optimizer=optimizer, learning_rate=0.05, rng=_rng()
     )
     plain = copy.deepcopy(model)
     stepper = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer](plain.parameters(), lr=0.05)
@@ -52,17 +53,17 @@ def test_full_batches_of_all_clients_are_plain_training(optimizer: str) -> None:
 
 def test_one_local_step_added_as_it_is_is_a_step_along_the_gradient() -> None:
     data, model = _data(), _model()
-    plain = train_defended(model, data, steps=8, batch_size=8, clients=2, learning_rate=0.3, rng=_rng())
-    local = {"local_steps": 1, "local_learning_rate": 0.3}
-    done = train_defended(model, data, steps=8, batch_size=8, clients=2, learning_rate=1.0, rng=_rng(), **local)
+    gradients, local = UpdateRecipe(8), UpdateRecipe(8, local_steps=1, local_learning_rate=0.3)
+    plain = train_defended(model, data, steps=8, update=gradients, clients=2, learning_rate=0.3, rng=_rng())
+    done = train_defended(model, data, steps=8, update=local, clients=2, learning_rate=1.0, rng=_rng())
     assert done.losses == pytest.approx(plain.losses, abs=1e-5)
 
 
 def test_local_updates_are_clipped_as_they_are_sent() -> None:
     """Changes of norm 1e-3 at most: eight rounds move the model by no more than eight of them."""
     data, model = _data(), _model()
-    local = {"local_steps": 5, "local_learning_rate": 0.5}
-    done = train_defended(model, data, clip(1e-3), steps=8, learning_rate=1.0, rng=_rng(), **local)
+    local = UpdateRecipe(16, local_steps=5, local_learning_rate=0.5)
+    done = train_defended(model, data, clip(1e-3), steps=8, learning_rate=1.0, rng=_rng(), update=local)
     pairs = zip(done.model.parameters(), model.parameters(), strict=True)
     moved = math.sqrt(sum(float((after - before).detach().square().sum()) for after, before in pairs))
     assert 1e-3 < moved <= 8e-3 * (1 + 1e-4)
@@ -70,8 +71,8 @@ def test_local_updates_are_clipped_as_they_are_sent() -> None:
 
 def test_a_defense_without_effect_changes_nothing() -> None:
     data, model = _data(), _model()
-    plain = train_defended(model, data, steps=12, batch_size=8, rng=_rng())
-    defended = train_defended(model, data, clip(1e9), steps=12, batch_size=8, rng=_rng())
+    plain = train_defended(model, data, steps=12, update=UpdateRecipe(8), rng=_rng())
+    defended = train_defended(model, data, clip(1e9), steps=12, update=UpdateRecipe(8), rng=_rng())
     assert plain.losses == defended.losses
     assert plain.training_loss == defended.training_loss
 
@@ -95,7 +96,7 @@ def test_noise_of_clients_averages_out() -> None:
     def variance(clients: int) -> float:
         moved = []
         for seed in range(200):
-            options = {"steps": 1, "clients": clients, "batch_size": 256 // clients, "learning_rate": 1.0}
+            options = {"steps": 1, "clients": clients, "update": UpdateRecipe(256 // clients), "learning_rate": 1.0}
             done = train_defended(model, data, gaussian_noise(1.0), rng=_rng(seed), **options)
             moved.append(torch.cat([value.flatten() for value in done.model.parameters()]))
         return float(torch.stack(moved).detach().var(0).mean())
@@ -126,7 +127,7 @@ class _Chosen:
 
 def test_each_client_chooses_and_the_cost_is_told() -> None:
     defense, model = _Chosen(), _model()
-    done = train_defended(model, _data(), defense, steps=3, clients=2, batch_size=8, rng=_rng())
+    done = train_defended(model, _data(), defense, steps=3, clients=2, update=UpdateRecipe(8), rng=_rng())
     assert done.defense_gradients == 12.0
     assert done.client_gradients == 6
     assert defense.gradients_spent == 0.0
@@ -136,7 +137,7 @@ def test_each_client_chooses_and_the_cost_is_told() -> None:
 
 
 def test_epochs_are_times_through_the_records() -> None:
-    done = train_defended(_model(), _data(), epochs=2, clients=2, batch_size=8, rng=_rng())
+    done = train_defended(_model(), _data(), epochs=2, clients=2, update=UpdateRecipe(8), rng=_rng())
     assert len(done.losses) == 2 * (64 // 2 // 8)
 
 

@@ -9,6 +9,8 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 from reconrisk.data.dataset import Dataset
+from reconrisk.releases.updates.recipe import UpdateRecipe
+from reconrisk.studies.common.subjects.model_updates import ModelUpdates
 from reconrisk.studies.recommend.public_part import public_part, split_off
 
 DATA = Dataset("toy", torch.rand(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2)
@@ -17,8 +19,7 @@ DATA = Dataset("toy", torch.rand(20, 3, generator=torch.Generator().manual_seed(
 def part(dataset=DATA, model=None, batch_size=1):
     torch.manual_seed(0)
     model = nn.Linear(3, 2) if model is None else model
-    rest = {"loss_fn": None, "local_steps": None, "local_learning_rate": None, "seed": 0}
-    return public_part(model, dataset, batch_size=batch_size, **rest)
+    return public_part(ModelUpdates(model, dataset, UpdateRecipe(batch_size)), seed=0)
 
 
 def test_rows_are_public_or_private_never_both():

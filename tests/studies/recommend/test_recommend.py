@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.executor import CancelToken
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.observation import Observation
+from reconrisk.core.progress import CancelToken
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.data.dataset import Dataset

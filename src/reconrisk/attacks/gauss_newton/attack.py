@@ -255,7 +255,7 @@ class GaussNewton:
         search = Search(settings, observation, labels, self._prior(observation), self.warm_start, rng)
         status = search.run(begun)
         estimates, objective, evaluations = search.estimates, search.objective, search.evaluations
-        if gauss_newton_laplace.applies(observation) and not status.is_failure:
+        if observation.has_laplacian_noise and not status.is_failure:
 
             def solve(weighted: Observation, start: Attack) -> Tensor:
                 nonlocal evaluations

@@ -21,11 +21,6 @@ _AT_ONCE = 128  # columns: more do not run faster
 _VALUES_AT_ONCE = 2**23  # of the release, in all columns
 
 
-def cost(size: int) -> float:
-    """What assembling and factorising costs, roughly, in products with the Jacobian."""
-    return size * (0.2 + size / 10_000)
-
-
 class Curvature:
     """An approximation of J^T J, by which conjugate gradients are preconditioned: it moves no solution, only speed."""
 

@@ -14,7 +14,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.gauss_newton.curvature import LARGEST, Curvature, assembled, cost
+from reconrisk.attacks.gauss_newton.curvature import LARGEST, Curvature, assembled
 from reconrisk.attacks.gauss_newton.problem import Point, Product, Step, damped_step
 from reconrisk.core.progress import ProgressBar
 
@@ -147,7 +147,7 @@ class Descent:
 
     def _preconditioner(self) -> Product | None:
         size = self.point.inputs.numel()
-        if self._products_left > _WORTH * cost(size) and size <= LARGEST:
+        if self._products_left > _WORTH * _assembly_cost(size) and size <= LARGEST:
             self._products_left = 0.0
             fresh = assembled(self.point, rng=self.rng, in_time=self.in_time)
             self.curvature = fresh or self.curvature
@@ -234,3 +234,8 @@ class BoundedDescent:
                 self.point, improved = proposal, True
             elif improved:
                 return
+
+
+def _assembly_cost(size: int) -> float:
+    """Return what assembling and factorising the matrix costs, roughly, in products with the Jacobian."""
+    return size * (0.2 + size / 10_000)

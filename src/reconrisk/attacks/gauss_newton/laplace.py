@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from reconrisk.core.observation import LAPLACE, Observation
+from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 
@@ -85,8 +85,3 @@ def _residuals(observation: Observation, labels: Tensor, at: Tensor) -> dict[str
     with torch.no_grad():
         caused = observation.forward(at.to(torch.get_default_dtype()), labels)
     return {name: value.double() - caused[name].double() for name, value in observation.released.items()}
-
-
-def applies(observation: Observation) -> bool:
-    """Whether the noise is known to be Laplacian."""
-    return observation.noise_std is not None and observation.noise_law == LAPLACE

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.gauss_newton.descent import Descent, Outcome
-from reconrisk.attacks.gauss_newton.laplace import applies
 from reconrisk.attacks.gauss_newton.problem import GaussianPrior as Pull
 from reconrisk.attacks.gauss_newton.problem import Likelihood, Point, working_precision
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
@@ -144,7 +143,7 @@ class _Search:
             self._begin()
             for _ in range(1 if self._seen.noise_std is not None else _ROUNDS):
                 outcome = self._descend(with_noise(self._seen, self.records, self._labels))
-            for _ in range(_LAPLACE_ROUNDS if applies(self._seen) else 0):
+            for _ in range(_LAPLACE_ROUNDS if self._seen.has_laplacian_noise else 0):
                 outcome = self._descend(weighted_by_noise(self._seen, self.records, self._labels))
         except KeyboardInterrupt:
             return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")

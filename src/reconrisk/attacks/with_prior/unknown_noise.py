@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.gauss_newton.laplace import applies, reweighted
+from reconrisk.attacks.gauss_newton.laplace import reweighted
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import Knows
@@ -62,7 +62,9 @@ def weighted_by_noise(observation: Observation, records: Tensor, labels: Tensor)
     Reference: :func:`reconrisk.attacks.gauss_newton.laplace.refined`, of whose rounds it is one.
     """
     return (
-        reweighted(observation, labels, records) if applies(observation) else with_noise(observation, records, labels)
+        reweighted(observation, labels, records)
+        if observation.has_laplacian_noise
+        else with_noise(observation, records, labels)
     )
 
 

@@ -16,8 +16,8 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.errors import MissingExtra
 from reconrisk.core.mechanism import Gaussian, Mechanism
 from reconrisk.core.validation import check_whole, refuse
+from reconrisk.defenses.clipping import total_square
 from reconrisk.defenses.refreshed import defense_at
-from reconrisk.defenses.scales import total_square
 from reconrisk.integrations.flower.arrays import changed_arrays, one_record, tensors_by_name, updates_of
 from reconrisk.integrations.flower.risk import HEURISTIC, FederatedRisk
 

@@ -9,7 +9,7 @@ from opacus.optimizers import DPOptimizer
 from torch import Tensor
 
 from reconrisk.core.validation import check_all_finite
-from reconrisk.defenses.scales import NoiseScales
+from reconrisk.defenses.clipping import NoiseScales
 
 
 class ParameterNoiseOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no types

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import nn
 
 from reconrisk.core.validation import check_positive, refuse
+from reconrisk.defenses.clipping import NoiseScales
 from reconrisk.defenses.local import LocalDefense
 from reconrisk.defenses.noise import ParameterNoise
 from reconrisk.defenses.optimal_noise import optimal_noise
 from reconrisk.defenses.refreshed import Refreshed
-from reconrisk.defenses.scales import NoiseScales
 from reconrisk.integrations.opacus import step as opacus
 from reconrisk.releases.sensitivity.moments import ReferenceMoments
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from reconrisk.core.executor import check_cancelled
+from reconrisk.core.progress import check_cancelled
 from reconrisk.core.validation import check_not_empty, refuse
 from reconrisk.releases.model_state import LossFunction, ModelState, check_mode, model_state, record_losses
 from reconrisk.releases.release import Linearized, Release, check_labels, check_records

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from reconrisk.attacks.knowledge import PublicKnowledge
 from reconrisk.core.defense import Defense
-from reconrisk.core.executor import IN_PROCESS, CancelToken, Executor
+from reconrisk.core.executor import IN_PROCESS, Executor
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.mechanism import Mechanism
-from reconrisk.core.progress import ProgressBar
+from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_probability, check_whole, refuse

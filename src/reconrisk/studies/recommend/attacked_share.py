@@ -10,9 +10,10 @@ from functools import cached_property, partial
 from reconrisk.accounting.confidence import success_interval
 from reconrisk.attacks.knowledge import PublicKnowledge
 from reconrisk.core.defense import Defense
-from reconrisk.core.executor import IN_PROCESS, CancelToken, Executor
+from reconrisk.core.executor import IN_PROCESS, Executor
 from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Estimate
+from reconrisk.core.progress import CancelToken
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import refuse

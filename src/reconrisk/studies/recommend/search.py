@@ -18,10 +18,9 @@ from torch import nn
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.executor import CancelToken
 from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Estimate, Quantity
-from reconrisk.core.progress import ProgressBar
+from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.validation import check_positive, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import Family, family_by_name, rounded_level

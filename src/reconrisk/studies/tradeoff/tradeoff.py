@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 
 from reconrisk.core.defense import Defense
-from reconrisk.core.executor import IN_PROCESS, CancelToken, Executor
-from reconrisk.core.progress import ProgressBar
+from reconrisk.core.executor import IN_PROCESS, Executor
+from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.core.validation import check_finite, check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
