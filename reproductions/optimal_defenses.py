@@ -34,6 +34,7 @@ from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.release import Release
 from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_moments
 from reconrisk.releases.updates.gradient import GradientRelease
+from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_training import train_defended
 from reproductions.frame import Drawing, Finding
 from reproductions.gradient_inversion import generator, mean_over, observed, scored
@@ -291,10 +292,9 @@ def _training_loss(setting: Setting, trial: Trial, defense: Defense) -> float:
         defense,
         steps=UPDATES,
         clients=CLIENTS,
-        batch_size=setting.client_batch,
+        update=UpdateRecipe(setting.client_batch, nn.functional.cross_entropy),
         optimizer="adam",
         learning_rate=setting.learning_rate,
-        loss_fn=nn.functional.cross_entropy,
         rng=rng,
     )
     return done.training_loss

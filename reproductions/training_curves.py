@@ -14,6 +14,7 @@ from reconrisk.core.defense import Defense
 from reconrisk.data import load_dataset
 from reconrisk.data.dataset import Dataset
 from reconrisk.models import chen2025_mnist
+from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_training import DefendedTraining, train_defended
 from reproductions.frame import Drawing, Scale
 from reproductions.gradient_inversion import mean_over
@@ -73,10 +74,9 @@ def trained(
                 epochs=course.epochs,
                 test=course.test,
                 clients=CLIENTS,
-                batch_size=BATCH,
+                update=UpdateRecipe(BATCH, nn.functional.cross_entropy),
                 optimizer="adam",
                 learning_rate=course.learning_rate,
-                loss_fn=nn.functional.cross_entropy,
                 rng=torch.Generator().manual_seed(seed),
             )
             found[name].append(done)

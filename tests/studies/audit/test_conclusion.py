@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.attacks.registry import PortfolioEntry
+from reconrisk.attacks.registry import AttackInfo, PortfolioEntry
 from reconrisk.core.mechanism import GaussianDP, dp_sgd
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
@@ -66,12 +66,13 @@ def test_an_attack_that_applies_under_one_defense_only_leaves_the_run_complete(m
             return rr.attacks.gauss_newton(restarts=1)(observation, rng=rng)
 
     monkeypatch.setitem(plan.PORTFOLIOS, "picky", (PortfolioEntry("picky", 1), PortfolioEntry("best_candidate", 1)))
+    monkeypatch.setattr(plan, "ATTACKS", {**plan.ATTACKS, "picky": AttackInfo("picky", "", "Refuses noise.")})
     original = plan.attack_from_knowledge
     monkeypatch.setattr(
         plan,
         "attack_from_knowledge",
-        lambda name, settings, beliefs: (
-            (Picky(), frozenset()) if name == "picky" else original(name, settings, beliefs)
+        lambda name, settings, knowledge: (
+            (Picky(), frozenset()) if name == "picky" else original(name, settings, knowledge)
         ),
     )
     settings = {"threat": THREAT.knowing(Knows.LABELS), "defenses": {"a": None, "b": rr.defenses.gaussian_noise(0.1)}}

@@ -83,7 +83,8 @@ def test_the_first_guess_measures_what_the_defense_does_to_the_update():
 
 
 def test_records_are_those_of_the_update_and_labels_too():
-    release = experiment().release_of(experiment().attacks["newton"], (3, 1))
+    run = experiment()
+    release = run.subject.release((3, 1), run.attacks["newton"].attack)
     assert torch.equal(release.inputs, INPUTS[[3, 1]])
     assert release.labels.tolist() == [1, 1]
 

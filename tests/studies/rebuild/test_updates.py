@@ -228,24 +228,27 @@ def test_metrics_are_those_that_are_stated():
     assert len(rebuild("constant_guess", mlp(), TABLE, metrics=rr.metrics.mse(), rng=rng()).report.scores) == 1
 
 
+def rebuild_with_recipe(attack="constant_guess", recipe=None, **words):
+    return rebuild(attack, mlp(), TABLE, update=rr.UpdateRecipe(**(recipe or {})), rng=rng(), **words)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ({"records": []}, "Expected records with at least one element"),
         ({"records": [12]}, "Expected records=12 to be from 0 to 11, the records of toy"),
         ({"records": [-1]}, "Expected records=-1 >= 0"),
-        ({"batch_size": 0}, "Expected batch_size=0 >= 1"),
+        ({"recipe": {"batch_size": 0}}, "Expected batch_size=0 >= 1"),
         ({"attack": rr.attacks.dlg(), "settings": {"steps": 3}}, "left out for a configured attack"),
         ({"attack": "dlgg"}, r"Did you mean dlg\?"),
         ({"public": Dataset("p", torch.rand(3, 4))}, r"to hold records of shape \(5,\)"),
-        ({"local_steps": 3}, "Local training needs both"),
+        ({"recipe": {"local_steps": 3}}, "Local training needs both"),
         ({"records": range(12), "attack": "prior_mean"}, "Expected records beside the attacked ones"),
     ],
 )
 def test_bad_input_is_refused_before_the_work(words, message):
-    words = {"attack": "constant_guess", **words}
     with pytest.raises(InvalidInput, match=message):
-        rebuild(words.pop("attack"), mlp(), TABLE, rng=rng(), **words)
+        rebuild_with_recipe(**words)
 
 
 def test_a_network_that_cannot_train_on_one_record_says_so():
@@ -272,7 +275,8 @@ def test_an_attack_with_a_prior_is_beside_what_the_prior_achieves_alone():
 def test_the_oracles_step_of_a_guided_diffusion_is_beside_the_attackers_own():
     prior = rr.priors.gaussian(torch.full((5,), 0.25), 0.05 * torch.eye(5))
     attack = rr.attacks.ggss_r(prior, steps=20)
-    settings = {"records": [0, 1, 2, 3], "batch_size": 2, "knows": [rr.Knows.LABELS], "metrics": rr.metrics.mse()}
+    settings = {"records": [0, 1, 2, 3], "knows": [rr.Knows.LABELS], "metrics": rr.metrics.mse()}
+    settings["update"] = rr.UpdateRecipe(batch_size=2)
     rebuilt = rebuild(attack, mlp(), TABLE, defense=rr.defenses.gaussian_noise(0.3), rng=rng(), **settings)
     (found,) = rebuilt.report.scores
     for update in ((0, 1), (2, 3)):

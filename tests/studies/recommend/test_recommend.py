@@ -17,11 +17,11 @@ from reconrisk.core.progress import CancelToken
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.audit.run import DEFAULT_THREAT
 from reconrisk.studies.common import experiment
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
-from reconrisk.studies.recommend import public_part
+from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
+from reconrisk.studies.recommend import public_part, recommend
 from reconrisk.studies.recommend import search as recommendation_search
 from reconrisk.studies.recommend.attacked_share import Attackers, OutOfTime
 from reconrisk.studies.recommend.recommend import recommend_defense
@@ -78,7 +78,7 @@ class Reader:
 
 def choose(**settings):
     given = {"accept": "mse<=0.001: 20%", "families": ["gaussian_noise"], "attacks": [Reader()], "budget": None}
-    given |= {"loss_fn": sum_of_outputs, "training_steps": 0, "finalists": 1}
+    given |= {"update": rr.UpdateRecipe(loss_fn=sum_of_outputs), "training_steps": 0, "finalists": 1}
     return recommend_defense(reader_model(), DATA, **{**given, **settings})
 
 
@@ -159,13 +159,13 @@ def test_records_of_the_search_public_ones_and_fresh_ones_are_apart(monkeypatch)
     monkeypatch.setattr(
         public_part, "reference_moments", lambda *given, **named: seen.append(given[2]) or moments(*given, **named)
     )
-    client = public_part.client_for
+    part = recommend.public_part
 
-    def spied(*given, **named):
-        seen.append(given[2].inputs)
-        return client(*given, **named)
+    def spied(subject, **named):
+        seen.append(subject.dataset.inputs)
+        return part(subject, **named)
 
-    monkeypatch.setattr(public_part, "client_for", spied)
+    monkeypatch.setattr(recommend, "public_part", spied)
     original = recommendation_search.Choosing._confirm
 
     def confirm(self, bar):
@@ -264,9 +264,9 @@ def test_with_local_steps_training_is_on_local_updates():
     """One local step is the gradient times its rate: a defense of changes costs what it costs of gradients."""
     torch.manual_seed(0)
     data = Dataset("toy", INPUTS, (INPUTS[:, 0] > INPUTS[:, 1]).long())
-    given = {"steps": 30, "seeds": 2, "learning_rate": 2.0, "batch_size": 1, "loss_fn": None, "seed": 0}
+    given = {"steps": 30, "seeds": 2, "learning_rate": 2.0, "recipe": rr.UpdateRecipe(), "seed": 0}
     gradients = Trained(nn.Linear(WIDTH, 2), data, data, **given)
-    changes = replace(gradients, learning_rate=0.1, local_steps=1, local_learning_rate=2.0)
+    changes = replace(gradients, learning_rate=0.1, recipe=rr.UpdateRecipe(local_steps=1, local_learning_rate=2.0))
     clipped = (rr.defenses.clip(0.1), rr.defenses.clip(0.2))
     losses = [each.cost(defense).loss.value for each, defense in zip((gradients, changes), clipped, strict=True)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

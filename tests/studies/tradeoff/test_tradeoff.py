@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from reconrisk.defenses.noise import clip_and_noise, gaussian_noise
 from reconrisk.defenses.pruning import random_pruning
 from reconrisk.defenses.refreshed import refreshed
 from reconrisk.defenses.registry import defense_by_name
-from reconrisk.studies.common.defended_training import train_defended
+from reconrisk.releases.updates.recipe import UpdateRecipe
+from reconrisk.studies.common.defended_training import TrainingRecipe, train_defended
 from reconrisk.studies.tradeoff import study as tradeoff_study
 from reconrisk.studies.tradeoff.result import ATTACKERS, AttackScore, TradeoffCell, TradeoffResult
 from reconrisk.studies.tradeoff.tradeoff import tradeoff
@@ -42,8 +43,13 @@ def _model(classes: int = 2) -> nn.Module:
 
 def _frontier(defenses: Any = None, **changed: Any) -> TradeoffResult:
     stated: dict[str, Any] = {"attacks": ["analytic"], "steps": 4, "repeat": 2, "trials": 2, **changed}
+    training = TrainingRecipe(
+        **{each.name: stated.pop(each.name) for each in fields(TrainingRecipe) if each.name in stated}
+    )
+    update = UpdateRecipe(loss_fn=stated.pop("loss_fn", None))
     noise = {"noise": {0.1: gaussian_noise(0.1)}} if defenses is None else defenses
-    return tradeoff(stated.pop("model", _model()), stated.pop("data", _data()), noise, **stated)
+    model, data = stated.pop("model", _model()), stated.pop("data", _data())
+    return tradeoff(model, data, noise, training=training, update=update, **stated)
 
 
 def test_a_defense_without_effect_is_the_undefended_run() -> None:
@@ -71,7 +77,7 @@ def test_utility_is_that_of_training_on_the_split() -> None:
 
 
 def _study() -> tradeoff_study.Study:
-    training = {"steps": 4, "epochs": None, "clients": 1, "batch_size": 16, "optimizer": "sgd", "learning_rate": 0.1}
+    training = TrainingRecipe(steps=4, clients=1, batch_size=16, optimizer="sgd", learning_rate=0.1)
     return tradeoff_study.Study(
         model=_model(),
         dataset=_data(),

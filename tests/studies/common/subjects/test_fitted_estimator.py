@@ -155,7 +155,7 @@ def one_record():
         ({"subject": Lasso(alpha=0.01).fit(X, SCORES)}, "estimator='Lasso' to be one of LogisticRegression"),
         ({"subject": LogisticRegression().fit(STANDARD, CLASSES)}, "to be one of estimator.classes_"),
         ({"subject": one_record()}, "to be None for the release of one record"),
-        ({"batch_size": 2}, "batch_size=2 to be 1"),
+        ({"update": rr.UpdateRecipe(batch_size=2)}, "batch_size=2 to be 1"),
         ({"records": [60]}, "to be different rows from 0 to 59"),
         ({"threat": rr.ThreatModel(Sees.ONE_UPDATE)}, "threat.sees='one-update' to be final-model"),
         ({"training": rr.dp_sgd(noise_multiplier=1.0)}, "to be None for an estimator"),
