@@ -19,8 +19,8 @@ from reconrisk.data.load import load_dataset
 from reconrisk.metrics.scoring import score
 from reconrisk.releases.observe import observe
 from reconrisk.releases.updates.gradient import GradientRelease
-from reconrisk.studies.audit.run import DEFAULT_THREAT
 from reconrisk.studies.common.arguments import metrics_for
+from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
 
 UPDATES, STEPS = 6, 100
 DATA = load_dataset("digits")

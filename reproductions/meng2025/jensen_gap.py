@@ -19,8 +19,8 @@ from reconrisk.core.guarantee import Estimate
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_all_finite, check_probability, check_whole, refuse
+from reconrisk.priors.diffusion import DiffusionPrior, draw_clean
 from reconrisk.priors.gaussian import GaussianPrior
-from reconrisk.priors.load.diffusers import DiffusionPrior, draw_clean
 from reconrisk.releases.noise_scale import standard_normal
 
 GapOf = Literal["loss", "release"]

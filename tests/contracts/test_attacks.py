@@ -204,7 +204,9 @@ def test_every_attack_has_a_row():
         "average_observations", "james_stein", "known_norm", "known_scale", "least_squares", "neurons_for_clipping",
         "posterior_mean", "ratio", "total_least_squares", "tabular", "adam", "attack_by_name",
     }  # fmt: skip
-    planted_elsewhere = {"optimal_analytic"}  # needs a loss of its own: tests/attacks/test_optimal_analytic.py
+    planted_elsewhere = {
+        "optimal_analytic"
+    }  # needs a loss of its own: tests/attacks/malicious_server/test_optimal_analytic.py
     # of whoever sees a trained model: tests/contracts/test_informed.py
     informed = {
         "glm", "glm_attributes", "glm_candidates", "glm_observed", "informed_membership", "invert_training",
