@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 
 README = Path(__file__).parents[1] / "README.md"
 

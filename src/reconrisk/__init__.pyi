@@ -45,8 +45,8 @@ from .core.mechanism import dp_sgd as dp_sgd
 from .core.mechanism import output_perturbation as output_perturbation
 from .core.observation import Observation as Observation
 from .core.reconstruction import Reconstruction as Reconstruction
-from .core.serialization import from_json as from_json
-from .core.serialization import to_json as to_json
+from .core.storage.serialization import from_json as from_json
+from .core.storage.serialization import to_json as to_json
 from .core.threat import Controls as Controls
 from .core.threat import Knows as Knows
 from .core.threat import Sees as Sees

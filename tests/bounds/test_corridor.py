@@ -12,7 +12,7 @@ from reconrisk.bounds.gaussian_prior import gaussian_prior_success
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Scope
 from reconrisk.core.mechanism import Composed, Gaussian, dp_sgd
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 
 RUN = dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=10_000)
 

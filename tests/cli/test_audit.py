@@ -18,7 +18,7 @@ import reconrisk as rr
 from reconrisk.cli import main
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 from reconrisk.studies.audit.job import Job
 from reconrisk.studies.audit.spec import KEYS
 

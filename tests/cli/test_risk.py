@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 
 RUNNER = CliRunner()
 TRAINING = ["--sampling-probability", "0.01", "--steps", "10000", "--clip-norm", "1"]

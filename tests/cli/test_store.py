@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import clip_and_noise
 from reconrisk.studies.audit.comparison import AuditComparison

@@ -5,7 +5,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 import reconrisk.reports.informed as informed_report
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.reports.informed import write_informed
 from reconrisk.studies.informed.linear import rebuild_informed_linear

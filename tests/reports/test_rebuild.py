@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 from reconrisk.core.threat import HONEST_BUT_CURIOUS
 from reconrisk.reports.rebuild import write_grid, write_rebuilt
 from reconrisk.studies.rebuild.report import MetricScores, RebuildReport

@@ -19,7 +19,7 @@ from reconrisk.bounds.numerics.hits import Hits, argmax_of_concave, level_set_of
 from reconrisk.core.guarantee import Estimate, Law, mse_threshold, psnr_from_mse
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_finite, check_positive, check_probability, check_real, check_whole, refuse
 
 _METHOD = "population correlation of riess2025's attack; interval of single draws, not a bound"

@@ -13,7 +13,7 @@ from reconrisk.bounds.risks import RISKS, Identification, Risk, attained
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Guarantee, rounded_down, rounded_up
 from reconrisk.core.mechanism import Composed, Gaussian, NoiseMechanism, PoissonSampled, Repeated, dp_sgd
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_probability, refuse
 
 _NOISE_RANGE = (1e-2, 1e8)

@@ -21,7 +21,7 @@ from reconrisk.bounds.numerics.hits import dominating_phase, log_average_upper_b
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.guarantee import Guarantee, Law, mse_threshold, probability_from_log, psnr_from_mse, rounded_up
 from reconrisk.core.mechanism import Gaussian, Mechanism, NoiseMechanism
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 
 _GRID = 400

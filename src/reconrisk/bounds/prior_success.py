@@ -17,7 +17,7 @@ from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.bounds.numerics.chi_square import log_gammainc
 from reconrisk.bounds.numerics.matrices import finite_array
 from reconrisk.core.guarantee import Estimate, probability_from_log
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_nonnegative, check_positive, check_real, check_whole, refuse
 
 Floats = NDArray[np.float64]

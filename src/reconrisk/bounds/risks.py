@@ -13,7 +13,7 @@ from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.guarantee import Guarantee, mse_threshold, probability_from_log
 from reconrisk.core.mechanism import NoiseMechanism
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import (
     check_nonnegative,
     check_positive,

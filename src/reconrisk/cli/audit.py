@@ -20,7 +20,7 @@ from reconrisk.cli import options as updates
 from reconrisk.cli.inputs import INTERRUPTED, check_folder
 from reconrisk.cli.options import HOW, WHAT, option
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.serialization import to_json
 from reconrisk.studies.audit.spec import AuditSpec, read_spec, spec_from_mapping, values_from_mapping
 
 if TYPE_CHECKING:

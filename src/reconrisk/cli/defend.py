@@ -14,9 +14,9 @@ from reconrisk.cli import options as updates
 from reconrisk.cli.inputs import INTERRUPTED
 from reconrisk.cli.options import option
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.files import write_whole
 from reconrisk.core.goal import limit_from_text
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.serialization import to_json
 
 if TYPE_CHECKING:
     from reconrisk.studies.recommend.result import Recommendation

@@ -9,7 +9,7 @@ import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
 from reconrisk.cli.options import ClipNorm, NoiseMultiplier, SamplingProbability
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.serialization import to_json
 
 if TYPE_CHECKING:
     from reconrisk.data.dataset import Dataset

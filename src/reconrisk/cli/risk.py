@@ -24,7 +24,7 @@ from reconrisk.cli.options import (
 from reconrisk.cli.options import RangeWidth as DataRange
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import dp_sgd
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.serialization import to_json
 
 
 def risk(

@@ -16,7 +16,7 @@ import typer
 
 from reconrisk.cli.options import AsJson
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.serialization import to_json
 from reconrisk.core.validation import refuse
 
 if TYPE_CHECKING:

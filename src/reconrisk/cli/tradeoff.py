@@ -11,7 +11,7 @@ import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
 from reconrisk.cli.options import option
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.serialization import to_json
 from reconrisk.core.validation import did_you_mean, refuse
 
 if TYPE_CHECKING:

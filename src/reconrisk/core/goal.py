@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_finite, check_nonnegative, check_probability, refuse
 
 HIGHER_IS_BETTER: Mapping[str, bool] = {"psnr": True, "mse": False, "ssim": True, "ncc": True}

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import (
     check_finite,

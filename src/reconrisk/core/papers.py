@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 
 
 @serializable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from safetensors.numpy import save_file
 
-from reconrisk.core.files import write_whole
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.serialization import to_json
 from reconrisk.reports.leakage import is_image, write_text
 from reconrisk.reports.rebuild import Row, write_grid
 

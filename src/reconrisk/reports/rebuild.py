@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from safetensors.numpy import save_file
 
-from reconrisk.core.files import write_whole
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.serialization import to_json
 from reconrisk.core.validation import check_not_empty, refuse
 from reconrisk.reports.drawing import Picture, to_image
 from reconrisk.reports.leakage import write_text

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reconrisk.core.files import write_whole
 from reconrisk.core.guarantee import Estimate
+from reconrisk.core.storage.files import write_whole
 from reconrisk.reports.drawing import save_figure
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import reconrisk.studies.leakage.leakage as module
 from reconrisk.accounting.subsampled_fisher import subsampled_information
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian, PoissonSampled
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.leakage.leakage import leakage
 from reconrisk.studies.leakage.report import NOTICE

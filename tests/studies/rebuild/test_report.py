@@ -5,7 +5,7 @@ import pytest
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, MALICIOUS_SERVER, Knows
 from reconrisk.studies.rebuild.report import MetricScores, RebuildReport, RebuiltColumn
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.studies.tradeoff.result import (
     ATTACKERS,
     AttackScore,

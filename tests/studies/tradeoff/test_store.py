@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.serialization import to_json
 from reconrisk.core.threat import Knows
 from reconrisk.defenses.noise import gaussian_noise
 from reconrisk.defenses.refreshed import refreshed

@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 
 from reconrisk.accounting.phases import phase_of
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_probability, check_whole, refuse
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from reconrisk.bounds.mse.premises import constant_guess_mse
 from reconrisk.core.guarantee import Guarantee, rounded_down
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_whole, refuse
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.files import write_whole
 from reconrisk.core.progress import track
+from reconrisk.core.storage.files import write_whole
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.releases.content_hash import described
 from reconrisk.releases.model_state import chosen_names

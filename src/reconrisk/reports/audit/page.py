@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from reconrisk.core.files import write_whole
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.serialization import to_json
 from reconrisk.core.validation import refuse
 from reconrisk.reports.audit import figures as audit_figures
 from reconrisk.reports.audit import words as audit_words

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import fisher_exact
 
 from reconrisk.core.guarantee import Estimate, rounded_up
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.studies.audit.result import AuditLine, AuditResult
 from reconrisk.studies.audit.words import percent
 

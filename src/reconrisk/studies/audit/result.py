@@ -10,7 +10,7 @@ from reconrisk.bounds.corridor import RiskCorridor
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.guarantee import Estimate, Guarantee, Quantity
 from reconrisk.core.mechanism import Mechanism
-from reconrisk.core.serialization import NOT_IN_JSON, serializable
+from reconrisk.core.storage.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.threat import ThreatModel
 
 SCHEMA = 1

@@ -13,7 +13,7 @@ from typing import Any
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.goal import Goal, Limit, goal_from_text, limit_from_text
 from reconrisk.core.mechanism import NoiseMechanism, dp_sgd
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_positive, check_probability, check_real, check_whole, did_you_mean, refuse
 from reconrisk.studies.common.named_choice import Choice

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
-from reconrisk.core.files import write_whole
-from reconrisk.core.serialization import from_json, serializable, to_json, to_plain
+from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.serialization import from_json, serializable, to_json, to_plain
 from reconrisk.core.validation import refuse
 from reconrisk.studies.common.identity import RunInfo, hash_of_text
 from reconrisk.studies.common.trial import Trial, TrialKey

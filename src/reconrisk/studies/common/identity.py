@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import Prior
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.version import VERSION
 from reconrisk.data.bundled_sets import SHIPPED
 from reconrisk.data.dataset import Dataset

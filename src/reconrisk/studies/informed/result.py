@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.reconstruction import Account, Ending
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
 from reconrisk.data.dataset import Dataset

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from reconrisk.core.guarantee import Guarantee, rounded_down
 from reconrisk.core.mechanism import Mechanism
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
 
 VERSION = 1

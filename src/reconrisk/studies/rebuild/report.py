@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reconrisk.core.reconstruction import Account, Ending
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Estimate, rounded_down, rounded_up
-from reconrisk.core.serialization import NOT_IN_JSON, serializable
+from reconrisk.core.storage.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import refuse
 

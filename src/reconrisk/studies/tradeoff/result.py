@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from scipy import stats
 
 from reconrisk.core.guarantee import Estimate
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_real, check_whole, did_you_mean, refuse
 
 

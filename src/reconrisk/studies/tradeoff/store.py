@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.files import write_whole
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.core.validation import refuse
 from reconrisk.studies.common.identity import hash_of_model, hash_of_tensors, hash_of_text
 from reconrisk.studies.tradeoff.result import TradeoffCell

@@ -17,7 +17,7 @@ from reconrisk.attacks.informed.reconstructor.network import built_network
 from reconrisk.attacks.informed.reconstructor.settings import ReconstructorSettings
 from reconrisk.attacks.informed.reconstructor.training import read_header_and_tensors, write_tensors
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.serialization import from_plain, to_plain
+from reconrisk.core.storage.serialization import from_plain, to_plain
 
 _FORMAT = 1
 _REMEDY = "Save the reconstructor again."

@@ -16,10 +16,10 @@ from reconrisk.core.guarantee import Estimate, Guarantee, Quantity, Scope
 from reconrisk.core.mechanism import Gaussian, PoissonSampled, Repeated
 from reconrisk.core.papers import Reference
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.core.threat import STRONGEST, Controls, Knows, Sees, ThreatModel
 
-SOURCES = Path(__file__).parents[2] / "src" / "reconrisk"
+SOURCES = Path(__file__).parents[3] / "src" / "reconrisk"
 
 positive = st.floats(min_value=1e-6, max_value=1e6)
 gaussians = st.builds(Gaussian, noise_multiplier=positive, clip_norm=positive)
@@ -134,7 +134,7 @@ def registered():
 def test_every_kind_is_found_in_a_fresh_process():
     program = (
         "import sys, reconrisk as rr\n"
-        "from reconrisk.core import serialization\n"
+        "from reconrisk.core.storage import serialization\n"
         'try: rr.from_json(\'{"kind": "nonsense"}\')\n'
         "except ValueError: pass\n"
         "print(*serialization._KINDS)"
