@@ -76,9 +76,8 @@ def test_the_result_says_which_privacy_it_implies_and_survives_json():
     answer = calibrate(TRAINING, risks=[IDENTIFICATION, ERROR], delta=1e-6)
     assert 0 < answer.epsilon < 10
     assert from_json(to_json(answer)) == answer
-    text = str(answer)
-    assert text.startswith("The smallest noise_multiplier is")
-    assert str(IDENTIFICATION) in text
+    assert answer.sentence.startswith("The smallest noise_multiplier is")
+    assert str(IDENTIFICATION) in answer.table()
 
 
 @pytest.mark.parametrize("adjust", Adjust)

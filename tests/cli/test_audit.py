@@ -59,7 +59,7 @@ def test_the_common_job_needs_no_file_and_prints_plan_table_verdict_and_paths(wo
     assert sorted(path.name for path in work.rglob("*")) == ["audit-report", "audit.html", "audit.json"]
     result = stored(folder)
     text = done.stdout
-    assert text.index("plan ") < text.index("expected ") < text.index("best attack") < text.index(result.sentence())
+    assert text.index("plan ") < text.index("expected ") < text.index("best attack") < text.index(result.sentence)
     assert str(folder / "audit.html") in text
     assert text.rstrip().endswith(result.signature)
     assert [line.success.value for line in result.lines] == [1.0, 0.0, 1.0, 0.0]

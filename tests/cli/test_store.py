@@ -58,8 +58,8 @@ def test_runs_are_listed_with_progress_and_verdict(audits):
     rows = {line.split()[0]: line for line in lines[1:]}
     assert set(rows) == {first.run, noisy.run}
     assert rows[first.run].split()[3:6] == ["Linear", "toy", str(first.done)]
-    assert f"above the limit: {first.sentence()}" in rows[first.run]
-    assert rows[noisy.run].endswith(noisy.sentence())
+    assert f"above the limit: {first.sentence}" in rows[first.run]
+    assert rows[noisy.run].endswith(noisy.sentence)
 
 
 def test_runs_as_json_are_what_the_store_says(audits):
@@ -82,7 +82,7 @@ def test_show_prints_table_sentence_and_signature(audits):
     text = run("show", path, first.run[:6])
     assert str(first) in text
     assert first.signature in text
-    assert noisy.sentence() in run("show", path)  # the newest
+    assert noisy.sentence in run("show", path)  # the newest
 
 
 def test_show_as_json_is_the_whole_result(audits):

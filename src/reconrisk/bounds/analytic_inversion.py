@@ -122,7 +122,7 @@ _NEGLIGIBLE = 45.0  # exp(-45) is below rounding
 _NORM_REMEDY = "Pass the norm of the record, or the smallest nonzero norm in the data."
 
 
-@serializable
+@serializable("chi-square-law")
 @dataclass(frozen=True, repr=False)
 class ChiSquareLaw(Law):
     """Error law of an unbiased estimate with independent Gaussian errors of equal ``variance`` in each coordinate.
@@ -183,7 +183,7 @@ class ChiSquareLaw(Law):
         return at_mean + 10 / math.log(10) * (math.log(self._shape) - float(digamma(self._shape)))
 
 
-@serializable
+@serializable("run-law")
 @dataclass(frozen=True, repr=False)
 class RunLaw(Law):
     """Error law of the average over all releases of a run that contain the record; a run without any is a failure.

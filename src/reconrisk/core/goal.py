@@ -17,7 +17,7 @@ _LARGEST_EXPONENT = 100.0  # beyond it every estimate succeeds anyway, and power
 _FORM = "such as 'psnr>=20' or 'mse<=0.05'"
 
 
-@serializable
+@serializable("goal")
 @dataclass(frozen=True)
 class Goal:
     """An adversary's goal: a score of one record at ``threshold`` or better.
@@ -65,7 +65,7 @@ class Goal:
         return f"{self.metric}{'>=' if self.higher_is_better else '<='}{self.threshold:g}"
 
 
-@serializable
+@serializable("limit")
 @dataclass(frozen=True)
 class Limit:
     """How often a goal may be reached: with probability ``at_most``."""

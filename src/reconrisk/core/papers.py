@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from reconrisk.core.storage.serialization import serializable
 
 
-@serializable
+@serializable("reference")
 @dataclass(frozen=True)
 class Reference:
     """A statement and where it stands, so that every number can be traced.

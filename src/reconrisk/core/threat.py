@@ -46,7 +46,7 @@ _SEEN_BY = {
 }
 
 
-@serializable
+@serializable("threat-model")
 @dataclass(frozen=True)
 class ThreatModel:
     """An adversary by its powers; ``covers`` is the partial order between two of them.

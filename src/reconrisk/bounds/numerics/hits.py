@@ -65,7 +65,7 @@ _SMALLEST_TAIL = 1e-280
 _MOST_ATTEMPTS = 10**12
 
 
-@serializable
+@serializable("hits")
 @dataclass(frozen=True)
 class Hits:
     """The number of releases that contain the record: Binomial(``attempts``, ``probability``).

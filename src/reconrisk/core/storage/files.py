@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Files appear whole or not at all, and those of another version are refused."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from reconrisk.core.errors import InvalidFile
+
+_ANOTHER = "Name a new one, or use the reconrisk that wrote it."
 
 
 def write_whole(path: str | Path, write: Callable[[Path], object], *, secret: bool = False) -> Path:
@@ -25,3 +29,22 @@ def write_whole(path: str | Path, write: Callable[[Path], object], *, secret: bo
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def wrong_version(path: str | Path, place: str, thing: str, *, found: object, reads: int) -> InvalidFile:
+    """Return the error for a file that another version of reconrisk wrote.
+
+    Args:
+        path: The file or folder.
+        place: The key that states the version.
+        thing: What it is, such as ``"a store"``.
+        found: The version that it has.
+        reads: The version that this reconrisk reads.
+
+    Returns:
+        The error; it says that nothing was changed, and to name a new file where the version is an earlier one.
+    """
+    is_later = isinstance(found, int) and found > reads
+    who, remedy = ("a later", "Update reconrisk.") if is_later else ("an earlier", _ANOTHER)
+    problem = f"it is {thing} of version {found}, which {who} reconrisk wrote; this one reads version {reads}."
+    return InvalidFile(path, place, problem, f"{remedy} Nothing was changed.")

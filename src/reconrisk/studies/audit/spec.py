@@ -27,7 +27,7 @@ _REMEDY = "Pass a TOML or JSON file, or JSON itself."
 _NOT_IN_SIGNATURE = ("store", "out", "redact")  # where results go, not what they are
 
 
-@serializable
+@serializable("training-settings")
 @dataclass(frozen=True)
 class Training:
     """The settings of a finished DP-SGD run.
@@ -50,7 +50,7 @@ class Training:
         return dp_sgd(**dataclasses.asdict(self))
 
 
-@serializable
+@serializable("audit-spec")
 @dataclass(frozen=True)
 class AuditSpec:
     """Everything that an audit is told, by name: ``reconrisk audit`` reads it from TOML, JSON or options.

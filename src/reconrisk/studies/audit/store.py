@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_whole, wrong_version
 from reconrisk.core.storage.serialization import from_json, serializable, to_json, to_plain
 from reconrisk.core.validation import refuse
 from reconrisk.studies.common.identity import RunInfo, hash_of_text
@@ -96,7 +96,9 @@ FORMS: Mapping[str, Callable[[Path, Columns], None]] = {
 """How tables are written. JSON has infinite scores as strings, which ``float`` reads."""
 
 
-VERSION = 1
+VERSION = 2
+"""Version of the file. 2: trials and results have the stable tags of :mod:`reconrisk.core.storage.serialization`."""
+
 _KIND = 0x52524953  # "RRIS": tells a store from the SQLite file of another program
 _MAGIC = b"SQLite format 3\x00"
 _BUSY_SECONDS = 30.0
@@ -223,7 +225,7 @@ def _at_one_time(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _is_new(connection: sqlite3.Connection, path: Path | None) -> bool:
-    """Whether nothing is in it yet; refuses what another program or a later version wrote."""
+    """Return True if nothing is in it yet; refuse what another program or another version wrote."""
     with _at_one_time(connection):
         (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         (kind,) = connection.execute("PRAGMA application_id").fetchone()
@@ -233,8 +235,7 @@ def _is_new(connection: sqlite3.Connection, path: Path | None) -> bool:
     if kind != _KIND:
         raise InvalidFile(path or "", "application_id", "it is the database of another program.", _ANOTHER)
     if version != VERSION:
-        remedy = f"Update reconrisk. Nothing was changed; this one reads version {VERSION}."
-        raise InvalidFile(path or "", "user_version", f"it is a store of version {version}.", remedy)
+        raise wrong_version(path or "", "user_version", "a store", found=version, reads=VERSION)
     return False
 
 
@@ -264,7 +265,7 @@ T = TypeVar("T")
 
 _NAMED = 8
 _ABANDONED_SECONDS = 3600.0
-_DAMAGED = "It is damaged, of a later version, or another file. Take it from a backup, or name another one."
+_DAMAGED = "It is damaged, of another version, or another file. Take it from a backup, or name another one."
 _GO_ON = "Run the same audit again: it goes on where it was."
 _TRIALS = "SELECT trial FROM trials WHERE run = ? ORDER BY draw, defense, attack"
 _SUMMARIES = """
@@ -275,7 +276,7 @@ _SUMMARIES = """
 """
 
 
-@serializable
+@serializable("run-summary")
 @dataclass(frozen=True)
 class RunSummary:
     """A run in a line: how many ``trials`` are in the store, and the ``seconds`` that their attacks took.
@@ -368,7 +369,7 @@ class Store:
         with explained(self._path, f"result of run {run}"), transaction(self._connection):
             self._connection.execute(
                 "UPDATE runs SET result = ?, data = ?, planned = ?, standing = ?, sentence = ? WHERE run = ?",
-                (to_json(result), result.subject.data, result.planned, _standing(result), result.sentence(), run),
+                (to_json(result), result.subject.data, result.planned, _standing(result), result.sentence, run),
             )
 
     def runs(self) -> tuple[RunSummary, ...]:

@@ -37,7 +37,7 @@ def hash_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-@serializable
+@serializable("run-info")
 @dataclass(frozen=True)
 class RunInfo:
     """A run by its identity: ``run`` is a hash of ``parts``, a JSON text of everything that trials depend on.

@@ -14,7 +14,7 @@ _FORM = "to be a name, or a name with settings such as clip_and_noise(noise_mult
 _WORDS: Mapping[str, object] = {"true": True, "false": False, "none": None}
 
 
-@serializable
+@serializable("named-choice")
 @dataclass(frozen=True)
 class Choice:
     """A name and the settings stated for it, in their order.
