@@ -155,12 +155,14 @@ class PriorSuccess(Result):
         return f"Without any release the best guess succeeds with probability {bound}{self._shown} ({self.belief})."
 
     def table(self) -> str:
-        """Return the probability, rounded up, and the belief that it follows from."""
+        """Return the probability, rounded up where it is a bound, and the belief that it follows from."""
         return table_from_rows([{"prior success": self._shown, "belief": self.belief, "exact": self.exact}])
 
     @property
     def _shown(self) -> str:
-        return rounded_up(self.value) if self.log_value > _SMALLEST_LOG else f"exp({self.log_value:.6g})"
+        if self.log_value <= _SMALLEST_LOG:
+            return f"exp({self.log_value:.6g})"
+        return f"{self.value:.6g}" if self.exact else rounded_up(self.value)
 
     def to_rows(self) -> tuple[Row, ...]:
         """Return the probability as one row."""

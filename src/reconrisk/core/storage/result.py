@@ -93,10 +93,11 @@ class Result(ABC):
         formats = look_up("renderers", self.kind) or {}
         where = formats.get(path.suffix.lower())
         if where is None:
-            raise refuse("path", str(path), f"to end in one of {', '.join(formats)}", f"It is for a {self.kind}.")
+            remedy = f"These are the formats of {self.kind}."
+            raise refuse("path", str(path), f"to end in one of {', '.join(formats)}", remedy)
         render = Info(self.kind, where, "").load()
         known = dict(list(inspect.signature(render).parameters.items())[2:])
-        check_settings(f"{path.suffix} of a {self.kind}", known, options)
+        check_settings(f"{path.suffix} of {self.kind}", known, options)
         written: Path = render(self, path, **options)
         return written
 

@@ -94,11 +94,12 @@ class LeakageSummary(Result):
     @property
     def sentence(self) -> str:
         """What the training told about the most exposed record, and what that bounds."""
-        most = f", record {self.most_exposed[0].record}" if self.most_exposed else ""
+        most = f" (record {self.most_exposed[0].record})" if self.most_exposed else ""
         return (
             f"Over {self.steps} steps the most exposed of {self.records} records{most} leaks tr(I)/d = "
-            f"{self.maximum:.4g}, the median {self.median:.4g}; unbiased estimates of any record have a mean squared "
-            f"error of at least {rounded_down(self.least_mse_lower_bound)}, with {self.confidence:.0%} confidence."
+            f"{self.maximum:.4g}, the median one {self.median:.4g}. Unbiased estimates have a mean squared error of at "
+            f"least {rounded_down(self.least_mse_lower_bound)}, with {self.confidence:.0%} confidence for each record "
+            "by itself."
         )
 
     def to_rows(self) -> tuple[Row, ...]:

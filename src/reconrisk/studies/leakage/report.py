@@ -132,10 +132,12 @@ class LeakageReport(Result):
     def sentence(self) -> str:
         """The record that leaks most, and what that bounds."""
         worst = self.most_exposed(1)[0]
+        guess = f"; a constant guess, which is biased, has at most {self.constant_guess_mse:.4g}"
         return (
             f"Of {len(self.records)} records of {self.data}, record {worst.record} ({worst.label}) leaks most through "
-            f"one noisy step: dFIL {worst.dfil:.4g} [{worst.low:.4g}, {worst.high:.4g}], so that an unbiased attacker "
-            f"has a mean squared error of at least {rounded_down(worst.mse_lower_bound)} there."
+            f"one noisy step: dFIL {worst.dfil:.4g} [{worst.low:.4g}, {worst.high:.4g}]. An unbiased attacker has a "
+            f"mean squared error of at least {rounded_down(worst.mse_lower_bound)} there, with {self.confidence:.0%} "
+            f"confidence{guess if worst.mse_lower_bound > self.constant_guess_mse else ''}."
         )
 
     def to_rows(self) -> tuple[Row, ...]:

@@ -170,8 +170,8 @@ class RebuildReport(Result):
         if self.scores:
             first = self.scores[0]
             mean, guess = (sum(values) / len(values) for values in (first.values, first.guess))
-            best = f"{first.values[first.best]:.4g} for record {self.records[first.best]}"
-            reached = f"{first.name} {mean:.4g} in the mean and {best}, where {self.guesser} reaches {guess:.4g}"
+            best = f"at best {first.values[first.best]:.4g} (record {self.records[first.best]})"
+            reached = f"{first.name} {mean:.4g} in the mean, {best}; {self.guesser} reaches {guess:.4g}"
             return f"{self.attack} rebuilt {records} of {self.data}: {reached}.{failed}"
         if self.misfit is not None:
             return f"{self.attack} leaves of a captured update {self.misfit.said(self.guesser)}.{failed}"
