@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
+import reconrisk as rr
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
@@ -43,7 +44,7 @@ def audits(tmp_path_factory):
         "attacks": [("inverting_gradients", {"steps": 2})],
         "budget": None,
         "store": path,
-        "batch_size": 2,
+        "update": rr.UpdateRecipe(batch_size=2),
     }
     model = nn.Linear(4, 2)
     first = audit(model, data, max_risk="mse<=0.5: 1%", **shared)
@@ -114,7 +115,7 @@ def test_compare_takes_runs_stores_and_files(audits, tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.write_text('{"kind": "Gaussian", "noise_multiplier": 1.0}'), "holds a Gaussian"),
+        (lambda path: path.write_text('{"kind": "gaussian", "noise_multiplier": 1.0}'), "holds a Gaussian"),
         (lambda path: path.write_text("[]"), "holds a tuple"),
         (lambda path: path.write_text("half {"), "Expected JSON"),
         (lambda path: path.write_bytes(b"\xff\xfe\x00"), "byte 0: it is no text"),

@@ -24,13 +24,13 @@ from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.storage.files import write_whole, wrong_version
 from reconrisk.core.storage.serialization import from_json, serializable, to_json, to_plain
 from reconrisk.core.validation import refuse
-from reconrisk.studies.common.identity import RunInfo, hash_of_text
 from reconrisk.studies.common.trial import Trial, TrialKey
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from reconrisk.studies.audit.result import AuditResult
+    from reconrisk.studies.common.identity import RunInfo
 
 Columns = Mapping[str, list[Any]]
 
@@ -339,6 +339,8 @@ class Store:
 
     def add(self, run: str, trial: Trial, estimates: Tensor) -> None:
         """Keep a trial; one of the same key is replaced, which is how an attack with other settings comes in."""
+        from reconrisk.studies.common.identity import hash_of_text  # loads torch, which reading does not need
+
         key, account = trial.key, trial.account
         arrays = f"{hash_of_text(repr((key, trial.settings)))}.safetensors"
         with explained(self._path, f"trial {key.attack}, draw {key.draw}"):
@@ -398,6 +400,8 @@ class Store:
 
     def info(self, run: str | None = None) -> RunInfo:
         """What identifies a run, which may be stated by the beginning of its name."""
+        from reconrisk.studies.common.identity import RunInfo  # loads torch, which reading trials does not need
+
         name = self.name(run)
         with explained(self._path, f"run {name}"):
             (text,) = self._connection.execute("SELECT info FROM runs WHERE run = ?", (name,)).fetchone()
