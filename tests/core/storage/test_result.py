@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -147,6 +148,17 @@ def test_files_that_hold_no_result_are_refused_by_name(text: bytes, message: str
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="There is no such file"):
         rr.load(tmp_path / "result.json")
+
+
+def test_saving_and_loading_a_calculation_loads_no_torch(tmp_path: Path) -> None:
+    program = (
+        "import sys, reconrisk as rr\n"
+        "found = rr.prior_success.uniform_ball(dimension=2, radius=1.0, mse=0.02)\n"
+        "for suffix in ('csv', 'md', 'html'): found.save(f'prior.{suffix}')\n"
+        "assert rr.load(found.save('prior.json')) == found\n"
+        "sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=False).returncode == 0
 
 
 def test_tables_of_others_are_asked_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,7 +292,7 @@ def test_damage_inside_is_an_error_that_names_the_file(path):
         store.trials(INFO.run)
 
 
-@pytest.mark.parametrize("text", ["{", '{"kind": "Gaussian", "noise_multiplier": 1.0}', '{"kind": "Trial"}', "[]"])
+@pytest.mark.parametrize("text", ["{", '{"kind": "gaussian", "noise_multiplier": 1.0}', '{"kind": "trial"}', "[]"])
 def test_a_damaged_trial_is_an_error_that_names_its_run(path, text):
     filled(path)
     with closing(sqlite3.connect(path)) as connection, connection:
