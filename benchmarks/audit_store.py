@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import prune
 from reconrisk.studies.audit.comparison import compare_results

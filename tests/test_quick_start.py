@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -24,7 +24,7 @@ def test_the_quick_start_ends_in_a_report_in_under_ten_lines(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.html", "audit.json"]
     result = from_json((tmp_path / "audit.json").read_text())
     assert result.is_complete
-    assert result.sentence() in done.stdout
+    assert result.sentence in done.stdout
     # what the text below it says, whatever the weights and records that are drawn
     bare, noisy = (line for line in result.lines if str(line.goal) == "psnr>=20")
     assert (bare.success.value, noisy.success.value) == (1.0, 0.0)

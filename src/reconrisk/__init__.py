@@ -6,7 +6,11 @@ importing the package stays fast, and torch is loaded only by the parts that nee
 
 from reconrisk.core import version
 from reconrisk.core.lazy import lazy_names
+from reconrisk.core.storage.links import add_table
 
 __version__ = version.VERSION
+
+add_table("kinds", "reconrisk.kinds:HOMES")
+add_table("renderers", "reconrisk.reports.registry:RENDERERS")
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -45,8 +45,10 @@ from .core.mechanism import dp_sgd as dp_sgd
 from .core.mechanism import output_perturbation as output_perturbation
 from .core.observation import Observation as Observation
 from .core.reconstruction import Reconstruction as Reconstruction
-from .core.serialization import from_json as from_json
-from .core.serialization import to_json as to_json
+from .core.storage.result import Result as Result
+from .core.storage.result import load as load
+from .core.storage.serialization import from_json as from_json
+from .core.storage.serialization import to_json as to_json
 from .core.threat import Controls as Controls
 from .core.threat import Knows as Knows
 from .core.threat import Sees as Sees
@@ -91,14 +93,7 @@ from .releases.updates.gradient import GradientMap as GradientMap
 from .releases.updates.gradient import GradientRelease as GradientRelease
 from .releases.updates.local_update import LocalUpdateRelease as LocalUpdateRelease
 from .releases.updates.recipe import UpdateRecipe as UpdateRecipe
-from .reports.audit.junit import write_junit as write_junit
-from .reports.audit.model_card import model_card as model_card
-from .reports.audit.page import write_report as write_report
-from .reports.corridor import write_corridor as write_corridor
 from .reports.corridor import write_surface as write_surface
-from .reports.informed import write_informed as write_informed
-from .reports.rebuild import write_rebuilt as write_rebuilt
-from .reports.tradeoff import write_tradeoff as write_tradeoff
 from .studies.audit.conclusion import ContradictedBound as ContradictedBound
 from .studies.audit.result import AuditResult as AuditResult
 from .studies.audit.run import audit as audit
@@ -110,8 +105,8 @@ from .studies.informed.result import InformedReport as InformedReport
 from .studies.informed.result import RebuiltInformed as RebuiltInformed
 from .studies.leakage.leakage import leakage as leakage
 from .studies.leakage.report import LeakageReport as LeakageReport
-from .studies.prior_value.over_prior import LeakageOverPrior as LeakageOverPrior
 from .studies.prior_value.over_prior import leakage_over_prior as leakage_over_prior
+from .studies.prior_value.result import LeakageOverPrior as LeakageOverPrior
 from .studies.rebuild.captured import rebuild_captured as rebuild_captured
 from .studies.rebuild.updates import Rebuilt as Rebuilt
 from .studies.rebuild.updates import rebuild as rebuild

@@ -22,7 +22,7 @@ from reconrisk.core.mechanism import (
     ZeroConcentratedDP,
     dp_sgd,
 )
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 
 GAUSSIAN = dp_event.GaussianDpEvent(1.5)
 SAMPLED = dp_event.PoissonSampledDpEvent(0.1, GAUSSIAN)

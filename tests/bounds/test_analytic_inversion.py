@@ -17,7 +17,7 @@ from reconrisk.bounds.analytic_inversion import (
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Estimate, Guarantee, Law
 from reconrisk.core.mechanism import ApproximateDP, Composed, Gaussian, dp_sgd
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 
 DRAWS = 20_000
 

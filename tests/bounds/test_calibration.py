@@ -7,7 +7,7 @@ from reconrisk.bounds import risks
 from reconrisk.bounds.calibration import Adjust, calibrate
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Composed, Gaussian, PureDP, dp_sgd
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 
 TRAINING = dp_sgd(noise_multiplier=1.0, clip_norm=0.5, sampling_probability=0.02, steps=500)
 IDENTIFICATION = risks.identification(candidates=100, at_most=0.05)
@@ -76,9 +76,8 @@ def test_the_result_says_which_privacy_it_implies_and_survives_json():
     answer = calibrate(TRAINING, risks=[IDENTIFICATION, ERROR], delta=1e-6)
     assert 0 < answer.epsilon < 10
     assert from_json(to_json(answer)) == answer
-    text = str(answer)
-    assert text.startswith("The smallest noise_multiplier is")
-    assert str(IDENTIFICATION) in text
+    assert answer.sentence.startswith("The smallest noise_multiplier is")
+    assert str(IDENTIFICATION) in answer.table()
 
 
 @pytest.mark.parametrize("adjust", Adjust)

@@ -12,7 +12,7 @@ from reconrisk.bounds.gaussian_prior import gaussian_prior_success
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Scope
 from reconrisk.core.mechanism import Composed, Gaussian, dp_sgd
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 
 RUN = dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=10_000)
 
@@ -71,7 +71,7 @@ def test_a_schedule_has_a_corridor_too():
     alone = risk_corridor(RUN, dimension=12, norm=1.0, mse=0.01, prior_success=0.1)
     assert corridor.identification.value >= alone.identification.value
     assert corridor.from_scratch.value >= alone.from_scratch.value
-    assert "no bound" in corridor.rows()[0][2]
+    assert "no bound" in corridor.adversaries()[0][2]
     assert not corridor.is_one_phase
 
 
@@ -84,8 +84,8 @@ def test_simple_guesses_are_told_how_many_releases_to_expect():
 def test_where_a_constant_guess_suffices_no_small_number_is_shown():
     corridor = risk_corridor(Gaussian(noise_multiplier=1.0), dimension=3072, norm=40.0, mse=0.3, prior_success=0.001)
     assert corridor.simple_guesses.constant_guess_succeeds  # the middle of the range is within .25
-    assert corridor.rows()[1] == ("guesses a constant", "1", "certain")
-    assert "without looking" in corridor.sentence()
+    assert corridor.adversaries()[1] == ("guesses a constant", "1", "certain")
+    assert "without looking" in corridor.sentence
 
 
 def test_the_curve_passes_through_the_corridor():
@@ -123,12 +123,12 @@ def test_the_surface_of_figure_three():
 
 def test_words_tell_when_a_constant_guess_suffices():
     easy = risk_corridor(RUN, dimension=3072, norm=1.0, psnr=20, prior_success=0.001)
-    assert "without looking" in easy.sentence()
+    assert "without looking" in easy.sentence
     assert easy.from_scratch.value == 1.0
     hard = risk_corridor(RUN, dimension=3072, norm=20.0, psnr=20, prior_success=0.001)
-    assert "at most 1e-" in hard.sentence()
+    assert "at most 1e-" in hard.sentence
     assert "law of one attack, no bound" in str(hard)
-    assert [kind for _, _, kind in hard.rows()].count("guarantee") == 2
+    assert [kind for _, _, kind in hard.adversaries()].count("guarantee") == 2
 
 
 @pytest.mark.parametrize("log_probability", [-0.1, -500.0, -601.0, -1e6])

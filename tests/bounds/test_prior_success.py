@@ -10,7 +10,7 @@ from scipy.stats import chi2
 from reconrisk.bounds import prior_success
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 
 PRIORS = {
     "ball": lambda mse, d: prior_success.uniform_ball(dimension=d, radius=2.0, mse=mse),

@@ -8,7 +8,7 @@ from reconrisk.bounds import risks
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 
 EXAMPLES = [
     risks.identification(candidates=1000, at_most=0.01),

@@ -22,7 +22,7 @@ from reconrisk.core.mechanism import (
     dp_sgd,
     output_perturbation,
 )
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.core.threat import INFORMED, STRONGEST
 
 MECHANISMS = [

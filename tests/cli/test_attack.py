@@ -16,7 +16,7 @@ from reconrisk.attacks.matching.optimizers import LBFGS
 from reconrisk.attacks.registry import ATTACKS
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 from reconrisk.data import load_dataset
 from reconrisk.priors.load.gan import new_generator, save_generator
 from tests.attacks.tiny_priors import write_diffusion, write_gan

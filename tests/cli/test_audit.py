@@ -18,7 +18,7 @@ import reconrisk as rr
 from reconrisk.cli import main
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 from reconrisk.studies.audit.job import Job
 from reconrisk.studies.audit.spec import KEYS
 
@@ -59,7 +59,7 @@ def test_the_common_job_needs_no_file_and_prints_plan_table_verdict_and_paths(wo
     assert sorted(path.name for path in work.rglob("*")) == ["audit-report", "audit.html", "audit.json"]
     result = stored(folder)
     text = done.stdout
-    assert text.index("plan ") < text.index("expected ") < text.index("best attack") < text.index(result.sentence())
+    assert text.index("plan ") < text.index("expected ") < text.index("best attack") < text.index(result.sentence)
     assert str(folder / "audit.html") in text
     assert text.rstrip().endswith(result.signature)
     assert [line.success.value for line in result.lines] == [1.0, 0.0, 1.0, 0.0]

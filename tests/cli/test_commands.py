@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from reconrisk.cli.app import app
 from reconrisk.cli.doctor import EXTRAS
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 from reconrisk.core.version import VERSION
 
 RUNNER = CliRunner()
@@ -100,7 +100,7 @@ def test_demo_audits_digits_and_writes_only_where_it_is_told(tmp_path):
     assert [path for folder in folders.values() for path in folder.rglob("*")] == []
     assert all(str(path) in done.stdout for path in out.iterdir())
     result = from_json((out / "audit.json").read_text())
-    assert result.sentence() in done.stdout
+    assert result.sentence in done.stdout
     private = "(noise_multiplier=1, clip_norm=1)"
     defenses = ("none", f"clip_and_noise{private}", f"optimal_noise{private}", "prune(share=0.9)")
     assert tuple(item.label for item in result.defenses) == defenses

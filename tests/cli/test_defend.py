@@ -33,7 +33,7 @@ def model(tmp_path, monkeypatch):
 def test_a_defense_that_meets_the_target_is_printed_and_written(model, tmp_path):
     result = run(*model, "--accept", "psnr>=30: 25%", "--attacks", "analytic", *QUICK, "--out", "found.json")
     assert result.exit_code == 0, result.output
-    assert result.output.startswith("Use rr.defenses.gaussian_noise(")
+    assert "\n\nUse rr.defenses.gaussian_noise(" in result.output
     found = rr.from_json((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert found.best == "gaussian_noise"
     assert str(found.accept[0]) == "psnr>=30: 25%"

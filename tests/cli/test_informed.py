@@ -16,7 +16,7 @@ from reconrisk.attacks.informed.invert_training.attack import InvertTraining
 from reconrisk.cli.app import app
 from reconrisk.cli.informed import LINEAR
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 from reconrisk.data import load_dataset
 from reconrisk.studies.informed.linear import KINDS
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import reconrisk.studies.leakage.leakage as library
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 from reconrisk.models import logistic
 
 RUNNER = CliRunner()

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 
 RUNNER = CliRunner()
 TRAINING = ["--sampling-probability", "0.01", "--steps", "10000", "--clip-norm", "1"]
@@ -46,7 +46,7 @@ def test_calibrate_finds_the_noise_and_says_what_it_costs():
     text = run(*words).output
     assert "smallest noise multiplier that meets every demand is 2.379" in text
     plain = json.loads(run(*words, "--unbiased-mse", "0.05", "--json").output)
-    assert plain["kind"] == "Calibration"
+    assert plain["kind"] == "calibration"
     assert len(plain["guarantees"]) == 2
 
 

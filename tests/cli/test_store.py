@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
+import reconrisk as rr
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import clip_and_noise
 from reconrisk.studies.audit.comparison import AuditComparison
@@ -43,7 +44,7 @@ def audits(tmp_path_factory):
         "attacks": [("inverting_gradients", {"steps": 2})],
         "budget": None,
         "store": path,
-        "batch_size": 2,
+        "update": rr.UpdateRecipe(batch_size=2),
     }
     model = nn.Linear(4, 2)
     first = audit(model, data, max_risk="mse<=0.5: 1%", **shared)
@@ -58,8 +59,8 @@ def test_runs_are_listed_with_progress_and_verdict(audits):
     rows = {line.split()[0]: line for line in lines[1:]}
     assert set(rows) == {first.run, noisy.run}
     assert rows[first.run].split()[3:6] == ["Linear", "toy", str(first.done)]
-    assert f"above the limit: {first.sentence()}" in rows[first.run]
-    assert rows[noisy.run].endswith(noisy.sentence())
+    assert f"above the limit: {first.sentence}" in rows[first.run]
+    assert rows[noisy.run].endswith(noisy.sentence)
 
 
 def test_runs_as_json_are_what_the_store_says(audits):
@@ -82,7 +83,7 @@ def test_show_prints_table_sentence_and_signature(audits):
     text = run("show", path, first.run[:6])
     assert str(first) in text
     assert first.signature in text
-    assert noisy.sentence() in run("show", path)  # the newest
+    assert noisy.sentence in run("show", path)  # the newest
 
 
 def test_show_as_json_is_the_whole_result(audits):
@@ -114,7 +115,7 @@ def test_compare_takes_runs_stores_and_files(audits, tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.write_text('{"kind": "Gaussian", "noise_multiplier": 1.0}'), "holds a Gaussian"),
+        (lambda path: path.write_text('{"kind": "gaussian", "noise_multiplier": 1.0}'), "holds a Gaussian"),
         (lambda path: path.write_text("[]"), "holds a tuple"),
         (lambda path: path.write_text("half {"), "Expected JSON"),
         (lambda path: path.write_bytes(b"\xff\xfe\x00"), "byte 0: it is no text"),

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from reconrisk.cli.app import app
 from reconrisk.cli.tradeoff import families
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 from reconrisk.defenses.registry import DEFENSES, FROM_MOMENTS
 from reconrisk.studies.tradeoff.result import TradeoffResult
 

@@ -2,7 +2,7 @@ import pytest
 
 from reconrisk.core.columns import CategoricalColumn, NumericColumn, check_layout, width_of
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data import columns as data_columns
 
 AGE = NumericColumn("age", 20.0, 40.0, 0)

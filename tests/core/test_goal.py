@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.goal import HIGHER_IS_BETTER, Goal, Limit, goal_from_text, limit_from_text, mse, ncc, psnr, ssim
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 
 numbers = st.floats(0, 1e6).map(lambda number: float(f"{number:.4g}"))
 goals = st.builds(Goal, st.sampled_from(sorted(HIGHER_IS_BETTER)), numbers)

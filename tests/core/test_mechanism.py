@@ -19,7 +19,7 @@ from reconrisk.core.mechanism import (
     dp_sgd,
     output_perturbation,
 )
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 
 EXAMPLES = [
     Gaussian(1.1, 2.0),

@@ -5,9 +5,9 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 import reconrisk.reports.informed as informed_report
-from reconrisk.core.serialization import from_json
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.storage.serialization import from_json
 from reconrisk.data.dataset import Dataset
-from reconrisk.reports.informed import write_informed
 from reconrisk.studies.informed.linear import rebuild_informed_linear
 
 
@@ -19,8 +19,8 @@ def rebuilt(shape):
 
 def test_images_have_target_estimate_and_neighbour_beside_each_other(tmp_path):
     found = rebuilt((1, 2, 2))
-    written = write_informed(tmp_path / "new", found)
-    assert [path.name for path in written] == ["informed.json", "informed.safetensors", "informed.png"]
+    written = [found.save(tmp_path / "new" / f"informed.{suffix}") for suffix in ("json", "safetensors", "png")]
+    assert sorted((tmp_path / "new").iterdir()) == sorted(written)
     assert all(path.stat().st_mode & 0o077 == 0 for path in written)
     assert from_json(written[0].read_text()) == found.report
     stored = load_file(written[1])
@@ -35,7 +35,9 @@ def test_images_have_target_estimate_and_neighbour_beside_each_other(tmp_path):
 
 
 def test_tables_have_no_picture(tmp_path):
-    assert [path.suffix for path in write_informed(tmp_path, rebuilt((3,)))] == [".json", ".safetensors"]
+    with pytest.raises(InvalidInput, match=r"no images: save \.safetensors instead"):
+        rebuilt((3,)).save(tmp_path / "informed.png")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_half_done(tmp_path, monkeypatch):
@@ -45,5 +47,5 @@ def test_a_file_that_cannot_be_written_leaves_nothing_half_done(tmp_path, monkey
 
     monkeypatch.setattr(informed_report, "save_file", broken)
     with pytest.raises(OSError, match="disk is full"):
-        write_informed(tmp_path, rebuilt((3,)))
-    assert [path.name for path in tmp_path.iterdir()] == ["informed.json"]
+        rebuilt((3,)).save(tmp_path / "informed.safetensors")
+    assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.reports.leakage import write_leakage, write_text
+from reconrisk.reports.leakage import write_leakage
 
 DARK, BRIGHT = np.zeros((1, 8, 8), np.float32), np.ones((1, 8, 8), np.float32)
 
@@ -63,15 +63,6 @@ def test_nothing_to_draw_is_refused_and_nothing_written(tmp_path, empty):
     with pytest.raises(InvalidInput, match="at least one"):
         write_leakage(tmp_path / "out" / "x.png", empty, data_range=(0.0, 1.0), note="")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_text_is_written_whole_or_not_at_all(tmp_path):
-    path = write_text(tmp_path / "new" / "x.json", "{}\n")
-    assert path.read_text() == "{}\n"
-    with pytest.raises(UnicodeEncodeError):
-        write_text(path, "half \ud800")
-    assert path.read_text() == "{}\n"
-    assert list(path.parent.iterdir()) == [path]
 
 
 def test_records_are_drawn_for_their_owner_alone(tmp_path):

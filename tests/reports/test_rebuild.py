@@ -1,5 +1,3 @@
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
@@ -8,20 +6,13 @@ from safetensors.numpy import load_file
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
-from reconrisk.core.serialization import from_json
+from reconrisk.core.storage.serialization import from_json
 from reconrisk.core.threat import HONEST_BUT_CURIOUS
-from reconrisk.reports.rebuild import write_grid, write_rebuilt
+from reconrisk.reports.rebuild import write_grid
 from reconrisk.studies.rebuild.report import MetricScores, RebuildReport
+from reconrisk.studies.rebuild.updates import Rebuilt
 
 RANGE = (0.0, 1.0)
-
-
-@dataclass(frozen=True)
-class Result:
-    report: RebuildReport
-    estimates: torch.Tensor
-    targets: torch.Tensor | None
-    guesses: torch.Tensor | None = None
 
 
 def report(count, shape, data_range=RANGE, scored=True):
@@ -57,9 +48,9 @@ def pixels(path):
 
 def test_three_files_that_hold_report_estimates_and_picture(tmp_path):
     targets, estimates = torch.zeros(2, 1, 8, 8), torch.full((2, 1, 8, 8), 0.25)
-    result = Result(report(2, (1, 8, 8)), estimates, targets)
-    written = write_rebuilt(tmp_path / "new" / "out", result)
-    assert [path.name for path in written] == ["attack.json", "attack.safetensors", "attack.png"]
+    result = Rebuilt(report(2, (1, 8, 8)), estimates, targets)
+    suffixes = ("json", "safetensors", "png")
+    written = [result.save(tmp_path / "new" / "out" / f"attack.{suffix}") for suffix in suffixes]
     assert sorted((tmp_path / "new" / "out").iterdir()) == sorted(written)
     assert {path.stat().st_mode & 0o777 for path in written} == {0o600}
     assert from_json(written[0].read_text()) == result.report
@@ -76,30 +67,31 @@ def test_three_files_that_hold_report_estimates_and_picture(tmp_path):
 
 def test_differences_are_black_where_there_are_none_in_any_range(tmp_path):
     same = torch.full((1, 3, 8, 8), 0.5)
-    path = write_rebuilt(tmp_path, Result(report(1, (3, 8, 8), (-1.0, 1.0)), same, same))[2]
-    drawn = pixels(path)
+    drawn = pixels(Rebuilt(report(1, (3, 8, 8), (-1.0, 1.0)), same, same).save(tmp_path / "x.png"))
     assert (drawn[54:182, 8:136] == 191).all()  # (0.5 + 1) / 2
     assert (drawn[54:182, 280:408] == 0).all()
 
 
 def test_a_captured_update_shows_what_was_rebuilt(tmp_path):
-    result = Result(report(1, (1, 8, 8), scored=False), torch.ones(1, 1, 8, 8), None)
-    drawn = pixels(write_rebuilt(tmp_path, result)[2])
+    result = Rebuilt(report(1, (1, 8, 8), scored=False), torch.ones(1, 1, 8, 8), None)
+    drawn = pixels(result.save(tmp_path / "x.png"))
     assert drawn.shape == (2 * 18 + 128 + 18 + 8, 480, 3)
 
 
 def test_beside_what_was_rebuilt_of_a_captured_update_is_what_was_guessed_without_it(tmp_path):
     shown = torch.ones(1, 1, 8, 8)
     alone, beside = (
-        pixels(write_rebuilt(tmp_path / name, Result(report(1, (1, 8, 8), scored=False), shown, None, guesses))[2])
+        pixels(Rebuilt(report(1, (1, 8, 8), scored=False), shown, None, guesses).save(tmp_path / f"{name}.png"))
         for name, guesses in (("alone", None), ("beside", torch.zeros(1, 1, 8, 8)))
     )
     assert (alone == 0).all(2).sum() + 128**2 <= (beside == 0).all(2).sum()  # the guess is black
 
 
 def test_tables_have_no_picture(tmp_path):
-    result = Result(report(1, (4,)), torch.ones(1, 4), torch.zeros(1, 4))
-    assert [path.name for path in write_rebuilt(tmp_path, result)] == ["attack.json", "attack.safetensors"]
+    result = Rebuilt(report(1, (4,)), torch.ones(1, 4), torch.zeros(1, 4))
+    with pytest.raises(InvalidInput, match=r"no images: save \.safetensors instead"):
+        result.save(tmp_path / "attack.png")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from reconrisk.bounds.numerics.hits import Hits, argmax_of_concave, level_set_of
 from reconrisk.core.guarantee import Estimate, Law, mse_threshold, psnr_from_mse
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_finite, check_positive, check_probability, check_real, check_whole, refuse
 
 _METHOD = "population correlation of riess2025's attack; interval of single draws, not a bound"
@@ -122,7 +122,7 @@ _NEGLIGIBLE = 45.0  # exp(-45) is below rounding
 _NORM_REMEDY = "Pass the norm of the record, or the smallest nonzero norm in the data."
 
 
-@serializable
+@serializable("chi-square-law")
 @dataclass(frozen=True, repr=False)
 class ChiSquareLaw(Law):
     """Error law of an unbiased estimate with independent Gaussian errors of equal ``variance`` in each coordinate.
@@ -183,7 +183,7 @@ class ChiSquareLaw(Law):
         return at_mean + 10 / math.log(10) * (math.log(self._shape) - float(digamma(self._shape)))
 
 
-@serializable
+@serializable("run-law")
 @dataclass(frozen=True, repr=False)
 class RunLaw(Law):
     """Error law of the average over all releases of a run that contain the record; a run without any is a failure.

@@ -13,7 +13,8 @@ from reconrisk.bounds.risks import RISKS, Identification, Risk, attained
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Guarantee, rounded_down, rounded_up
 from reconrisk.core.mechanism import Composed, Gaussian, NoiseMechanism, PoissonSampled, Repeated, dp_sgd
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_probability, refuse
 
 _NOISE_RANGE = (1e-2, 1e8)
@@ -30,9 +31,9 @@ class Adjust(Enum):
     SAMPLING_PROBABILITY = "sampling_probability"
 
 
-@serializable
+@serializable("calibration")
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Result):
     """A mechanism at which every stated risk holds, with the guarantees that say so and the epsilon it implies.
 
     ``value`` is the adjusted setting; for a schedule it is that of the first phase, the others keep their proportion.
@@ -60,14 +61,41 @@ class Calibration:
             return rounded_up(self.value, 6) + (" or less" if self.value <= _NOISE_RANGE[0] else "")
         return rounded_down(self.value, 6)
 
-    def __str__(self) -> str:
-        """The answer in one sentence, then a line for each risk."""
-        head = (
+    @property
+    def sentence(self) -> str:
+        """The setting that was found, and the differential privacy that it implies."""
+        return (
             f"The {self.extreme} {self.adjusted.value} is {self.shown_value}: "
             f"({rounded_up(self.epsilon)}, {self.delta:g})-differentially private."
         )
-        lines = [f"  {risk}: {guarantee}" for risk, guarantee in zip(self.risks, self.guarantees, strict=True)]
-        return "\n".join([head, *lines])
+
+    def table(self) -> str:
+        """Return each risk with the guarantee that meets it."""
+        pairs = zip(self.risks, self.guarantees, strict=True)
+        return "\n".join(f"{risk}: {guarantee}" for risk, guarantee in pairs)
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each risk."""
+        pairs = zip(self.risks, self.guarantees, strict=True)
+        setting = self.adjusted.value
+        return tuple(
+            {
+                "risk": str(risk),
+                "quantity": guarantee.quantity.value,
+                "attained": guarantee.value,
+                "scope": guarantee.scope.value,
+                "reference": str(guarantee.reference),
+                setting: self.value,
+                "epsilon": self.epsilon,
+                "delta": self.delta,
+            }
+            for risk, guarantee in pairs
+        )
+
+    @property
+    def is_private(self) -> bool:
+        """False: it follows from stated settings."""
+        return False
 
 
 def calibrate(

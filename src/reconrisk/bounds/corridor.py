@@ -21,7 +21,8 @@ from reconrisk.bounds.numerics.hits import dominating_phase, log_average_upper_b
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.guarantee import Guarantee, Law, mse_threshold, probability_from_log, psnr_from_mse, rounded_up
 from reconrisk.core.mechanism import Gaussian, Mechanism, NoiseMechanism
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 
 _GRID = 400
@@ -29,9 +30,9 @@ _LARGEST_NOISE = 1e100
 _LARGEST_SUM = 1e8
 
 
-@serializable
+@serializable("simple-guesses")
 @dataclass(frozen=True)
-class SimpleGuesses:
+class SimpleGuesses(Result):
     """Errors and success at one threshold of a zero guess, a mid-range guess, shrinkage, and riess2025's attack.
 
     ``zero_guess_mse`` is exact for the norm; ``centre_guess_mse`` is the largest over records in a box of the data
@@ -52,7 +53,8 @@ class SimpleGuesses:
         """Whether a guess that ignores the release is always within the threshold."""
         return self.mse >= min(self.zero_guess_mse, self.centre_guess_mse)
 
-    def __str__(self) -> str:
+    @property
+    def sentence(self) -> str:
         """The numbers as two sentences."""
         verdict = "always succeeds" if self.constant_guess_succeeds else "is not certain to succeed"
         return (
@@ -63,6 +65,21 @@ class SimpleGuesses:
             f"{self.shrinkage_mse:.4g} and succeeds with probability "
             f"{self.shrinkage_success:.2g}, riess2025's attack {self.attack_mse:.4g} and {self.attack_success:.2g}."
         )
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each attacker; the success of a constant guess is 1, or None where it is not certain."""
+        zero, centre = (1.0 if self.mse >= error else None for error in (self.zero_guess_mse, self.centre_guess_mse))
+        return (
+            {"attacker": "guesses zero", "mse": self.zero_guess_mse, "success": zero},
+            {"attacker": "guesses the middle of the range", "mse": self.centre_guess_mse, "success": centre},
+            {"attacker": "James-Stein shrinkage", "mse": self.shrinkage_mse, "success": self.shrinkage_success},
+            {"attacker": "riess2025's attack", "mse": self.attack_mse, "success": self.attack_success},
+        )
+
+    @property
+    def is_private(self) -> bool:
+        """False: it follows from stated settings."""
+        return False
 
 
 def what_simple_guesses_reach(
@@ -136,7 +153,7 @@ def _james_stein_success(dimension: int, norm: float, variance: float, threshold
 _PRIOR_WIDTHS = (0.03, 0.1, 0.3, 1.0)
 
 
-@serializable
+@serializable("interior-point")
 @dataclass(frozen=True)
 class InteriorPoint:
     """What the best adversary with a Gaussian prior of this spread reaches at the threshold.
@@ -155,7 +172,7 @@ class InteriorPoint:
         return probability_from_log(self.log_success)
 
 
-@serializable
+@serializable("corridor-curve")
 @dataclass(frozen=True)
 class CorridorCurve:
     """Success probabilities at a range of thresholds, for the figure."""
@@ -166,9 +183,9 @@ class CorridorCurve:
     interior: tuple[tuple[float, ...], ...]
 
 
-@serializable
+@serializable("risk-corridor")
 @dataclass(frozen=True)
-class RiskCorridor:
+class RiskCorridor(Result):
     """Both ends of the corridor at one threshold, its interior, and the numbers that relate them.
 
     ``identification`` bounds any adversary with the prior; ``from_scratch`` any who knows the norm alone;
@@ -212,12 +229,16 @@ class RiskCorridor:
         """The threshold in decibel."""
         return psnr_from_mse(self.mse, data_range=self.data_range)
 
-    def rows(self) -> tuple[tuple[str, str, str], ...]:
-        """Adversary, success probability, and what kind of number it is: the table."""
+    def adversaries(self) -> tuple[tuple[str, str, str], ...]:
+        """Return adversary, success probability for reading, and what kind of number it is."""
+        return tuple((who, readable_probability(success), kind) for who, success, kind in self._lines())
+
+    def _lines(self) -> tuple[tuple[str, float, str], ...]:
+        """Adversary, logarithm of the success probability, and what kind of number it is."""
         inside = tuple(
             (
                 f"has a Gaussian prior of spread {point.prior_std:.3g}",
-                readable_probability(point.log_success),
+                point.log_success,
                 "best adversary, additive noise",
             )
             for point in self.interior
@@ -225,26 +246,27 @@ class RiskCorridor:
         return (
             (
                 "knows nothing and uses riess2025's attack",
-                readable_probability(self.attack_log_success),
+                self.attack_log_success,
                 "law of one attack, no bound"
                 if self.is_one_phase
                 else "as if all phases had the least noise, no bound",
             ),
-            self._from_scratch_row(),
+            self._from_scratch_line(),
             *inside,
             (
                 f"has a prior that succeeds with {self.prior_success:.3g}, uses any attack",
-                _shown(self.identification),
+                _log_of(self.identification),
                 "guarantee",
             ),
         )
 
-    def _from_scratch_row(self) -> tuple[str, str, str]:
+    def _from_scratch_line(self) -> tuple[str, float, str]:
         if self.simple_guesses.constant_guess_succeeds:
-            return ("guesses a constant", "1", "certain")
+            return ("guesses a constant", 0.0, "certain")
         who = "knows the norm, finds every direction equally likely, uses any attack"
-        return (who, _shown(self.from_scratch), "guarantee")
+        return (who, _log_of(self.from_scratch), "guarantee")
 
+    @property
     def sentence(self) -> str:
         """The corridor for someone who has never heard of epsilon."""
         quality = f"to {self.psnr:.3g} dB (mean squared error {self.mse:.3g})"
@@ -260,17 +282,29 @@ class RiskCorridor:
             f"probability at most {_shown(self.identification)} after the release."
         )
 
-    def __str__(self) -> str:
-        """The table as text, then the sentences."""
-        rows = [f"  {value:<12} {who} ({kind})" for who, value, kind in self.rows()]
-        return "\n".join(["success      adversary", *rows, self.sentence(), self.comparison()])
+    def table(self) -> str:
+        """Return the success of each adversary, and how simple guesses compare."""
+        rows = [f"  {value:<12} {who} ({kind})" for who, value, kind in self.adversaries()]
+        return "\n".join(["success      adversary", *rows, self.comparison()])
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each adversary."""
+        return tuple(
+            {"adversary": who, "success": probability_from_log(log), "log_success": log, "evidence": kind}
+            for who, log, kind in self._lines()
+        )
 
     def comparison(self) -> str:
         """What simple guesses reach, and the error discount, in words."""
         return (
-            f"{self.simple_guesses} To succeed as often as the last adversary may, riess2025's attack must tolerate a "
-            f"mean squared error of {self.error_discount:.4g}."
+            f"{self.simple_guesses.sentence} To succeed as often as the last adversary may, riess2025's attack must "
+            f"tolerate a mean squared error of {self.error_discount:.4g}."
         )
+
+    @property
+    def is_private(self) -> bool:
+        """False: it follows from stated settings."""
+        return False
 
 
 def risk_corridor(
@@ -460,4 +494,8 @@ def readable_probability(log_probability: float) -> str:
 
 
 def _shown(guarantee: Guarantee) -> str:
-    return readable_probability(-math.inf if guarantee.log_value is None else guarantee.log_value)
+    return readable_probability(_log_of(guarantee))
+
+
+def _log_of(guarantee: Guarantee) -> float:
+    return -math.inf if guarantee.log_value is None else guarantee.log_value

@@ -16,8 +16,10 @@ from scipy.special import erf, gammaln
 from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.bounds.numerics.chi_square import log_gammainc
 from reconrisk.bounds.numerics.matrices import finite_array
-from reconrisk.core.guarantee import Estimate, probability_from_log
-from reconrisk.core.serialization import serializable
+from reconrisk.core.guarantee import Estimate, probability_from_log, rounded_up
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import serializable
+from reconrisk.core.storage.text_table import table_from_rows
 from reconrisk.core.validation import check_nonnegative, check_positive, check_real, check_whole, refuse
 
 Floats = NDArray[np.float64]
@@ -121,12 +123,13 @@ def _last_node(sides: Floats, log_transform: float, tail: float) -> float:
 
 
 _CHUNK = 2**22
+_SMALLEST_LOG = -700.0  # below it the probability is no ordinary float
 _ROUNDING = 1e-9
 
 
-@serializable
+@serializable("prior-success")
 @dataclass(frozen=True)
-class PriorSuccess:
+class PriorSuccess(Result):
     """Probability of the best guess without any release, as a logarithm, and the belief it follows from.
 
     ``exact`` is False where only an upper bound is known.
@@ -144,6 +147,32 @@ class PriorSuccess:
     def value(self) -> float:
         """The probability; the smallest positive float where it is smaller."""
         return probability_from_log(self.log_value)
+
+    @property
+    def sentence(self) -> str:
+        """How often the best guess succeeds, under which belief."""
+        bound = "" if self.exact else "at most "
+        return f"Without any release the best guess succeeds with probability {bound}{self._shown} ({self.belief})."
+
+    def table(self) -> str:
+        """Return the probability, rounded up where it is a bound, and the belief that it follows from."""
+        return table_from_rows([{"prior success": self._shown, "belief": self.belief, "exact": self.exact}])
+
+    @property
+    def _shown(self) -> str:
+        if self.log_value <= _SMALLEST_LOG:
+            return f"exp({self.log_value:.6g})"
+        return f"{self.value:.6g}" if self.exact else rounded_up(self.value)
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return the probability as one row."""
+        how: Row = {"belief": self.belief, "exact": self.exact}
+        return ({"prior_success": self.value, "log_prior_success": self.log_value, **how},)
+
+    @property
+    def is_private(self) -> bool:
+        """False: it follows from stated settings."""
+        return False
 
 
 def uniform_ball(*, dimension: int, radius: float, mse: float) -> PriorSuccess:

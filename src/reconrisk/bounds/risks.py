@@ -13,7 +13,7 @@ from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.guarantee import Guarantee, mse_threshold, probability_from_log
 from reconrisk.core.mechanism import NoiseMechanism
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import (
     check_nonnegative,
     check_positive,
@@ -26,7 +26,7 @@ from reconrisk.core.validation import (
 _LEAST_ROOM = 1e-9
 
 
-@serializable
+@serializable("identification-risk")
 @dataclass(frozen=True)
 class Identification:
     """The target is picked, or rebuilt within a criterion, with probability above ``at_most``, given a prior."""
@@ -58,7 +58,7 @@ class Identification:
         return f"P(reconstruction) <= {self.at_most:.4g} for a prior success of {prior:.4g}"
 
 
-@serializable
+@serializable("from-scratch-risk")
 @dataclass(frozen=True)
 class FromScratch:
     """Someone without a prior rebuilds the target within ``mse`` with probability above ``at_most``."""
@@ -92,7 +92,7 @@ class FromScratch:
         return f"P(MSE <= {self.mse:.4g}) <= {self.at_most:.4g} from scratch, {record}"
 
 
-@serializable
+@serializable("unbiased-error-risk")
 @dataclass(frozen=True)
 class UnbiasedError:
     """An unbiased estimate has an error below ``at_least``; records lie in a box with these ``diameters``."""

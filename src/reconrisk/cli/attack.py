@@ -322,17 +322,18 @@ def _counter() -> Callable[[int, int], None] | None:
 
 def _finish(out: Path, rebuilt: Rebuilt) -> None:
     """Write the files, print the report, and tell by the exit code how it ended."""
-    from reconrisk.reports.rebuild import write_rebuilt
-
-    written = write_rebuilt(out, rebuilt)
+    report = rebuilt.report
+    written = {"report": rebuilt.save(out / "attack.json"), "estimates": rebuilt.save(out / "attack.safetensors")}
+    if report.is_image:
+        written["picture"] = rebuilt.save(out / "attack.png")
     if sys.stderr.isatty():
         sys.stderr.write(_ERASE)  # an interrupted run leaves the count of updates behind
-    typer.echo(f"{rebuilt.report}\n")
-    for what, path in zip(("report", "estimates", "picture"), written, strict=False):
+    typer.echo(f"{report}\n")
+    for what, path in written.items():
         typer.echo(f"{what:<9} {path.resolve()}")
-    if len(written) < len(("report", "estimates", "picture")):
+    if not report.is_image:
         typer.echo("picture   not drawn: the records are no images")
-    if not rebuilt.report.is_complete:
+    if not report.is_complete:
         raise typer.Exit(INTERRUPTED)
-    if rebuilt.report.failed:
+    if report.failed:
         raise typer.Exit(FAILED)

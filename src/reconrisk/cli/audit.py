@@ -20,7 +20,6 @@ from reconrisk.cli import options as updates
 from reconrisk.cli.inputs import INTERRUPTED, check_folder
 from reconrisk.cli.options import HOW, WHAT, option
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.serialization import to_json
 from reconrisk.studies.audit.spec import AuditSpec, read_spec, spec_from_mapping, values_from_mapping
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def audit(
     result, was_interrupted = _run(complete, to_stderr=as_json)
     written = _write(result, folder, redact=complete.redact)
     if junit is not None:
-        from reconrisk.reports.audit.junit import write_junit
+        from reconrisk.reports.audit.junit import write_junit  # whatever the file is called
 
         written["junit"] = write_junit(result, junit, strict=strict)
     _print(result, written, as_json=as_json)
@@ -222,19 +221,16 @@ def _account(job: Job) -> Any:
 
 def _write(result: AuditResult, folder: Path, *, redact: bool | None) -> dict[str, Path]:
     """Write the report, and say where its parts are."""
-    from reconrisk.reports.audit.page import write_report
-
-    report = write_report(result, folder / "audit.html", redact=redact)
-    return {"report": report, "json": report.with_suffix(".json")}
+    return {"report": result.save(folder / "audit.html", redact=redact), "json": result.save(folder / "audit.json")}
 
 
 def _print(result: AuditResult, written: dict[str, Path], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(to_json(result))
+        typer.echo(result.to_json())
         return
     typer.echo(f"\n{result}\n")
     if result.training is not None and result.training.corridor is not None:
-        typer.echo(f"training  {result.training.corridor.sentence()}")
+        typer.echo(f"training  {result.training.corridor.sentence}")
     if result.training is not None and result.training.leakage is not None:
         leak = result.training.leakage
         typer.echo(f"account   {leak.records} records, leakage at most {leak.maximum:.3g}, median {leak.median:.3g}")

@@ -22,7 +22,6 @@ from reconrisk.cli.options import (
 from reconrisk.cli.options import RangeWidth as DataRange
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import dp_sgd
-from reconrisk.core.serialization import to_json
 
 
 def calibrate(
@@ -84,6 +83,6 @@ def calibrate(
     )
     answer = solve(training, risks=demands, adjust=adjust, delta=delta)
     if as_json:
-        typer.echo(to_json(answer, indent=2))
+        typer.echo(answer.to_json(indent=2))
     else:
         print_calibration(answer)

@@ -14,9 +14,7 @@ from reconrisk.cli import options as updates
 from reconrisk.cli.inputs import INTERRUPTED
 from reconrisk.cli.options import option
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.files import write_whole
 from reconrisk.core.goal import limit_from_text
-from reconrisk.core.serialization import to_json
 
 if TYPE_CHECKING:
     from reconrisk.studies.recommend.result import Recommendation
@@ -106,9 +104,10 @@ def defend(
     asked |= {"training_steps": training_steps, "learning_rate": learning_rate, "training_seeds": training_seeds}
     found = _found(_stated(given | {"budget": budget or _BUDGET}), asked)
     if out is not None:
-        text = to_json(found, indent=2)
-        write_whole(out, lambda path: path.write_text(f"{text}\n", encoding="utf-8"))
-    typer.echo(to_json(found, indent=2) if as_json else f"{found}")
+        from reconrisk.reports.plain import write_json  # whatever the file is called
+
+        write_json(found, out)
+    typer.echo(found.to_json(indent=2) if as_json else f"{found}")
     if found.ended == "interrupted" or not found.meets:
         raise typer.Exit(INTERRUPTED if found.ended == "interrupted" else FAILED)
 

@@ -27,21 +27,18 @@ def demo(
     """Train a small network on bundled digits and audit its gradients: no defense, noise, pruning. About a minute."""
     check_folder(out)
     with _own_caches():
-        from reconrisk.reports.audit.page import write_report
         from reconrisk.studies.audit.demo import check_demo, run_demo  # torch takes seconds to import
 
         check_demo(seed=seed, trials=trials)
         typer.echo("Training a small network on the bundled digits, then attacking the gradients of test digits ...")
         done = run_demo(seed=seed, trials=trials, show_plan=typer.echo)
         result = done.audit
-        report = write_report(result, out / "audit.html")
+        written = {"report": result.save(out / "audit.html"), "json": result.save(out / "audit.json")}
         picture = _picture(out / "demo.png", result)
     typer.echo(f"\nnetwork   {done.accuracy:.1%} accurate on unseen digits\n")
     typer.echo(f"{result}\n")
-    typer.echo(f"report    {report.resolve()}")
-    typer.echo(f"json      {report.with_suffix('.json').resolve()}")
-    if picture is not None:
-        typer.echo(f"picture   {picture.resolve()}")
+    for what, path in {**written, **({} if picture is None else {"picture": picture})}.items():
+        typer.echo(f"{what:<9} {path.resolve()}")
     if not result.done:
         raise typer.Exit(INTERRUPTED)
 

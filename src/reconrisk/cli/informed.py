@@ -280,15 +280,16 @@ def _check_left_out(model: str, given: dict[str, Any]) -> None:
 
 def _finish(out: Path, rebuilt: RebuiltInformed) -> None:
     """Write the files, print the report, and tell by the exit code how it ended."""
-    from reconrisk.reports.informed import write_informed
-
-    written = write_informed(out, rebuilt)
-    typer.echo(f"{rebuilt.report}\n")
-    for what, path in zip(("report", "estimates", "picture"), written, strict=False):
+    report = rebuilt.report
+    written = {"report": rebuilt.save(out / "informed.json"), "estimates": rebuilt.save(out / "informed.safetensors")}
+    if report.is_image:
+        written["picture"] = rebuilt.save(out / "informed.png")
+    typer.echo(f"{report}\n")
+    for what, path in written.items():
         typer.echo(f"{what:<9} {path.resolve()}")
-    if len(written) < len(("report", "estimates", "picture")):
+    if not report.is_image:
         typer.echo("picture   not drawn: the records are no images")
-    if not rebuilt.report.is_complete:
+    if not report.is_complete:
         raise typer.Exit(INTERRUPTED)
-    if rebuilt.report.failed:
+    if report.failed:
         raise typer.Exit(FAILED)

@@ -9,7 +9,6 @@ import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
 from reconrisk.cli.options import ClipNorm, NoiseMultiplier, SamplingProbability
-from reconrisk.core.serialization import to_json
 
 if TYPE_CHECKING:
     from reconrisk.data.dataset import Dataset
@@ -89,9 +88,9 @@ def _shown(data: str) -> bool:
 
 def _write(out: Path, report: LeakageReport, dataset: Dataset, *, shown: bool) -> list[str]:
     """Write the report, and the records at either end where they may be shown; say where."""
-    from reconrisk.reports.leakage import write_leakage, write_text
+    from reconrisk.reports.leakage import write_leakage
 
-    path = write_text(out / "leakage.json", to_json(report) + "\n")
+    path = report.save(out / "leakage.json")
     part = "" if report.is_complete else f", the {len(report.records)} records that are done"
     lines = [f"report    {path.resolve()}{part}"]
     if not shown:

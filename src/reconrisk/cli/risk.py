@@ -24,7 +24,6 @@ from reconrisk.cli.options import (
 from reconrisk.cli.options import RangeWidth as DataRange
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import dp_sgd
-from reconrisk.core.serialization import to_json
 
 
 def risk(
@@ -44,7 +43,7 @@ def risk(
     plot: Annotated[Path | None, typer.Option(help="Draw the corridor into this file (png, svg, pdf).")] = None,
 ) -> None:
     """Bound what any adversary rebuilds from a DP-SGD training: the risk corridor."""
-    from reconrisk.bounds.corridor import corridor_curve, risk_corridor
+    from reconrisk.bounds.corridor import risk_corridor
     from reconrisk.cli.tables import print_corridor
 
     if dimension is None:
@@ -68,9 +67,9 @@ def risk(
     if plot is not None:
         from reconrisk.reports.corridor import write_corridor
 
-        write_corridor(plot, corridor, corridor_curve(corridor))
+        write_corridor(corridor, plot)
     if as_json:
-        typer.echo(to_json(corridor, indent=2))
+        typer.echo(corridor.to_json(indent=2))
         return
     print_corridor(corridor)
     if plot is not None:

@@ -16,7 +16,8 @@ import typer
 
 from reconrisk.cli.options import AsJson
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.serialization import to_json
+from reconrisk.core.storage.text_table import align_columns
 from reconrisk.core.validation import refuse
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def compare(
     from reconrisk.studies.audit.comparison import compare_results  # loads statistics, which takes a second
 
     found = compare_results(old, new)
-    typer.echo(to_json(found, indent=2) if as_json else str(found))
+    typer.echo(found.to_json(indent=2) if as_json else str(found))
 
 
 def _result(name: str, text: str, store: Path | None) -> AuditResult:
@@ -88,8 +89,7 @@ def runs(store: StorePath, as_json: AsJson = False) -> None:
 
 def _table(found: tuple[RunSummary, ...]) -> list[str]:
     rows = [("run", "created", "subject", "data", "trials", "seconds", "verdict"), *map(_row, found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return align_columns(rows)
 
 
 def _row(run: RunSummary) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def show(store: StorePath, run: RunName = None, as_json: AsJson = False) -> None
     with Store.read(store) as opened:
         result = opened.result(run, with_exposures=as_json)
     if as_json:
-        typer.echo(to_json(result, indent=2))
+        typer.echo(result.to_json(indent=2))
         return
     typer.echo(f"{result}\n")
     for what, text in (("run", result.run), ("created", result.created), ("repeat", result.signature)):

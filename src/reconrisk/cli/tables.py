@@ -21,10 +21,10 @@ def print_corridor(corridor: RiskCorridor) -> None:
     table.add_column("an adversary who ...")
     table.add_column("succeeds with", justify="right")
     table.add_column("this is")
-    for who, value, kind in corridor.rows():
+    for who, value, kind in corridor.adversaries():
         table.add_row(who, value, kind)
     console.print(table)
-    console.print(corridor.sentence())
+    console.print(corridor.sentence)
     console.print(corridor.comparison())
     console.print(f"The training is ({rounded_up(corridor.epsilon)}, {corridor.delta:g})-differentially private.")
     _print_assumptions(console, (*corridor.identification.assumptions, *corridor.from_scratch.assumptions))

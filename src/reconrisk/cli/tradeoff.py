@@ -11,7 +11,6 @@ import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
 from reconrisk.cli.options import option
-from reconrisk.core.serialization import to_json
 from reconrisk.core.validation import did_you_mean, refuse
 
 if TYPE_CHECKING:
@@ -197,17 +196,12 @@ def _threat(knows: Sequence[str] | None) -> Any:
 
 
 def _print(result: TradeoffResult, out: Path, *, as_json: bool) -> None:
-    from reconrisk.reports.leakage import write_text
-    from reconrisk.reports.tradeoff import write_tradeoff
     from reconrisk.studies.tradeoff.result import ATTACKERS
 
-    written = {
-        "json": write_text(out / "tradeoff.json", to_json(result, indent=1) + "\n"),
-        "picture": write_tradeoff(result, out / "tradeoff.png"),
-        "page": write_tradeoff(result, out / "tradeoff.html"),
-    }
+    formats = {"json": ".json", "picture": ".png", "page": ".html"}
+    written = {what: result.save(out / f"tradeoff{suffix}") for what, suffix in formats.items()}
     if as_json:
-        typer.echo(to_json(result))
+        typer.echo(result.to_json())
         return
     typer.echo(f"{result}\n")
     pairs = [(one, other) for one in result.families for other in result.families if one != other]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_finite, check_not_empty, check_whole, refuse
 
 
-@serializable
+@serializable("numeric-column")
 @dataclass(frozen=True)
 class NumericColumn:
     """A number between ``low`` and ``high``, scaled to [0, 1] at the coordinate ``start``.
@@ -37,7 +37,7 @@ class NumericColumn:
         return slice(self.start, self.start + 1)
 
 
-@serializable
+@serializable("categorical-column")
 @dataclass(frozen=True)
 class CategoricalColumn:
     """One of several categories, one-hot from the coordinate ``start`` on.

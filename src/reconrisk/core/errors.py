@@ -22,6 +22,7 @@ class InvalidFile(ValueError):
 class MissingExtra(ImportError):
     """An optional dependency that is not installed; the message says how to install it."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
-        """State that ``purpose`` needs ``package``, which the extra ``extra`` installs."""
-        super().__init__(f"{purpose} needs {package}. Install it with: pip install 'reconrisk[{extra}]'")
+    def __init__(self, package: str, extra: str | None, purpose: str) -> None:
+        """State that ``purpose`` needs ``package``, which the extra ``extra`` installs; None where no extra does."""
+        wanted = package if extra is None else f"'reconrisk[{extra}]'"
+        super().__init__(f"{purpose} needs {package}. Install it with: pip install {wanted}")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_finite, check_nonnegative, check_probability, refuse
 
 HIGHER_IS_BETTER: Mapping[str, bool] = {"psnr": True, "mse": False, "ssim": True, "ncc": True}
@@ -17,7 +17,7 @@ _LARGEST_EXPONENT = 100.0  # beyond it every estimate succeeds anyway, and power
 _FORM = "such as 'psnr>=20' or 'mse<=0.05'"
 
 
-@serializable
+@serializable("goal")
 @dataclass(frozen=True)
 class Goal:
     """An adversary's goal: a score of one record at ``threshold`` or better.
@@ -65,7 +65,7 @@ class Goal:
         return f"{self.metric}{'>=' if self.higher_is_better else '<='}{self.threshold:g}"
 
 
-@serializable
+@serializable("limit")
 @dataclass(frozen=True)
 class Limit:
     """How often a goal may be reached: with probability ``at_most``."""

@@ -8,7 +8,7 @@ Numbers for reading, rounded to the safe side.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from enum import Enum
@@ -18,7 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import serializable
+from reconrisk.core.storage.text_table import table_from_rows
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import (
     check_finite,
@@ -59,7 +61,10 @@ def _rounded(value: float, digits: int, direction: str) -> str:
 _LARGEST_PSNR = 2000.0  # beyond it neither the error nor its reciprocal is a float
 
 
-class Law(ABC):
+_LEVELS = (0.01, 0.1, 0.5, 0.9, 0.99)
+
+
+class Law(Result):
     """How the mean squared error of one attack is distributed over the noise of the release.
 
     It is not a guarantee and cannot stand for one: another attack may succeed more often. ``attack`` names whose
@@ -111,6 +116,23 @@ class Law(ABC):
         """Density of the peak signal-to-noise ratio in dB."""
         error = mse_from_psnr(psnr, data_range=data_range)
         return float(self.pdf(error)) * error * math.log(10) / 10
+
+    @property
+    def sentence(self) -> str:
+        """Whose law it is, and what error to expect."""
+        return (
+            f"{self.attack} has an expected mean squared error of {self.expected_mse:.4g} and a median of "
+            f"{self.quantile(0.5):.4g} ({self.reference}); other attacks may do better."
+        )
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return errors by the probability that they are not exceeded."""
+        return tuple({"probability": level, "mse": self.quantile(level)} for level in _LEVELS)
+
+    @property
+    def is_private(self) -> bool:
+        """False: it follows from stated settings."""
+        return False
 
     def __repr__(self) -> str:
         """Whose law it is, and that it bounds nobody else."""
@@ -185,9 +207,9 @@ class Scope(Enum):
     UNBIASED_ESTIMATORS = "unbiased estimators, mean squared error only"
 
 
-@serializable
+@serializable("estimate")
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Result):
     """A measured number with the interval that contains the truth with probability ``confidence``."""
 
     value: float
@@ -206,6 +228,24 @@ class Estimate:
         check_probability("confidence", self.confidence)
         check_whole("samples", self.samples, minimum=0)
 
+    @property
+    def sentence(self) -> str:
+        """Value, interval and how it came about."""
+        return f"{self}."
+
+    def columns(self, name: str) -> Row:
+        """Return value and interval as three columns of a table.
+
+        >>> Estimate(0.5, 0.25, 0.75, 0.95, 12, "Clopper-Pearson").columns("success")
+        {'success': 0.5, 'success_low': 0.25, 'success_high': 0.75}
+        """
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return the estimate as one row."""
+        how: Row = {"confidence": self.confidence, "samples": self.samples, "method": self.method}
+        return ({**self.columns("value"), **how},)
+
     def __str__(self) -> str:
         """Value, interval and how it came about, in one line."""
         return (
@@ -214,9 +254,9 @@ class Estimate:
         )
 
 
-@serializable
+@serializable("guarantee")
 @dataclass(frozen=True)
-class Guarantee:
+class Guarantee(Result):
     """A proved bound: what, how much, for which mechanism, against whom, by which statement, if what holds.
 
     ``log_value`` is the natural logarithm of a success probability, also where ``value`` is too small for a float:
@@ -265,13 +305,44 @@ class Guarantee:
             return measured.low > self.value
         return measured.high < self.value and not math.isnan(measured.high)
 
+    @property
+    def sentence(self) -> str:
+        """The bound, against whom it holds, by which statement, and what it assumes."""
+        assumed = f" Assumes: {'; '.join(self.assumptions)}." if self.assumptions else ""
+        return f"{str(self)[0].upper()}{str(self)[1:]}.{assumed}"
+
+    def table(self) -> str:
+        """Return the parts of the guarantee, its value rounded to the safe side."""
+        row = {**self.to_rows()[0], "value": self._safe_value}
+        return table_from_rows([{name: value for name, value in row.items() if name != "log_value"}])
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return the guarantee as one row."""
+        return (
+            {
+                "quantity": self.quantity.value,
+                "value": self.value,
+                "log_value": self.log_value,
+                "mechanism": repr(self.mechanism),
+                "scope": self.scope.value,
+                "sees": self.threat.sees.value,
+                "knows": ", ".join(sorted(power.value for power in self.threat.knows)),
+                "controls": ", ".join(sorted(power.value for power in self.threat.controls)),
+                "reference": str(self.reference),
+                "assumptions": "; ".join(self.assumptions),
+            },
+        )
+
     def __str__(self) -> str:
-        """The bound as a sentence."""
-        upper = self.quantity is Quantity.SUCCESS_PROBABILITY
-        number = rounded_up(self.value) if upper else rounded_down(self.value)
+        """The bound in short, as it stands in tables and sentences."""
+        return f"{self.quantity.value} {self._safe_value} ({self.scope.value}; {self.reference})"
+
+    @property
+    def _safe_value(self) -> str:
+        """The value for reading, rounded to the safe side."""
         if self.log_value is not None and _SMALLEST >= self.value > 0:
-            number = f"exp({self.log_value:.6g})"
-        return f"{self.quantity.value} {number} ({self.scope.value}; {self.reference})"
+            return f"exp({self.log_value:.6g})"
+        return rounded_up(self.value) if self.quantity is Quantity.SUCCESS_PROBABILITY else rounded_down(self.value)
 
 
 _SMALLEST = math.ulp(0.0)

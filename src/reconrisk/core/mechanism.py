@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_nonnegative, check_positive, check_probability, check_whole, refuse
 
 
@@ -22,7 +22,7 @@ class Neighbouring(Enum):
     REPLACE_ONE = "one record replaced"
 
 
-@serializable
+@serializable("gaussian")
 @dataclass(frozen=True)
 class Gaussian:
     """One release of a sum of clipped contributions plus Gaussian noise.
@@ -52,7 +52,7 @@ class Gaussian:
         return self.noise_multiplier * self.clip_norm
 
 
-@serializable
+@serializable("poisson-sampled")
 @dataclass(frozen=True)
 class PoissonSampled:
     """A mechanism applied to a subset into which each record enters independently with ``sampling_probability``.
@@ -76,7 +76,7 @@ class PoissonSampled:
         object.__setattr__(self, "sampling_probability", rate)
 
 
-@serializable
+@serializable("repeated")
 @dataclass(frozen=True)
 class Repeated:
     """``steps`` adaptive repetitions of one mechanism on the same data with fresh noise."""
@@ -95,7 +95,7 @@ class Repeated:
         object.__setattr__(self, "steps", check_whole("steps", self.steps))
 
 
-@serializable
+@serializable("composed")
 @dataclass(frozen=True)
 class Composed:
     """Phases of one training run on the same data, each with its own noise, rate and steps; adaptively chosen.
@@ -122,7 +122,7 @@ class Composed:
                 )
 
 
-@serializable
+@serializable("pure-dp")
 @dataclass(frozen=True)
 class PureDP:
     """Any mechanism with ``epsilon``-differential privacy under the stated neighbouring relation."""
@@ -135,7 +135,7 @@ class PureDP:
         object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
 
 
-@serializable
+@serializable("approximate-dp")
 @dataclass(frozen=True)
 class ApproximateDP:
     """Any mechanism with (``epsilon``, ``delta``)-differential privacy."""
@@ -150,7 +150,7 @@ class ApproximateDP:
         object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
 
 
-@serializable
+@serializable("privacy-curve")
 @dataclass(frozen=True)
 class PrivacyCurve:
     """Any mechanism with (``epsilons[i]``, ``deltas[i]``)-differential privacy for every i.
@@ -171,7 +171,7 @@ class PrivacyCurve:
             raise refuse("deltas", self.deltas, f"to have one value for each of {len(self.epsilons)} >= 1 epsilons")
 
 
-@serializable
+@serializable("renyi-dp")
 @dataclass(frozen=True)
 class RenyiDP:
     """Any mechanism with (``orders[i]``, ``epsilons[i]``)-Renyi differential privacy for every i.
@@ -197,7 +197,7 @@ class RenyiDP:
             check_nonnegative("epsilons", epsilon, "Leave out orders at which the divergence is infinite.")
 
 
-@serializable
+@serializable("zero-concentrated-dp")
 @dataclass(frozen=True)
 class ZeroConcentratedDP:
     """Any mechanism with ``rho``-zero-concentrated DP: (a, rho a)-Renyi DP at every order a > 1."""
@@ -210,7 +210,7 @@ class ZeroConcentratedDP:
         object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
 
 
-@serializable
+@serializable("gaussian-dp")
 @dataclass(frozen=True)
 class GaussianDP:
     """Any mechanism at most as telling as one unit-variance Gaussian shifted by ``mu``."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 
 
-@serializable
+@serializable("reference")
 @dataclass(frozen=True)
 class Reference:
     """A statement and where it stands, so that every number can be traced.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_nonnegative, check_whole, refuse
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Ending(Enum):
     NOT_APPLICABLE = "not applicable"
 
 
-@serializable
+@serializable("attack-status")
 @dataclass(frozen=True)
 class Status:
     """How an attack ended, why, and what to change if that is not good enough.
@@ -51,7 +51,7 @@ class Status:
         return f"{self.ending.value}: {self.cause}." + (f" {self.remedy}." if self.remedy else "")
 
 
-@serializable
+@serializable("attack-cost")
 @dataclass(frozen=True)
 class Cost:
     """What an attack spent: wall-clock seconds and evaluations of the release."""
@@ -64,7 +64,7 @@ class Cost:
         check_whole("evaluations", self.evaluations, minimum=0)
 
 
-@serializable
+@serializable("attack-account")
 @dataclass(frozen=True)
 class Account:
     """How an attack went, without any private value but the labels it inferred: what a report keeps of it.

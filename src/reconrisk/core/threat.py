@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import refuse
 
 E = TypeVar("E", bound=Enum)
@@ -46,7 +46,7 @@ _SEEN_BY = {
 }
 
 
-@serializable
+@serializable("threat-model")
 @dataclass(frozen=True)
 class ThreatModel:
     """An adversary by its powers; ``covers`` is the partial order between two of them.

@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.files import write_whole
 from reconrisk.core.progress import ProgressBar
+from reconrisk.core.storage.files import write_whole
 from reconrisk.core.validation import check_all_within, check_not_empty, check_whole, refuse
 from reconrisk.priors.network import check_range
 

@@ -1,1 +1,5 @@
-"""Results to pictures, text and JSON. No torch, no recomputation."""
+"""Results to pages, pictures, text and JSON. No torch, no recomputation.
+
+``registry`` says which function writes which kind of result in which format; ``plain`` has those for any kind, the
+other modules those of one kind each, ``audit`` the report of an audit. ``drawing`` is shared.
+"""

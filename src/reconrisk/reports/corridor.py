@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reconrisk.bounds.corridor import CorridorCurve, RiskCorridor, RiskSurface
+from reconrisk.bounds.corridor import CorridorCurve, RiskCorridor, RiskSurface, corridor_curve
 from reconrisk.reports.drawing import save_figure
 
 _SMALLEST_SHOWN = 1e-12
 
 
-def write_corridor(path: Path, corridor: RiskCorridor, curve: CorridorCurve) -> Path:
-    """Draw success against threshold: both ends, interior and attack; the suffix of ``path`` says the format."""
+def write_corridor(corridor: RiskCorridor, path: str | Path, *, curve: CorridorCurve | None = None) -> Path:
+    """Draw success against threshold: both ends, interior and attack.
+
+    Args:
+        corridor: The corridor.
+        path: The file; its suffix says the format, .png, .svg or .pdf.
+        curve: The corridor over a range of thresholds, if it is known already.
+
+    Returns:
+        The path.
+    """
     from matplotlib.figure import Figure  # slow import, needed only to draw
 
+    curve = corridor_curve(corridor) if curve is None else curve
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     axis = figure.subplots()
     axis.loglog(
@@ -43,11 +53,19 @@ def write_corridor(path: Path, corridor: RiskCorridor, curve: CorridorCurve) -> 
     axis.set_xlabel("mean squared error that counts as success")
     axis.set_ylabel("success probability")
     axis.legend(fontsize=8, loc="lower right")
-    return save_figure(figure, path)
+    return save_figure(figure, Path(path))
 
 
-def write_surface(path: Path, surface: RiskSurface) -> Path:
-    """Draw success over noise and threshold for the attack and for any attack, with identification at error zero."""
+def write_surface(surface: RiskSurface, path: str | Path) -> Path:
+    """Draw success over noise and threshold for the attack and for any attack, with identification at error zero.
+
+    Args:
+        surface: The surface.
+        path: The file; its suffix says the format, .png, .svg or .pdf.
+
+    Returns:
+        The path.
+    """
     import numpy as np  # beside matplotlib, needed only to draw
     from matplotlib.figure import Figure
 
@@ -63,7 +81,7 @@ def write_surface(path: Path, surface: RiskSurface) -> Path:
     axis.set_ylabel("mean squared error")
     axis.set_zlabel("success probability")
     axis.set_title("attack (blue), any attack (wires), identification (red)", fontsize=9)
-    return save_figure(figure, path)
+    return save_figure(figure, Path(path))
 
 
 def _shown(values: tuple[float, ...]) -> list[float]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.files import write_whole
+from reconrisk.core.storage.files import write_whole
 from reconrisk.core.validation import refuse
 
 WIDTH_OF_A_LETTER = {"name": 8.2, "quiet": 7.2}

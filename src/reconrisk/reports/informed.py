@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from safetensors.numpy import save_file
 
-from reconrisk.core.files import write_whole
-from reconrisk.core.serialization import to_json
-from reconrisk.reports.leakage import is_image, write_text
+from reconrisk.core.storage.files import write_whole
+from reconrisk.core.validation import refuse
 from reconrisk.reports.rebuild import Row, write_grid
 
 if TYPE_CHECKING:
@@ -19,28 +18,45 @@ if TYPE_CHECKING:
 _NAMES = ("target", "rebuilt", "nearest known")
 
 
-def write_informed(folder: str | Path, rebuilt: RebuiltInformed) -> list[Path]:
-    """Write ``informed.json``, the report, ``informed.safetensors``, the estimates, and for images ``informed.png``.
+def write_estimates(rebuilt: RebuiltInformed, path: Path) -> Path:
+    """Write the estimates and the numbers of their targets as safetensors.
 
-    The picture has a row for each target: the target, what was rebuilt, and the nearest record that was known before.
+    Args:
+        rebuilt: What an informed adversary rebuilt.
+        path: The file.
 
-    Guarantee: each file appears whole or not at all, for its owner alone, since what is rebuilt is private too. Missing
-    folders are made; nothing is written elsewhere.
-    Edge cases: records that are not images (1 or 3 channels x height x width) get no picture.
+    Returns:
+        The path.
+
+    Guarantee: the file appears whole or not at all, for its owner alone, since what is rebuilt is private too.
     """
-    folder, report = Path(folder), rebuilt.report
-    records = np.asarray([target.record for target in report.targets])
+    records = np.asarray([target.record for target in rebuilt.report.targets])
     arrays = {"estimates": rebuilt.estimates.contiguous().numpy(), "records": records}
-    written = [
-        write_text(folder / "informed.json", to_json(report, indent=2) + "\n"),
-        write_whole(folder / "informed.safetensors", lambda path: save_file(arrays, path), secret=True),
-    ]
-    if not is_image(report.shape):
-        return written
+    return write_whole(path, lambda temporary: save_file(arrays, temporary), secret=True)
+
+
+def write_pictures(rebuilt: RebuiltInformed, path: Path) -> Path:
+    """Write a row for each target as PNG: the target, what was rebuilt, and the nearest record that was known before.
+
+    Args:
+        rebuilt: What an informed adversary rebuilt.
+        path: The file.
+
+    Returns:
+        The path.
+
+    Raises:
+        InvalidInput: If the records are no images (1 or 3 channels x height x width).
+
+    Guarantee: the file appears whole or not at all, for its owner alone, since what is rebuilt is private too.
+    """
+    report = rebuilt.report
+    if not report.is_image:
+        raise refuse("path", str(path), "to be drawn", "The records are no images: save .safetensors instead.")
     shown = (rebuilt.targets, rebuilt.estimates, rebuilt.neighbours)
     pictures = zip(*(values.float().numpy() for values in shown), strict=True)
     captions = [f"{target.record} ({target.label[:12]})  mse {target.mse:.3g}" for target in report.targets]
     rows: list[Row] = list(zip(captions, pictures, strict=True))
     low, high = report.data_range
     title = f"{report.attack.split(',')[0]} on {report.data}, {report.accounts[0].status.ending.value}"
-    return [*written, write_grid(folder / "informed.png", _NAMES, rows, title=title, data_range=(low, high))]
+    return write_grid(path, _NAMES, rows, title=title, data_range=(low, high))

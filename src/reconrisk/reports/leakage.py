@@ -1,4 +1,4 @@
-"""The records that leak most and least, side by side, and the numbers beneath as a file."""
+"""The records that leak most and least, side by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reconrisk.core.files import write_whole
 from reconrisk.core.validation import check_not_empty, refuse
 from reconrisk.reports.drawing import save_figure
 
@@ -48,11 +47,6 @@ def write_leakage(path: Path, rows: Sequence[Row], *, data_range: tuple[float, f
         line[0].set_ylabel(name, fontsize=9)
     figure.supxlabel(note, fontsize=7, color="tab:red")
     return save_figure(figure, path, secret=True)
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write ``text`` to ``path`` at once, for its owner alone: a crash leaves no half-written file."""
-    return write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), secret=True)
 
 
 def is_image(shape: Sequence[int]) -> bool:

@@ -11,11 +11,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from safetensors.numpy import save_file
 
-from reconrisk.core.files import write_whole
-from reconrisk.core.serialization import to_json
+from reconrisk.core.storage.files import write_whole
 from reconrisk.core.validation import check_not_empty, refuse
 from reconrisk.reports.drawing import Picture, to_image
-from reconrisk.reports.leakage import write_text
 
 if TYPE_CHECKING:
     from reconrisk.studies.rebuild.report import RebuildReport
@@ -31,25 +29,44 @@ _TALLEST = 3  # times as many records below as beside each other
 Row = tuple[str, Sequence[Picture]]
 
 
-def write_rebuilt(folder: str | Path, rebuilt: Rebuilt) -> list[Path]:
-    """Write ``attack.json``, the report, ``attack.safetensors``, the estimates, and for images ``attack.png``, a grid.
+def write_estimates(rebuilt: Rebuilt, path: Path) -> Path:
+    """Write the estimates and the numbers of their records as safetensors.
 
-    Guarantee: each file appears whole or not at all, for its owner alone, since what is rebuilt is private too. Missing
-    folders are made; nothing is written elsewhere.
-    Edge cases: records that are not images (channels x height x width) get no picture.
+    Args:
+        rebuilt: What an attack rebuilt.
+        path: The file.
+
+    Returns:
+        The path.
+
+    Guarantee: the file appears whole or not at all, for its owner alone, since what is rebuilt is private too.
     """
-    folder, report = Path(folder), rebuilt.report
-    arrays = {"estimates": rebuilt.estimates.numpy(), "records": np.asarray(report.records)}
-    written = [
-        write_text(folder / "attack.json", to_json(report, indent=2) + "\n"),
-        write_whole(folder / "attack.safetensors", lambda path: save_file(arrays, path), secret=True),
-    ]
-    if len(report.shape) != 3:
-        return written
+    arrays = {"estimates": rebuilt.estimates.numpy(), "records": np.asarray(rebuilt.report.records)}
+    return write_whole(path, lambda temporary: save_file(arrays, temporary), secret=True)
+
+
+def write_pictures(rebuilt: Rebuilt, path: Path) -> Path:
+    """Write originals, estimates and their differences side by side as PNG.
+
+    Args:
+        rebuilt: What an attack rebuilt.
+        path: The file.
+
+    Returns:
+        The path.
+
+    Raises:
+        InvalidInput: If the records are no images (channels x height x width).
+
+    Guarantee: the file appears whole or not at all, for its owner alone, since what is rebuilt is private too.
+    """
+    report = rebuilt.report
+    if not report.is_image:
+        raise refuse("path", str(path), "to be drawn", "The records are no images: save .safetensors instead.")
     (low, high), (names, panels) = report.data_range, _beside(rebuilt)
     rows = list(zip(_captions(report), panels, strict=True))
     title = f"{report.attack} on {report.data}, {report.accounts[0].status.ending.value}"
-    return [*written, write_grid(folder / "attack.png", names, rows, title=title, data_range=(low, high))]
+    return write_grid(path, names, rows, title=title, data_range=(low, high))
 
 
 def _beside(rebuilt: Rebuilt) -> tuple[tuple[str, ...], list[Sequence[Picture]]]:

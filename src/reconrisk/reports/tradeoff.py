@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reconrisk.core.files import write_whole
 from reconrisk.core.guarantee import Estimate
+from reconrisk.core.storage.files import write_whole
 from reconrisk.reports.drawing import save_figure
 
 if TYPE_CHECKING:
@@ -59,8 +59,15 @@ def write_tradeoff(result: TradeoffResult, path: str | Path) -> Path:
 
     Families are lines from their weakest to their strongest setting, with intervals over seeds where they are finite.
     Rings mark the Pareto front of each attacker, the star the undefended run. Better is always up and to the right, so
-    axes of what should be small run the other way. The suffix of ``path`` says the format: .png, .svg, .pdf, or .html
-    for a page with the table and who dominates whom.
+    axes of what should be small run the other way.
+
+    Args:
+        result: The frontier.
+        path: The file; its suffix says the format, .png, .svg or .pdf, or .html for a page with the table and who
+            dominates whom.
+
+    Returns:
+        The path.
 
     Guarantee: the file appears whole or not at all. No name of a family becomes markup.
     Edge cases: exact copies (an error of zero or tiny, more than 50 dB) and infinite values stand at the end of the
@@ -69,9 +76,9 @@ def write_tradeoff(result: TradeoffResult, path: str | Path) -> Path:
     path = Path(path)
     figure = _figure(result)
     if path.suffix != ".html":
-        return save_figure(figure, path)
+        return save_figure(figure, path, secret=result.is_private)
     page = _page(result, figure).encode("utf-8", "replace")
-    return write_whole(path, lambda temporary: temporary.write_bytes(page))
+    return write_whole(path, lambda temporary: temporary.write_bytes(page), secret=result.is_private)
 
 
 def _page(result: TradeoffResult, figure: Any) -> str:

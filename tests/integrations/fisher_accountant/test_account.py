@@ -6,7 +6,7 @@ from reconrisk.accounting.renyi import replace_one_order_two
 from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Composed, dp_sgd
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.integrations.fisher_accountant.account import FisherAccount, average_accounts
 from reconrisk.integrations.fisher_accountant.accountant import FisherAccountant
 from reconrisk.integrations.fisher_accountant.ledger import InformationLedger

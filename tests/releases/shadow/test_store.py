@@ -263,7 +263,17 @@ def test_a_store_that_was_changed_is_refused(tmp_path):
         run(tmp_path / "store")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 2}'])
+def test_a_store_of_an_earlier_version_is_refused_and_not_touched(tmp_path):
+    run(tmp_path / "store")
+    index = tmp_path / "store" / "index.json"
+    index.write_text(json.dumps({**json.loads(index.read_text()), "format": 2}))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()}
+    with pytest.raises(InvalidFile, match=r"version 2, which an earlier reconrisk wrote.*Name a new one.*Nothing was"):
+        run(tmp_path / "store")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()} == before
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 3}'])
 def test_an_index_that_is_none_is_refused(tmp_path, content):
     run(tmp_path / "store")
     (tmp_path / "store" / "index.json").write_text(content)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from reconrisk.reports.audit.page import write_report
 from tests.reports.audit.audit_example import example_result
 from tests.reports.audit.test_page import HOSTILE
 
@@ -35,9 +34,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(
-        example_result(training=True, pictures=8, side=28), tmp_path_factory.mktemp("page") / "audit.html"
-    )
+    result = example_result(training=True, pictures=8, side=28)
+    return result.save(tmp_path_factory.mktemp("page") / "audit.html")
 
 
 class Watched:
@@ -171,7 +169,7 @@ def test_the_browser_sees_the_same_elements_whatever_the_names(browser: Any, tmp
     names = "[...document.querySelectorAll('*')].map(each => each.tagName + [...each.attributes].map(a => a.name))"
     found = []
     for kind, written in (("plain", "x" * len(name)), ("hostile", name)):
-        path = write_report(example_result(name=written), tmp_path / f"{kind}.html")
+        path = example_result(name=written).save(tmp_path / f"{kind}.html")
         with Watched(browser, path, viewport=DESK) as watched:
             found.append(watched.page.evaluate(names))
             assert watched.troubles == []

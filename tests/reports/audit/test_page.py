@@ -19,7 +19,7 @@ from PIL import Image
 
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
-from reconrisk.reports.audit.page import page_of, write_report
+from reconrisk.reports.audit.page import page_of
 from reconrisk.studies.audit.result import Picture, Standing, Verdict
 from tests.reports.audit.audit_example import GOALS, example_result, share
 
@@ -74,11 +74,11 @@ def test_the_page_says_everything_that_the_result_says():
     result = example_result(training=True)
     words = re.sub(r"\s+", " ", " ".join(Outline(page_of(result, redact=False)).words))
     expected = [
-        result.sentence(), "one update", "how the update was defended", "records are drawn", "90%", "75% to 98%",
+        result.sentence, "one update", "how the update was defended", "records are drawn", "90%", "75% to 98%",
         "≤ 30%", "mean squared error ≥ 0.01", "any adversary with this prior", "unbiased estimators", "tightness 0.333",
         "attacks may be biased", "above the limit", "record 17", "sharp", "guess", "rr.audit(LeNet, digits)",
-        "Linux, 1 thread", "7, from which", "## Reconstruction risk", "diverged", "4000", "12.5", "version 1", "0.0005",
-        "somebody2020", "158", "of 160 planned", result.training.corridor.sentence(),
+        "Linux, 1 thread", "7, from which", "## Reconstruction risk", "diverged", "4000", "12.5", "0.0005",
+        "somebody2020", "158", "of 160 planned", result.training.corridor.sentence,
     ]  # fmt: skip
     for each in expected:
         assert re.sub(r"\s+", " ", each) in words, each
@@ -124,10 +124,10 @@ def test_the_page_asks_for_nothing_from_elsewhere():
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_changes_no_element_of_the_page(name: str, tmp_path: Path):
     plain = Outline(page_of(example_result(name="x" * len(name)), redact=False))
-    path = write_report(example_result(name=name), tmp_path / "audit.html")
-    page = Outline(path.read_text("utf-8"))
+    result = example_result(name=name)
+    page = Outline(result.save(tmp_path / "audit.html").read_text("utf-8"))
     assert page.skeleton == plain.skeleton
-    assert json.loads(path.with_suffix(".json").read_text())["subject"]["model"] == f"LeNet{name}"
+    assert json.loads(result.save(tmp_path / "audit.json").read_text())["subject"]["model"] == f"LeNet{name}"
 
 
 def test_pictures_are_those_of_the_result_most_exposed_first():
@@ -171,39 +171,38 @@ def _traces_of_pictures(result: rr.AuditResult, text: str) -> list[str]:
 @pytest.mark.parametrize("bundled", [False, True])
 def test_redacted_files_hold_no_pixel(bundled: bool, tmp_path: Path):
     result = example_result(bundled=bundled, training=True)
-    path = write_report(result, tmp_path / "audit.html", redact=True)
+    path = result.save(tmp_path / "audit.html", redact=True)
     page = path.read_text("utf-8")
     assert _traces_of_pictures(result, page.replace("img-src data:", "")) == []
-    assert _traces_of_pictures(result, path.with_suffix(".json").read_text()) == []
+    assert _traces_of_pictures(result, result.save(tmp_path / "audit.json").read_text()) == []
     assert "Pictures of records and estimates were left out" in page
 
 
 def test_private_records_are_redacted_unless_asked_for(tmp_path: Path):
     private, public = example_result(bundled=False), example_result(bundled=True)
-    hidden = write_report(private, tmp_path / "a.html")
+    hidden = private.save(tmp_path / "a.html")
     assert "<img" not in hidden.read_text("utf-8")
     assert "not for publication" in hidden.read_text("utf-8")
-    assert "<img" in write_report(private, tmp_path / "b.html", redact=False).read_text("utf-8")
-    shown = write_report(public, tmp_path / "c.html")
+    assert "<img" in private.save(tmp_path / "b.html", redact=False).read_text("utf-8")
+    shown = public.save(tmp_path / "c.html")
     assert "<img" in shown.read_text("utf-8")
     assert "not for publication" not in shown.read_text("utf-8")
     assert [stat.S_IMODE(path.stat().st_mode) for path in (hidden, shown)] == [0o600, 0o644]
-    assert stat.S_IMODE(hidden.with_suffix(".json").stat().st_mode) == 0o600
+    assert stat.S_IMODE(private.save(tmp_path / "a.json").stat().st_mode) == 0o600
 
 
 def test_the_json_never_holds_pictures_and_reads_back(tmp_path: Path):
     result = example_result(training=True)
-    path = write_report(result, tmp_path / "audit.html", redact=False)
-    text = path.with_suffix(".json").read_text()
-    assert _traces_of_pictures(result, text) == []
-    assert json.loads(text)["schema"] == 1
-    assert rr.from_json(text) == result
+    path = result.save(tmp_path / "audit.json")
+    assert _traces_of_pictures(result, path.read_text()) == []
+    assert json.loads(path.read_text())["version"] == 1
+    assert rr.load(path) == result
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_64_pictures_of_noise_stay_below_5_megabytes(channels: int, tmp_path: Path):
     result = example_result(pictures=64, side=224, channels=channels)
-    path = write_report(result, tmp_path / "audit.html")
+    path = result.save(tmp_path / "audit.html")
     assert path.read_text("utf-8").count("<img") == 128
     assert path.stat().st_size < 5e6
 
@@ -252,16 +251,16 @@ def test_the_badge_follows_the_limit(standing: Standing | None, badge: str):
 
 
 def test_another_suffix_is_refused_and_writes_nothing(tmp_path: Path):
-    with pytest.raises(InvalidInput, match=r"to end in \.html"):
-        write_report(example_result(), tmp_path / "audit.json")
+    with pytest.raises(InvalidInput, match=r"to end in one of \.json, \.csv, \.md, \.html, \.xml"):
+        example_result().save(tmp_path / "audit.png")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_leaves_the_old_page(tmp_path: Path):
     path = tmp_path / "audit.html"
     path.write_text("old")
-    with pytest.raises(InvalidInput):
-        write_report(replace(example_result(), seed=np.zeros(3)), path)
+    with pytest.raises(AttributeError):
+        replace(example_result(), goals=(None,)).save(path)
     assert path.read_text() == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["audit.html"]
 

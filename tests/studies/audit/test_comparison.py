@@ -10,7 +10,7 @@ from torch import nn
 from reconrisk.accounting.confidence import success_interval
 from reconrisk.core.goal import limit_from_text
 from reconrisk.core.guarantee import Estimate
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import clip_and_noise
 from reconrisk.studies.audit.comparison import Change, SettingChange, compare_results
@@ -121,7 +121,7 @@ def test_a_defense_that_stops_the_attack_is_seen(open_update, noisy_update):
     text = str(compared)
     assert "defense none: only before" in text
     assert f"defense {label}: only after" in text
-    assert f"less is rebuilt (psnr>=20 under none -> {label} 100% -> 0%" in compared.sentence()
+    assert f"less is rebuilt (psnr>=20 under none -> {label} 100% -> 0%" in compared.sentence
     assert from_json(to_json(compared)) == compared
 
 
@@ -175,4 +175,4 @@ def test_goals_and_defenses_of_one_side_are_listed(open_update):
 def test_nothing_in_common_is_said(open_update):
     compared = compare_results(open_update, replace(open_update, lines=()))
     assert compared.lines == ()
-    assert "no goal is in both" in compared.sentence()
+    assert "no goal is in both" in compared.sentence

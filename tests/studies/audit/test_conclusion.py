@@ -92,7 +92,7 @@ def test_a_contradiction_says_both_numbers_and_carries_the_result():
     assert str(each.highest) in str(caught.value)
     assert str(each.guarantee) in str(caught.value)
     assert "best_candidate reaches mse<=0.001 under none" in str(caught.value)
-    assert "beats a bound that covers it" in caught.value.result.sentence()
+    assert "beats a bound that covers it" in caught.value.result.sentence
     assert line.verdict.value == "an attack beats a bound that covers it"
 
 

@@ -243,7 +243,7 @@ def test_a_limit_that_is_proved_is_not_exceeded_by_chance():
 def test_a_limit_that_attacks_pass_is_exceeded():
     result = run(max_risk=["mse<=0.003: 1%"])
     assert [check.standing for _, check in result.exceeded] == [Standing.ABOVE]
-    assert "mse<=0.003: 1%" in result.sentence()
+    assert "mse<=0.003: 1%" in result.sentence
 
 
 def test_attacks_of_one_kind_with_other_settings_are_numbered():

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.goal import HIGHER_IS_BETTER, Goal, Limit
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.core.threat import Controls, Knows, Sees, ThreatModel
 from reconrisk.studies.audit.job import job_from_spec
 from reconrisk.studies.audit.spec import KEYS, AuditSpec, Training, read_spec, spec_from_mapping

@@ -20,9 +20,12 @@ from reconrisk.studies.audit import store as store_file
 from reconrisk.studies.audit import store as store_module
 from reconrisk.studies.audit.result import Standing
 from reconrisk.studies.audit.run import audit
-from reconrisk.studies.audit.store import Store
+from reconrisk.studies.audit.store import VERSION, Store
 from reconrisk.studies.common.identity import RunInfo
 from reconrisk.studies.common.trial import Trial, TrialKey, TrialScores
+
+OLD_STORE = Path(__file__).with_name("store_of_version_1.db")
+"""An audit of a linear model on three records, kept by the release before stable tags."""
 
 INFO = RunInfo("abc123", "2026-01-01T00:00:00+00:00", "Linear", "d1", "rr.audit(...)", '{"seed": 0}')
 QUICK = {"attacks": ["analytic"], "budget": None}
@@ -139,7 +142,7 @@ def test_summaries_of_finished_runs_have_name_verdict_and_worst_standing(path, t
     assert {check.standing for line in result.lines for check in line.limits} == {Standing.ABOVE, Standing.MEASURED}
     with Store.read(path) as store:
         (found,) = store.runs()
-        assert (found.data, found.standing, found.sentence) == ("toy", Standing.ABOVE.value, result.sentence())
+        assert (found.data, found.standing, found.sentence) == ("toy", Standing.ABOVE.value, result.sentence)
         assert (found.trials, found.planned, found.run) == (result.done, result.planned, result.run)
         assert store.result(result.run[:4]) == result
         assert store.result() == result
@@ -226,7 +229,15 @@ def other_database(path, *, kind=0, version=0):
         (lambda path: path.mkdir(), "it is a folder"),
         (other_database, "database of another program"),
         (lambda path: other_database(path, version=1), "database of another program"),
-        (lambda path: other_database(path, kind=0x52524953, version=2), "store of version 2. Update reconrisk"),
+        (
+            lambda path: other_database(path, kind=0x52524953, version=VERSION + 1),
+            f"store of version {VERSION + 1}, which a later reconrisk wrote; this one reads version {VERSION}. Update",
+        ),
+        (
+            lambda path: path.write_bytes(OLD_STORE.read_bytes()),
+            f"store of version 1, which an earlier reconrisk wrote; this one reads version {VERSION}. Name a new one, "
+            "or use the reconrisk that wrote it. Nothing was changed",
+        ),
         (lambda path: path.write_bytes(b"SQLite format 3\x00" + b"\xff" * 5000), "is damaged|not a database"),
     ],
 )
@@ -281,7 +292,7 @@ def test_damage_inside_is_an_error_that_names_the_file(path):
         store.trials(INFO.run)
 
 
-@pytest.mark.parametrize("text", ["{", '{"kind": "Gaussian", "noise_multiplier": 1.0}', '{"kind": "Trial"}', "[]"])
+@pytest.mark.parametrize("text", ["{", '{"kind": "gaussian", "noise_multiplier": 1.0}', '{"kind": "trial"}', "[]"])
 def test_a_damaged_trial_is_an_error_that_names_its_run(path, text):
     filled(path)
     with closing(sqlite3.connect(path)) as connection, connection:

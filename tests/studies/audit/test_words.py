@@ -21,7 +21,7 @@ def result():
 
 def test_the_sentence_names_every_defense_the_first_goal_the_bound_and_the_limit(result):
     words = sentence_of(result)
-    assert words == result.sentence()
+    assert words == result.sentence
     assert words.startswith("From one update of 1 record, rebuilt to psnr>=20: without a defense 100%")
     assert "under clip_and_noise(noise_multiplier=3, clip_norm=1)" in words
     assert "at most" in words
@@ -37,8 +37,8 @@ def test_the_table_has_a_row_for_every_line(result):
         assert line.defense in row
         assert line.verdict.value in row
         assert percent(line.success) in row
-    assert str(result) == table_of(result)
-    assert result.sentence() in table_of(result)
+    assert result.table() == table_of(result)
+    assert str(result) == f"{table_of(result)}\n\n{result.sentence}"
 
 
 def test_the_bound_of_a_line_is_the_smallest_that_was_compared(result):

@@ -11,7 +11,7 @@ from reconrisk.bounds.glm.information import glm_information
 from reconrisk.bounds.glm.problem import fit_glm
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import Ending
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.studies.informed.linear import KINDS, Coefficients, rebuild_informed_linear

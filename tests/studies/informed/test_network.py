@@ -10,7 +10,7 @@ import reconrisk.studies.informed.network as informed_module
 from reconrisk.attacks.informed.invert_training.attack import InvertTraining
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import Ending
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.shadow.training import ShadowTraining
 from reconrisk.releases.training.optimizers import adam, sgd

@@ -11,7 +11,7 @@ import reconrisk.studies.leakage.leakage as module
 from reconrisk.accounting.subsampled_fisher import subsampled_information
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian, PoissonSampled
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.leakage.leakage import leakage
 from reconrisk.studies.leakage.report import NOTICE
@@ -191,7 +191,9 @@ def test_the_report_reads_back_and_says_that_it_is_private():
 
 def test_a_report_of_another_version_or_with_missing_columns_is_refused():
     stored = json.loads(to_json(measured(records=2)))
-    with pytest.raises(InvalidInput, match="Expected version=2 to be 1"):
+    with pytest.raises(
+        InvalidInput, match="Expected leakage-report of version 1, the only one that this reconrisk reads"
+    ):
         from_json(json.dumps({**stored, "version": 2}))
     with pytest.raises(InvalidInput, match=r"Expected len\(low\)=1 to be 2"):
         from_json(json.dumps({**stored, "low": stored["low"][:1]}))

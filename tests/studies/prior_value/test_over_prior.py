@@ -12,7 +12,8 @@ from reconrisk.core.guarantee import Estimate
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.prior_value.over_prior import OverPrior, leakage_over_prior, with_update_of
+from reconrisk.studies.prior_value.over_prior import leakage_over_prior, with_update_of
+from reconrisk.studies.prior_value.result import OverPrior
 
 SIZE, COUNT = 6, 12
 PRIOR = rr.priors.gaussian(torch.full((SIZE,), 0.5), 0.02 * torch.eye(SIZE))
@@ -70,7 +71,7 @@ def test_an_attack_that_reads_the_record_leaks_and_by_how_much_is_known():
     assert row.over_prior.value == pytest.approx(row.attack.value - row.prior_alone.value)
     assert row.over_another.value == pytest.approx(row.attack.value - row.from_another.value)
     assert found.leaks
-    assert found.verdict.endswith("leaked.")
+    assert found.sentence.endswith("leaked.")
 
 
 def test_differences_of_errors_are_positive_where_the_attack_is_nearer():
@@ -83,8 +84,8 @@ def test_plausible_records_are_not_taken_for_leaked_ones():
     found = leakage_over_prior(Told(plausible), PRIOR, model(), DATA, rng=rng())
     assert not found.leaks
     assert found["psnr"].over_prior.high < 0  # a draw is further away than the mean
-    assert "worse than the prior alone" in found.verdict
-    assert "not told apart" in found.verdict
+    assert "worse than the prior alone" in found.sentence
+    assert "not told apart" in found.sentence
 
 
 def test_the_prior_alone_is_told_apart_from_neither_baseline():
@@ -154,7 +155,7 @@ def test_an_exact_estimate_has_an_infinite_score_and_the_extremes_as_interval():
 def test_one_metric_decides_and_others_stand_below():
     found = leakage_over_prior(Told(solved), PRIOR, model(), DATA, metrics=rr.metrics.mse(), rng=rng())
     assert [row.name for row in found.rows] == ["mse"]
-    assert " in mse [" in found.verdict
+    assert " in mse [" in found.sentence
     with pytest.raises(KeyError, match="to be one of mse"):
         found["psnr"]
 

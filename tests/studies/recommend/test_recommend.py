@@ -124,12 +124,12 @@ def test_intervals_hold_together_for_everything_that_might_be_shown(usual):
 def test_what_was_stopped_early_or_only_searched_has_no_interval(usual):
     (risk,) = usual.option("none").risks
     assert (risk.low, risk.high, risk.value) == (0.0, 1.0, 1.0)
-    assert "searched, no interval" in usual.table
+    assert "searched, no interval" in usual.table()
     failed = choose(attacks=[Reader(silent=tuple(range(1, 9))), Reader(says=0.9)])
     (risk,) = failed.option("none").risks
     assert risk.samples < failed.confirm_trials
     assert (risk.low, risk.high) == (0.0, 1.0)
-    assert "stopped early, no interval" in failed.table
+    assert "stopped early, no interval" in failed.table()
 
 
 def test_confirmation_catches_what_the_search_took_for_enough(monkeypatch):
@@ -317,7 +317,7 @@ def test_a_bound_is_met_by_an_estimate_without_any_attack():
     assert found.option("gaussian_noise").met is Met.ESTIMATED
     assert "estimated bound, no proof: 64 draws" in found.sentence
     assert "proved" not in found.sentence
-    assert "est. MSE bound" in found.table
+    assert "est. MSE bound" in found.table()
 
 
 def test_a_limit_is_proved_by_a_mechanism_only():
@@ -339,7 +339,7 @@ def test_a_recommendation_survives_json_but_for_defenses(usual):
     read = rr.from_json(rr.to_json(found))
     assert read == found
     assert read.defense is None
-    assert found.table.splitlines()[2].startswith("->")
+    assert found.table().splitlines()[2].startswith("->")
 
 
 def test_the_sentence_warns_where_the_bound_does_not_exclude_better_attacks(usual):

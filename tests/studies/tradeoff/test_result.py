@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.studies.tradeoff.result import (
     ATTACKERS,
     AttackScore,
@@ -177,7 +177,9 @@ def test_results_survive_json_and_are_written() -> None:
     assert "(1 diverged)" in text
     assert "Not complete" in text
     assert "one seed, no intervals" in text
-    assert str(result) == text
+    assert str(result) == f"{text}\n\n{result.sentence}"
+    assert "2 of 2 settings are beaten by no other" in result.sentence
+    assert "no defense, a 1. Not every setting was run." in result.sentence
 
 
 @pytest.mark.parametrize(

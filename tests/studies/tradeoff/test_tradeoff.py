@@ -13,7 +13,7 @@ from torch import nn
 
 from reconrisk.attacks.registry import attack_by_name
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.clipping import clip

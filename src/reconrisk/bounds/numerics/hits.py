@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 
 from reconrisk.accounting.phases import phase_of
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_probability, check_whole, refuse
 
 Floats = NDArray[np.float64]
@@ -65,7 +65,7 @@ _SMALLEST_TAIL = 1e-280
 _MOST_ATTEMPTS = 10**12
 
 
-@serializable
+@serializable("hits")
 @dataclass(frozen=True)
 class Hits:
     """The number of releases that contain the record: Binomial(``attempts``, ``probability``).

@@ -17,6 +17,7 @@ from reconrisk.bounds.mse.premises import constant_guess_mse
 from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
 from reconrisk.core.guarantee import Guarantee
 from reconrisk.core.mechanism import Composed, Gaussian, NoiseMechanism, PoissonSampled, Repeated, dp_sgd
+from reconrisk.core.storage.result import ReportedResult, Row
 from reconrisk.core.validation import check_not_empty, check_probability, refuse
 from reconrisk.integrations.fisher_accountant.summary import LeakageSummary, summarize
 
@@ -35,7 +36,7 @@ class TrainingPhase:
 
 
 @dataclass(frozen=True, eq=False)
-class FisherAccount:
+class FisherAccount(ReportedResult):
     r"""Estimated traces of the Fisher information of a training run about each tracked record.
 
     Assumes: each record's label is public, the others are known; estimates are unbiased. One run is an unbiased
@@ -138,6 +139,23 @@ class FisherAccount:
     ) -> LeakageSummary:
         """The distribution over records, the extremes, and the Renyi bound beside it if ``data_range`` is stated."""
         return summarize(self, data_range=data_range, confidence=confidence, listed=listed)
+
+    @property
+    def kind(self) -> str:
+        """Tag of this kind of result; its JSON is that of the summary."""
+        return "fisher-account"
+
+    def to_report(self) -> LeakageSummary:
+        """Return :meth:`summary` without a data range."""
+        return self.summary()
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each tracked record."""
+        bounds, dfil = self.mse_lower_bounds().tolist(), self.dfil().tolist()
+        errors = (self.standard_errors / self.dimension).tolist()
+        names = ("record", "dfil", "standard_error", "mse_lower_bound")
+        rows = zip(self.records.tolist(), dfil, errors, bounds, strict=True)
+        return tuple(dict(zip(names, row, strict=True)) for row in rows)
 
 
 class HasAccount(Protocol):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.files import write_whole
+from reconrisk.core.storage.files import write_whole
 from reconrisk.core.validation import refuse
 from reconrisk.integrations.fisher_accountant.account import FisherAccount, TrainingPhase
 from reconrisk.integrations.fisher_accountant.checks import checked_clip, checked_indices, checked_subsampling

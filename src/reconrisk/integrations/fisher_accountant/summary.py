@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from reconrisk.bounds.mse.premises import constant_guess_mse
 from reconrisk.core.guarantee import Guarantee, rounded_down
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_whole, refuse
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _SAMPLING = {
 }
 
 
-@serializable
+@serializable("record-leakage")
 @dataclass(frozen=True)
 class RecordLeakage:
     """One record: leakage per coordinate, its standard error, and the error that unbiased estimates have at least."""
@@ -57,9 +58,9 @@ class RecordLeakage:
     mse_lower_bound: float
 
 
-@serializable
+@serializable("leakage-summary")
 @dataclass(frozen=True)
-class LeakageSummary:
+class LeakageSummary(Result):
     """The distribution of the Fisher information leakage tr(I)/d over records, its extremes, and what goes with it.
 
     ``quantiles`` are pairs of level and value. ``histogram`` counts values between consecutive ``edges``, which are
@@ -90,8 +91,23 @@ class LeakageSummary:
     assumptions: tuple[str, ...]
     notice: str = NOTICE
 
-    def __str__(self) -> str:
-        """A table for reading."""
+    @property
+    def sentence(self) -> str:
+        """What the training told about the most exposed record, and what that bounds."""
+        most = f" (record {self.most_exposed[0].record})" if self.most_exposed else ""
+        return (
+            f"Over {self.steps} steps the most exposed of {self.records} records{most} leaks tr(I)/d = "
+            f"{self.maximum:.4g}, the median one {self.median:.4g}. Unbiased estimates have a mean squared error of at "
+            f"least {rounded_down(self.least_mse_lower_bound)}, with {self.confidence:.0%} confidence for each record "
+            "by itself."
+        )
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each record that is listed, the most exposed first."""
+        return tuple(asdict(row) for row in dict.fromkeys((*self.most_exposed, *reversed(self.least_exposed))))
+
+    def table(self) -> str:
+        """Return the distribution over records, the bounds, the extremes and the assumptions."""
         rows = [
             ("records, dimension, steps, runs", f"{self.records}, {self.dimension}, {self.steps}, {self.runs}"),
             ("leakage tr(I)/d: maximum", f"{self.maximum:.4g}"),

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.files import write_whole
+from reconrisk.core.storage.files import write_whole
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.load.folders import prior_folder, range_in

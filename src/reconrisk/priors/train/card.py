@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.files import write_whole
+from reconrisk.core.storage.files import write_whole
 from reconrisk.core.validation import check_not_empty, refuse
 from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.gaussian import LARGEST_COVARIANCE, GaussianPrior, fit_gaussian

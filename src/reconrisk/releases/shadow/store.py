@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.files import write_whole
 from reconrisk.core.progress import track
+from reconrisk.core.storage.files import write_whole, wrong_version
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.releases.content_hash import described
 from reconrisk.releases.model_state import chosen_names
@@ -24,7 +24,7 @@ from reconrisk.releases.shadow.training import ShadowTraining
 
 _PART = 128  # models of a part: few seconds for the network of balle2022, which is what a kill costs
 _COPIES = 4  # of a model's row at hand while its part is trained: start, result, and two on the way
-_FORMAT = 2
+_FORMAT = 3  # since 3 settings are described by where their code is now
 _DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("<f4"), torch.float64: np.dtype("<f8")}
 _DESCRIBED = ("model", "fixed_inputs", "fixed_labels", "optimizer", "loss_fn", "draw_start")
 _REMEDY = "Delete the folder and train again, or name another."
@@ -259,6 +259,8 @@ def _read_index(folder: Path) -> dict[str, Any]:
     for key, kind in kinds.items():
         if not isinstance(index, dict) or not isinstance(index.get(key), kind):
             raise InvalidFile(path, key, "It is missing or of another kind.", _REMEDY)
-    if index["format"] != _FORMAT or index["part"] < 1:
-        raise InvalidFile(path, "format", "It was written by another version.", _REMEDY)
+    if index["format"] != _FORMAT:
+        raise wrong_version(path, "format", "a folder of shadow models", found=index["format"], reads=_FORMAT)
+    if index["part"] < 1:
+        raise InvalidFile(path, "part", "It is below 1.", _REMEDY)
     return dict(index)

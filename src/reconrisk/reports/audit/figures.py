@@ -336,7 +336,7 @@ def _training_corridor_figure(corridor: RiskCorridor, curve: CorridorCurve, widt
     parts.append(line(across.start, named, across.end, named, "bound"))
     parts.append(line(across.at(corridor.mse), _TOP, across.at(corridor.mse), _BOTTOM, "limit"))
     title = "Risk corridor of the training run"
-    return drawing(width, 272, parts, name=name, title=title, words=corridor.sentence())
+    return drawing(width, 272, parts, name=name, title=title, words=corridor.sentence)
 
 
 def leakage_histogram(leakage: LeakageHistogram) -> Markup:

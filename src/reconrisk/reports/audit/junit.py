@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reconrisk.core.files import write_whole
+from reconrisk.core.storage.files import write_whole
 from reconrisk.reports.audit.words import bounded, defense_name, interval, measured
 
 if TYPE_CHECKING:
@@ -18,6 +18,14 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 def write_junit(result: AuditResult, path: str | Path, *, strict: bool = False) -> Path:
     """Write an audit as JUnit XML: for every goal and defense one case for its bounds, and one for each limit.
+
+    Args:
+        result: The audit.
+        path: The file.
+        strict: A limit that too few trials were run to show fails too.
+
+    Returns:
+        The path.
 
     Guarantee: a case fails if an attack beats a bound that covers it, if the measured risk is above a limit, or if no
     attack worked and no bound proves the limit; with ``strict`` also if too few trials were run to show that it is not

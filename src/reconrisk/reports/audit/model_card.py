@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reconrisk.core.storage.files import write_whole
 from reconrisk.reports.audit.words import adversary, bounded, defense_name, interval, measured, released_thing
+from reconrisk.reports.plain import escape_markdown
 
 if TYPE_CHECKING:
     from reconrisk.studies.audit.result import AuditLine, AuditResult
 
 _COLUMNS = ("goal", "defense", "rebuilt", "interval", "best attack", "best guess", "proved", "verdict")
-_SPECIAL = re.compile(r"(?=[\\`*_{}\[\]<>&|~$#@])|(?<=:)(?=//)|(?<=www)(?=\.)")
-"""Before what a backslash makes text of: marks, and the addresses that some readers turn into links."""
 
 
 def model_card(result: AuditResult) -> str:
@@ -26,7 +27,7 @@ def model_card(result: AuditResult) -> str:
     head = (
         f"What can be rebuilt of a record from {_release(result)} "
         f"{_code(subject.model)} ({_code(subject.model_hash)}), measured on {subject.population} records of "
-        f"{_code(subject.data)} with reconrisk {_plain(version)} on {_plain(result.created[:10])}."
+        f"{_code(subject.data)} with reconrisk {escape_markdown(version)} on {escape_markdown(result.created[:10])}."
     )
     rows = [_COLUMNS, ("---",) * len(_COLUMNS), *(_row(line) for line in result.lines)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -36,8 +37,8 @@ def model_card(result: AuditResult) -> str:
         [
             "## Reconstruction risk",
             head,
-            _plain(result.sentence()),
-            *(f"Warning: {_plain(words)}." for words in result.warnings),
+            escape_markdown(result.sentence),
+            *(f"Warning: {escape_markdown(words)}." for words in result.warnings),
             table,
             f"Intervals hold for all attacks together with a confidence of {100 * result.confidence:.4g}%. "
             "Attacks that were not tried may do better; only what is proved speaks of those.",
@@ -47,11 +48,25 @@ def model_card(result: AuditResult) -> str:
     )
 
 
+def write_model_card(result: AuditResult, path: Path) -> Path:
+    """Write :func:`model_card` to a file; it may be published.
+
+    Args:
+        result: The audit.
+        path: The file.
+
+    Returns:
+        The path.
+    """
+    text = model_card(result).encode("utf-8", "replace")
+    return write_whole(path, lambda temporary: temporary.write_bytes(text))
+
+
 def _release(result: AuditResult) -> str:
     subject = result.subject
     if released_thing(result.threat) == "model":
-        return f"{_plain(subject.release)}:"
-    return f"{_plain(subject.release)} ({_records(subject.batch_size)} each) of"
+        return f"{escape_markdown(subject.release)}:"
+    return f"{escape_markdown(subject.release)} ({_records(subject.batch_size)} each) of"
 
 
 def _row(line: AuditLine) -> tuple[str, ...]:
@@ -59,7 +74,7 @@ def _row(line: AuditLine) -> tuple[str, ...]:
     standing = "".join(f"; {check.standing.value}" for check in line.limits)
     return (
         _code(str(line.goal)),
-        _plain(defense_name(line.defense)) if line.defense == "none" else _code(line.defense),
+        escape_markdown(defense_name(line.defense)) if line.defense == "none" else _code(line.defense),
         measured(line.success),
         interval(line.success),
         _code(line.best_attack) if line.best_attack else "none",
@@ -79,7 +94,3 @@ def _code(words: str) -> str:
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", words)), default=0))
     pad = " " if words.startswith("`") or words.endswith("`") else ""
     return f"{fence}{pad}{words}{pad}{fence}".replace("|", "\\|")
-
-
-def _plain(words: str) -> str:
-    return _SPECIAL.sub(r"\\", " ".join(words.split()))

@@ -1,4 +1,4 @@
-"""The report of an audit: one HTML file that needs nothing else, and JSON beside it."""
+"""The report of an audit: one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from reconrisk.core.files import write_whole
-from reconrisk.core.serialization import to_json
-from reconrisk.core.validation import refuse
+from reconrisk.core.storage.files import write_whole
 from reconrisk.reports.audit import figures as audit_figures
 from reconrisk.reports.audit import words as audit_words
 from reconrisk.reports.audit.figures import leakage_histogram, training_corridor
@@ -42,24 +40,25 @@ _FILTERS = (
 )
 
 
-def write_report(result: AuditResult, path: str | Path, *, redact: bool | None = None) -> Path:
-    """Write an audit as one HTML file, and as JSON beside it under the same name.
+def write_page(result: AuditResult, path: Path, *, redact: bool | None = None) -> Path:
+    """Write an audit as one HTML file.
 
-    ``redact`` leaves out the pictures of records and estimates; by default it is so unless the records are public ones
-    that come with the package.
+    Args:
+        result: The audit.
+        path: The file.
+        redact: Leave out the pictures of records and estimates; by default, unless the records are public ones that
+            come with the package.
 
-    Guarantee: the page loads nothing and sends nothing. Each file appears whole or not at all, and for its owner alone
-    where the records are not public. With ``redact`` no value of a record or an estimate is in either file; without it
-    none is in the JSON. No name of a model, a data set, a defense or an attack becomes markup.
-    Edge cases: ``path`` must end in .html. Records that are no images have no pictures.
+    Returns:
+        The path.
+
+    Guarantee: the page loads nothing and sends nothing. It appears whole or not at all, and for its owner alone where
+    the records are not public. With ``redact`` no value of a record or an estimate is in it. No name of a model, a data
+    set, a defense or an attack becomes markup.
+    Edge cases: records that are no images have no pictures.
     """
-    path = Path(path)
-    if path.suffix != ".html":
-        raise refuse("path", str(path), "to end in .html", "The JSON is written beside it.")
-    private = not result.subject.is_bundled
+    private = result.is_private
     page = page_of(result, redact=private if redact is None else redact).encode("utf-8", "replace")
-    data = (to_json(result, indent=1) + "\n").encode()
-    write_whole(path.with_suffix(".json"), lambda temporary: temporary.write_bytes(data), secret=private)
     return write_whole(path, lambda temporary: temporary.write_bytes(page), secret=private)
 
 

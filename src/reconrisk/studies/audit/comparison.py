@@ -10,8 +10,10 @@ import numpy as np
 from scipy.stats import fisher_exact
 
 from reconrisk.core.guarantee import Estimate, rounded_up
-from reconrisk.core.serialization import serializable
-from reconrisk.studies.audit.result import AuditLine, AuditResult
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import serializable
+from reconrisk.core.storage.text_table import align_columns
+from reconrisk.studies.audit.result import AuditLine, AuditResult, measured_columns
 from reconrisk.studies.audit.words import percent
 
 ABSENT = "absent"
@@ -27,7 +29,7 @@ class Change(Enum):
     NOT_RUN = "not measured in both"
 
 
-@serializable
+@serializable("setting-change")
 @dataclass(frozen=True)
 class SettingChange:
     """A setting that differs, in words."""
@@ -47,7 +49,7 @@ class SettingChange:
         return f"{self.name}: {', '.join(old)} -> {', '.join(new)}"
 
 
-@serializable
+@serializable("line-change")
 @dataclass(frozen=True)
 class LineChange:
     """One goal under one defense in both audits.
@@ -61,11 +63,23 @@ class LineChange:
     change: Change
     p_value: float | None = None
 
+    def to_row(self) -> Row:
+        """Return both successes and their difference as values by name."""
+        return {
+            "goal": str(self.before.goal),
+            "defense_before": self.before.defense,
+            "defense_after": self.after.defense,
+            **measured_columns("before", self.before.success),
+            **measured_columns("after", self.after.success),
+            "change": self.change.value,
+            "p_value": self.p_value,
+        }
 
-@serializable
+
+@serializable("audit-comparison")
 @dataclass(frozen=True)
-class AuditComparison:
-    """What changed from one audit to another: ``str`` is the table, ``sentence`` what it comes to.
+class AuditComparison(Result):
+    """What changed from one audit to another: settings, and the success of attacks line by line.
 
     ``only_before`` and ``only_after`` are lines that the other has not, by goal and defense.
     """
@@ -82,6 +96,7 @@ class AuditComparison:
         """The lines with this change."""
         return tuple(line for line in self.lines if line.change is change)
 
+    @property
     def sentence(self) -> str:
         """What changed, in one sentence."""
         parts = [
@@ -91,14 +106,18 @@ class AuditComparison:
         ]
         return f"From {self.before} to {self.after}: {'; '.join(parts) or 'no goal is in both under one defense'}."
 
-    def __str__(self) -> str:
-        """Settings that differ, a table of what was measured, and the sentence."""
+    def table(self) -> str:
+        """Return settings that differ, and a table of what was measured."""
         parts = ["settings that differ" if self.settings else "no setting differs"]
         parts += [f"  {setting}" for setting in self.settings]
         parts += ["", *_table(self.lines)] if self.lines else []
         parts += [f"only before: {text}" for text in self.only_before]
         parts += [f"only after: {text}" for text in self.only_after]
-        return "\n".join([*parts, "", self.sentence()])
+        return "\n".join(parts)
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each goal and defense that both audits have."""
+        return tuple(line.to_row() for line in self.lines)
 
     def _repr_html_(self) -> str:
         """The table with marks that notebooks show."""
@@ -223,8 +242,7 @@ def _table(lines: tuple[LineChange, ...]) -> list[str]:
     ]
     for line in lines:
         rows += [_row("before", line.before), _row("after", line.after)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    texts = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    texts = align_columns(rows)
     found = texts[:1]
     for number, line in enumerate(lines):
         found += texts[1 + 2 * number : 3 + 2 * number]

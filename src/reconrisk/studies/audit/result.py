@@ -10,11 +10,9 @@ from reconrisk.bounds.corridor import RiskCorridor
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.guarantee import Estimate, Guarantee, Quantity
 from reconrisk.core.mechanism import Mechanism
-from reconrisk.core.serialization import NOT_IN_JSON, serializable
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.threat import ThreatModel
-
-SCHEMA = 1
-"""Version of the JSON form; raised when a reader of the old one would misread the new one."""
 
 NOTICE = (
     "Scores, numbers of records and norms depend on private records: publish the verdict, not this file "
@@ -40,7 +38,17 @@ class Standing(Enum):
     NOT_SHOWN = "not above the limit, but too few trials to show it"
 
 
-@serializable
+def measured_columns(name: str, share: Estimate) -> Row:
+    """Return a measured share and its interval as columns, all None where nothing was run.
+
+    >>> measured_columns("success", Estimate(0.0, 0.0, 1.0, 0.95, 0, "not run"))
+    {'success': None, 'success_low': None, 'success_high': None}
+    """
+    found = share.columns(name)
+    return found if share.samples else dict.fromkeys(found)
+
+
+@serializable("audit-subject")
 @dataclass(frozen=True)
 class Subject:
     """What is audited: a model by name and hash of its weights, the records by name and hash, and what is released.
@@ -61,7 +69,7 @@ class Subject:
     is_bundled: bool
 
 
-@serializable
+@serializable("defense-summary")
 @dataclass(frozen=True)
 class DefenseSummary:
     """A defense by its label, its settings, the mechanism that it implements or None, and its cost.
@@ -75,7 +83,7 @@ class DefenseSummary:
     distortion: float
 
 
-@serializable
+@serializable("prior-use")
 @dataclass(frozen=True)
 class PriorUse:
     """The generative prior of an attack, by name and hash, and what it achieves without any update.
@@ -105,7 +113,7 @@ class PriorUse:
         return f"prior {self.name} ({self.source}; {self.said})"
 
 
-@serializable
+@serializable("attack-summary")
 @dataclass(frozen=True)
 class AttackSummary:
     """An attack by its label, and how its trials went.
@@ -127,7 +135,7 @@ class AttackSummary:
     prior: PriorUse | None = None
 
 
-@serializable
+@serializable("attack-outcome")
 @dataclass(frozen=True)
 class Outcome:
     """How often one attack reached a goal under one defense."""
@@ -137,7 +145,7 @@ class Outcome:
     success: Estimate
 
 
-@serializable
+@serializable("bound-comparison")
 @dataclass(frozen=True)
 class Comparison:
     """A guarantee beside what was measured.
@@ -156,7 +164,7 @@ class Comparison:
     highest: Estimate | None = None
 
 
-@serializable
+@serializable("limit-check")
 @dataclass(frozen=True)
 class LimitCheck:
     """A limit on a goal and how the risk stands to it."""
@@ -165,7 +173,7 @@ class LimitCheck:
     standing: Standing
 
 
-@serializable
+@serializable("audit-line")
 @dataclass(frozen=True)
 class AuditLine:
     """One goal under one defense.
@@ -204,8 +212,24 @@ class AuditLine:
         found = [guarantee for guarantee in found if guarantee.quantity is Quantity.SUCCESS_PROBABILITY]
         return min(found, key=lambda guarantee: guarantee.value, default=None)
 
+    def to_row(self) -> Row:
+        """Return the line as values by name; what was not run or does not exist is None."""
+        return {
+            "goal": str(self.goal),
+            "defense": self.defense,
+            **measured_columns("success", self.success),
+            "best_attack": self.best_attack or None,
+            **measured_columns("guess", self.baseline),
+            "best_guess": self.best_baseline or None,
+            "bound": None if self.bound is None else self.bound.value,
+            "worst_record": None if self.worst_record < 0 else self.worst_record,
+            "worst_score": None if self.worst_record < 0 else self.worst_score,
+            "verdict": self.verdict.value,
+            "limits": "; ".join(f"{check.limit} ({check.standing.value})" for check in self.limits),
+        }
 
-@serializable
+
+@serializable("exposure")
 @dataclass(frozen=True)
 class Exposure:
     """The best estimate of one record under one defense: by the first goal's metric, whichever attack made it.
@@ -231,7 +255,7 @@ class Picture:
     estimate: Any
 
 
-@serializable
+@serializable("leakage-histogram")
 @dataclass(frozen=True)
 class LeakageHistogram:
     """How the Fisher information leakage tr(I)/d is spread over the records of a training run.
@@ -251,7 +275,7 @@ class LeakageHistogram:
     confidence: float
 
 
-@serializable
+@serializable("training-audit")
 @dataclass(frozen=True)
 class TrainingAudit:
     """A finished DP-SGD run by its settings: the corridor at the first goal, the account of its records."""
@@ -261,7 +285,7 @@ class TrainingAudit:
     leakage: LeakageHistogram | None = None
 
 
-@serializable
+@serializable("environment")
 @dataclass(frozen=True)
 class Environment:
     """Where it ran: versions of what computes, processor threads, system."""
@@ -271,10 +295,10 @@ class Environment:
     system: str
 
 
-@serializable
+@serializable("audit-result")
 @dataclass(frozen=True)
-class AuditResult:
-    """The result of an audit: ``str`` is its table, ``sentence`` its verdict, ``signature`` the line that repeats it.
+class AuditResult(Result):
+    """The result of an audit: a line for each goal and defense, the verdict, and the ``signature`` that repeats it.
 
     ``left_out`` names attacks with a prior that could not be run, and why. ``warnings`` say why numbers may speak of
     somebody else than the stated adversary. ``pictures`` show private records; they are
@@ -302,7 +326,6 @@ class AuditResult:
     left_out: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notice: str = NOTICE
-    schema: int = SCHEMA
     pictures: tuple[Picture, ...] = field(default=(), repr=False, compare=False, metadata=NOT_IN_JSON)
 
     @property
@@ -332,17 +355,27 @@ class AuditResult:
         """The line of a goal under a defense."""
         return next(line for line in self.lines if line.defense == defense and line.goal == goal)
 
+    @property
     def sentence(self) -> str:
         """The verdict in one sentence, for somebody who reads nothing else."""
         from reconrisk.studies.audit.words import sentence_of
 
         return sentence_of(self)
 
-    def __str__(self) -> str:
-        """The table of the audit as text."""
+    def table(self) -> str:
+        """Return a line for each goal and defense, the guarantees, what was left out, and warnings."""
         from reconrisk.studies.audit.words import table_of
 
         return table_of(self)
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each goal and defense."""
+        return tuple(line.to_row() for line in self.lines)
+
+    @property
+    def is_private(self) -> bool:
+        """True unless the records are public ones that come with the package."""
+        return not self.subject.is_bundled
 
     def _repr_html_(self) -> str:
         """The table with marks that notebooks show."""

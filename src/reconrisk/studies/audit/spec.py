@@ -13,7 +13,7 @@ from typing import Any
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.goal import Goal, Limit, goal_from_text, limit_from_text
 from reconrisk.core.mechanism import NoiseMechanism, dp_sgd
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_positive, check_probability, check_real, check_whole, did_you_mean, refuse
 from reconrisk.studies.common.named_choice import Choice
@@ -27,7 +27,7 @@ _REMEDY = "Pass a TOML or JSON file, or JSON itself."
 _NOT_IN_SIGNATURE = ("store", "out", "redact")  # where results go, not what they are
 
 
-@serializable
+@serializable("training-settings")
 @dataclass(frozen=True)
 class Training:
     """The settings of a finished DP-SGD run.
@@ -50,7 +50,7 @@ class Training:
         return dp_sgd(**dataclasses.asdict(self))
 
 
-@serializable
+@serializable("audit-spec")
 @dataclass(frozen=True)
 class AuditSpec:
     """Everything that an audit is told, by name: ``reconrisk audit`` reads it from TOML, JSON or options.

@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
-from reconrisk.core.files import write_whole
-from reconrisk.core.serialization import from_json, serializable, to_json, to_plain
+from reconrisk.core.storage.files import write_whole, wrong_version
+from reconrisk.core.storage.serialization import from_json, serializable, to_json, to_plain
 from reconrisk.core.validation import refuse
-from reconrisk.studies.common.identity import RunInfo, hash_of_text
 from reconrisk.studies.common.trial import Trial, TrialKey
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from reconrisk.studies.audit.result import AuditResult
+    from reconrisk.studies.common.identity import RunInfo
 
 Columns = Mapping[str, list[Any]]
 
@@ -96,7 +96,9 @@ FORMS: Mapping[str, Callable[[Path, Columns], None]] = {
 """How tables are written. JSON has infinite scores as strings, which ``float`` reads."""
 
 
-VERSION = 1
+VERSION = 2
+"""Version of the file. 2: trials and results have the stable tags of :mod:`reconrisk.core.storage.serialization`."""
+
 _KIND = 0x52524953  # "RRIS": tells a store from the SQLite file of another program
 _MAGIC = b"SQLite format 3\x00"
 _BUSY_SECONDS = 30.0
@@ -223,7 +225,7 @@ def _at_one_time(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _is_new(connection: sqlite3.Connection, path: Path | None) -> bool:
-    """Whether nothing is in it yet; refuses what another program or a later version wrote."""
+    """Return True if nothing is in it yet; refuse what another program or another version wrote."""
     with _at_one_time(connection):
         (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         (kind,) = connection.execute("PRAGMA application_id").fetchone()
@@ -233,8 +235,7 @@ def _is_new(connection: sqlite3.Connection, path: Path | None) -> bool:
     if kind != _KIND:
         raise InvalidFile(path or "", "application_id", "it is the database of another program.", _ANOTHER)
     if version != VERSION:
-        remedy = f"Update reconrisk. Nothing was changed; this one reads version {VERSION}."
-        raise InvalidFile(path or "", "user_version", f"it is a store of version {version}.", remedy)
+        raise wrong_version(path or "", "user_version", "a store", found=version, reads=VERSION)
     return False
 
 
@@ -264,7 +265,7 @@ T = TypeVar("T")
 
 _NAMED = 8
 _ABANDONED_SECONDS = 3600.0
-_DAMAGED = "It is damaged, of a later version, or another file. Take it from a backup, or name another one."
+_DAMAGED = "It is damaged, of another version, or another file. Take it from a backup, or name another one."
 _GO_ON = "Run the same audit again: it goes on where it was."
 _TRIALS = "SELECT trial FROM trials WHERE run = ? ORDER BY draw, defense, attack"
 _SUMMARIES = """
@@ -275,7 +276,7 @@ _SUMMARIES = """
 """
 
 
-@serializable
+@serializable("run-summary")
 @dataclass(frozen=True)
 class RunSummary:
     """A run in a line: how many ``trials`` are in the store, and the ``seconds`` that their attacks took.
@@ -338,6 +339,8 @@ class Store:
 
     def add(self, run: str, trial: Trial, estimates: Tensor) -> None:
         """Keep a trial; one of the same key is replaced, which is how an attack with other settings comes in."""
+        from reconrisk.studies.common.identity import hash_of_text  # loads torch, which reading does not need
+
         key, account = trial.key, trial.account
         arrays = f"{hash_of_text(repr((key, trial.settings)))}.safetensors"
         with explained(self._path, f"trial {key.attack}, draw {key.draw}"):
@@ -368,7 +371,7 @@ class Store:
         with explained(self._path, f"result of run {run}"), transaction(self._connection):
             self._connection.execute(
                 "UPDATE runs SET result = ?, data = ?, planned = ?, standing = ?, sentence = ? WHERE run = ?",
-                (to_json(result), result.subject.data, result.planned, _standing(result), result.sentence(), run),
+                (to_json(result), result.subject.data, result.planned, _standing(result), result.sentence, run),
             )
 
     def runs(self) -> tuple[RunSummary, ...]:
@@ -397,6 +400,8 @@ class Store:
 
     def info(self, run: str | None = None) -> RunInfo:
         """What identifies a run, which may be stated by the beginning of its name."""
+        from reconrisk.studies.common.identity import RunInfo  # loads torch, which reading trials does not need
+
         name = self.name(run)
         with explained(self._path, f"run {name}"):
             (text,) = self._connection.execute("SELECT info FROM runs WHERE run = ?", (name,)).fetchone()

@@ -10,6 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from reconrisk.core.guarantee import Estimate, Guarantee, rounded_down, rounded_up
+from reconrisk.core.storage.text_table import align_columns
 from reconrisk.core.threat import Knows, Sees
 
 if TYPE_CHECKING:
@@ -47,15 +48,13 @@ def _seen(result: AuditResult) -> str:
 def table_of(result: AuditResult) -> str:
     """One line for each goal and defense, then one for each guarantee, compared or why not, then what was left out.
 
-    Warnings come last, beside the verdict.
+    Warnings come last, beside the verdict that follows.
     """
     rows = [
         ("goal", "defense", "success", "best attack", "guess", "bound", "worst record", "verdict"),
         *(_row(line) for line in result.lines),
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines += _guarantees(result)
+    lines = [*align_columns(rows), *_guarantees(result)]
     missing = result.planned - result.done
     if missing:
         lines.append(f"{missing} of {result.planned} trials were not run. Repeat with a store to go on.")
@@ -64,7 +63,7 @@ def table_of(result: AuditResult) -> str:
     lines += [f"left out: {words}" for words in result.left_out]
     lines += [f"{attack.label}: {attack.remark}" for attack in result.attacks if attack.remark]
     lines += [f"WARNING: {words}." for words in result.warnings]
-    return "\n".join([*lines, "", result.sentence()])
+    return "\n".join(lines)
 
 
 def _guarantees(result: AuditResult) -> list[str]:
@@ -147,7 +146,7 @@ def notebook_html(result: AuditResult) -> str:
     note = f" {missing} of {result.planned} trials were not run." if missing else ""
     note += "".join(f" Warning: {words}." for words in result.warnings)
     rows = [_html_row(line) for line in result.lines]
-    return f"<div>{_table(result.sentence(), _COLUMNS, rows)}<p><small>{escape(_KEY + note)}</small></p></div>"
+    return f"<div>{_table(result.sentence, _COLUMNS, rows)}<p><small>{escape(_KEY + note)}</small></p></div>"
 
 
 def comparison_html(comparison: AuditComparison) -> str:
@@ -160,7 +159,7 @@ def comparison_html(comparison: AuditComparison) -> str:
     notes += [f"only before: {text}" for text in comparison.only_before]
     notes += [f"only after: {text}" for text in comparison.only_after]
     listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f"<div>{_table(comparison.sentence(), _CHANGES, rows)}<ul>{listed}</ul></div>"
+    return f"<div>{_table(comparison.sentence, _CHANGES, rows)}<ul>{listed}</ul></div>"
 
 
 def _table(sentence: str, columns: tuple[str, ...], rows: list[str]) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import Prior
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.version import VERSION
 from reconrisk.data.bundled_sets import SHIPPED
 from reconrisk.data.dataset import Dataset
@@ -37,7 +37,7 @@ def hash_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-@serializable
+@serializable("run-info")
 @dataclass(frozen=True)
 class RunInfo:
     """A run by its identity: ``run`` is a hash of ``parts``, a JSON text of everything that trials depend on.

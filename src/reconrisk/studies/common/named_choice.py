@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import refuse
 
 _FORM = "to be a name, or a name with settings such as clip_and_noise(noise_multiplier=1, clip_norm=1)"
 _WORDS: Mapping[str, object] = {"true": True, "false": False, "none": None}
 
 
-@serializable
+@serializable("named-choice")
 @dataclass(frozen=True)
 class Choice:
     """A name and the settings stated for it, in their order.

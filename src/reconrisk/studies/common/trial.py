@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reconrisk.core.reconstruction import Account
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
 
 
-@serializable
+@serializable("trial-key")
 @dataclass(frozen=True)
 class TrialKey:
     """Which trial of an audit: a defense and an attack by their labels in the plan, and the number of the update.
@@ -25,7 +25,7 @@ class TrialKey:
         check_whole("draw", self.draw, minimum=0)
 
 
-@serializable
+@serializable("trial-scores")
 @dataclass(frozen=True)
 class TrialScores:
     """Scores by one metric, one for each record of the update."""
@@ -34,7 +34,7 @@ class TrialScores:
     values: tuple[float, ...]
 
 
-@serializable
+@serializable("trial")
 @dataclass(frozen=True)
 class Trial:
     """What one attack on one update gave: scores of its ``records``, which are rows of the data, and its account.

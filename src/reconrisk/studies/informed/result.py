@@ -6,26 +6,25 @@ What an informed adversary rebuilt of which records, as a value that is printed,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 
 import torch
 from torch import Tensor
 
 from reconrisk.core.reconstruction import Account, Ending
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.result import ReportedResult, Result, Row
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr
 from reconrisk.studies.informed.split import InformedSplit
 
-VERSION = 1
-
 _LISTED = 40
 
 
-@serializable
+@serializable("informed-target")
 @dataclass(frozen=True)
 class InformedTarget:
     """One target: how near the estimate came, beside what somebody reaches who never looks at the model.
@@ -56,9 +55,9 @@ class InformedTarget:
         return self.mse < self.neighbour_mse
 
 
-@serializable
+@serializable("informed-report")
 @dataclass(frozen=True)
-class InformedReport:
+class InformedReport(Result):
     """How an informed adversary did on each target, with everything it depends on.
 
     ``known`` is the number of other training records, ``requested`` that of targets: larger than ``targets`` if the
@@ -80,11 +79,8 @@ class InformedReport:
     targets: tuple[InformedTarget, ...]
     accounts: tuple[Account, ...]
     seed: int
-    version: int = VERSION
 
     def __post_init__(self) -> None:
-        if self.version != VERSION:
-            raise refuse("version", self.version, f"to be {VERSION}", "The report is of another release.")
         check_not_empty("targets", self.targets)
         check_not_empty("accounts", self.accounts)
         check_whole("requested", self.requested, minimum=len(self.targets))
@@ -103,8 +99,28 @@ class InformedReport:
         """Accounts of the attacks whose estimates say nothing about their strength."""
         return tuple(account for account in self.accounts if account.status.is_failure)
 
-    def __str__(self) -> str:
-        """What was attacked, a line per target, all together, and how the attacks ended."""
+    @property
+    def is_image(self) -> bool:
+        """True if records are drawn: 1 or 3 channels x height x width."""
+        return len(self.shape) == 3 and self.shape[0] in (1, 3)
+
+    @property
+    def sentence(self) -> str:
+        """To how many targets the attack came nearer than anything known before, and how near."""
+        own, neighbour = (median(getattr(each, name) for each in self.targets) for name in ("mse", "neighbour_mse"))
+        nearer = sum(target.beats_neighbour for target in self.targets)
+        failed = f" {len(self.failed)} of {len(self.accounts)} attacks failed." if self.failed else ""
+        return (
+            f"{self.attack} came nearer to {nearer} of {len(self.targets)} targets of {self.data} than every known "
+            f"record: median mean squared error {own:.3g}, of the nearest known record {neighbour:.3g}.{failed}"
+        )
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each target."""
+        return tuple(asdict(target) for target in self.targets)
+
+    def table(self) -> str:
+        """Return what was attacked, a line per target, all together, and how the attacks ended."""
         parts = (self._heading(), self._table(), (*self._summary(), *self._endings()))
         return "\n\n".join("\n".join(part) for part in parts)
 
@@ -176,13 +192,22 @@ class InformedReport:
 
 
 @dataclass(frozen=True, eq=False)
-class RebuiltInformed:
+class RebuiltInformed(ReportedResult):
     """The report of an informed adversary; estimates, targets and the nearest known records in its order."""
 
     report: InformedReport
     estimates: Tensor
     targets: Tensor
     neighbours: Tensor
+
+    @property
+    def kind(self) -> str:
+        """Tag of this kind of result; its JSON is that of the report."""
+        return "rebuilt-informed"
+
+    def to_report(self) -> InformedReport:
+        """Return everything but the tensors."""
+        return self.report
 
     def __repr__(self) -> str:
         """The report as text."""

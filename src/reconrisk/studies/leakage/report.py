@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from reconrisk.core.guarantee import Guarantee, rounded_down
 from reconrisk.core.mechanism import Mechanism
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
-
-VERSION = 1
 
 NOTICE = "Everything here depends on private records; do not publish (guo2022, footnote 2)."
 
@@ -41,9 +40,9 @@ class ExposedRecord(NamedTuple):
     mse_lower_bound: float
 
 
-@serializable
+@serializable("leakage-report")
 @dataclass(frozen=True)
-class LeakageReport:
+class LeakageReport(Result):
     """The Fisher information leakage tr(I)/d of each record through one noisy step, with everything it depends on.
 
     ``low`` and ``high`` contain the leakage of a record with probability ``confidence``, up to a few percent.
@@ -76,11 +75,8 @@ class LeakageReport:
     constant_guess_mse: float
     units: str = ""
     notice: str = NOTICE
-    version: int = VERSION
 
     def __post_init__(self) -> None:
-        if self.version != VERSION:
-            raise refuse("version", self.version, f"to be {VERSION}", "It was written by another version of reconrisk.")
         check_not_empty("records", self.records)
         for name in _COLUMNS:
             if len(getattr(self, name)) != len(self.records):
@@ -132,8 +128,26 @@ class LeakageReport:
         ends = [math.exp(low + (high - low) * place / _BINS) for place in range(_BINS + 1)]
         return tuple(zip(ends, ends[1:], counts, strict=False))
 
-    def __str__(self) -> str:
-        """The distribution, what it bounds, and the records at either end."""
+    @property
+    def sentence(self) -> str:
+        """The record that leaks most, and what that bounds."""
+        worst = self.most_exposed(1)[0]
+        guess = f"; a constant guess, which is biased, has at most {self.constant_guess_mse:.4g}"
+        return (
+            f"Of {len(self.records)} records of {self.data}, record {worst.record} ({worst.label}) leaks most through "
+            f"one noisy step: dFIL {worst.dfil:.4g} [{worst.low:.4g}, {worst.high:.4g}]. An unbiased attacker has a "
+            f"mean squared error of at least {rounded_down(worst.mse_lower_bound)} there, with {self.confidence:.0%} "
+            f"confidence{guess if worst.mse_lower_bound > self.constant_guess_mse else ''}."
+        )
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each record."""
+        names = ("record", "label", "dfil", "low", "high", "mse_lower_bound", "probes")
+        columns = (getattr(self, name) for name in _COLUMNS)
+        return tuple(dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+    def table(self) -> str:
+        """Return the distribution, what it bounds, and the records at either end."""
         return "\n".join([*self._heading(), "", *self._distribution(), "", *self._bounds(), "", *self._listing()])
 
     def _heading(self) -> list[str]:

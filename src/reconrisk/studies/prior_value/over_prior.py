@@ -27,6 +27,7 @@ from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.plan import AloneOnce
 from reconrisk.studies.common.subjects.model_updates import client_for
+from reconrisk.studies.prior_value.result import LeakageOverPrior, OverPrior
 from reconrisk.studies.rebuild.updates import Rebuilt, rebuild
 from reconrisk.studies.tradeoff.result import estimate_over_seeds
 
@@ -116,78 +117,7 @@ class AlsoOnAnother:
         return repr(self.attack)
 
 
-_UNITS = {"psnr": " dB"}
 _LEAST = 4  # updates: two pairs, of which the spread can be seen
-
-
-@dataclass(frozen=True)
-class OverPrior:
-    """Mean scores by one metric of the attack, of the prior alone and of the attack on another's update.
-
-    ``over_prior`` and ``over_another`` are by how much the attack is nearer to the target, record by record: positive
-    is nearer, also for errors.
-    """
-
-    metric: str
-    name: str
-    attack: Estimate
-    prior_alone: Estimate
-    from_another: Estimate
-    over_prior: Estimate
-    over_another: Estimate
-
-    @property
-    def leaks(self) -> bool:
-        """Whether both intervals say that the attack is nearer than it would be without the record's update."""
-        return self.over_prior.low > 0 and self.over_another.low > 0
-
-    @property
-    def verdict(self) -> str:
-        """Both differences as a sentence."""
-        unit = _UNITS.get(self.name, f" in {self.name}")
-        prior, another = (_compared_with(each, unit) for each in (self.over_prior, self.over_another))
-        said = "leaked" if self.leaks else "not told apart from what the prior makes plausible"
-        return f"{prior} the prior alone; {another} the same attack on another record's update: {said}."
-
-
-@dataclass(frozen=True)
-class LeakageOverPrior:
-    """What an attack achieves beyond its prior, by each metric, on updates of ``batch_size`` records."""
-
-    attack: str
-    prior: str
-    defense: str
-    updates: int
-    batch_size: int
-    rows: tuple[OverPrior, ...]
-
-    def __getitem__(self, name: str) -> OverPrior:
-        """The row of the metric of this name."""
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise KeyError(f"Expected metric={name!r} to be one of {', '.join(row.name for row in self.rows)}.")
-
-    @property
-    def leaks(self) -> bool:
-        """Whether the record's update told the attack something, by the first metric."""
-        return self.rows[0].leaks
-
-    @property
-    def verdict(self) -> str:
-        """That of the first metric."""
-        return self.rows[0].verdict
-
-    def table(self) -> str:
-        """A line for each metric and each of attack and baselines, then the differences."""
-        lines = [f"{self.attack}, {self.updates} updates of {self.batch_size}, defense {self.defense}"]
-        for row in self.rows:
-            lines.append(f"  {row.metric}")
-            for name in ("attack", "prior_alone", "from_another", "over_prior", "over_another"):
-                lines.append(f"    {name.replace('_', ' '):<14}{getattr(row, name)}")
-        return "\n".join([*lines, self.verdict])
-
-    __str__ = table
 
 
 def leakage_over_prior(
@@ -342,18 +272,6 @@ def _values(rebuilt: Rebuilt, metric: Metric, count: int) -> Tensor:
 def _difference(one: Tensor, other: Tensor) -> Tensor:
     """One minus the other; two equal infinities differ by nothing."""
     return torch.where(one == other, 0.0, one - other)
-
-
-def _compared_with(difference: Estimate, unit: str) -> str:
-    """By how much, in which direction.
-
-    >>> _compared_with(Estimate(-2.0, -3.0, 1.0, 0.95, 9, "Student"), " dB")
-    '2 dB [-1, 3] worse than'
-    """
-    value, low, high = difference.value, difference.low, difference.high
-    if value < 0:
-        value, low, high = -value, -high, -low
-    return f"{value:.3g}{unit} [{low:.3g}, {high:.3g}] {'worse' if difference.value < 0 else 'better'} than"
 
 
 def _check_held(attack: Attack, prior: Prior) -> None:

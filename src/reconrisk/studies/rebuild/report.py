@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reconrisk.core.reconstruction import Account, Ending
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
-
-VERSION = 1
 
 _LISTED = 40
 _PER_RECORD = ("records", "updates", "labels", "objective")
 
 
-@serializable
+@serializable("metric-scores")
 @dataclass(frozen=True)
 class MetricScores:
     """Scores of each record by one metric, of the attack and of a guess at the same updates.
@@ -45,7 +44,7 @@ class MetricScores:
         return max(range(len(self.values)), key=lambda place: sign * self.values[place])
 
 
-@serializable
+@serializable("rebuilt-column")
 @dataclass(frozen=True)
 class RebuiltColumn:
     """How well one column of a table was rebuilt: ``right`` per record, and the ``error`` of numbers in their unit.
@@ -72,7 +71,7 @@ class RebuiltColumn:
         return f"{self.name[:24]:<24}{mine} {_share(self.typical_right)}{_error(self.typical_error)}".rstrip()
 
 
-@serializable
+@serializable("misfit")
 @dataclass(frozen=True)
 class Misfit:
     """How far the update that estimates would make is from the captured one, beside that of a guess and of a draw.
@@ -97,9 +96,9 @@ class Misfit:
         return f"{value:.3g}" if self.in_noise else f"{100 * value:.3g}%"
 
 
-@serializable
+@serializable("rebuild-report")
 @dataclass(frozen=True)
-class RebuildReport:
+class RebuildReport(Result):
     """How an attack by name or by hand went on each of some records, with everything it depends on.
 
     ``records``, ``updates`` (which update each was part of), ``labels``, ``inferred`` (labels that the attack worked
@@ -134,11 +133,8 @@ class RebuildReport:
     guesser: str = "a constant guess"
     prior: str = ""
     misfit: Misfit | None = None
-    version: int = VERSION
 
     def __post_init__(self) -> None:
-        if self.version != VERSION:
-            raise refuse("version", self.version, f"to be {VERSION}", "The report is of another release.")
         check_not_empty("records", self.records)
         check_whole("requested", self.requested, minimum=len(self.records))
         columns = {name: getattr(self, name) for name in _PER_RECORD}
@@ -161,10 +157,43 @@ class RebuildReport:
         """Accounts of the attacks whose estimates say nothing about their strength."""
         return tuple(account for account in self.accounts if account.status.is_failure)
 
-    def __str__(self) -> str:
-        """What was attacked, a line per record, the best rebuilt, and how the attacks ended."""
+    @property
+    def is_image(self) -> bool:
+        """True if records are drawn: channels x height x width."""
+        return len(self.shape) == 3
+
+    @property
+    def sentence(self) -> str:
+        """How near the attack came, beside who guesses; how much of a captured update its estimates leave."""
+        records = _counted(len(self.records), "record")
+        failed = f" {len(self.failed)} of {_counted(len(self.accounts), 'attack')} failed." if self.failed else ""
+        if self.scores:
+            first = self.scores[0]
+            mean, guess = (sum(values) / len(values) for values in (first.values, first.guess))
+            best = f"at best {first.values[first.best]:.4g} (record {self.records[first.best]})"
+            reached = f"{first.name} {mean:.4g} in the mean, {best}; {self.guesser} reaches {guess:.4g}"
+            return f"{self.attack} rebuilt {records} of {self.data}: {reached}.{failed}"
+        if self.misfit is not None:
+            return f"{self.attack} leaves of a captured update {self.misfit.said(self.guesser)}.{failed}"
+        return f"{self.attack} estimated {records} from a captured update; nothing says how near they are.{failed}"
+
+    def table(self) -> str:
+        """Return what was attacked, a line per record, the best rebuilt, and how the attacks ended."""
         parts = (self._heading(), self._table(), self._columns(), (*self._best(), *self._endings()))
         return "\n\n".join(text for text in ("\n".join(part) for part in parts) if text)
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each record."""
+        return tuple(map(self._to_row, range(len(self.records))))
+
+    def _to_row(self, place: int) -> Row:
+        row: Row = {"record": self.records[place], "update": self.updates[place], "label": self.labels[place]}
+        row["inferred"] = self.inferred[place] if self.inferred else None
+        for score in self.scores:
+            row |= {score.name: score.values[place], f"{score.name}_guess": score.guess[place]}
+        for column in self.columns:
+            row[f"right {column.name}"] = column.right[place]
+        return {**row, "objective": self.objective[place]}
 
     def _heading(self) -> Iterator[str]:
         values = " x ".join(str(side) for side in self.shape)

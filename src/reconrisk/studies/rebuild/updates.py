@@ -17,6 +17,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Ending
+from reconrisk.core.storage.result import ReportedResult
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
 from reconrisk.data.dataset import Dataset
@@ -38,7 +39,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Rebuilt:
+class Rebuilt(ReportedResult):
     """The report of an attack, its estimates in the order of ``report.records``, and the records, if they are known.
 
     ``guesses`` are what the guesser of the report makes of a captured update, which has nothing else to compare with.
@@ -48,6 +49,15 @@ class Rebuilt:
     estimates: Tensor
     targets: Tensor | None
     guesses: Tensor | None = None
+
+    @property
+    def kind(self) -> str:
+        """Tag of this kind of result; its JSON is that of the report."""
+        return "rebuilt"
+
+    def to_report(self) -> RebuildReport:
+        """Return everything but the tensors."""
+        return self.report
 
     def __repr__(self) -> str:
         """The report as text."""

@@ -12,7 +12,9 @@ from typing import Any
 
 from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Estimate, rounded_down, rounded_up
-from reconrisk.core.serialization import NOT_IN_JSON, serializable
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import NOT_IN_JSON, serializable
+from reconrisk.core.storage.text_table import align_columns
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import refuse
 
@@ -35,7 +37,7 @@ class Met(Enum):
         return self in (Met.PROVED, Met.CONFIRMED, Met.ESTIMATED)
 
 
-@serializable
+@serializable("training-cost")
 @dataclass(frozen=True)
 class TrainingCost:
     """What training under a defense came to: means over ``seeds`` with intervals; None where there is nothing finite.
@@ -61,7 +63,7 @@ class TrainingCost:
         return "diverged" if self.loss is None else f"loss {_interval(self.loss)}"
 
 
-@serializable
+@serializable("defense-option")
 @dataclass(frozen=True)
 class DefenseOption:
     """The weakest defense of a family that meets the target, or the strongest that was tried, if none does.
@@ -101,9 +103,9 @@ class DefenseOption:
         return trained, self.training.rank if self.training is not None else (0.0, 0.0), self.step_utility
 
 
-@serializable
+@serializable("recommendation")
 @dataclass(frozen=True)
-class Recommendation:
+class Recommendation(Result):
     """Which defense to use, what it costs, what is second best, and what was tried.
 
     ``accept`` are limits on how often records may be rebuilt, ``mse_bound`` the least Bayesian bound asked for.
@@ -176,14 +178,27 @@ class Recommendation:
         """What to do, on what evidence, at which cost, and what is second best."""
         return sentence_of(self)
 
-    @property
     def table(self) -> str:
-        """Every family in a line."""
+        """Return every family in a line."""
         return table_of(self)
 
-    def __str__(self) -> str:
-        """Sentence and table."""
-        return f"{self.sentence}\n\n{self.table}"
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each family."""
+        return tuple(self._to_row(option) for option in self.options)
+
+    def _to_row(self, option: DefenseOption) -> Row:
+        rank = {self.best: "best", self.runner_up: "runner-up"}.get(option.family)
+        row: Row = {"family": option.family, "defense": option.code, "strength": option.strength, "rank": rank}
+        row["met"] = option.met.value
+        for place, limit in enumerate(self.accept):
+            risk = option.risks[place] if place < len(option.risks) else None
+            row[f"rebuilt {limit.goal}"] = None if risk is None else risk.value
+            row[f"rebuilt {limit.goal} high"] = None if risk is None else risk.high
+            row[f"proved {limit.goal}"] = option.proved[place] if place < len(option.proved) else None
+        row["mse_bound"] = None if option.mse_bound is None else option.mse_bound.low
+        row |= {"utility_kept": option.utility_kept, "utility_deviation": option.utility_deviation}
+        row["training"] = None if option.training is None else str(option.training)
+        return {**row, "tried": option.tried, "remark": option.remark}
 
 
 def _interval(estimate: Estimate) -> str:
@@ -217,8 +232,7 @@ def table_of(found: Recommendation) -> str:
     """Every family in a line, the recommended marked with an arrow."""
     header = tuple(f"{head}?" if head == "est. MSE bound" and not found.is_smooth else head for head in _HEADER)
     rows = [header, *(_row(found, option) for option in found.options)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADER))]
-    lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = align_columns(rows)
     if found.undefended is not None:
         lines.append(f"training without a defense: {found.undefended}")
     return "\n".join(lines)

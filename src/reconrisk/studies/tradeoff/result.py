@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from scipy import stats
 
 from reconrisk.core.guarantee import Estimate
-from reconrisk.core.serialization import serializable
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import serializable
+from reconrisk.core.storage.text_table import align_columns
 from reconrisk.core.validation import check_not_empty, check_real, check_whole, did_you_mean, refuse
 
 
-@serializable
+@serializable("attack-score")
 @dataclass(frozen=True)
 class AttackScore:
     """Mean scores of one attack by one attacker over all attacked records; ``failures`` of them a guess stands for."""
@@ -34,7 +36,7 @@ class AttackScore:
         check_real("psnr", self.psnr)
 
 
-@serializable
+@serializable("tradeoff-cell")
 @dataclass(frozen=True)
 class TradeoffCell:
     """What training under a defense gave, and attacks on what it sends, for one seed.
@@ -90,10 +92,20 @@ UTILITIES: Mapping[str, int] = {
 LEAKAGES: Mapping[str, int] = {"mse": 1, "psnr": -1, "fisher_trace": -1, "mse_bound": 1}
 """What a defense protects: 1 where more is better for who defends, -1 where less is."""
 
+_ESTIMATES = (
+    "mse",
+    "psnr",
+    "test_accuracy",
+    "training_loss",
+    "test_loss",
+    "utility_1",
+    "utility_2",
+    "fisher_trace",
+)
 _HEADS = ("defense", "strength", "attacker", "MSE", "PSNR", "accuracy", "training loss", "U1", "U2", "Fisher trace")
 
 
-@serializable
+@serializable("tradeoff-row")
 @dataclass(frozen=True)
 class TradeoffRow:
     """A defense at one strength against one attacker, with intervals over seeds.
@@ -131,13 +143,22 @@ class TradeoffRow:
             raise refuse("measure", name, f"to be one of {', '.join(known)}, and measured", did_you_mean(name, known))
         return found
 
+    def to_row(self) -> Row:
+        """Return everything that was measured as values by name."""
+        names = ("attacker", "attack", "is_guess", "mse_bound", "seeds", "diverged", "seconds")
+        row: Row = {"family": self.family, "strength": self.strength}
+        for name in _ESTIMATES:
+            found = getattr(self, name)
+            row |= dict.fromkeys((name, f"{name}_low", f"{name}_high")) if found is None else found.columns(name)
+        return {**row, **{name: getattr(self, name) for name in names}}
+
     @property
     def label(self) -> str:
         """Family and strength."""
         return self.family if self.strength is None else f"{self.family} {self.strength:g}"
 
 
-@serializable
+@serializable("dominance")
 @dataclass(frozen=True)
 class Dominance:
     """For how many strengths of ``other`` some strength of ``family`` is at least as good in both measures.
@@ -175,9 +196,9 @@ class Dominance:
         )
 
 
-@serializable
+@serializable("tradeoff-result")
 @dataclass(frozen=True)
-class TradeoffResult:
+class TradeoffResult(Result):
     """The frontier between leakage and utility, as :func:`reconrisk.studies.tradeoff.tradeoff.tradeoff` measured it.
 
     ``rows`` has one entry per defense, strength and attacker, the undefended reference (family ``"none"``) first.
@@ -243,23 +264,33 @@ class TradeoffResult:
         """All rows as text; a star marks the Pareto front of each attacker."""
         front = {id(row) for attacker in ATTACKERS for row in self.front(attacker)}
         head = ("", *_HEADS, f"est. MSE bound{'' if self.is_smooth else '?'}", "best attack")
-        lines = [head, *(_cells(row, starred=id(row) in front) for row in self.rows)]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
-        written = ["  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)) for line in lines]
+        written = align_columns([head, *(_cells(row, starred=id(row) in front) for row in self.rows)])
         compared = f"* on the front by {_words(self.utility)} and {_words(self.leakage)}"
         seeds = max((row.seeds for row in self.rows), default=0)
         ends = f"+- {100 * self.confidence:g}% over {seeds} seeds" if seeds > 1 else "one seed, no intervals"
         state = "" if self.is_complete else " Not complete: the same call with the same store goes on."
-        return "\n".join([*(line.rstrip() for line in written), f"{compared}; {ends}.{state}", *self.notes])
+        return "\n".join([*written, f"{compared}; {ends}.{state}", *self.notes])
+
+    @property
+    def sentence(self) -> str:
+        """The settings that nothing beats against an attacker who knows the defense."""
+        rows, front = self.of(ATTACKERS[-1]), self.front(ATTACKERS[-1])
+        labels = ", ".join("no defense" if row.family == UNDEFENDED else row.label for row in front)
+        state = "" if self.is_complete else " Not every setting was run."
+        return (
+            f"Against an attacker who knows the defense, {len(front)} of {len(rows)} settings are beaten by no other "
+            f"in {_words(self.utility)} and {_words(self.leakage)} together: {labels}.{state}"
+        )
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each defense, strength and attacker."""
+        front = {id(row) for attacker in ATTACKERS for row in self.front(attacker)}
+        return tuple({**row.to_row(), "on_front": id(row) in front} for row in self.rows)
 
     @property
     def is_smooth(self) -> bool:
         """Whether gradients are known to move without jumps as the record moves, which the bound assumes."""
         return not any(note.startswith("MSE bound?") for note in self.notes)
-
-    def __str__(self) -> str:
-        """The table."""
-        return self.table()
 
     def _goodness(self, row: TradeoffRow) -> tuple[float, float]:
         """Utility and protection of a row, the larger the better."""

@@ -15,13 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.files import write_whole
-from reconrisk.core.serialization import from_json, to_json
+from reconrisk.core.storage.files import write_whole, wrong_version
+from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.core.validation import refuse
 from reconrisk.studies.common.identity import hash_of_model, hash_of_tensors, hash_of_text
 from reconrisk.studies.tradeoff.result import TradeoffCell
 
+VERSION = 2
+"""Version of the files. 2: cells have the stable tags of :mod:`reconrisk.core.storage.serialization`."""
+
 _DEEPEST = 12
+_MARK = "store.json"
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,9 @@ class CellStore:
     def __post_init__(self) -> None:
         if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
             raise refuse("store", str(self.folder), "to be a folder", "Choose another name.")
+        found = self._version()
+        if self.folder is not None and found not in (None, VERSION):
+            raise wrong_version(self.folder, "version", "a store of a frontier", found=found, reads=VERSION)
 
     def find(self, fingerprint: str) -> TradeoffCell | None:
         """The cell of these settings, None if it was never finished."""
@@ -55,8 +62,24 @@ class CellStore:
     def add(self, fingerprint: str, cell: TradeoffCell) -> None:
         """Keep a finished cell: the file is there whole or not at all."""
         path = self._path(fingerprint)
-        if path is not None:
-            write_whole(path, lambda temporary: temporary.write_text(to_json(cell) + "\n", encoding="utf-8"))
+        if path is None:
+            return
+        if self._version() is None:
+            mark = json.dumps({"store": "tradeoff", "version": VERSION})
+            write_whole(path.with_name(_MARK), lambda temporary: temporary.write_text(mark + "\n", encoding="utf-8"))
+        write_whole(path, lambda temporary: temporary.write_text(to_json(cell) + "\n", encoding="utf-8"))
+
+    def _version(self) -> object:
+        """Return the version that a folder states, 1 where cells are in it without a mark, None where none are."""
+        if self.folder is None:
+            return None
+        mark = self.folder / _MARK
+        if not mark.is_file():
+            return 1 if any(self.folder.glob("cell-*.json")) else None
+        try:
+            return json.loads(mark.read_text(encoding="utf-8"))["version"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidFile(mark, "version", "It states no version.", "Name another folder.") from error
 
     def _path(self, fingerprint: str) -> Path | None:
         return None if self.folder is None else self.folder / f"cell-{fingerprint}.json"

@@ -59,7 +59,7 @@ def test_every_record_comes_back_from_its_model_and_none_through_strong_noise(re
 
 def test_the_adversary_is_the_informed_one_and_said_to_be(result):
     assert result.threat == INFORMED_THREAT
-    assert result.sentence().startswith("From the trained model and all records but one, rebuilt to psnr>=60: ")
+    assert result.sentence.startswith("From the trained model and all records but one, rebuilt to psnr>=60: ")
     assert result.subject.release == "the model after 6 steps of SGD on one record and 12 others that are known"
     assert result.subject.model == "Sequential"
 
@@ -199,7 +199,7 @@ def test_the_training_is_described_in_words():
 
 
 def test_the_report_speaks_of_a_model_and_shows_rebuilt_pictures(result, tmp_path):
-    page = rr.write_report(result, tmp_path / "audit.html", redact=False).read_text()
+    page = result.save(tmp_path / "audit.html", redact=False).read_text()
     words = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
     assert "update" not in re.sub(r"no update on the way to it", "", words)
     for expected in ("every record of the training but one", "guess without the model", "how the model was defended"):

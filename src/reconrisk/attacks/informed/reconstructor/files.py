@@ -17,9 +17,10 @@ from reconrisk.attacks.informed.reconstructor.network import built_network
 from reconrisk.attacks.informed.reconstructor.settings import ReconstructorSettings
 from reconrisk.attacks.informed.reconstructor.training import read_header_and_tensors, write_tensors
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.serialization import from_plain, to_plain
+from reconrisk.core.storage.files import wrong_version
+from reconrisk.core.storage.serialization import from_plain, to_plain
 
-_FORMAT = 1
+_FORMAT = 2  # since 2 the threat model has a stable tag
 _REMEDY = "Save the reconstructor again."
 _MAP_TENSORS = ("mean", "members", "inverse", "weights", "offset")
 
@@ -48,8 +49,11 @@ def load_reconstructor(path: str | Path) -> Reconstructor:
     is wrong. No code in the file is ever run.
     """
     tensors, header = read_header_and_tensors(path, _REMEDY)
-    if header.get("format") != _FORMAT:
-        raise InvalidFile(path, "header", f"Its format is {header.get('format')!r}, not {_FORMAT}.", _REMEDY)
+    found = header.get("format")
+    if not isinstance(found, int):
+        raise InvalidFile(path, "header", f"Its format is {found!r}, not {_FORMAT}.", _REMEDY)
+    if found != _FORMAT:
+        raise wrong_version(path, "format", "a reconstructor", found=found, reads=_FORMAT)
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()) and name != "scaling.std":
             raise InvalidFile(path, f"key {name!r}", "has values that are not finite.", _REMEDY)

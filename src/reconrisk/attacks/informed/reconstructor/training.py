@@ -23,8 +23,8 @@ from torch.nn.functional import mse_loss
 from reconrisk.attacks.informed.reconstructor.network import patch_discriminator
 from reconrisk.attacks.informed.reconstructor.settings import Perceptual, ReconstructorSettings
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.files import write_whole
 from reconrisk.core.progress import ProgressBar
+from reconrisk.core.storage.files import write_whole
 from reconrisk.core.validation import refuse
 
 Part: TypeAlias = "nn.Module | torch.optim.Optimizer"

@@ -2,7 +2,7 @@ import stat
 
 import pytest
 
-from reconrisk.core.files import write_whole
+from reconrisk.core.storage.files import write_whole
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):

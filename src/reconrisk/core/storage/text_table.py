@@ -1,0 +1,50 @@
+"""Tables as text: columns of equal width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return each row as a line in which columns begin at the same place.
+
+    Args:
+        rows: Cells of equal number in each row, the header first.
+
+    >>> align_columns([("goal", "success"), ("psnr>=20", "5%")])
+    ['goal      success', 'psnr>=20  5%']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def table_from_rows(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows of named values as a table, numbers with four digits; a single row is listed downwards.
+
+    Args:
+        rows: Values by name of the column; all rows have the columns of the first.
+
+    >>> print(table_from_rows([{"attack": "dlg", "success": 0.123456}, {"attack": "none", "success": None}]))
+    attack  success
+    dlg     0.1235
+    none    -
+    >>> print(table_from_rows([{"attack": "dlg", "success": 0.5}]))
+    attack   dlg
+    success  0.5
+    """
+    if len(rows) == 1:
+        return "\n".join(align_columns([(name, format_cell(value)) for name, value in rows[0].items()]))
+    return "\n".join(align_columns([tuple(rows[0]), *(tuple(map(format_cell, row.values())) for row in rows)]))
+
+
+def format_cell(value: object) -> str:
+    r"""Return a value for a cell of a table.
+
+    >>> format_cell(0.123456), format_cell(True), format_cell(None), format_cell("a\nb")
+    ('0.1235', 'yes', '-', 'a b')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())

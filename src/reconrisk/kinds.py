@@ -1,0 +1,49 @@
+"""Where each kind of JSON value above core is defined: its tag, and the module that reading it imports.
+
+Tags are stable: a class may be renamed or moved, then its row changes and files stay readable. Kinds of core need no
+row. A test compares the rows with the classes of the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_TAGS: Mapping[str, tuple[str, ...]] = {
+    "bounds.analytic_inversion": ("chi-square-law", "run-law"),
+    "bounds.calibration": ("calibration",),
+    "bounds.corridor": ("corridor-curve", "interior-point", "risk-corridor", "simple-guesses"),
+    "bounds.numerics.hits": ("hits",),
+    "bounds.prior_success": ("prior-success",),
+    "bounds.risks": ("from-scratch-risk", "identification-risk", "unbiased-error-risk"),
+    "integrations.fisher_accountant.summary": ("leakage-summary", "record-leakage"),
+    "studies.audit.comparison": ("audit-comparison", "line-change", "setting-change"),
+    "studies.audit.result": (
+        "attack-outcome",
+        "attack-summary",
+        "audit-line",
+        "audit-result",
+        "audit-subject",
+        "bound-comparison",
+        "defense-summary",
+        "environment",
+        "exposure",
+        "leakage-histogram",
+        "limit-check",
+        "prior-use",
+        "training-audit",
+    ),
+    "studies.audit.spec": ("audit-spec", "training-settings"),
+    "studies.audit.store": ("run-summary",),
+    "studies.common.identity": ("run-info",),
+    "studies.common.named_choice": ("named-choice",),
+    "studies.common.trial": ("trial", "trial-key", "trial-scores"),
+    "studies.informed.result": ("informed-report", "informed-target"),
+    "studies.leakage.report": ("leakage-report",),
+    "studies.prior_value.result": ("leakage-over-prior", "metric-over-prior"),
+    "studies.rebuild.report": ("metric-scores", "misfit", "rebuild-report", "rebuilt-column"),
+    "studies.recommend.result": ("defense-option", "recommendation", "training-cost"),
+    "studies.tradeoff.result": ("attack-score", "dominance", "tradeoff-cell", "tradeoff-result", "tradeoff-row"),
+}
+
+HOMES: Mapping[str, str] = {tag: f"reconrisk.{module}" for module, tags in _TAGS.items() for tag in tags}
+"""The module of each tag."""

@@ -1,0 +1,104 @@
+"""What an attack achieves beyond its prior, as a value that is printed, stored and read back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reconrisk.core.guarantee import Estimate
+from reconrisk.core.storage.result import Result, Row
+from reconrisk.core.storage.serialization import serializable
+
+_UNITS = {"psnr": " dB"}
+_MEASURED = ("attack", "prior_alone", "from_another", "over_prior", "over_another")
+
+
+@serializable("metric-over-prior")
+@dataclass(frozen=True)
+class OverPrior:
+    """Mean scores by one metric of the attack, of the prior alone and of the attack on another's update.
+
+    ``over_prior`` and ``over_another`` are by how much the attack is nearer to the target, record by record: positive
+    is nearer, also for errors.
+    """
+
+    metric: str
+    name: str
+    attack: Estimate
+    prior_alone: Estimate
+    from_another: Estimate
+    over_prior: Estimate
+    over_another: Estimate
+
+    @property
+    def leaks(self) -> bool:
+        """Whether both intervals say that the attack is nearer than it would be without the record's update."""
+        return self.over_prior.low > 0 and self.over_another.low > 0
+
+    def to_row(self) -> Row:
+        """Return the scores and their differences as values by name."""
+        row: Row = {"metric": self.name}
+        for name in _MEASURED:
+            row |= getattr(self, name).columns(name)
+        return {**row, "leaks": self.leaks}
+
+    @property
+    def verdict(self) -> str:
+        """Both differences in words, and whether they show a leak."""
+        unit = _UNITS.get(self.name, f" in {self.name}")
+        prior, another = (_describe_difference(each, unit) for each in (self.over_prior, self.over_another))
+        said = "leaked" if self.leaks else "not told apart from what the prior makes plausible"
+        return f"{prior} the prior alone; {another} the same attack on another record's update: {said}."
+
+
+@serializable("leakage-over-prior")
+@dataclass(frozen=True)
+class LeakageOverPrior(Result):
+    """What an attack achieves beyond its prior, by each metric, on updates of ``batch_size`` records."""
+
+    attack: str
+    prior: str
+    defense: str
+    updates: int
+    batch_size: int
+    rows: tuple[OverPrior, ...]
+
+    def __getitem__(self, name: str) -> OverPrior:
+        """The row of the metric of this name."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"Expected metric={name!r} to be one of {', '.join(row.name for row in self.rows)}.")
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the record's update told the attack something, by the first metric."""
+        return self.rows[0].leaks
+
+    @property
+    def sentence(self) -> str:
+        """The differences by the first metric."""
+        return f"The attack is {self.rows[0].verdict}"
+
+    def table(self) -> str:
+        """Return a line for each metric and each of attack and baselines, and for the differences."""
+        lines = [f"{self.attack}, {self.updates} updates of {self.batch_size}, defense {self.defense}"]
+        for row in self.rows:
+            lines.append(f"  {row.metric}")
+            lines += [f"    {name.replace('_', ' '):<14}{getattr(row, name)}" for name in _MEASURED]
+        return "\n".join(lines)
+
+    def to_rows(self) -> tuple[Row, ...]:
+        """Return one row for each metric."""
+        return tuple(row.to_row() for row in self.rows)
+
+
+def _describe_difference(difference: Estimate, unit: str) -> str:
+    """Return by how much the attack is nearer, with the interval and the direction.
+
+    >>> _describe_difference(Estimate(-2.0, -3.0, 1.0, 0.95, 9, "Student"), " dB")
+    '2 dB [-1, 3] worse than'
+    """
+    value, low, high = difference.value, difference.low, difference.high
+    if value < 0:
+        value, low, high = -value, -high, -low
+    return f"{value:.3g}{unit} [{low:.3g}, {high:.3g}] {'worse' if difference.value < 0 else 'better'} than"
