@@ -1,6 +1,8 @@
-"""Guesses that use little or nothing of the release: what any attack has to beat.
+"""Guesses that ignore the release, or use its labels only: every attack has to beat them.
 
-What a prior achieves by itself: the baseline that keeps a plausible record from being taken for a leaked one.
+:func:`constant_guess`, :func:`prior_mean` and :func:`class_mean` need little knowledge. :func:`prior_alone` is the
+guess of a generative prior without any update: a prior makes plausible records of nothing, and a plausible record is
+not a leaked one.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for
-from reconrisk.attacks.with_prior.latents import NEEDS
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
@@ -214,7 +215,7 @@ class PriorAlone:
     guess: Guess = "mean"
     draws: int = 64
     steps: int = 50
-    needs: ThreatModel = NEEDS
+    needs: ThreatModel = WITH_PRIOR
 
     def __post_init__(self) -> None:
         prior: object = self.prior
@@ -275,7 +276,7 @@ def prior_alone(prior: Prior, *, guess: Guess = "mean", draws: int = 64, steps: 
     Reference: the mean has the smallest mean squared error of all constants, chapter 1.5, Bishop (2006).
 
     >>> from reconrisk.priors.gaussian import gaussian
-    >>> observation = Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, NEEDS, (2,), (0.0, 1.0))
+    >>> observation = Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, WITH_PRIOR, (2,), (0.0, 1.0))
     >>> attack = prior_alone(gaussian(torch.tensor([0.25, 0.75]), 0.01 * torch.eye(2)))
     >>> attack(observation, rng=torch.Generator()).estimates
     tensor([[0.2500, 0.7500]])

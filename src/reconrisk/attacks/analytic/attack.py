@@ -1,6 +1,8 @@
-"""Inversion of a linear layer that reads the record: exact without noise, and the best use of it under noise.
+"""Inversion of a linear layer that reads the record: exact without noise, and the best use of the gradient under noise.
 
-Several updates known to hold the same record, as one with less noise.
+:func:`average_observations` joins several updates of the same record into one with less noise. An attack reports
+``exact`` only if that can be checked: a probe shows that the layer reads the record, or the release of the estimate is
+the observed one.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.analytic.estimates import LayerEstimate, known_norm, least_squares, total_least_squares
-from reconrisk.attacks.analytic.layer import LayerGradient, Scales, read_layer, with_scales
+from reconrisk.attacks.first_layer import LayerGradient, Scales, read_layer, with_scales
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
