@@ -34,8 +34,8 @@ from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.release import Release
 from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_moments
 from reconrisk.releases.updates.gradient import GradientRelease
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_training import train_defended
+from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reproductions.frame import Drawing, Finding
 from reproductions.gradient_inversion import generator, mean_over, observed, scored
 

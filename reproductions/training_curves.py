@@ -14,8 +14,8 @@ from reconrisk.core.defense import Defense
 from reconrisk.data import load_dataset
 from reconrisk.data.dataset import Dataset
 from reconrisk.models import chen2025_mnist
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_training import DefendedTraining, train_defended
+from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reproductions.frame import Drawing, Scale
 from reproductions.gradient_inversion import mean_over
 

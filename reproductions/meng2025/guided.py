@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.matching.distances import squares
-from reconrisk.attacks.matching.objective import compared
+from reconrisk.attacks.matching.loop import compared
 from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling, GuidedTrajectory
 from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Attack, Observation

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.attacks.matching.distances import squares
-from reconrisk.attacks.matching.objective import compared
+from reconrisk.attacks.matching.loop import compared
 from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling, ggss_r
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.observation import Observation
@@ -21,7 +21,7 @@ from reconrisk.core.progress import track
 from reconrisk.core.validation import check_all_finite, check_probability, check_whole, refuse
 from reconrisk.priors.diffusion import DiffusionPrior, draw_clean
 from reconrisk.priors.gaussian import GaussianPrior
-from reconrisk.releases.noise_scale import standard_normal
+from reconrisk.releases.release import standard_normal
 
 GapOf = Literal["loss", "release"]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.releases.noise_scale import directions_rng, noise_stds, standard_normal_weights, whitened
+from reconrisk.releases.release import directions_rng, noise_stds, standard_normal_weights, whitened
 
 RELEASED = {"weight": torch.zeros(3, 2), "bias": torch.zeros(2, dtype=torch.float64)}
 

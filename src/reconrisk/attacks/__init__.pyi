@@ -38,12 +38,12 @@ from .malicious_server.imprint import imprint as imprint
 from .malicious_server.optimal_analytic import neurons_for_clipping as neurons_for_clipping
 from .malicious_server.optimal_analytic import optimal_analytic as optimal_analytic
 from .malicious_server.trap_weights import trap_weights as trap_weights
-from .matching.parametrizations import tabular as tabular
 from .matching.published import dlg as dlg
 from .matching.published import grad_inversion as grad_inversion
 from .matching.published import idlg as idlg
 from .matching.published import inverting_gradients as inverting_gradients
 from .matching.span_inversion import span_inversion as span_inversion
+from .matching.variables import tabular as tabular
 from .with_prior.finetuned_diffusion import finetuned_diffusion as finetuned_diffusion
 from .with_prior.gaussian_posterior import gaussian_posterior as gaussian_posterior
 from .with_prior.ggl import ggl as ggl

@@ -14,7 +14,7 @@ from torch import Tensor
 from reconrisk.attacks.baselines import WITH_PRIOR, check_knows, check_record_shape
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
 from reconrisk.attacks.matching.distances import squares
-from reconrisk.attacks.matching.objective import compared
+from reconrisk.attacks.matching.loop import compared
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import track

@@ -232,7 +232,7 @@ def _settings_from_layout(name: str, knowledge: PublicKnowledge) -> Settings:
     if "total_variation" in known and len(knowledge.shape) != 3:
         settings["total_variation"] = 0.0
     if "parametrization" in known and knowledge.columns is not None:
-        from reconrisk.attacks.matching.parametrizations import tabular
+        from reconrisk.attacks.matching.variables import tabular
 
         settings["parametrization"] = tabular(knowledge.columns)
     return settings

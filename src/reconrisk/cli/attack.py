@@ -130,7 +130,7 @@ def attack(
     check_seed(seed)
     import torch  # takes seconds to import
 
-    from reconrisk.releases.updates.recipe import UpdateRecipe
+    from reconrisk.studies.common.subjects.subject import UpdateRecipe
     from reconrisk.studies.rebuild.captured import rebuild_captured
     from reconrisk.studies.rebuild.updates import rebuild
 

@@ -89,8 +89,8 @@ def tradeoff(
     """Train under each defense and strength, attack what is sent, and show leakage against utility."""
     check_folder(out)
     check_seed(seed)
-    from reconrisk.releases.updates.recipe import UpdateRecipe
     from reconrisk.studies.common.defended_training import TrainingRecipe
+    from reconrisk.studies.common.subjects.subject import UpdateRecipe
     from reconrisk.studies.tradeoff.tradeoff import tradeoff as measure
 
     dataset, known = _data(data, split=split, label=label, records=records, public=public, seed=seed)

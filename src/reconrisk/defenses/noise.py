@@ -20,7 +20,7 @@ from reconrisk.core.observation import LAPLACE
 from reconrisk.core.validation import check_positive
 from reconrisk.defenses.base import SendingDefense
 from reconrisk.defenses.clipping import Clip, NoiseScales, clipped
-from reconrisk.releases.noise_scale import standard_normal
+from reconrisk.releases.release import standard_normal
 
 
 class GaussianNoise(SendingDefense):

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.attacks.labels.output_layer import is_cross_entropy, output_layer
+from reconrisk.attacks.labels.infer import is_cross_entropy, output_layer
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 
 KNOWS_DEFENSE = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE)

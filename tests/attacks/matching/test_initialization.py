@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.attacks.matching.initialization import classes_of
+from reconrisk.attacks.matching.variables import classes_of
 
 
 def test_counting_classes_leaves_the_statistics_of_batch_norm_alone() -> None:

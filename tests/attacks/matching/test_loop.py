@@ -10,10 +10,10 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.attacks.matching import loop as matching
 from reconrisk.attacks.matching.distances import SquaredError
-from reconrisk.attacks.matching.initialization import NormalStart
 from reconrisk.attacks.matching.loop import GradientMatching
 from reconrisk.attacks.matching.optimizers import LBFGS, Adam
 from reconrisk.attacks.matching.regularizers import L2Norm
+from reconrisk.attacks.matching.variables import NormalStart
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Ending

@@ -4,9 +4,9 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.attacks.matching.distances import Cosine, GaussianLikelihood, SquaredError
-from reconrisk.attacks.matching.objective import Objective, WeightedPenalty
-from reconrisk.attacks.matching.parametrizations import Values
+from reconrisk.attacks.matching.loop import Objective, WeightedPenalty
 from reconrisk.attacks.matching.regularizers import GroupConsistency, L2Norm, TotalVariation
+from reconrisk.attacks.matching.variables import Values
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 

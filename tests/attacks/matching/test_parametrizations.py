@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.attacks.matching.parametrizations import tabular
 from reconrisk.attacks.matching.span_inversion import span_inversion
+from reconrisk.attacks.matching.variables import tabular
 from reconrisk.core.columns import CategoricalColumn, NumericColumn
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows

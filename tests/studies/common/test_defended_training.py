@@ -13,8 +13,8 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.clipping import clip
 from reconrisk.defenses.noise import gaussian_noise
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_training import evaluated, train_defended
+from reconrisk.studies.common.subjects.subject import UpdateRecipe
 
 
 def _rng(seed: int = 0) -> torch.Generator:

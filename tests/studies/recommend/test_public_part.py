@@ -9,8 +9,8 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 from reconrisk.data.dataset import Dataset
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
+from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reconrisk.studies.recommend.public_part import public_part, split_off
 
 DATA = Dataset("toy", torch.rand(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2)

@@ -21,8 +21,8 @@ from reconrisk.defenses.noise import clip_and_noise, gaussian_noise
 from reconrisk.defenses.pruning import random_pruning
 from reconrisk.defenses.refreshed import refreshed
 from reconrisk.defenses.registry import defense_by_name
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_training import TrainingRecipe, train_defended
+from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reconrisk.studies.tradeoff import study as tradeoff_study
 from reconrisk.studies.tradeoff.result import ATTACKERS, AttackScore, TradeoffCell, TradeoffResult
 from reconrisk.studies.tradeoff.tradeoff import tradeoff

@@ -30,7 +30,7 @@ from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import MALICIOUS_SERVER, ThreatModel
 from reconrisk.core.validation import check_all_finite, check_positive, check_whole, refuse
 from reconrisk.releases.model_state import LossFunction
-from reconrisk.releases.noise_scale import directions_rng
+from reconrisk.releases.release import directions_rng
 
 if TYPE_CHECKING:
     from reconrisk.attacks.knowledge import PublicKnowledge

@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from reconrisk.core.observation import Attack, Observation
+from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.releases.model_state import LossFunction
@@ -239,30 +239,6 @@ class PlantsLayer(Protocol):
     def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
         """Return the model that clients are sent; ``model`` is None if the server has none of its own."""
         ...
-
-
-def model_for_clients(
-    attack: Attack, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]
-) -> SentModel:
-    """Return the model that clients train, with the layer that the attack plants if it plants one.
-
-    Args:
-        attack: A configured attack.
-        model: The network of the server; None for attacks that plant a whole model of their own.
-        loss_fn: The loss that clients train with.
-        input_shape: Shape of one record.
-
-    >>> from reconrisk.attacks.analytic.attack import analytic
-    >>> from reconrisk.attacks.malicious_server.optimal_analytic import optimal_analytic
-    >>> layer = nn.Linear(4, 2)
-    >>> model_for_clients(analytic(), layer, nn.functional.cross_entropy, (4,)).model is layer
-    True
-    >>> type(model_for_clients(optimal_analytic(), None, nn.functional.cross_entropy, (4,)).model).__name__
-    'PlantedLayer'
-    """
-    if isinstance(attack, PlantsLayer):
-        return attack.sent_model(model, loss_fn, input_shape)
-    return SentModel(check_has_model(model), loss_fn)
 
 
 def check_has_model(model: nn.Module | None) -> nn.Module:

@@ -8,11 +8,10 @@
 from __future__ import annotations
 
 from reconrisk.attacks.matching.distances import Cosine, SquaredError
-from reconrisk.attacks.matching.initialization import GivenLabels, NormalStart, VariedLabels
 from reconrisk.attacks.matching.loop import GradientMatching
 from reconrisk.attacks.matching.optimizers import LBFGS, Adam
-from reconrisk.attacks.matching.parametrizations import Parametrization, Values
 from reconrisk.attacks.matching.regularizers import BatchNormStatistics, GroupConsistency, L2Norm, TotalVariation
+from reconrisk.attacks.matching.variables import GivenLabels, NormalStart, Parametrization, Values, VariedLabels
 
 
 def grad_inversion(

@@ -11,8 +11,8 @@ from reconrisk.attacks.first_layer import LayerGradient, read_layer
 from reconrisk.attacks.matching.distances import Cosine, SquaredError
 from reconrisk.attacks.matching.loop import GradientMatching
 from reconrisk.attacks.matching.optimizers import LBFGS, Adam
-from reconrisk.attacks.matching.parametrizations import Parametrization, Values
 from reconrisk.attacks.matching.regularizers import Penalty
+from reconrisk.attacks.matching.variables import Parametrization, Values
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.validation import check_nonnegative, check_probability, refuse

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
 from reconrisk.attacks.matching.distances import Distance, SquaredError, check_distance
-from reconrisk.attacks.matching.objective import compared, likelihood_of
+from reconrisk.attacks.matching.loop import compared, likelihood_of
 from reconrisk.attacks.with_prior.latents import NEEDS, Latents, check_generator
 from reconrisk.core.errors import MissingExtra
 from reconrisk.core.observation import Observation

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.attacks.matching.distances import Cosine, Distance, check_distance
-from reconrisk.attacks.matching.loop import GradientMatching, Match
-from reconrisk.attacks.matching.objective import compared, likelihood_of
+from reconrisk.attacks.matching.loop import GradientMatching, Match, compared, likelihood_of
 from reconrisk.attacks.matching.optimizers import Adam
 from reconrisk.attacks.with_prior.latents import NEEDS, Features, Latents, check_generator, layers_of
 from reconrisk.core.observation import Observation

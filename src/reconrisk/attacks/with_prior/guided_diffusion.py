@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
 from reconrisk.attacks.matching.distances import Distance, check_distance, squares
-from reconrisk.attacks.matching.objective import compared
+from reconrisk.attacks.matching.loop import compared
 from reconrisk.attacks.with_prior.latents import NEEDS
 from reconrisk.attacks.with_prior.unknown_noise import sent_values
 from reconrisk.core.observation import Observation
@@ -27,7 +27,7 @@ from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
-from reconrisk.releases.noise_scale import standard_normal
+from reconrisk.releases.release import standard_normal
 
 _AVERAGED = 5  # steps over which pulls are compared: those of one step vary as few squared normal values do
 

@@ -6,8 +6,10 @@ kind of JSON value (``"kinds"``), and the functions that write each kind of resu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+TYPE_CHECKING = False  # as in typing, whose import takes half of the time of importing the package
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 _TABLES: dict[str, list[str]] = {}
 

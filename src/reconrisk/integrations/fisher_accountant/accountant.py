@@ -39,8 +39,7 @@ from reconrisk.integrations.fisher_accountant.state import (
 from reconrisk.integrations.fisher_accountant.summary import LeakageSummary
 from reconrisk.integrations.opacus import step as opacus
 from reconrisk.releases.model_state import LossFunction
-from reconrisk.releases.noise_scale import directions_rng
-from reconrisk.releases.release import check_records
+from reconrisk.releases.release import check_records, directions_rng
 from reconrisk.releases.updates.clipped_gradient import ClippedProbes, probe_clipped_gradients
 from reconrisk.releases.updates.clipping import HardClip
 

@@ -18,8 +18,15 @@ from torch import Tensor
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
-from reconrisk.releases.noise_scale import NoiseStd, directions_rng, noise_stds, standard_normal_weights, whitened
-from reconrisk.releases.release import Linearized, Release
+from reconrisk.releases.release import (
+    Linearized,
+    NoiseStd,
+    Release,
+    directions_rng,
+    noise_stds,
+    standard_normal_weights,
+    whitened,
+)
 
 PILOT = 16
 """Probes before their spread is looked at, so that it is known to about a fifth."""

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_whole
 from reconrisk.releases.model_state import LossFunction, check_mode
-from reconrisk.releases.noise_scale import directions_rng, standard_normal
-from reconrisk.releases.release import ForwardRelease, check_records
+from reconrisk.releases.release import ForwardRelease, check_records, directions_rng, standard_normal
 from reconrisk.releases.updates.gradient import GradientMap
 
 _BUILDING = 3  # a gradient per record, and the two graphs that every probe goes through

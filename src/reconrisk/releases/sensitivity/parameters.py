@@ -12,8 +12,7 @@ from torch import Tensor
 
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_positive, check_real, check_whole, refuse
-from reconrisk.releases.noise_scale import directions_rng, standard_normal
-from reconrisk.releases.release import Linearized, Release
+from reconrisk.releases.release import Linearized, Release, directions_rng, standard_normal
 
 
 @dataclass(frozen=True, eq=False)

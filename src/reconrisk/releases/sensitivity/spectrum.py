@@ -17,8 +17,7 @@ from torch import Tensor
 
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_positive, check_real, check_whole, refuse
-from reconrisk.releases.noise_scale import NoiseStd, directions_rng, noise_stds, whitened
-from reconrisk.releases.release import Linearized, Release
+from reconrisk.releases.release import Linearized, NoiseStd, Release, directions_rng, noise_stds, whitened
 
 Product = Callable[[Tensor], Tensor]
 

@@ -25,7 +25,6 @@ from reconrisk.data.load import load_dataset
 from reconrisk.defenses.registry import defense_by_name
 from reconrisk.models.registry import model_by_name
 from reconrisk.models.weights import load_weights
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.spec import AuditSpec
@@ -33,6 +32,7 @@ from reconrisk.studies.common.arguments import checked_goals, seconds_from_budge
 from reconrisk.studies.common.named_choice import Choice
 from reconrisk.studies.common.plan import UNDEFENDED, AttackChoice, attack_in_words
 from reconrisk.studies.common.subjects.model_updates import training_loss
+from reconrisk.studies.common.subjects.subject import UpdateRecipe
 
 
 @dataclass(frozen=True, eq=False)

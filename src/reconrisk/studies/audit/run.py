@@ -23,7 +23,6 @@ from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.content_hash import described
-from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.audit.conclusion import Conclusion, ContradictedBound
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.store import Store
@@ -43,7 +42,7 @@ from reconrisk.studies.common.guarantees import GuaranteeFinder, StatedGuarantee
 from reconrisk.studies.common.identity import RunInfo, environment, hash_of_data, hash_of_text, settings_in_full
 from reconrisk.studies.common.plan import AttackChoice, Plan, left_out, planned_attacks, seconds_of_an_evaluation
 from reconrisk.studies.common.population import population_of
-from reconrisk.studies.common.subjects.subject import Records, Subject, subject_of
+from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Records, Subject, UpdateRecipe, subject_of
 from reconrisk.studies.common.trial import Trial, TrialKey
 
 DEFAULT_TRIALS = {"quick": 16, "thorough": 64}

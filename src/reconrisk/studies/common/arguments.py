@@ -139,7 +139,7 @@ def settled_by_public(
     defenses: Mapping[str, Defense | None], population: Population, public: Dataset | None
 ) -> dict[str, Defense | None]:
     """The defenses, those that public records choose with such records: never with one that may be attacked."""
-    waiting = [label for label, defense in defenses.items() if waits_for_public(defense)]
+    waiting = [label for label, defense in defenses.items() if defense is not None and waits_for_public(defense)]
     if not waiting:
         return dict(defenses)
     if public is None:

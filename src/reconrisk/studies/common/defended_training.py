@@ -17,8 +17,8 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.chain import Chain
 from reconrisk.releases.model_state import LossFunction, check_mode
 from reconrisk.releases.observe import chosen_for
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.subjects.model_updates import Client, given_labels, training_loss
+from reconrisk.studies.common.subjects.subject import UpdateRecipe
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 """What the server may step with, by name."""

@@ -25,10 +25,10 @@ from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr, score
 from reconrisk.priors.gaussian import GaussianPrior
-from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.attacked_updates import AttackedUpdate, AttackOnUpdates, choose_records
 from reconrisk.studies.common.plan import AloneOnce
 from reconrisk.studies.common.subjects.model_updates import Client, client_for
+from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.prior_value.result import LeakageOverPrior, OverPrior
 
 _OF_THE_RECORD = ("labels", "record_norms", "batch_statistics")  # all else is of the model, the release or the defense

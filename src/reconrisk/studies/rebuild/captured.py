@@ -20,9 +20,9 @@ from reconrisk.core.validation import check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.updates.captured import Tensors, observe_captured
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.plan import alone
 from reconrisk.studies.common.subjects.model_updates import Client, client_for
+from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reconrisk.studies.rebuild.report import Misfit, RebuildReport
 from reconrisk.studies.rebuild.updates import PRIOR_ALONE, Rebuilt, check_reads_updates, prior_to_beat
 

@@ -20,7 +20,6 @@ from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr, ssim
 from reconrisk.metrics.columns import score_columns
-from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.attacked_updates import (
     AttackedUpdate,
     AttackOnUpdates,
@@ -30,6 +29,7 @@ from reconrisk.studies.common.attacked_updates import (
 )
 from reconrisk.studies.common.plan import alone
 from reconrisk.studies.common.subjects.model_updates import client_for
+from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.rebuild.report import MetricScores, RebuildReport, RebuiltColumn
 
 _SMALLEST_IMAGE = 3  # pixels on a side: SSIM needs a neighbourhood

@@ -20,13 +20,12 @@ from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_finite, check_positive, check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import FAMILIES, family_by_name
-from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.arguments import checked_goals, checked_limits, checked_seed, seconds_from_budget
 from reconrisk.studies.common.guarantees import GuaranteeFinder
 from reconrisk.studies.common.plan import AttackChoice
 from reconrisk.studies.common.population import LARGEST, Population
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
-from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT, Records
+from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT, ONE_GRADIENT, Records, UpdateRecipe
 from reconrisk.studies.recommend.attacked_share import Attackers, most_allowed, trials_beyond_guesses, trials_that_show
 from reconrisk.studies.recommend.public_part import PublicPart, public_part, split_off
 from reconrisk.studies.recommend.result import Recommendation

@@ -22,9 +22,9 @@ from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.validation import check_positive, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import Family, family_by_name, rounded_level
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_training import train_defended
 from reconrisk.studies.common.guarantees import GuaranteeFinder
+from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reconrisk.studies.recommend.attacked_share import Attackers, OutOfTime, Share, timed
 from reconrisk.studies.recommend.public_part import PublicPart
 from reconrisk.studies.recommend.result import DefenseOption, Met, TrainingCost

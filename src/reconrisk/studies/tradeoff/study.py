@@ -23,7 +23,6 @@ from reconrisk.metrics import mse, psnr
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.observe import chosen_for
 from reconrisk.releases.updates.gradient import GradientRelease
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_release import (
     PRIOR_DRAWS,
     PRIOR_ERROR,
@@ -39,6 +38,7 @@ from reconrisk.studies.common.identity import environment, hash_of_data, hash_of
 from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, planned_attacks
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates, given_labels
+from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reconrisk.studies.common.trial import Trial, TrialKey
 from reconrisk.studies.tradeoff.result import ATTACKERS, AttackScore, TradeoffCell
 from reconrisk.studies.tradeoff.store import described, fingerprint_of

@@ -20,13 +20,12 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.deferred import FromMoments
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.sensitivity.moments import reference_moments
-from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.arguments import checked_seed
 from reconrisk.studies.common.defended_training import DEFAULT_TRAINING, TrainingRecipe
 from reconrisk.studies.common.experiment import refused_if_raised
 from reconrisk.studies.common.plan import AttackChoice
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates, given_labels, training_loss
-from reconrisk.studies.common.subjects.subject import Records, records_of
+from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Records, UpdateRecipe, records_of
 from reconrisk.studies.tradeoff.result import UNDEFENDED, TradeoffCell, TradeoffResult, rows_from_cells
 from reconrisk.studies.tradeoff.store import CellStore
 from reconrisk.studies.tradeoff.study import Study, Variant

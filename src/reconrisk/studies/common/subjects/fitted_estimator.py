@@ -27,13 +27,13 @@ from reconrisk.data.load import load_dataset
 from reconrisk.releases.linear.estimator_release import EstimatorRelease, check_features, coefficients, model_of_all
 from reconrisk.releases.linear.estimators import Floats, is_estimator, weights_of_records
 from reconrisk.releases.release import Release
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.identity import hash_of_tensors
 from reconrisk.studies.common.subjects.given_release import GivenRelease
 from reconrisk.studies.common.subjects.subject import (
     WITHOUT_NOISE,
     GuaranteeScope,
     Subject,
+    UpdateRecipe,
     check_no_recipe,
     records_of,
 )

@@ -11,9 +11,8 @@ import torch
 from reconrisk.core.observation import Attack
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import Release
-from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.identity import hash_of_tensors
-from reconrisk.studies.common.subjects.subject import Subject, records_of
+from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Subject, UpdateRecipe, records_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reconrisk.attacks.malicious_server.planting import model_for_clients
+from reconrisk.attacks.malicious_server.planting import PlantsLayer
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Sees
@@ -18,9 +18,8 @@ from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.model_state import LossFunction, check_mode, model_state
 from reconrisk.releases.release import Release
-from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.identity import hash_of_model
-from reconrisk.studies.common.subjects.subject import Subject, records_of
+from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Subject, UpdateRecipe, records_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +60,12 @@ def client_for(
             loss_fn = training_loss(quiet, dataset)
         else:
             first_outputs(quiet, dataset)
-    sent = model_for_clients(attack, model, loss_fn, dataset.shape)
-    return Client(sent.model, sent.loss_fn, recipe)
+    if isinstance(attack, PlantsLayer):
+        sent = attack.sent_model(model, loss_fn, dataset.shape)
+        return Client(sent.model, sent.loss_fn, recipe)
+    if model is None:
+        raise refuse("model", None, "to be a network", "Only optimal_analytic() plants a whole model of its own.")
+    return Client(model, loss_fn, recipe)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,13 +21,13 @@ from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.release import PrivateModelRelease
 from reconrisk.releases.shadow.training import ShadowTraining
 from reconrisk.releases.training.trained_model import TrainedModelRelease
-from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.identity import hash_of_tensors
 from reconrisk.studies.common.subjects.subject import (
     WITHOUT_NOISE,
     GuaranteeScope,
     KnownRecords,
     Subject,
+    UpdateRecipe,
     check_no_recipe,
     records_of,
 )
