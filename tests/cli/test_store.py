@@ -15,6 +15,7 @@ from reconrisk.core.reconstruction import Account, Cost, Ending, Status
 from reconrisk.core.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import clip_and_noise
+from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.audit.comparison import AuditComparison
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.store import Store, columns_of, write_columns
@@ -43,7 +44,7 @@ def audits(tmp_path_factory):
         "attacks": [("inverting_gradients", {"steps": 2})],
         "budget": None,
         "store": path,
-        "batch_size": 2,
+        "update": UpdateRecipe(batch_size=2),
     }
     model = nn.Linear(4, 2)
     first = audit(model, data, max_risk="mse<=0.5: 1%", **shared)
