@@ -61,7 +61,8 @@ def test_pairs_are_bracketed_and_the_bound_for_guesses_at_pairs_holds():
     dataset = Dataset("six", RECORDS, labels, data_range=(-2.0, 2.0))
     release = ForwardRelease(lambda inputs, labels: {"sum": inputs.sum(0)}, RECORDS[:2], labels[:2])
     defense = rr.defenses.clip_and_noise(noise_multiplier=NOISE, clip_norm=1.0)
-    options = {"threat": THREAT, "attacks": [BestPair()], "goals": ["mse<=0.01"], "budget": None, "batch_size": 2}
+    options = {"threat": THREAT, "attacks": [BestPair()], "goals": ["mse<=0.01"], "budget": None}
+    options["update"] = rr.UpdateRecipe(batch_size=2)
     truth, audits, trials, missed, share = simulated_share(), 30, 8, 0, 0.0
     for seed in range(audits):
         result = rr.audit(release, dataset, defenses=defense, trials=trials, seed=seed, confidence=0.6, **options)

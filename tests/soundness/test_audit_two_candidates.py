@@ -82,7 +82,8 @@ def test_a_mechanism_with_half_its_noise_is_caught_with_both_numbers():
 
 def test_the_same_mechanism_with_its_noise_is_not_caught_by_as_many_trials():
     sound = Claimed(rr.defenses.clip_and_noise(noise_multiplier=1.5, clip_norm=1.0), Gaussian(1.5, 1.0))
-    audit = audit_of(OPPOSITE, {"sound": sound}, trials=160, subject=network(), loss_fn=sum_of_outputs)
+    update = rr.UpdateRecipe(loss_fn=sum_of_outputs)
+    audit = audit_of(OPPOSITE, {"sound": sound}, trials=160, subject=network(), update=update)
     (line,) = audit(0).lines
     (compared,) = (each for each in line.comparisons if each.is_compared)
     # within four standard errors of one: attack and bound meet

@@ -32,7 +32,7 @@ from flwr.app import (  # noqa: E402 - after the check that it is there
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "federated.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "federated.py"
 PRIVATE = clip_and_noise(noise_multiplier=2.0, clip_norm=0.5)
 
 

@@ -47,7 +47,7 @@ def killed(store, where):
     """Run in a process that kills itself in the training of a part, or between its rows and the index."""
     script = f"""
 import os, signal, sys
-from reconrisk.releases import shadow_store, shadow_training
+from reconrisk.releases.shadow import store as shadow_store, training as shadow_training
 from tests.releases.shadow.test_store import run
 calls = 0
 def deadly(work, at):
@@ -61,7 +61,7 @@ def deadly(work, at):
 {where}
 run(sys.argv[1])
 """
-    done = subprocess.run([sys.executable, "-c", script, str(store)], cwd=Path(__file__).parents[2], check=False)
+    done = subprocess.run([sys.executable, "-c", script, str(store)], cwd=Path(__file__).parents[3], check=False)
     assert done.returncode == -signal.SIGKILL
 
 

@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import reconrisk as rr
+from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.core.threat import Knows
 
 LOSS = nn.functional.cross_entropy
@@ -178,7 +179,7 @@ def test_files_of_numpy_and_parts_of_a_model_are_read(tmp_path):
     np.savez(tmp_path / "head.npz", **head)
     observation = rr.observe_captured(model, input_shape=(1, 12, 12), gradient=tmp_path / "head.npz", parameters=["fc"])
     assert list(observation.released) == ["fc.0.weight", "fc.0.bias"]
-    assert rr.attacks.labels.labels_for(observation).tolist() == [2]
+    assert labels_for(observation).tolist() == [2]
 
 
 def test_capturing_leaves_the_random_numbers_and_the_mode_as_they_are():

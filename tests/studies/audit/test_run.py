@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
+from reconrisk.core.progress import check_cancelled
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
@@ -53,6 +54,7 @@ class Reader:
         self.calls += 1
         end = time.monotonic() + self.seconds
         while time.monotonic() < end:
+            check_cancelled()  # as the loops of attacks do
             time.sleep(0.002)
         noise = 0.02 * torch.randn(observation.input_shape, generator=rng)
         found = (observation.released["y"] + noise).expand(self.estimates, *observation.input_shape)
@@ -152,7 +154,12 @@ def test_what_is_asked_of_trials_does_not_run_them_again(tmp_path, change):
 
 @pytest.mark.parametrize(
     "change",
-    [{"seed": 1}, {"records": [0, 1, 2, 3, 4, 5]}, {"threat": ThreatModel(Sees.ONE_UPDATE)}, {"batch_size": 2}],
+    [
+        {"seed": 1},
+        {"records": [0, 1, 2, 3, 4, 5]},
+        {"threat": ThreatModel(Sees.ONE_UPDATE)},
+        {"update": rr.UpdateRecipe(2)},
+    ],
 )
 def test_what_trials_depend_on_runs_them_again(tmp_path, change):
     store, again = tmp_path / "audit.db", Reader()
@@ -276,7 +283,7 @@ def test_the_package_is_the_function():
         ({"goals": ["psnr>20"]}, "Expected goal='psnr>20'"),
         ({"max_risk": "psnr>=20"}, "Expected max_risk='psnr>=20' to be a goal and a share"),
         ({"trials": 0}, "Expected trials=0 >= 1"),
-        ({"batch_size": 13}, "Expected batch_size=13 <= 12"),
+        ({"update": rr.UpdateRecipe(13)}, "Expected batch_size=13 <= 12"),
         ({"records": [12]}, "to be different rows from 0 to 11"),
         ({"confidence": 1.0}, r"Expected confidence=1.0 in \(0, 1\)"),
         ({"seed": -1}, "Expected seed=-1 >= 0"),

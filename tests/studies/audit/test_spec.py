@@ -19,7 +19,7 @@ from reconrisk.studies.audit.job import job_from_spec
 from reconrisk.studies.audit.spec import KEYS, AuditSpec, Training, read_spec, spec_from_mapping
 from reconrisk.studies.common.named_choice import Choice
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "audit.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "audit.md"
 
 words = st.text(min_size=1).filter(str.strip)
 names = st.from_regex(r"[a-z_]{1,12}", fullmatch=True).filter(lambda name: name != "name")
@@ -205,7 +205,7 @@ def test_an_error_in_a_file_names_the_file_and_the_key(tmp_path):
         ({"defenses": ["prune_smalest"]}, "defenses: Expected defense='prune_smalest' to be one of"),
         ({"defenses": ["prune"]}, "defenses: Expected share for prune."),
         ({"attacks": ["analytical"]}, "attacks: Expected attack='analytical' to be one of"),
-        ({"attacks": ["analytic(estimate=best)"]}, "attacks: Expected setting='estimate=best' to be one of"),
+        ({"attacks": ["analytic(estimate=best)"]}, "attacks: Expected estimate='best' to be one of"),
         ({"goals": ["ssim>=0.5"], "data": "breast_cancer"}, "goals: Expected goals='ssim>=0.5' to use one of"),
         ({"budget": "soon"}, "budget: Expected budget='soon' to be a time"),
     ],
