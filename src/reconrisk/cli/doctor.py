@@ -15,8 +15,6 @@ EXTRAS = {
     "dp": "opacus",
     "fl": "flwr",
     "diffusion": "diffusers",
-    "distributed": "ray",
-    "tracking": "mlflow",
     "lpips": "torchvision",
     "parquet": "pyarrow",
 }

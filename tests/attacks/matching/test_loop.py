@@ -10,7 +10,7 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.attacks.matching import loop as matching
 from reconrisk.attacks.matching.distances import SquaredError
-from reconrisk.attacks.matching.initialization import NormalStart, StartFrom, UniformStart
+from reconrisk.attacks.matching.initialization import NormalStart
 from reconrisk.attacks.matching.loop import GradientMatching
 from reconrisk.attacks.matching.optimizers import LBFGS, Adam
 from reconrisk.attacks.matching.regularizers import L2Norm
@@ -218,32 +218,13 @@ def test_settings_outside_their_domain_are_refused_by_name(name, value):
         attack(**{name: value})
 
 
-def test_starts_fill_the_range_as_they_say():
+def test_normal_starts_fill_the_range_as_they_say():
     observation = dataclasses.replace(toy(matrix_times), data_range=(-2.0, 6.0), input_shape=(2000,))
     normal = NormalStart(0.1)(observation, 3, generator())
     assert normal.shape == (3, 1, 2000)
     # 6000 draws: the mean is within 4 standard errors of 0.8 / sqrt(6000), the deviation within 4 %
     assert float(normal.mean()) == pytest.approx(2.0, abs=0.05)
     assert float(normal.std()) == pytest.approx(0.8, rel=0.04)
-    uniform = UniformStart()(observation, 3, generator())
-    assert -2 <= float(uniform.min()) < -1.9
-    assert 5.9 < float(uniform.max()) <= 6
-    assert float(uniform.mean()) == pytest.approx(2.0, abs=4 * 8 / math.sqrt(12 * 6000))
-
-
-def test_a_search_can_start_from_the_estimate_of_another_attack():
-    observation, guess = toy(hilly), attack(restarts=2, steps=10)
-    first = guess(observation, rng=generator(1))
-    starts = StartFrom(guess, spread=0.1)(observation, 3, generator(1))
-    torch.testing.assert_close(starts[0], first.estimates)
-    assert 0.02 < float((starts[1:] - starts[0]).std()) < 0.15
-    assert 0 <= float(starts.min()) <= float(starts.max()) <= 1
-
-    def misfit(found):
-        return float((hilly(found.estimates[0]) - observation.released["y"]).square().sum())
-
-    polished = attack(start=StartFrom(guess), steps=10)(observation, rng=generator(1))
-    assert misfit(polished) < misfit(first)
 
 
 # Known defenses and soft labels, on pictures
