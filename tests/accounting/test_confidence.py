@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from reconrisk.accounting.confidence import clopper_pearson, success_interval
+from reconrisk.accounting.confidence import clopper_pearson, student_interval, success_interval
 from reconrisk.core.errors import InvalidInput
 
 law = settings(deadline=None, derandomize=True, max_examples=60)
@@ -253,3 +255,30 @@ def test_ends_for_batches_are_where_the_tails_times_e_reach_half_the_error(
         assert np.e * stats.binom.sf(whole - 1, trials, measured.low) == pytest.approx(tail, rel=1e-6)
     if failed:
         assert np.e * stats.binom.cdf(trials - failed, trials, measured.high) == pytest.approx(tail, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1.0, 2.0, 3.0], (2.0, 2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3))),  # t_0.975, 2 degrees
+        ([5.0, 5.0], (5.0, 5.0, 5.0)),
+        ([1.0], (1.0, -math.inf, math.inf)),
+        ([math.inf, 1.0], (math.inf, 1.0, math.inf)),
+        ([math.inf, math.inf], (math.inf, math.inf, math.inf)),
+        ([math.inf, -math.inf], (math.inf, -math.inf, math.inf)),
+    ],
+)
+def test_student_intervals(values: list[float], expected: tuple[float, float, float]) -> None:
+    found = student_interval(values, over="seeds")
+    assert (found.value, found.low, found.high) == pytest.approx(expected, rel=1e-6)
+
+
+@law
+@given(
+    st.lists(st.floats(-100, 100), min_size=2, max_size=20).filter(lambda values: np.std(values) > 1e-3), confidences
+)
+def test_student_intervals_agree_with_scipy(values: list[float], confidence: float) -> None:
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(confidence)
+    found = student_interval(values, confidence, over="updates")
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9, abs=1e-9)
+    assert (found.samples, found.method) == (len(values), "Student over updates")

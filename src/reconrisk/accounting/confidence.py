@@ -1,11 +1,13 @@
-"""What a count of successes proves about the probability behind it."""
+"""Intervals for a success probability from a count of successes, and for a mean from a few values."""
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
-from scipy.special import betaincinv
+from scipy.special import betaincinv, stdtrit
 
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.validation import check_probability, check_whole, refuse
@@ -80,3 +82,34 @@ def _of_single_records(exact: Estimate, successes: int) -> Estimate:
     low = min(exact.low, end) if successes == 1 else exact.low
     high = max(exact.high, 1 - end) if successes == exact.samples - 1 else exact.high
     return replace(exact, low=low, high=high)
+
+
+def student_interval(values: Sequence[float], confidence: float = 0.95, *, over: str) -> Estimate:
+    r"""Mean of independent values with Student's interval.
+
+    .. math:: \bar v \pm t_{n-1,\,(1 + \text{confidence}) / 2}\; s / \sqrt{n}
+
+    Args:
+        values: At least one value; infinite values are allowed.
+        confidence: Probability in (0, 1) that the interval covers the mean.
+        over: The plural noun for what the values belong to, such as ``"seeds"``; it is part of the method's name.
+
+    Returns:
+        The mean with its interval.
+
+    Assumes: independent values, nearly normal or many.
+    Edge cases: one value has an interval without limits. With an infinite value the interval is that of the extremes.
+    Reference: `Student (1908) <https://doi.org/10.1093/biomet/6.1.1>`_.
+
+    >>> print(student_interval([1.0, 2.0, 3.0], over="seeds"))
+    2 [-0.4841, 4.484] (95% Student over seeds, 3 samples)
+    """
+    count = len(values)
+    if not all(map(math.isfinite, values)):
+        mean = sum(values)
+        mean = max(values) if math.isnan(mean) else mean
+        return Estimate(mean, min(values), max(values), confidence, count, f"extremes over {over}")
+    mean, half = statistics.fmean(values), math.inf
+    if count > 1:
+        half = float(stdtrit(count - 1, (1 + confidence) / 2)) * statistics.stdev(values) / math.sqrt(count)
+    return Estimate(mean, mean - half, mean + half, confidence, count, f"Student over {over}")

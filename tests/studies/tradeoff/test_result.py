@@ -16,7 +16,6 @@ from reconrisk.studies.tradeoff.result import (
     AttackScore,
     TradeoffCell,
     TradeoffResult,
-    estimate_over_seeds,
     pareto,
     rows_from_cells,
 )
@@ -151,21 +150,6 @@ def test_a_family_dominates_itself() -> None:
 def test_one_seed_says_nothing_about_doubt() -> None:
     found = _result([_cell("a", 1.0, 0, 0.9, 0.2), _cell("b", 1.0, 0, 0.1, 0.1)]).dominates("a", "b")
     assert (found.dominated, found.clearly, found.never) == (1, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([1.0, 2.0, 3.0], (2.0, 2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3))),  # t_0.975, 2 degrees
-        ([5.0, 5.0], (5.0, 5.0, 5.0)),
-        ([1.0], (1.0, -math.inf, math.inf)),
-        ([math.inf, 1.0], (math.inf, 1.0, math.inf)),
-        ([math.inf, math.inf], (math.inf, math.inf, math.inf)),
-    ],
-)
-def test_intervals_over_seeds(values: list[float], expected: tuple[float, float, float]) -> None:
-    found = estimate_over_seeds(values, 0.95)
-    assert (found.value, found.low, found.high) == pytest.approx(expected, rel=1e-6)
 
 
 def test_results_survive_json_and_are_written() -> None:

@@ -5,13 +5,13 @@ An attack on the updates of records and, with what is known of each record, on t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
+from reconrisk.accounting.confidence import student_interval
 from reconrisk.attacks.baselines import Prior, prior_alone
 from reconrisk.attacks.registry import ATTACKS
 from reconrisk.core.defense import Defense
@@ -25,10 +25,9 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr, score
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
+from reconrisk.studies.common.attacked_updates import AttackedUpdate, AttackOnUpdates, choose_records
 from reconrisk.studies.common.plan import AloneOnce
-from reconrisk.studies.common.subjects.model_updates import client_for
-from reconrisk.studies.rebuild.updates import Rebuilt, rebuild
-from reconrisk.studies.tradeoff.result import estimate_over_seeds
+from reconrisk.studies.common.subjects.model_updates import Client, client_for
 
 _OF_THE_RECORD = ("labels", "record_norms", "batch_statistics")  # all else is of the model, the release or the defense
 
@@ -238,33 +237,27 @@ def leakage_over_prior(
     _check_batches(chosen_records, batch_size)
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+    targets = choose_records(dataset, chosen_records)
     chosen, known = _metrics(metrics, dataset), tuple(knows)
     seed = int(torch.randint(2**62, (1,), generator=rng))
 
-    def run(configured: Attack, model: nn.Module, recipe: UpdateRecipe) -> Rebuilt:
+    def run(configured: Attack, client: Client) -> list[AttackedUpdate]:
         """Under noise that is the same for both."""
-        return rebuild(
-            configured,
-            model,
-            dataset,
-            records=chosen_records,
-            update=recipe,
-            knows=(*known, Knows.PRIOR),
-            defense=defense,
-            metrics=chosen,
-            rng=torch.Generator().manual_seed(seed),
-        )
+        threat = configured.needs.knowing(*known, Knows.PRIOR)
+        attacked = AttackOnUpdates(configured, client, defense, threat, chosen)
+        return attacked.run(targets, batch_size, rng=torch.Generator().manual_seed(seed))
 
-    alone = run(AloneOnce(prior_alone(prior)), model, update)
-    paired = AlsoOnAnother(attack, len(chosen_records) // batch_size)
-    client = client_for(attack, model, dataset.subset(list(chosen_records)), update)  # with the layer it plants
-    attacked = run(paired, client.model, replace(update, loss_fn=client.loss_fn))
-    updates = min(len(attacked.report.accounts), len(alone.report.accounts), len(paired.made))
+    guess = AloneOnce(prior_alone(prior))
+    alone = run(guess, client_for(guess, model, targets, update))
+    paired = AlsoOnAnother(attack, len(targets) // batch_size)
+    attacked = run(paired, client_for(attack, model, targets, update))  # with the layer that it plants
+    updates = min(len(attacked), len(alone), len(paired.made))
     if updates < _LEAST:
         raise refuse("updates", updates, f">= {_LEAST} that are done", "Let it run longer.")
     compared = _Compared(batch_size, updates, confidence)
-    rows = tuple(compared.row(metric, attacked, alone, paired.made) for metric in chosen)
-    return LeakageOverPrior(repr(attack), prior.name, attacked.report.defense, updates, batch_size, rows)
+    rows = tuple(compared.row(metric, attacked, alone, targets.inputs, paired.made) for metric in chosen)
+    sent = "none" if defense is None else repr(defense)
+    return LeakageOverPrior(repr(attack), prior.name, sent, updates, batch_size, rows)
 
 
 def check_configured(attack: object) -> None:
@@ -281,17 +274,6 @@ def check_configured(attack: object) -> None:
     raise refuse("attack", attack, "to be a configured attack", f"Pass {called}.")
 
 
-def mean_over(values: Sequence[float], confidence: float, what: str) -> Estimate:
-    """The mean with Student's interval over what the values are of; the extremes where one is infinite.
-
-    >>> print(mean_over([1.0, 2.0, 3.0], 0.95, "updates"))
-    2 [-0.4841, 4.484] (95% Student over updates, 3 samples)
-    """
-    found = estimate_over_seeds(values, confidence)
-    finite = all(map(math.isfinite, values))
-    return replace(found, method=f"Student over {what}" if finite else f"extremes over {what}")
-
-
 @dataclass(frozen=True)
 class _Compared:
     """Scores of records as means over updates."""
@@ -300,10 +282,17 @@ class _Compared:
     updates: int
     confidence: float
 
-    def row(self, metric: Metric, attacked: Rebuilt, alone: Rebuilt, others: Sequence[Tensor]) -> OverPrior:
-        """The scores by one metric, and their differences."""
-        mine, guess = (_values(each, metric, self.batch_size * self.updates) for each in (attacked, alone))
-        other = self._from_another(metric, attacked, others)
+    def row(
+        self,
+        metric: Metric,
+        attacked: Sequence[AttackedUpdate],
+        alone: Sequence[AttackedUpdate],
+        targets: Tensor,
+        others: Sequence[Tensor],
+    ) -> OverPrior:
+        """Compare the scores by one metric; ``others`` are the estimates from the other update of each pair."""
+        mine, guess = (_values(each[: self.updates], metric) for each in (attacked, alone))
+        other = self._from_another(metric, targets, others)
         sign = 1.0 if metric.higher_is_better else -1.0
         return OverPrior(
             repr(metric),
@@ -315,28 +304,25 @@ class _Compared:
             self._mean_of_pairs(sign * _difference(mine, other)),
         )
 
-    def _from_another(self, metric: Metric, attacked: Rebuilt, others: Sequence[Tensor]) -> Tensor:
-        if attacked.targets is None:
-            raise refuse("targets", None, "to be known")
-        targets = attacked.targets[: self.batch_size * self.updates].split(self.batch_size)
-        pairs = zip(others[: self.updates], targets, strict=True)
-        return torch.cat([score(other, target, metric)[metric.name] for other, target in pairs]).double()
+    def _from_another(self, metric: Metric, targets: Tensor, others: Sequence[Tensor]) -> Tensor:
+        batches = targets[: self.batch_size * self.updates].split(self.batch_size)
+        pairs = zip(others[: self.updates], batches, strict=True)
+        return torch.cat([score(other, batch, metric)[metric.name] for other, batch in pairs]).double()
 
     def _mean(self, values: Tensor) -> Estimate:
         means = [float(update.mean()) for update in values.split(self.batch_size)]
-        return mean_over(means, self.confidence, "updates")
+        return student_interval(means, self.confidence, over="updates")
 
     def _mean_of_pairs(self, values: Tensor) -> Estimate:
         """The mean over updates; those of a pair share their updates, so that pairs make the interval."""
         means = values.view(self.updates, -1).mean(1)
         by_pair = [float(means[pair].mean()) for pair in pairs_of(self.updates)]
-        found = mean_over(by_pair, self.confidence, "pairs of updates")
+        found = student_interval(by_pair, self.confidence, over="pairs of updates")
         return replace(found, value=float(means.mean()))
 
 
-def _values(rebuilt: Rebuilt, metric: Metric, count: int) -> Tensor:
-    (found,) = (scores for scores in rebuilt.report.scores if scores.name == metric.name)
-    return torch.tensor(found.values[:count], dtype=torch.float64)
+def _values(updates: Sequence[AttackedUpdate], metric: Metric) -> Tensor:
+    return torch.cat([update.values[metric.name] for update in updates]).double()
 
 
 def _difference(one: Tensor, other: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,30 +11,30 @@ from torch import Tensor, nn
 from reconrisk.attacks.baselines import constant_guess
 from reconrisk.attacks.knowledge import PublicKnowledge, configure_attack, info_of, name_of
 from reconrisk.attacks.prior_choice import StatedPrior
-from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling
 from reconrisk.core.defense import Defense
-from reconrisk.core.errors import InvalidInput
 from reconrisk.core.metric import Metric
-from reconrisk.core.observation import Attack, Observation
-from reconrisk.core.reconstruction import Account, Ending
-from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.core.observation import Attack
+from reconrisk.core.threat import Knows
+from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.metrics import mse, psnr, score, ssim
+from reconrisk.metrics import mse, psnr, ssim
 from reconrisk.metrics.columns import score_columns
-from reconrisk.releases.observe import observe
 from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
+from reconrisk.studies.common.attacked_updates import (
+    AttackedUpdate,
+    AttackOnUpdates,
+    Progress,
+    choose_records,
+    labels_or_zeros,
+)
 from reconrisk.studies.common.plan import alone
-from reconrisk.studies.common.subjects.model_updates import Client, client_for
+from reconrisk.studies.common.subjects.model_updates import client_for
 from reconrisk.studies.rebuild.report import MetricScores, RebuildReport, RebuiltColumn
 
-_SEEDS = 2**62
 _SMALLEST_IMAGE = 3  # pixels on a side: SSIM needs a neighbourhood
 
 PRIOR_ALONE = "the prior alone"
 """The guesser beside attacks that have a generative prior."""
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ def rebuild(
             [0.7500, 1.0000]])
     """
     check_reads_updates(attack)
-    chosen = _chosen(dataset, records)
+    chosen = choose_records(dataset, records)
     size = min(update.batch_size, len(chosen))
     others, clip_norm = _public(dataset, records, public), getattr(defense, "clip_norm", None)
     knowledge = PublicKnowledge(
@@ -105,8 +105,8 @@ def rebuild(
     prior = prior_to_beat(configured, knowledge)
     guess: Attack = constant_guess() if prior is None else alone(prior.value)
     threat = configured.needs.knowing(*knows, *derived)
-    run = _Run(configured, client, defense, threat, _metrics(metrics, dataset), guess)
-    updates = run.on(chosen, size, progress, rng)
+    run = AttackOnUpdates(configured, client, defense, threat, _metrics(metrics, dataset), guess)
+    updates = run.run(chosen, size, rng=rng, progress=progress)
     done = sum(len(each.estimates) for each in updates)
     report = _report(
         updates,
@@ -140,89 +140,6 @@ def check_reads_updates(attack: str | Attack) -> None:
         raise refuse("attack", info.name, "to be one on updates", remedy)
 
 
-@dataclass(frozen=True, eq=False)
-class _Update:
-    """What one update gave away, in the order of its records."""
-
-    estimates: Tensor
-    account: Account
-    objective: tuple[float, ...]
-    labels: tuple[int, ...]
-    values: Mapping[str, Tensor]
-    guess: Mapping[str, Tensor]
-    oracle: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """An attack on the updates of a client."""
-
-    attack: Attack
-    client: Client
-    defense: Defense | None
-    threat: ThreatModel
-    metrics: tuple[Metric, ...]
-    guess: Attack
-
-    def on(self, dataset: Dataset, size: int, progress: Progress | None, rng: torch.Generator) -> list[_Update]:
-        """One update after the other; those that are done, if interrupted."""
-        batches = torch.arange(len(dataset)).split(size)
-        seeds = torch.randint(_SEEDS, (len(batches), 2), generator=rng).tolist()
-        done: list[_Update] = []
-        try:
-            for rows, (noise, search) in zip(batches, seeds, strict=True):
-                observation = self._observed(dataset.subset(rows), torch.Generator().manual_seed(noise))
-                done.append(self._scored(observation, dataset.inputs[rows], torch.Generator().manual_seed(search)))
-                if progress is not None:
-                    progress(len(done), len(batches))
-                if done[-1].account.status.ending is Ending.INTERRUPTED:
-                    break
-        except KeyboardInterrupt:
-            if not done:
-                raise
-        return done
-
-    def _observed(self, batch: Dataset, rng: torch.Generator) -> Observation:
-        release = self.client.release(batch.inputs, _labels(batch))
-        try:
-            return observe(release, defense=self.defense, threat=self.threat, data_range=batch.data_range, rng=rng)
-        except InvalidInput:
-            raise
-        except (RuntimeError, ValueError) as error:  # a network in training mode may refuse a batch of one
-            said = (str(error).splitlines() or [type(error).__name__])[0]
-            raise InvalidInput(
-                f"Expected a model that can be trained on {len(batch)} records at once. {said}"
-            ) from error
-
-    def _scored(self, observation: Observation, targets: Tensor, rng: torch.Generator) -> _Update:
-        guess = self.guess(observation, rng=rng)
-        if isinstance(self.attack, GuidedSampling):
-            reconstruction, path = self.attack.traced(observation, rng=rng)
-        else:
-            reconstruction, path = self.attack(observation, rng=rng), None
-        scores = score(reconstruction, targets, self.metrics)
-        order = scores.matched.tolist()
-        peak = None if path is None else path.oracle_peak(targets[scores.matched.argsort()].to(path.estimates.dtype))[1]
-        account = reconstruction.account
-        return _Update(
-            reconstruction.estimates[scores.matched],
-            account,
-            tuple(account.objective[place] for place in order),
-            () if account.labels is None else tuple(account.labels[place] for place in order),
-            scores,
-            score(guess, targets, self.metrics),
-            {} if peak is None else score(peak, targets, self.metrics),
-        )
-
-
-def _chosen(dataset: Dataset, records: Sequence[int]) -> Dataset:
-    check_not_empty("records", records, "Choose at least one.")
-    for record in records:
-        if check_whole("records", record, minimum=0) >= len(dataset):
-            raise refuse("records", record, f"to be from 0 to {len(dataset) - 1}, the records of {dataset.name}")
-    return dataset.subset(list(records))
-
-
 def _public(dataset: Dataset, records: Sequence[int], public: Dataset | None) -> Dataset | None:
     """Records that are not attacked: those given, or the others of the data set."""
     if public is not None:
@@ -243,8 +160,8 @@ def _metrics(stated: Metric | Sequence[Metric] | None, dataset: Dataset) -> tupl
 
 
 def _report(
-    updates: Sequence[_Update],
-    run: _Run,
+    updates: Sequence[AttackedUpdate],
+    run: AttackOnUpdates,
     dataset: Dataset,
     *,
     attack: str,
@@ -268,7 +185,7 @@ def _report(
         requested=len(dataset),
         records=records,
         updates=tuple(number for number, update in enumerate(updates) for _ in update.estimates),
-        labels=_words(dataset, _labels(dataset)[: len(records)].tolist()),
+        labels=_words(dataset, labels_or_zeros(dataset)[: len(records)].tolist()),
         inferred=_words(dataset, labels) if len(labels) == len(records) else (),
         objective=tuple(value for update in updates for value in update.objective),
         scores=tuple(_scores(metric, updates) for metric in run.metrics),
@@ -295,18 +212,13 @@ def _columns(estimates: Tensor, targets: Tensor, dataset: Dataset, public: Datas
     )
 
 
-def _scores(metric: Metric, updates: Sequence[_Update]) -> MetricScores:
+def _scores(metric: Metric, updates: Sequence[AttackedUpdate]) -> MetricScores:
     def of(side: str) -> tuple[float, ...]:
         """Of all records, or none where there are no such scores."""
         found = [getattr(update, side) for update in updates]
         return tuple(value for each in found if each for value in each[metric.name].tolist())
 
     return MetricScores(repr(metric), metric.name, metric.higher_is_better, of("values"), of("guess"), of("oracle"))
-
-
-def _labels(dataset: Dataset) -> Tensor:
-    """The labels, or zeros where no loss reads any."""
-    return torch.zeros(len(dataset), dtype=torch.int64) if dataset.labels is None else dataset.labels
 
 
 def _words(dataset: Dataset, labels: Sequence[float]) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scipy import stats
-
+from reconrisk.accounting.confidence import student_interval
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_real, check_whole, did_you_mean, refuse
@@ -272,7 +271,7 @@ class TradeoffResult:
         for name, sign in ((self.utility, UTILITIES[self.utility]), (self.leakage, LEAKAGES[self.leakage])):
             ours, theirs = self._by_seed(rival, name), self._by_seed(row, name)
             gains = [0.0 if ours[each] == theirs[each] else sign * (ours[each] - theirs[each]) for each in ours]
-            found.append(estimate_over_seeds(gains, self.confidence))
+            found.append(_over_seeds(gains, self.confidence))
         return found[0], found[1]
 
     def _by_seed(self, row: TradeoffRow, name: str) -> dict[int, float]:
@@ -309,27 +308,13 @@ def rows_from_cells(cells: Iterable[TradeoffCell], *, confidence: float) -> tupl
     return tuple(_row(group, attacker, confidence) for group in groups.values() for attacker in ATTACKERS)
 
 
-def estimate_over_seeds(values: Sequence[float], confidence: float) -> Estimate:
-    """The mean with Student's interval; without limits for one value, the extremes where one is infinite.
-
-    >>> estimate_over_seeds([1.0, 2.0, 3.0], 0.95).low.__round__(3)
-    -0.484
-    """
-    count = len(values)
-    if not all(map(math.isfinite, values)):
-        mean = sum(values)
-        mean = max(values) if math.isnan(mean) else mean
-        return Estimate(mean, min(values), max(values), confidence, count, "extremes over seeds")
-    mean = statistics.fmean(values)
-    if count == 1:
-        return Estimate(mean, -math.inf, math.inf, confidence, 1, "one seed")
-    half = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * statistics.stdev(values) / math.sqrt(count)
-    return Estimate(mean, mean - half, mean + half, confidence, count, "Student over seeds")
+def _over_seeds(values: Sequence[float], confidence: float) -> Estimate:
+    return student_interval(values, confidence, over="seeds")
 
 
 def _row(cells: Sequence[TradeoffCell], attacker: str, confidence: float) -> TradeoffRow:
     def over(read: Callable[[TradeoffCell], float]) -> Estimate:
-        return estimate_over_seeds([read(cell) for cell in cells], confidence)
+        return _over_seeds([read(cell) for cell in cells], confidence)
 
     scores = [{score.attack: score for score in cell.scores if score.attacker == attacker} for cell in cells]
     shared = [attack for attack in scores[0] if all(attack in each for each in scores)]
@@ -341,9 +326,9 @@ def _row(cells: Sequence[TradeoffCell], attacker: str, confidence: float) -> Tra
         attacker=attacker,
         attack=attack,
         is_guess=scores[0][attack].is_guess,
-        mse=estimate_over_seeds([each[attack].mse for each in scores], confidence),
-        psnr=estimate_over_seeds([each[attack].psnr for each in scores], confidence),
-        test_accuracy=estimate_over_seeds(rights, confidence) if len(rights) == len(cells) else None,
+        mse=_over_seeds([each[attack].mse for each in scores], confidence),
+        psnr=_over_seeds([each[attack].psnr for each in scores], confidence),
+        test_accuracy=_over_seeds(rights, confidence) if len(rights) == len(cells) else None,
         training_loss=over(lambda cell: cell.training_loss),
         test_loss=over(lambda cell: cell.test_loss),
         utility_1=over(lambda cell: cell.utility_1),
