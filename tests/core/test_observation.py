@@ -28,6 +28,12 @@ def test_there_is_no_field_for_the_target():
     assert names == always | if_known
 
 
+@pytest.mark.parametrize(("values", "expected"), [([0.0, 0.0], True), ([0.0, 1e-30], False)])
+def test_a_release_is_zero_where_all_its_values_are(values, expected):
+    released = {"weight": torch.zeros(2, 3), "bias": torch.tensor(values)}
+    assert observation(released=released).is_zero is expected
+
+
 def test_labels_need_a_threat_that_knows_them():
     with pytest.raises(InvalidInput, match=r"Knows\.LABELS"):
         observation(labels=torch.tensor([1]))

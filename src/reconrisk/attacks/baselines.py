@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for
-from reconrisk.attacks.with_prior.latents import NEEDS
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
@@ -214,7 +213,7 @@ class PriorAlone:
     guess: Guess = "mean"
     draws: int = 64
     steps: int = 50
-    needs: ThreatModel = NEEDS
+    needs: ThreatModel = WITH_PRIOR
 
     def __post_init__(self) -> None:
         prior: object = self.prior
@@ -275,7 +274,7 @@ def prior_alone(prior: Prior, *, guess: Guess = "mean", draws: int = 64, steps: 
     Reference: the mean has the smallest mean squared error of all constants, chapter 1.5, Bishop (2006).
 
     >>> from reconrisk.priors.gaussian import gaussian
-    >>> observation = Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, NEEDS, (2,), (0.0, 1.0))
+    >>> observation = Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, WITH_PRIOR, (2,), (0.0, 1.0))
     >>> attack = prior_alone(gaussian(torch.tensor([0.25, 0.75]), 0.01 * torch.eye(2)))
     >>> attack(observation, rng=torch.Generator()).estimates
     tensor([[0.2500, 0.7500]])

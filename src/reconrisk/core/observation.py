@@ -127,6 +127,11 @@ class Observation:
         """True if the noise is known to be Laplacian."""
         return self.noise_std is not None and self.noise_law == LAPLACE
 
+    @property
+    def is_zero(self) -> bool:
+        """True if every released tensor is zero, so that the release carries no information."""
+        return not any(bool(tensor.any()) for tensor in self.released.values())
+
     def check_covers(self, needs: ThreatModel) -> None:
         """Refuse an attack whose powers exceed those of the threat this observation was made under."""
         if not self.threat.covers(needs):

@@ -51,6 +51,10 @@ class Status:
         return f"{self.ending.value}: {self.cause}." + (f" {self.remedy}." if self.remedy else "")
 
 
+ZERO_RELEASE = Status(Ending.NOT_APPLICABLE, "the release is zero", "Observe another update")
+"""The status of every attack on :attr:`reconrisk.core.observation.Observation.is_zero`."""
+
+
 @serializable
 @dataclass(frozen=True)
 class Cost:

@@ -18,7 +18,7 @@ from reconrisk.attacks.analytic.estimates import (
     ratio,
     total_least_squares,
 )
-from reconrisk.attacks.analytic.layer import LayerGradient
+from reconrisk.attacks.first_layer import LayerGradient
 from reconrisk.bounds.corridor import what_simple_guesses_reach
 from reconrisk.bounds.gaussian_prior import gaussian_prior_success
 from reconrisk.bounds.known_norm import from_scratch_success

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.analytic.estimates import LayerEstimate, known_norm, least_squares, total_least_squares
-from reconrisk.attacks.analytic.layer import LayerGradient, Scales, read_layer, with_scales
+from reconrisk.attacks.first_layer import LayerGradient, Scales, read_layer, with_scales
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation

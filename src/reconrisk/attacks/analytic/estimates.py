@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.analytic.layer import LayerGradient, fitted
+from reconrisk.attacks.first_layer import LayerGradient, fitted
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_all_finite, check_finite, check_nonnegative, check_positive, refuse

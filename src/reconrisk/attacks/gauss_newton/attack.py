@@ -16,9 +16,8 @@ from reconrisk.attacks.gauss_newton import laplace as gauss_newton_laplace
 from reconrisk.attacks.gauss_newton.descent import ROUNDING, BoundedDescent, Descent, Outcome
 from reconrisk.attacks.gauss_newton.problem import GaussianPrior, Likelihood, Point, working_precision
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
-from reconrisk.attacks.matching.objective import NOTHING, says_nothing
 from reconrisk.core.observation import Attack, Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import (
     check_all_finite,
@@ -79,8 +78,8 @@ class Search:
 
     def run(self, begun: float) -> Status:
         """Starts until one fits or the budget is spent."""
-        if says_nothing(self._observation):
-            return NOTHING
+        if self._observation.is_zero:
+            return ZERO_RELEASE
         self._begun = begun
         try:
             self._starts()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.analytic.attack import check_estimate, check_single, inverted, known_for
 from reconrisk.attacks.analytic.estimates import LayerEstimate, known_scale
-from reconrisk.attacks.analytic.layer import LayerGradient, Scales, read_layer, with_scales
+from reconrisk.attacks.first_layer import LayerGradient, Scales, read_layer, with_scales
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.attacks.malicious_server.planting import SentModel
 from reconrisk.core.observation import Observation

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from reconrisk.attacks.matching.distances import Distance
 from reconrisk.attacks.matching.initialization import GivenLabels, LabelStrategy, NormalStart, Start
-from reconrisk.attacks.matching.objective import NOTHING, Objective, says_nothing
+from reconrisk.attacks.matching.objective import Objective
 from reconrisk.attacks.matching.optimizers import Point, UpdateRule, chosen
 from reconrisk.attacks.matching.parametrizations import Parametrization, Values
 from reconrisk.attacks.matching.regularizers import Regularizer
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.core.validation import check_positive, check_whole
 
@@ -107,8 +107,8 @@ class GradientMatching:
         )
 
     def _search(self, objective: Objective, search: _Search, begun: float) -> Status:
-        if says_nothing(objective.observation):
-            return NOTHING
+        if objective.observation.is_zero:
+            return ZERO_RELEASE
         memory = self.update.begin(search.best)
         bar = ProgressBar(self.name, total=self.steps)
         try:

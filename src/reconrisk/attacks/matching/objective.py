@@ -14,15 +14,8 @@ from reconrisk.attacks.matching.optimizers import Point, Variables
 from reconrisk.attacks.matching.parametrizations import Parametrization
 from reconrisk.attacks.matching.regularizers import Penalty, Regularizer
 from reconrisk.core.observation import LAPLACE, Observation
-from reconrisk.core.reconstruction import Ending, Status
 
 Released = Mapping[str, Tensor]
-NOTHING = Status(Ending.NOT_APPLICABLE, "the release is zero", "Observe another update")
-
-
-def says_nothing(observation: Observation) -> bool:
-    """Whether all that was released is zero, which no records are told by."""
-    return not any(bool(tensor.any()) for tensor in observation.released.values())
 
 
 @dataclass(frozen=True, eq=False)

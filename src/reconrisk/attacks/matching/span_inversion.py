@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.analytic.layer import LayerGradient, read_layer
+from reconrisk.attacks.first_layer import LayerGradient, read_layer
 from reconrisk.attacks.matching.distances import Cosine, SquaredError
 from reconrisk.attacks.matching.loop import GradientMatching
 from reconrisk.attacks.matching.optimizers import LBFGS, Adam

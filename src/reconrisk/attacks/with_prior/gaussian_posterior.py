@@ -14,10 +14,9 @@ from reconrisk.attacks.gauss_newton.descent import Descent, Outcome
 from reconrisk.attacks.gauss_newton.problem import GaussianPrior as Pull
 from reconrisk.attacks.gauss_newton.problem import Likelihood, Point, working_precision
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
-from reconrisk.attacks.matching.objective import NOTHING, says_nothing
 from reconrisk.attacks.with_prior.unknown_noise import begun_by, squared_residual, weighted_by_noise, with_noise
 from reconrisk.core.observation import Attack, Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_callable, check_positive, check_whole, refuse
 from reconrisk.priors.gaussian import GaussianPrior
@@ -66,7 +65,7 @@ class GaussianPosterior:
         records = search.records.clamp(*observation.data_range)
         account = Account(
             attack=repr(self),
-            status=NOTHING if says_nothing(observation) else status,
+            status=ZERO_RELEASE if observation.is_zero else status,
             objective=(squared_residual(observation, records, labels),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, search.evaluations + 1),
             labels=stated_labels(labels),

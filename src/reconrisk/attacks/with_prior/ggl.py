@@ -13,12 +13,12 @@ from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
 from reconrisk.attacks.matching.distances import Distance, SquaredError, check_distance
-from reconrisk.attacks.matching.objective import NOTHING, compared, likelihood_of, says_nothing
+from reconrisk.attacks.matching.objective import compared, likelihood_of
 from reconrisk.attacks.with_prior.latents import NEEDS, Latents, check_generator
 from reconrisk.core.errors import MissingExtra
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_nonnegative, check_positive, check_whole
 from reconrisk.priors.generator import GeneratorPrior
@@ -61,7 +61,7 @@ class Ggl:
         status, best, value = self._evolved(fitness, rng, begun)
         account = Account(
             attack=repr(self),
-            status=NOTHING if says_nothing(observation) else status,
+            status=ZERO_RELEASE if observation.is_zero else status,
             objective=(value,) * observation.batch_size,
             cost=Cost(time.monotonic() - begun, fitness.evaluations),
             labels=stated_labels(labels),

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
 from reconrisk.attacks.matching.distances import Distance, check_distance, squares
-from reconrisk.attacks.matching.objective import NOTHING, compared, says_nothing
+from reconrisk.attacks.matching.objective import compared
 from reconrisk.attacks.with_prior.latents import NEEDS
 from reconrisk.attacks.with_prior.unknown_noise import sent_values
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 from reconrisk.priors.diffusion import DiffusionPrior
@@ -144,7 +144,7 @@ class GuidedSampling:
         trajectory, status = self._run(observation, labels, rng, begun)
         account = Account(
             attack=repr(self),
-            status=NOTHING if says_nothing(observation) else status,
+            status=ZERO_RELEASE if observation.is_zero else status,
             objective=(float(trajectory.residuals[trajectory.stop]),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, len(trajectory.residuals)),
             labels=stated_labels(labels),

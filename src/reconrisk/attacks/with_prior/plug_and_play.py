@@ -15,13 +15,12 @@ from reconrisk.attacks.gauss_newton.descent import Descent
 from reconrisk.attacks.gauss_newton.problem import GaussianPrior as Pull
 from reconrisk.attacks.gauss_newton.problem import Likelihood, Point, working_precision
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
-from reconrisk.attacks.matching.objective import NOTHING, says_nothing
 from reconrisk.attacks.with_prior.gaussian_posterior import gaussian_posterior
 from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling, ggss_r
 from reconrisk.attacks.with_prior.unknown_noise import begun_by, sent_values, squared_residual, weighted_by_noise
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import ProgressBar
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_callable, check_positive, check_whole, refuse
 from reconrisk.priors.diffusion import DiffusionPrior
@@ -85,7 +84,7 @@ class PlugAndPlay:
         records = search.records.clamp(*observation.data_range)
         account = Account(
             attack=repr(self),
-            status=NOTHING if says_nothing(observation) else status,
+            status=ZERO_RELEASE if observation.is_zero else status,
             objective=(squared_residual(observation, records, labels),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, search.evaluations + 1),
             labels=stated_labels(labels),
