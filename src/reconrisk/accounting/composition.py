@@ -1,10 +1,11 @@
-"""Composition of losses by FFT, with every cut and rounding counted against the privacy of the record.
+"""Composition of privacy losses by FFT; every cut and rounding counts against the privacy of the record.
+
+:func:`spacing_for` and :func:`spacing_to_fit` choose the lattice: fine enough for a wanted accuracy, coarse enough for
+bounded memory. :func:`compose` composes on it.
 
 Why the result is ordered: for one sampling probability the lattices of two spacings h <= h' (powers of two) are nested,
 the pair on the coarser one is a further mean-preserving spread, and composition keeps that order. So more steps, less
 noise or a coarser lattice can only raise the profile, up to the round-off allowance (about 1e-13 times the steps).
-
-How fine the lattice of losses must be for a wanted accuracy, and how coarse for bounded memory.
 """
 
 from __future__ import annotations

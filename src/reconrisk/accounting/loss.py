@@ -1,12 +1,12 @@
-"""The privacy loss of one subsampled Gaussian step on a lattice, rounded to the safe side.
+"""The privacy loss of one subsampled Gaussian step on a lattice, rounded to the safe side, and its privacy profile.
 
 With P = (1 - q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2) the loss is L = log dP/dQ. Each cell of the lattice keeps its
 P-mass and its Q-mass, both moved to its two ends ("connect the dots", doroshenko2022). That spreads dP/dQ without
 moving its mean, so the lattice pair is more telling than the true one, and stays so under composition. The lattice
-starts at log(1 - q), the infimum of L: nearly all steps of a small batch sit there, and an atom on a lattice point is
-not spread.
+starts at log(1 - q), the infimum of L: nearly all steps of a small batch have that loss, and an atom on a lattice point
+is not spread.
 
-Privacy profiles: certified hockey-stick divergences, from which success and epsilon are read.
+:class:`PrivacyProfile` holds certified hockey-stick divergences, from which success and epsilon are read.
 """
 
 from __future__ import annotations

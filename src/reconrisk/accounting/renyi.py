@@ -1,6 +1,7 @@
-"""Renyi divergences of the subsampled Gaussian: on the safe side, at whole and fractional orders.
+"""Renyi divergences of the subsampled Gaussian mechanism, rounded to the safe side.
 
-Renyi divergence of order 2 when a record is replaced: what lower bounds on the mean squared error need.
+:func:`renyi_curve` covers whole and fractional orders when a record is added or removed. :func:`replace_one_order_two`
+is the divergence of order 2 when a record is replaced, which lower bounds on the mean squared error need.
 """
 
 from __future__ import annotations

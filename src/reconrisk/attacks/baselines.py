@@ -1,6 +1,8 @@
-"""Guesses that use little or nothing of the release: what any attack has to beat.
+"""Guesses that ignore the release, or use its labels only: every attack has to beat them.
 
-What a prior achieves by itself: the baseline that keeps a plausible record from being taken for a leaked one.
+:func:`constant_guess`, :func:`prior_mean` and :func:`class_mean` need little knowledge. :func:`prior_alone` is the
+guess of a generative prior without any update: a prior makes plausible records of nothing, and a plausible record is
+not a leaked one.
 """
 
 from __future__ import annotations

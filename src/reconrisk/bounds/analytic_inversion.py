@@ -1,6 +1,7 @@
 """The error law of analytic gradient inversion under Gaussian noise (riess2025): one attack, not a bound on others.
 
-Normalised cross-correlation of analytic inversion: a population value with the spread of single draws.
+:func:`analytic_inversion_law` and :func:`training_run_law` are laws of the squared error.
+:func:`analytic_inversion_ncc` is the normalised cross-correlation: a population value with the spread of single draws.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The risk corridor of riess2025: between an adversary with a prior and one who knows nothing but the norm.
 
-What attackers reach who guess without looking, or shrink what they see: why one attack's law is no bound.
+:func:`what_simple_guesses_reach` shows why the law of one attack is no bound: attackers who guess without looking, or
+shrink their observation, can do better.
 """
 
 from __future__ import annotations

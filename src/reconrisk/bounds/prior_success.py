@@ -1,6 +1,7 @@
-"""The best success without any release, kappa, for what an adversary may believe about the target.
+"""The best success without any release, kappa, for common beliefs about the target.
 
-The mass of a ball about the centre of a box, in log space and from above: what a uniform prior on pixels gives.
+:func:`log_ball_in_box` is the mass of a ball about the centre of a box, in log space and from above, which a uniform
+prior on pixels needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The command line: parse, one library call, print. One file per command."""
+"""The command line: parse, one library call, print. One file per command.
+
+Start with ``app.py`` (the list of commands) and a short command such as ``risk.py``. ``options.py`` and ``inputs.py``
+hold the options and arguments that commands share, ``tables.py`` prints results, ``store.py`` has the four commands on
+stored runs. Nothing is computed here, so everything a command does can be done from Python.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``reconrisk attack``: rebuild records from their updates with any attack, and draw what came back.
+"""``reconrisk attack``: rebuild records from their updates with any attack, and draw the result.
 
-The options of ``reconrisk attack``, in the groups in which its help shows them.
+The options come first, in the groups in which the help shows them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``reconrisk audit``: what is rebuilt from updates beside what could be, as a report and as a gate.
+"""``reconrisk audit``: attacks on updates compared with guarantees, as a report and as a gate with exit codes.
 
-The options of ``reconrisk audit`` beside those of updates, in the groups in which its help shows them.
+The options come first, in the groups in which the help shows them; those of updates are in ``options.py``.
 """
 
 from __future__ import annotations

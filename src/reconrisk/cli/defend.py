@@ -1,6 +1,6 @@
-"""``reconrisk defend``: the cheapest defense that keeps the risk below what is accepted.
+"""``reconrisk defend``: the cheapest defense that keeps the risk below the accepted one.
 
-The options of ``reconrisk defend`` beside those of updates, in the groups in which its help shows them.
+The options come first, in the groups in which the help shows them; those of updates are in ``options.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``reconrisk informed``: rebuild a training record from the trained model, knowing all other records.
 
-The options of ``reconrisk informed``, in the groups in which its help shows them.
+The options come first, in the groups in which the help shows them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The options of commands that attack updates of a model: whose they are, how hard, and what the adversary has.
+"""Options that several commands share, in the groups in which their help shows them.
 
-Options that several commands share: the training, and what counts as success.
-
-How commands declare an option in one of the groups that their help shows.
+:func:`option` declares one. Shared are the options of commands that attack updates of a model, of trainings with noise,
+and of criteria of success.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""``reconrisk runs``: what is in a store.
+"""Commands on stored runs: ``reconrisk runs``, ``show``, ``compare`` and ``export``.
 
-``reconrisk show``: the result of a run in a store.
-
-``reconrisk compare``: what changed between two audits.
-
-``reconrisk export``: the trials of a run as a table for other programs.
+They list the runs of a store, print the result of one, compare two audits, and write the trials of a run as a table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Numbers about risk by what they may be used for: a guarantee is proved, an estimate is measured.
+"""Numbers about risk, in three types by their use, so that none can pose as another.
 
-The error distribution of one named attack: exact for that attack, silent about every other.
-
-Numbers for reading, rounded to the safe side.
+A :class:`Guarantee` is proved, a :class:`Law` is the exact error distribution of one named attack and says nothing
+about others, an :class:`Estimate` is measured. :func:`rounded_up` and :func:`rounded_down` round numbers for reading to
+the safe side.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Datasets in the wheel, and loaders for the usual files on disk."""
+"""Data sets: those in the package, and loaders for the usual files.
+
+Start with ``dataset.py`` (the type) and ``load.py`` (one call for every source, the format told by content).
+``bundled_sets.py`` and ``data_folders.py`` find data sets by name. One reader per format: ``idx.py``, ``cifar.py``,
+``image_folder.py``, ``npz.py``, ``csv_table.py``, ``adult.py``; ``safe_pickle.py`` reads pickled arrays and runs no
+code. ``table.py``, ``columns.py`` and ``arrays.py`` turn cells and arrays into records; ``file_bytes.py`` reads files.
+"""
 
 from reconrisk.core.lazy import lazy_names
 

@@ -1,6 +1,6 @@
-"""One call for every data set: shipped, in a data folder, or a file of the user.
+"""One call for every data set: bundled, in a data folder, or a file of the user.
 
-Which reader a file or folder needs, told by its content before its name.
+:func:`format_of` finds the reader of a file or folder by its content, then by its name.
 """
 
 from __future__ import annotations

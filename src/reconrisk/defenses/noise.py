@@ -1,10 +1,8 @@
-"""Noise of one scale on a release, with or without clipping it first.
+"""Noise on a release, with or without clipping it first.
 
-What Gaussian noise of any shape has in common: with clipping in the norm that matches it, it is a mechanism.
-
-Gaussian noise whose scale differs between parameters.
-
-Standard deviations of noise that differ between the values of a release.
+:class:`GaussianNoise` is the part that Gaussian noise of any shape shares: with clipping in the norm that matches it,
+it is a mechanism. :class:`NoisyRelease` has one scale, :class:`ParameterNoise` one per parameter or value;
+:class:`LaplaceNoise` is a heuristic.
 """
 
 from __future__ import annotations

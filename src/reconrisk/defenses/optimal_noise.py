@@ -1,6 +1,6 @@
-"""Noise that protects most at a given cost in utility, and equal noise at the same cost.
+"""Noise that protects most at a given cost in utility, and equal noise at the same cost (chen2025).
 
-How much noise: what it may cost, or what it must achieve.
+A :class:`NoiseBudget` or :class:`TargetBound` says how much noise: by its cost, or by what it must achieve.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Sending only part of a release.
+"""Defenses that send only part of a release.
 
-Sending only some values of a release, chosen before any record is seen.
-
-Optimal pruning followed by optimal noise.
+:func:`prune` keeps the largest values. :func:`optimal_pruning` and :func:`random_pruning` use a mask that is chosen
+before any record is seen; :func:`optimal_pruning_and_noise` adds optimal noise to the values that are sent.
 """
 
 from __future__ import annotations

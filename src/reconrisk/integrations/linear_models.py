@@ -1,6 +1,7 @@
-"""Estimators of scikit-learn: what their noisy coefficients tell about each training record.
+"""Information that noisy coefficients of a linear model carry about each training record.
 
-Linear models of torch: what their noisy weights tell about each training record.
+:func:`information_from_estimator` reads estimators of scikit-learn, :func:`information_from_linear` linear models of
+torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Estimate and target to one score per record, and the matching of batches.
+"""Scores of estimates against targets, one per record.
+
+Start with ``elementwise.py`` (MSE, PSNR, correlation) and ``scoring.py`` (several metrics at once); ``matching.py``
+finds out which estimate is of which target. ``ssim.py`` and ``lpips.py`` are for images, ``columns.py`` for tables,
+``judge.py`` asks a classifier, ``candidates.py`` and ``neighbours.py`` compare with other records. ``records.py`` and
+``pairwise.py`` are shared.
 
 Each constructor returns a configured :class:`~reconrisk.core.metric.Metric`: call it on estimates and targets of one
 shape, records first. Scores are float64, computed on float64 copies of any real type.

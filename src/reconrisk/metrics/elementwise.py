@@ -1,6 +1,6 @@
-"""Scores from differences of values: mean squared error, peak signal-to-noise ratio, normalised cross-correlation.
+"""Scores from differences of values: mean squared error, PSNR, normalised cross-correlation.
 
-How much of what the adversary did not know the attack found out.
+:func:`relative_leakage` is the share of the unknown that an attack found out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Learned perceptual similarity of images: LPIPS with the AlexNet backbone.
 
-The convolutional part of AlexNet, from a file of weights or from torchvision.
+The convolutional part of AlexNet comes from a file of weights or from torchvision; the linear heads from torchmetrics.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Parts that several models share.
+"""Parts that several models share: layers, initial weights, and checks of shapes.
 
-How weights begin: one place where a generator becomes a reproducible model, and the papers' initial laws.
-
-Shapes of records and what a chain of convolutions and pooling leaves of them.
+:func:`initialised` is the one place where a generator becomes a reproducible model. :func:`flat_features` and
+:func:`smallest_side` say what a chain of convolutions and pooling leaves of a record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Priors that know what noise in a record looks like: denoisers, whoever trained them.
+"""Diffusion priors: anything that finds the noise in a record, whoever trained it.
 
-How much noise there is at each time of a diffusion.
-
-Draws from a diffusion: of the prior itself, and of the clean records that noisy ones may come from.
+A :class:`NoiseSchedule` states the noise at each time. :func:`draw_records` draws from the prior, :func:`draw_clean`
+the clean records that noisy ones may come from.
 """
 
 from __future__ import annotations

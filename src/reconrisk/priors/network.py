@@ -1,6 +1,6 @@
-"""The units in which a prior sees records, and whether it was made for them.
+"""Checks of networks that become priors: mode, precision, device, and the units of their records.
 
-Networks of users as priors: the mode they are in, their precision, and where they are.
+Networks whose layers answer differently in training mode are refused at every use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Forward maps from a record to what leaves the machine, with their derivatives."""
+"""Forward maps from private records to what leaves the machine, with their derivatives.
+
+Start with ``release.py`` (records, forward map, Jacobian products) and ``observe.py`` (from a release, a defense and a
+threat to an observation). ``model_state.py`` turns a module into values, ``noise_scale.py`` states noise per released
+value. Kinds of releases: ``updates/`` (gradients and local training), ``training/`` (a trained network), ``shadow/``
+(many trainings that differ in one record), ``linear/`` (fitted linear models). ``sensitivity/`` measures how much a
+release depends on a record.
+"""
 
 from reconrisk.core.lazy import lazy_names
 

@@ -1,6 +1,7 @@
-"""Settings by a digest of what they are: the same in every process, another for another function of the same name.
+"""Digests of content: of settings, the same in every process, and of records, whatever their row.
 
-Records that occur twice: known by their content, whatever their row.
+Two functions of the same name with different code have different digests. :func:`rows_among` finds records that occur
+twice.
 """
 
 from __future__ import annotations

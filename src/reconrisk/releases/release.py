@@ -1,4 +1,8 @@
-"""A release: what leaves the machine as a function of private records, and its derivative at them."""
+"""A release: private records together with the forward map to what leaves the machine. Attacks get the map only.
+
+``linearized()`` gives products with the Jacobian from either side, by plain autograd. ``blocks()`` gives the same in
+groups of records, where records do not interact.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Target and estimate side by side, with their scores.
+"""Shared drawing: comparisons of targets and estimates as pictures, and SVG as text.
 
-Drawings as SVG text: every label is escaped, colours are classes that the page gives.
+In SVG every label is escaped, and colours are classes that the page defines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Inversion of a linear layer that reads the record: exact without noise, and the best use of it under noise.
+"""Inversion of a linear layer that reads the record: exact without noise, and the best use of the gradient under noise.
 
-Several updates known to hold the same record, as one with less noise.
+:func:`average_observations` joins several updates of the same record into one with less noise. An attack reports
+``exact`` only if that can be checked: a probe shows that the layer reads the record, or the release of the estimate is
+the observed one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Maximum likelihood by damped Gauss-Newton: the records whose release fits the observed one best.
 
-Starts of Gauss-Newton one after the other, until one fits what was released.
+:class:`Search` runs one start after the other until one fits the release; :func:`gauss_newton` configures the attack.
 """
 
 from __future__ import annotations

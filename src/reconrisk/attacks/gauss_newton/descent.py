@@ -1,6 +1,7 @@
-"""Damped Gauss-Newton steps by conjugate gradients, from one start to where the fit no longer improves.
+"""Damped Gauss-Newton steps by conjugate gradients, from one start until the fit no longer improves.
 
-Gauss-Newton within the data range: values at its ends stay there while the fit would push them beyond.
+:class:`BoundedDescent` does the same within the data range: values at an end of the range stay there while the fit
+would push them beyond it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A place of the records, the residual there, and linear solves with its Jacobian by products alone.
+"""The least-squares problem of Gauss-Newton: released values in units of their noise, and linear solves at a point.
 
-Released values in units of their noise: what Gauss-Newton fits, and what its fit is judged by.
+:class:`Likelihood` defines the fit and judges it. :class:`Point` has the records, their residual and solves with the
+Jacobian that use products only.
 """
 
 from __future__ import annotations

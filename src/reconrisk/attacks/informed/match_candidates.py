@@ -1,6 +1,7 @@
-"""Which of given candidates was trained on, under DP-SGD: the likelihood of what was released, for each of them.
+"""The candidate that DP-SGD was trained on: likelihoods of the released models for each given candidate.
 
-Clipped gradients of many records at given parameters, one row each, and the iterates that they lead between.
+:func:`clipped_gradients` has one row per candidate at given parameters; :func:`iterates_of` reads the iterates of the
+training between which they lead.
 """
 
 from __future__ import annotations

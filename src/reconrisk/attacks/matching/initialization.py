@@ -1,6 +1,7 @@
-"""Where candidates begin.
+"""First candidates and labels of an attack by optimisation.
 
-What labels an attack works with: given ones, or unknowns that it varies with the records.
+A :class:`Start` draws the candidates. A :class:`LabelStrategy` provides labels: known or inferred ones, or unknowns
+that are varied together with the records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The loop behind every attack that matches a release by optimisation, assembled from parts."""
+"""The loop of every attack that matches a release by optimisation.
+
+:class:`GradientMatching` is assembled from values: distance, regularizers, update rule, start, parametrization and
+labels. A paper is a function that assembles them (``published.py``); a generative prior is another parametrization.
+"""
 
 from __future__ import annotations
 

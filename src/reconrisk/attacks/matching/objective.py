@@ -1,4 +1,10 @@
-"""What an attack by optimisation makes small, for all restarts at once."""
+"""The objective of an attack by optimisation, for all restarts at once.
+
+Restarts are one vectorised call where torch evaluates it correctly. This is compared once with the plain evaluation,
+because torch 2.13 differentiates a vectorised layer norm wrongly without an error. Distances are in units of their mean
+over the starts, so that the weight of a penalty means the same for every network. Where the threat knows the noise, the
+likelihood takes the place of the distance.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What an attack varies to vary the records: the values themselves, or something that generates them.
+"""Variables of an attack by optimisation: the values of a record, or something that generates them.
 
-Records of tables: numbers held in their range, categories as probabilities that are rounded at the end.
+:class:`Values` varies the records themselves. :class:`Tabular` keeps the numbers of a table in their range, and has
+categories as probabilities that are rounded at the end. Generative priors are parametrizations too, see
+``attacks/with_prior/latents.py``.
 """
 
 from __future__ import annotations

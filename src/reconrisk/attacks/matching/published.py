@@ -1,8 +1,8 @@
-"""Deep Leakage from Gradients, and its form with inferred labels.
+"""Published attacks, assembled from the parts of this folder.
 
-Inverting Gradients: cosine distance, signed Adam, total variation.
-
-GradInversion: gradients, batch norm statistics, and restarts that pull together.
+- :func:`dlg` and :func:`idlg`: Deep Leakage from Gradients, with varied and with inferred labels.
+- :func:`inverting_gradients`: cosine distance, signed Adam, total variation.
+- :func:`grad_inversion`: batch norm statistics, and restarts that are pulled together.
 """
 
 from __future__ import annotations

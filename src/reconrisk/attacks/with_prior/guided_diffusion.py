@@ -1,6 +1,8 @@
-"""Gradient-guided sampling: a diffusion whose every step leans toward records that explain the release.
+"""Gradient-guided sampling (GGSS-R): every step of a diffusion leans toward records that explain the release.
 
-What a guided diffusion passed through on its way, and where somebody who cannot see the target stops.
+:class:`GuidedTrajectory` keeps the path and finds the place to stop without seeing the target: where the residual pulls
+at records no harder than noise does. The whole residual of a noisy release says little, since most of a release varies
+by more than records can explain.
 """
 
 from __future__ import annotations

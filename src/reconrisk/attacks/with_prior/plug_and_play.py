@@ -1,4 +1,7 @@
-"""Maximum a posteriori under any denoiser: steps toward the release and steps toward plausible records in turn."""
+"""Maximum a posteriori under any denoiser: steps toward the release and steps toward plausible records in turn.
+
+It refines runs of guided sampling by Gauss-Newton and a denoiser, and returns the mean of their ends.
+"""
 
 from __future__ import annotations
 

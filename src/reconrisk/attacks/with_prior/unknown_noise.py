@@ -1,6 +1,7 @@
-"""The noise of a release whose defense is not known, as what the records at hand leave unexplained.
+"""Noise of a release whose defense is not known, estimated by what the current records leave unexplained.
 
-The first estimate of an attack by another one, in the time that is left.
+:func:`weighted_by_noise` has the weights of Laplacian noise. :func:`begun_by` runs the attack that provides the first
+estimate, in the time that is left.
 """
 
 from __future__ import annotations

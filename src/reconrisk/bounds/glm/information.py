@@ -1,6 +1,7 @@
-"""Fisher information about every record in a released generalised linear model with Gaussian noise on it.
+"""Fisher information about every record in a released generalised linear model with Gaussian noise.
 
-The trace of the inverse information about every record, for models with one output, without a solve per record.
+For models with one output, :func:`inverse_traces_of_one_output` has the trace of the inverse for every record without a
+solve per record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Lower bounds on the mean squared error as guarantees: capped by what a constant guess reaches, and saying so.
+"""Lower bounds on the mean squared error as guarantees, capped by the error of a constant guess.
 
-What guarantees that start from a number or a matrix take for granted about mechanism and adversary.
-
-What a guess that ignores the release reaches: the error beside which every other number must stand.
+:func:`mse_guarantee` states what a guarantee that starts from a number or a matrix assumes about mechanism and
+adversary. :func:`constant_guess_mse` is the error of a guess that ignores the release: the number to compare others
+with.
 """
 
 from __future__ import annotations

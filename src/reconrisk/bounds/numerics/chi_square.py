@@ -1,6 +1,7 @@
 """The chi-square distribution in log space: probabilities down to exp(-1e5) at any dimension, and their inverse.
 
-Sums of weighted chi-square variables: the probability that a quadratic form in Gaussians is small.
+:func:`log_weighted_chi_square` extends it to weighted sums: the probability that a quadratic form in Gaussians is
+small.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Gaussian vectors and cones: how likely a noisy direction lies within a given angle of the true one.
+"""The probability that a noisy direction lies within a given angle of the true one.
 
-Integrals of log-concave functions in log space, many at once, with an upper bound on the error.
+:func:`log_integral_upper_bound` integrates log-concave functions in log space, many at once, with an upper bound on the
+error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""How often a record is in what is released: the binomial law of hits, in log space and on the safe side.
+"""The number of releases that contain a record: a binomial law, in log space and on the safe side.
 
-The average over the number of hits of what each number allows, on the safe side.
-
-Concave functions of a whole number: where they are largest, and where they are still large.
+:func:`log_average_upper_bound` averages a bound over the number of hits. It uses where concave functions of a whole
+number are largest and where they are still large.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What a Fisher accountant is given, checked before training starts: a wrong loss must not show after an epoch.
+"""Checks of a Fisher accountant before training starts, and its cost.
 
-What an account will cost, measured on one of its steps before training starts.
+A wrong loss must not show after an epoch, so every argument is checked first. :class:`AccountingCost` is measured on
+one step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Running information per record when each step evaluates only some of the records, unbiased at any time."""
+"""Running information per record when each step evaluates only some of the records, unbiased at any time.
+
+The information of a step is an expectation over the records that are sampled. So the ledger evaluates records in an
+order of its own, whoever was sampled.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Diffusion priors from local folders, and those that are shipped.
+"""Diffusion priors from local folders of diffusers, and those in the package.
 
-Diffusers' networks and schedulers from local folders; the only file that imports the library.
+This is the only file that imports diffusers.
 """
 
 from __future__ import annotations

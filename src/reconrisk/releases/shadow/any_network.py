@@ -1,4 +1,8 @@
-"""Shadow models of any architecture: one after the other, or, where their steps are small, vectorised over models."""
+"""Shadow models of any architecture: one after the other, or vectorised over models.
+
+They are vectorised if a step is small and the gradient of two models agrees with plain autograd. For convolutions
+vectorising gains nothing on a CPU.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What shadow training refuses, and what it says then.
+"""Checks of shadow trainings, and the order in which models meet their records.
 
-In which order shadow models meet their records: all at once, as known, or each in an order of its own.
+:class:`RandomBatches` gives each model an order of its own; without it all records are in every step, or the order is
+known.
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
-"""Many dense networks trained at once: all models stand in the rows of one large matrix product per layer and step.
+"""Many dense networks trained at once: one large matrix product per layer and step for all models.
 
-The records of one training step of many models: those they share once, the target of each beside them.
+The fixed records are shared (:class:`SharedRecords`), so the first layer of all n models of width h is one product of
+(n h x d) with (d x m), and its gradient another; the target of each model (:class:`Targets`) is one more column. Units
+lie as (models, width, records): later layers are batched products over contiguous rows, and every elementwise step is
+one pass in place. Features that are zero in all fixed records (180 of 784 for 1,000 digits) are put last and left out
+of the products. The products are four fifths of the time, at 0.9 of the rate of the same products alone; training is
+4.8 times as fast as a loop (CPU time of one thread, ``benchmarks/shadow_engine.py``).
 
-Which modules are dense networks, and what their activations do in place to the units of many models at once.
+:func:`dense_layers` tells which modules are dense networks.
 """
 
 from __future__ import annotations

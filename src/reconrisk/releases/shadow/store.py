@@ -1,4 +1,9 @@
-"""Shadow models in a folder: trained in parts, each kept as soon as it is done, so that a run can be taken up again."""
+"""Shadow models in a folder: trained in parts, each kept as soon as it is done, so that a run can be resumed.
+
+A store is one file of rows, written part by part, and an index with checksums that is replaced after each part. A part
+that the index does not name was not done. The index holds a digest of each setting, so that an error can name the one
+that differs.
+"""
 
 from __future__ import annotations
 

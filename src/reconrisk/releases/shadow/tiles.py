@@ -1,4 +1,8 @@
-"""Many models in parts that stay in the processor's cache, each part on a core of its own."""
+"""Many models in parts that stay in the processor's cache, each part on a core of its own.
+
+Threads that share a product wait for each other several times a step: on busy cores two took six to ten times as long
+as one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Shadow models: many models that share architecture and fixed records, each trained on a target of its own as well."""
+"""Shadow models: many models that share architecture and fixed records, each with a target of its own.
+
+Start, order and noise of a model are drawn from a seed of its own. So no model depends on those trained with it, and a
+part can be trained again.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Training as a function: one step after the other on values of parameters and buffers, never on the module itself.
 
-Reverse mode through a long training in little memory: a few states are kept, the steps between them run again.
+:func:`checkpoints` makes reverse mode through a long training possible in little memory: a few states are kept, and the
+steps between them run again.
 """
 
 from __future__ import annotations

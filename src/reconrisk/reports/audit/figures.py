@@ -1,6 +1,7 @@
-"""The figures of an audit as inline SVG: what was rebuilt beside what could be.
+"""Figures of an audit and of a training as inline SVG.
 
-The figures of a training run as inline SVG: its risk corridor, and how leakage is spread over records.
+For audits: measured success with guarantees, scores, defenses against their cost. For trainings: the risk corridor, and
+the spread of leakage over records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """From trials to the result of an audit.
 
-From trials to lines: how often goals were reached, how that stands to guesses, guarantees and limits.
-
-Whether a prior may remember the records that are audited: then attacks with it do better than an outsider would.
+:func:`line_of` makes one line: how often a goal was reached, with simultaneous intervals, compared with guesses, limits
+and the guarantees that cover the threat. The level of contradictions is divided over everything that is compared.
+:func:`warnings_of_priors` warns if a prior may have been trained on audited records: attacks with it do better than an
+outsider would.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The demonstration: gradients of bundled digits in a small network, and what comes back of them under each defense.
+"""The demonstration: an audit of a small network on bundled digits, under each kind of defense.
 
-A one-second check that the installed parts work together: attack a layer whose answer is known.
+:func:`self_check` is a one-second check that the installed parts work together: an attack on a layer whose answer is
+known.
 """
 
 from __future__ import annotations

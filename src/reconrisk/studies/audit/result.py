@@ -1,4 +1,8 @@
-"""What an audit found: the page that joins what was rebuilt with what could be."""
+"""The result of an audit: measured success with its guarantees, guesses and limits.
+
+:class:`AuditResult` is the contract with ``reports/``, which compute nothing again. Pictures are in it, but not in its
+JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Trials in a SQLite file, written one by one as they finish; estimates beside it as safetensors.
+"""Trials in a SQLite file, written one by one as they finish, with their estimates as safetensors.
 
-The SQLite file of a store: made, recognised, and its troubles in words.
-
-Trials as a table for other programs: csv, json, parquet.
+The estimates of a trial are written first. A run is named by a hash of everything its trials depend on, except the
+attacks, which trials name themselves: more attacks or trials continue the same run. :func:`write_columns` exports
+trials as csv, json or parquet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The result of an audit in words: one sentence, and a table.
-
-The result of an audit as a small table with marks, and what changed between two, for notebooks.
-"""
+"""The result of an audit in words: a sentence, a table, and small HTML tables for notebooks."""
 
 from __future__ import annotations
 

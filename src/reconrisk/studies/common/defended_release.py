@@ -1,6 +1,7 @@
-"""What is known of a defended gradient without an attack: its one-step utility and its information about the record.
+"""Measures of a defended gradient without an attack: one-step utility, and information about the record.
 
-Whether the gradient of a loss is known to move without jumps as the record moves, which bounds on errors assume.
+:func:`is_known_smooth` tells if the gradient of a loss is known to move without jumps as the record moves, which bounds
+on errors assume.
 """
 
 from __future__ import annotations

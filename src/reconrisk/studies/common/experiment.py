@@ -1,4 +1,8 @@
-"""Trials: an update is made of records, defended, observed, attacked and scored; nothing is kept but the outcome."""
+"""One trial: an update is made of records, defended, observed, attacked and scored; only the outcome is kept.
+
+The randomness of a trial is a hash of seed, defense, draw and attack, so that trials do not depend on earlier ones.
+Attacks on one draw under one defense meet the same noise.
+"""
 
 from __future__ import annotations
 

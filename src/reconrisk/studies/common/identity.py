@@ -1,6 +1,6 @@
-"""What tells one audit from another: hashes of weights and records, versions, the machine.
+"""Identity of a run: hashes of weights and records, versions, the machine.
 
-What identifies a run: all that its trials depend on, in words and as a hash.
+A :class:`RunInfo` holds everything that the trials of a run depend on, in words and as a hash.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What an audit will do: which attacks fit the threat, on which updates, under which defenses, and for how long.
+"""The plan of an audit: attacks that fit the threat, updates, defenses, and the expected time.
 
-Priors in the plan of an audit: what each achieves alone, and how long it takes to ask it.
+Trials are ordered so that any beginning of them is balanced over attacks and defenses. Each generative prior gets its
+own baseline, the prior alone (:func:`alone`).
 """
 
 from __future__ import annotations

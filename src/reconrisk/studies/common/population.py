@@ -1,4 +1,7 @@
-"""Whom targets are drawn from, and how often a guess at one of them succeeds."""
+"""The population that targets are drawn from, and how often a guess at one of them succeeds.
+
+The intervals of an audit and the prior of its bounds are about this population.
+"""
 
 from __future__ import annotations
 

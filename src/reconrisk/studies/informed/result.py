@@ -1,6 +1,6 @@
-"""What attacks of an informed adversary found, scored against the targets and against what was known before.
+"""Results of attacks by an informed adversary, scored against the targets and against what was known before.
 
-What an informed adversary rebuilt of which records, as a value that is printed, stored and read back.
+:class:`InformedReport` is printed, stored and read back; :class:`RebuiltInformed` adds the records themselves.
 """
 
 from __future__ import annotations

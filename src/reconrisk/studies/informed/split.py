@@ -1,6 +1,7 @@
-"""Who is known to an informed adversary: all records of the training but one, and what they alone tell about it.
+"""The records that an informed adversary knows, the unknown one, and what the known ones alone tell about it.
 
-How near unbiased estimates of a record can come under known noise, at the record itself, which an audit knows.
+:func:`least_unbiased_mse` and :func:`linear_bound` say how near unbiased estimates can come under known noise, at the
+record itself, which an audit knows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What an attack with a prior learned from the release, beyond what the prior knew: so that plausible is not leaked.
+"""Leakage over a prior: what an attack learned from the release, beyond what its prior knew.
 
-An attack on the updates of records and, with what is known of each record, on the update of another one.
+The attack is compared with its prior alone, and with itself on another record's update (:class:`AlsoOnAnother`), given
+the same side information. So a plausible record is not taken for a leaked one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a search for a defense found: one row for every family, the cheapest that meets the target and the second.
+"""The result of a search for a defense: one row per family, the cheapest that meets the target and the second.
 
-A recommendation in words.
+:func:`sentence_of` and :func:`table_of` write it in words.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The search for a defense: strengths that meet the target, confirmed on fresh records, then trained with.
 
-The smallest strength that does what is asked, in few tries.
-
-What training costs under the defenses that a search has found.
+:func:`smallest_met` finds the smallest strength that meets a condition in few tries.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The frontier between leakage and utility: one row per defense, strength and attacker, and what dominates what.
+"""The frontier between leakage and utility: one row per defense, strength and attacker, Pareto fronts and dominance.
 
-One defense at one strength with one seed: the unit that a frontier runs and stores.
+A :class:`TradeoffCell` is one defense at one strength with one seed: the unit that is run and stored.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The exact attack on generalised linear models: all records but one and the fitted model give that one.
+"""Exact attack on generalised linear models: the fitted model and all records but one give that one.
 
-The exact attack on linear models in the form that audits run: from an observation of a fitted estimator.
+:func:`glm` is the public function on arrays. :func:`glm_observed` is the same attack in the form that audits run, on an
+observation of a fitted estimator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Records that explain a linear model, the most plausible first.
 
-The most likely record behind a linear model that was released with Gaussian noise on its coefficients.
+:func:`outcomes` lists the exact solutions. :func:`most_likely` finds the most likely record if the coefficients were
+released with Gaussian noise.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Training as a function of one unknown record, for many records at once: its values and its derivative.
+"""Training as a function of one unknown record, for many records at once: values and derivatives.
 
-Training followed by what a known defense does without chance, such as clipping what is released.
+A :class:`Problem` is a training map that attacks invert. :class:`Defended` follows it with the deterministic part of a
+known defense, such as clipping.
 """
 
 from __future__ import annotations

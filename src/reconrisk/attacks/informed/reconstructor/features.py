@@ -1,6 +1,6 @@
-"""What a reconstructor reads of a trained model: its parameters or its logits, as standardised numbers in one row.
+"""Features of a trained model for a reconstructor: its parameters or its logits, standardised, in one row.
 
-Standardised features: what varies from one shadow model to the next, in units of that variation.
+:class:`Scaling` keeps what varies between shadow models, in units of that variation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Training of reconstructor networks: held-out shadow targets choose the epoch, Ctrl-C keeps the best so far.
+"""Training of reconstructor networks: held-out shadow targets choose the epoch, and Ctrl-C keeps the best so far.
 
-The state of a reconstructor's training in a file: safetensors with numbers in its header, no pickle.
+A :class:`Checkpoint` is the state of a training in a file: safetensors with numbers in its header, no pickle.
 """
 
 from __future__ import annotations
