@@ -111,3 +111,26 @@ def test_tasks_are_read_when_they_are_needed():
 def test_an_error_of_a_task_reaches_whoever_runs_it():
     with pytest.raises(ZeroDivisionError):
         list(IN_PROCESS.run(lambda number: 1 / number, [1, 0], token=CancelToken()))
+
+
+def deaf_work(seconds):
+    """Compute as code of somebody else does, which never asks whether to stop."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("stop", ["budget", "cancel"])
+def test_code_that_never_asks_is_interrupted_too(stop):
+    token, begun = CancelToken(0.1 if stop == "budget" else None), time.monotonic()
+    if stop == "cancel":
+        threading.Timer(0.1, token.cancel).start()
+    with pytest.raises(Cancelled):
+        list(IN_PROCESS.run(deaf_work, [30.0], token=token))
+    assert time.monotonic() - begun < 15
+
+
+def test_nothing_is_raised_after_a_task_has_ended():
+    token = CancelToken(0.2)
+    assert [task for task, _ in IN_PROCESS.run(deaf_work, [0.3], token=token)] == [0.3]
+    deaf_work(1.5)  # longer than the grace in which a task may notice by itself

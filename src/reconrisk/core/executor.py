@@ -3,16 +3,23 @@
 A study hands tasks and a :class:`~reconrisk.core.progress.CancelToken` to an :class:`Executor`.
 :class:`InProcessExecutor` runs them one after another here; engines for several processes or machines implement the
 same method. A task that should stop finds out by :func:`~reconrisk.core.progress.check_cancelled`, which forward maps,
-training loops and progress bars call: no signal is sent to any thread.
+training loops and progress bars call. Code that never calls it, such as an attack of somebody else, is interrupted a
+second later by the same exception; no signal is sent.
 """
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from reconrisk.core.progress import CancelToken
+from reconrisk.core.progress import Cancelled, CancelToken
+
+_LOOK_SECONDS = 0.1
+_GRACE_SECONDS = 1.0  # in which a task may notice by itself
 
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
@@ -48,12 +55,56 @@ class InProcessExecutor:
         >>> list(InProcessExecutor().run(abs, [-1, 2], token=CancelToken()))
         [(-1, 1), (2, 2)]
         """
-        for task in tasks:
-            if token.is_cancelled:
-                return
-            with token.active():
-                outcome = function(task)
-            yield task, outcome
+        with _Watchdog(token) as watchdog:
+            for task in tasks:
+                if token.is_cancelled:
+                    return
+                with token.active(), watchdog.watching():
+                    outcome = function(task)
+                yield task, outcome
+
+
+class _Watchdog:
+    """Raises Cancelled in a task that has not noticed the end of its token: code that never asks for it."""
+
+    def __init__(self, token: CancelToken) -> None:
+        self._token, self._thread_id = token, threading.get_ident()
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._is_watching = self._has_raised = False
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> _Watchdog:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the task inside; nothing is raised once it has ended."""
+        self._is_watching, self._has_raised = True, False
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_watching = False
+                if self._has_raised:
+                    _raise_in_thread(self._thread_id, None)  # takes it back if it has not arrived yet
+
+    def _watch(self) -> None:
+        late = 0.0
+        while not self._over.wait(_LOOK_SECONDS):
+            late = late + _LOOK_SECONDS if self._token.is_cancelled else 0.0
+            with self._lock:
+                if late > _GRACE_SECONDS and self._is_watching and not self._has_raised:
+                    self._has_raised = True
+                    _raise_in_thread(self._thread_id, Cancelled)
+
+
+def _raise_in_thread(thread_id: int, error: type[BaseException] | None) -> None:
+    """Let CPython raise an exception in a thread at its next bytecode; None takes a pending one back."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error) if error else None)
 
 
 IN_PROCESS = InProcessExecutor()
