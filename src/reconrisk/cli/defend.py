@@ -14,7 +14,7 @@ from reconrisk.cli import options as updates
 from reconrisk.cli.inputs import INTERRUPTED
 from reconrisk.cli.options import option
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.goal import limit_from_text
+from reconrisk.metrics.goals import limit_from_text
 
 if TYPE_CHECKING:
     from reconrisk.studies.recommend.result import Recommendation
@@ -163,7 +163,7 @@ def _check_file(out: Path | None) -> None:
 
 
 def _print_list() -> None:
-    from reconrisk.defenses.families import FAMILIES
+    from reconrisk.defenses.registry import FAMILIES
 
     for name, family in FAMILIES.items():
-        typer.echo(f"{name:<26} {family.sentence}")
+        typer.echo(f"{name:<26} {family.summary}")

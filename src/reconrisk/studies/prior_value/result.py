@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
+from reconrisk.metrics.registry import METRICS
 
-_UNITS = {"psnr": " dB"}
 _MEASURED = ("attack", "prior_alone", "from_another", "over_prior", "over_another")
 
 
@@ -44,7 +44,8 @@ class OverPrior:
     @property
     def verdict(self) -> str:
         """Both differences in words, and whether they show a leak."""
-        unit = _UNITS.get(self.name, f" in {self.name}")
+        row = METRICS.get(self.name)
+        unit = f" {row.unit}" if row is not None and row.unit else f" in {self.name}"
         prior, another = (_describe_difference(each, unit) for each in (self.over_prior, self.over_another))
         said = "leaked" if self.leaks else "not told apart from what the prior makes plausible"
         return f"{prior} the prior alone; {another} the same attack on another record's update: {said}."

@@ -18,8 +18,8 @@ from reconrisk.core.storage.result import ReportedResult
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.metrics import mse, psnr, ssim
 from reconrisk.metrics.columns import score_columns
+from reconrisk.metrics.registry import fitting_metrics
 from reconrisk.studies.common.attacked_updates import (
     AttackedUpdate,
     AttackOnUpdates,
@@ -31,8 +31,6 @@ from reconrisk.studies.common.plan import alone
 from reconrisk.studies.common.subjects.model_updates import client_for
 from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.rebuild.report import MetricScores, RebuildReport, RebuiltColumn
-
-_SMALLEST_IMAGE = 3  # pixels on a side: SSIM needs a neighbourhood
 
 PRIOR_ALONE = "the prior alone"
 """The guesser beside attacks that have a generative prior."""
@@ -164,9 +162,7 @@ def _public(dataset: Dataset, records: Sequence[int], public: Dataset | None) ->
 def _metrics(stated: Metric | Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...]:
     if stated is not None:
         return (stated,) if isinstance(stated, Metric) else tuple(stated)
-    image = len(dataset.shape) == 3 and min(dataset.shape[1:]) >= _SMALLEST_IMAGE
-    similarity = (ssim(data_range=dataset.data_range),) if image else ()
-    return (psnr(data_range=dataset.data_range), *similarity, mse())
+    return fitting_metrics(("psnr", "ssim", "mse"), dataset.shape, dataset.data_range)
 
 
 def _report(

@@ -17,6 +17,7 @@ from reconrisk.core.storage.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.storage.text_table import align_columns
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import refuse
+from reconrisk.metrics.goals import mean_squared_error_at
 
 
 class Met(Enum):
@@ -68,7 +69,7 @@ class TrainingCost:
 class DefenseOption:
     """The weakest defense of a family that meets the target, or the strongest that was tried, if none does.
 
-    ``code`` is the call that makes it, ``strength`` its level (:class:`reconrisk.defenses.families.Family`); None and
+    ``code`` is the call that makes it, ``strength`` its level (``FamilyInfo`` in ``defenses/registry.py``); None and
     empty where nothing was tried. ``risks`` are the shares of records that any attack or guess rebuilt, one for each
     limit: from fresh records if ``met`` says so, else from those of the search. ``proved`` are bounds on these shares
     by the mechanism, 1 without one. ``mse_bound`` is the Bayesian bound, estimated. ``utility_kept`` (U1) is the share
@@ -280,10 +281,10 @@ def _caution(found: Recommendation, option: DefenseOption) -> list[str]:
         return []
     goals = (limit.goal for limit in found.accept)
     bound = option.mse_bound.low
-    below = [goal for goal in goals if bound < (goal.mean_squared_error(found.data_range) or 0.0)]
+    below = [goal for goal in goals if bound < (mean_squared_error_at(goal, found.data_range) or 0.0)]
     if not below:
         return []
-    error = below[0].mean_squared_error(found.data_range)
+    error = mean_squared_error_at(below[0], found.data_range)
     return [
         f"That is about the attacks tried: the estimated bound on the error of any estimate, {rounded_down(bound)}, "
         f"is below the {error:.3g} of {below[0]}, so that better attacks are not excluded."
