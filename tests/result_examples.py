@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.guarantee import Estimate
+from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.storage.result import Result
 from reconrisk.core.threat import HONEST_BUT_CURIOUS
 from reconrisk.data.dataset import Dataset

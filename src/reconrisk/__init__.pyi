@@ -22,8 +22,6 @@ from .bounds.success import success_upper_bound as success_upper_bound
 from .core.defense import Defense as Defense
 from .core.errors import InvalidFile as InvalidFile
 from .core.errors import InvalidInput as InvalidInput
-from .core.goal import Goal as Goal
-from .core.goal import Limit as Limit
 from .core.guarantee import Estimate as Estimate
 from .core.guarantee import Guarantee as Guarantee
 from .core.guarantee import Law as Law
@@ -40,6 +38,8 @@ from .core.mechanism import Repeated as Repeated
 from .core.mechanism import ZeroConcentratedDP as ZeroConcentratedDP
 from .core.mechanism import dp_sgd as dp_sgd
 from .core.mechanism import output_perturbation as output_perturbation
+from .core.metric import Goal as Goal
+from .core.metric import Limit as Limit
 from .core.observation import Observation as Observation
 from .core.reconstruction import Reconstruction as Reconstruction
 from .core.storage.result import Result as Result

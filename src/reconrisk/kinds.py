@@ -35,7 +35,6 @@ _TAGS: Mapping[str, tuple[str, ...]] = {
     "studies.audit.spec": ("audit-spec", "training-settings"),
     "studies.audit.store": ("run-summary",),
     "studies.common.identity": ("run-info",),
-    "studies.common.named_choice": ("named-choice",),
     "studies.common.trial": ("trial", "trial-key", "trial-scores"),
     "studies.informed.result": ("informed-report", "informed-target"),
     "studies.leakage.report": ("leakage-report",),

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.goal import Goal, Limit
+from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.storage.serialization import from_json, to_json
 
 

@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.goal import Goal, Limit
+from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.metrics.goals import (
     check_goal,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from reconrisk.metrics.pairwise import pairwise_mse, rounding_error
+from reconrisk.metrics.records import pairwise_mse, rounding_error
 
 law = settings(deadline=None, derandomize=True, max_examples=60)
 

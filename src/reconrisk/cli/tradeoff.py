@@ -106,8 +106,8 @@ def families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
     >>> families(["gaussian_noise:0.1,1"])["gaussian_noise"][1.0]
     NoisyRelease(std=1.0, clip_norm=None)
     """
+    from reconrisk.core.registry import Choice
     from reconrisk.defenses.registry import DEFENSES, defense_by_name
-    from reconrisk.studies.common.named_choice import Choice
 
     found: dict[str, dict[float, Defense]] = {}
     for text in stated:

@@ -9,10 +9,10 @@ from .elementwise import psnr as psnr
 from .elementwise import relative_leakage as relative_leakage
 from .judge import judge_kl as judge_kl
 from .lpips import lpips as lpips
-from .matching import match_indices as match_indices
-from .matching import match_records as match_records
 from .neighbours import NearestNeighbours as NearestNeighbours
 from .neighbours import nearest_neighbour_oracle as nearest_neighbour_oracle
+from .records import match_indices as match_indices
+from .records import match_records as match_records
 from .scoring import Exposed as Exposed
 from .scoring import Scores as Scores
 from .scoring import score as score

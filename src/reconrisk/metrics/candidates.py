@@ -8,8 +8,15 @@ from torch import Tensor
 from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.validation import check_not_empty, refuse
-from reconrisk.metrics.pairwise import pairwise_mse, rounding_error
-from reconrisk.metrics.records import check_finite_records, check_records, check_same_records, finite_rows, rows
+from reconrisk.metrics.records import (
+    check_finite_records,
+    check_records,
+    check_same_records,
+    finite_rows,
+    pairwise_mse,
+    rounding_error,
+    rows,
+)
 
 _VALUES_AT_ONCE = 2**22
 _EQUAL = 1e-12

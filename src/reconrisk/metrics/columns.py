@@ -12,8 +12,14 @@ from torch import Tensor
 from reconrisk.core.columns import CategoricalColumn, Column, check_layout
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.validation import check_probability, check_same_shape, refuse
-from reconrisk.metrics.matching import match_indices, reordered
-from reconrisk.metrics.records import check_finite_records, check_records, check_same_records, finite_rows
+from reconrisk.metrics.records import (
+    check_finite_records,
+    check_records,
+    check_same_records,
+    finite_rows,
+    match_indices,
+    reordered,
+)
 from reconrisk.metrics.scoring import Exposed
 
 _ALL = "all columns"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from reconrisk.core.goal import Goal, Limit
+from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.validation import check_finite, did_you_mean, refuse
 from reconrisk.metrics.registry import METRICS, MetricInfo
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from reconrisk.core.metric import Metric
 from reconrisk.core.validation import check_whole
 from reconrisk.metrics.elementwise import mse, squared_error
-from reconrisk.metrics.pairwise import pairwise_mse
-from reconrisk.metrics.records import check_finite_records, check_same_records
+from reconrisk.metrics.records import check_finite_records, check_same_records, pairwise_mse
 
 
 class NearestNeighbours(NamedTuple):

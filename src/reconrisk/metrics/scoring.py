@@ -13,8 +13,7 @@ from torch import Tensor
 from reconrisk.core.metric import Metric
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.validation import check_not_empty, refuse
-from reconrisk.metrics.matching import match_indices, reordered
-from reconrisk.metrics.records import check_finite_records, check_records
+from reconrisk.metrics.records import check_finite_records, check_records, match_indices, reordered
 
 
 class Exposed(NamedTuple):

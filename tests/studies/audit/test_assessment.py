@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from reconrisk.accounting.confidence import success_interval
 from reconrisk.bounds.for_goal import Answer
-from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Guarantee, Quantity, Scope
 from reconrisk.core.mechanism import Gaussian
+from reconrisk.core.metric import Limit
 from reconrisk.core.papers import Reference
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
 from reconrisk.core.threat import STRONGEST, Knows, Sees, ThreatModel

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.goal import Limit
+from reconrisk.core.metric import Limit
+from reconrisk.core.registry import Choice
 from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.core.threat import Controls, Knows, Sees, ThreatModel
 from reconrisk.metrics.goals import goal_in, psnr
 from reconrisk.studies.audit.job import job_from_spec
 from reconrisk.studies.audit.spec import KEYS, AuditSpec, Training, read_spec, spec_from_mapping
-from reconrisk.studies.common.named_choice import Choice
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "audit.md"
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.goal import Limit
+from reconrisk.core.metric import Limit
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import CancelToken
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status

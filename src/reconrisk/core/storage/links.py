@@ -41,6 +41,6 @@ def list_keys(part: str) -> tuple[str, ...]:
 
 
 def _tables(part: str) -> Iterator[Any]:
-    from reconrisk.core.registry import Info  # the package's __init__ imports this module: it stays small
+    from reconrisk.core.registry import Info
 
     return (Info(part, where, "").load() for where in _TABLES.get(part, ()))

@@ -87,7 +87,7 @@ class Result(ABC):
         Guarantee: the file appears whole or not at all. It is for its owner alone if :attr:`is_private`, but for the
         model card of an audit, which names no record. Missing folders are made; nothing is written elsewhere.
         """
-        from reconrisk.core.registry import Info  # slow import, needed only to write
+        from reconrisk.core.registry import Info
 
         path = Path(path)
         formats = look_up("renderers", self.kind) or {}

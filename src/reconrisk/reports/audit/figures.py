@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from reconrisk.bounds.corridor import CorridorCurve, RiskCorridor, corridor_curve
-from reconrisk.core.goal import Goal
 from reconrisk.core.guarantee import Estimate
+from reconrisk.core.metric import Goal
 from reconrisk.reports.audit.words import (
     bounded,
     defense_name,

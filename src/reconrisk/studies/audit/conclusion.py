@@ -19,9 +19,9 @@ from reconrisk.accounting.confidence import success_interval
 from reconrisk.attacks.prior_choice import StatedPrior
 from reconrisk.bounds.corridor import risk_corridor
 from reconrisk.bounds.for_goal import Answer
-from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.guarantee import Estimate, Quantity
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import ThreatModel
 from reconrisk.data.bundled_sets import SHIPPED

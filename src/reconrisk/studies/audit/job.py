@@ -17,6 +17,7 @@ from reconrisk.attacks.registry import PORTFOLIOS
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.registry import Choice
 from reconrisk.core.validation import refuse
 from reconrisk.data.bundled_sets import SHIPPED
 from reconrisk.data.data_folders import FULL_SETS
@@ -29,7 +30,6 @@ from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.spec import AuditSpec
 from reconrisk.studies.common.arguments import checked_goals, seconds_from_budget
-from reconrisk.studies.common.named_choice import Choice
 from reconrisk.studies.common.plan import UNDEFENDED, AttackChoice, attack_in_words
 from reconrisk.studies.common.subjects.model_updates import training_loss
 from reconrisk.studies.common.subjects.subject import UpdateRecipe

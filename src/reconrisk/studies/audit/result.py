@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Any
 
 from reconrisk.bounds.corridor import RiskCorridor
-from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.guarantee import Estimate, Guarantee, Quantity
 from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.threat import ThreatModel

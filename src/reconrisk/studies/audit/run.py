@@ -15,8 +15,8 @@ from torch import Tensor
 from reconrisk.attacks.knowledge import PublicKnowledge
 from reconrisk.core.defense import Defense
 from reconrisk.core.executor import IN_PROCESS, Executor
-from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel

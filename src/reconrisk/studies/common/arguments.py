@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from reconrisk.core.defense import Defense
-from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.mechanism import Mechanism
-from reconrisk.core.metric import Metric
+from reconrisk.core.metric import Goal, Limit, Metric
+from reconrisk.core.registry import Choice
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_not_empty, check_positive, check_whole, refuse
 from reconrisk.data.dataset import Dataset
@@ -19,7 +19,6 @@ from reconrisk.defenses.registry import defense_by_name, defense_of_one_step
 from reconrisk.metrics.goals import check_goal, goal_from_text, limit_from_text, mse, psnr
 from reconrisk.metrics.registry import METRICS, fitting_metrics
 from reconrisk.studies.common.identity import in_words
-from reconrisk.studies.common.named_choice import Choice
 from reconrisk.studies.common.plan import UNDEFENDED
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.subjects.subject import KnownRecords

@@ -11,9 +11,9 @@ from reconrisk.accounting.phases import phases_of
 from reconrisk.bounds.for_goal import Answer, Question, guarantees_for
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.core.defense import Defense
-from reconrisk.core.goal import Goal
 from reconrisk.core.guarantee import Guarantee
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.core.metric import Goal
 from reconrisk.core.threat import ThreatModel
 from reconrisk.metrics.goals import mean_squared_error_at
 from reconrisk.studies.common.population import Population

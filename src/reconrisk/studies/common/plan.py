@@ -33,6 +33,7 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Cost, Reconstruction
+from reconrisk.core.registry import Choice
 from reconrisk.core.threat import Controls, Knows, ThreatModel
 from reconrisk.core.validation import refuse
 from reconrisk.priors.diffusion import DiffusionPrior
@@ -40,7 +41,6 @@ from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.releases.release import Release
 from reconrisk.studies.common.identity import hash_of_prior, settings_in_full
-from reconrisk.studies.common.named_choice import Choice
 from reconrisk.studies.common.subjects.subject import Subject
 from reconrisk.studies.common.trial import TrialKey
 

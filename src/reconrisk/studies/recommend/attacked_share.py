@@ -11,8 +11,8 @@ from reconrisk.accounting.confidence import success_interval
 from reconrisk.attacks.knowledge import PublicKnowledge
 from reconrisk.core.defense import Defense
 from reconrisk.core.executor import IN_PROCESS, Executor
-from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Estimate
+from reconrisk.core.metric import Limit
 from reconrisk.core.progress import CancelToken
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel

@@ -14,7 +14,7 @@ from reconrisk.accounting.confidence import success_interval
 from reconrisk.bounds.mse.bayesian import box_prior_information
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.executor import IN_PROCESS, Executor
-from reconrisk.core.goal import Limit
+from reconrisk.core.metric import Limit
 from reconrisk.core.progress import CancelToken
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_finite, check_positive, check_probability, check_whole, refuse

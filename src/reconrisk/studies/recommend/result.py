@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Estimate, rounded_down, rounded_up
+from reconrisk.core.metric import Limit
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.storage.text_table import align_columns

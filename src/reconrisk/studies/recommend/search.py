@@ -16,8 +16,8 @@ from torch import nn
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Estimate, Quantity
+from reconrisk.core.metric import Limit
 from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.validation import check_positive, refuse
 from reconrisk.data.dataset import Dataset

@@ -17,8 +17,8 @@ from reconrisk.attacks.informed.glm.arguments import known_records
 from reconrisk.attacks.informed.glm.equations import TargetEquations, equations
 from reconrisk.attacks.registry import ESTIMATOR
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.goal import Goal
 from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.metric import Goal
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import refuse

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reconrisk.core.goal import Goal
 from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.metric import Goal
 from reconrisk.core.observation import Attack
 from reconrisk.core.registry import Info
 from reconrisk.core.threat import Knows, Sees, ThreatModel
