@@ -1,4 +1,4 @@
-"""Batches of records as metrics read them: checks, distances between all pairs, and which estimate is of which target."""
+"""Batches of records as metrics read them: checks, distances between pairs, and which estimate is of which target."""
 
 from __future__ import annotations
 
