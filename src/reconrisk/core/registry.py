@@ -8,8 +8,9 @@ plugin is imported only when somebody asks for it by name; listing names imports
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import metadata
 from typing import Any, Generic, TypeVar
@@ -71,6 +72,10 @@ class Plugin:
     distribution: str
     version: str
 
+    def __str__(self) -> str:
+        """Kind, name and origin, as error messages show them."""
+        return f"the {self.kind} {self.name!r} of {self.distribution} {self.version}".rstrip()
+
 
 def installed_plugins(kind: str | None = None) -> tuple[Plugin, ...]:
     """List the plugins of installed distributions without importing any of them.
@@ -91,7 +96,17 @@ def installed_plugins(kind: str | None = None) -> tuple[Plugin, ...]:
     return tuple(sorted(found, key=lambda plugin: (plugin.kind, plugin.name, plugin.distribution)))
 
 
+def summary_of(offered: object) -> str:
+    """Return the first sentence of an object's docstring, for a row that is made of a plugin.
+
+    >>> summary_of(summary_of)
+    "Return the first sentence of an object's docstring, for a row that is made of a plugin."
+    """
+    return (inspect.getdoc(offered) or "").split("\n\n")[0].replace("\n", " ")
+
+
 Row = TypeVar("Row", bound=Info)
+Default = TypeVar("Default")
 
 
 class Registry(Mapping[str, Row], Generic[Row]):
@@ -146,6 +161,12 @@ class Registry(Mapping[str, Row], Generic[Row]):
         """Plugins of this kind that are installed."""
         return installed_plugins(self._kind) if self._row_from_plugin is not None else ()
 
+    def get(self, name: str, default: Default = None) -> Row | Default:  # type: ignore[assignment]
+        """Return the row of this name, or the default if neither the package nor a plugin has it."""
+        if name not in self:
+            return default
+        return self[name]
+
     @cached_property
     def _plugins(self) -> dict[str, Row]:
         return {}
@@ -155,12 +176,26 @@ class Registry(Mapping[str, Row], Generic[Row]):
         if len(offered) > 1 or self._row_from_plugin is None:
             several = " and ".join(each.distribution for each in offered)
             raise refuse(self._kind, plugin.name, f"to be offered once, {several} offer it", "Uninstall one of them.")
-        try:
-            found = Info(plugin.name, plugin.where, "").load()
-        except Exception as error:  # code of another distribution may raise anything
-            cause = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
-            raise InvalidInput(
-                f"Expected the {self._kind} {plugin.name!r} of {plugin.distribution} {plugin.version} to be importable "
-                f"from {plugin.where}, it raised {cause}. Reinstall or remove that distribution."
-            ) from error
-        return found if isinstance(found, Info) else self._row_from_plugin(plugin, found)  # type: ignore[return-value]
+        found = _load_plugin(plugin, plugin.where)
+        if not isinstance(found, Info):
+            if not callable(found):
+                raise _refuse_plugin(plugin, f"to be a function, {plugin.where} is a {type(found).__name__}")
+            return self._row_from_plugin(plugin, found)
+        kinds = {type(row) for row in self._rows.values()}
+        if not isinstance(found, tuple(kinds)):
+            wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
+            raise _refuse_plugin(plugin, f"to be {wanted} or a function, {plugin.where} is {type(found).__name__}")
+        _load_plugin(plugin, found.where)  # asked for by name, so it is needed now
+        return replace(found, name=plugin.name)  # type: ignore[return-value]  # the kinds of row were compared
+
+
+def _load_plugin(plugin: Plugin, where: str) -> Any:
+    try:
+        return Info(plugin.name, where, "").load()
+    except Exception as error:  # code of another distribution may raise anything
+        cause = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+        raise _refuse_plugin(plugin, f"to be importable from {where}, it raised {cause}") from error
+
+
+def _refuse_plugin(plugin: Plugin, condition: str) -> InvalidInput:
+    return InvalidInput(f"Expected {plugin} {condition.rstrip('.')}. Reinstall, repair or remove that distribution.")
