@@ -11,7 +11,7 @@ from reconrisk.cli.app import app
 from reconrisk.cli.tradeoff import families
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.serialization import from_json
-from reconrisk.defenses.registry import DEFENSES, FROM_MOMENTS
+from reconrisk.defenses.registry import DEFENSES
 from reconrisk.studies.tradeoff.result import TradeoffResult
 
 _SMALL = ["--records", "80", "--public", "8", "--steps", "2", "--repeat", "1", "--trials", "1", "--attacks", "analytic"]
@@ -43,7 +43,7 @@ def test_one_call_writes_table_picture_and_json_and_goes_on(tmp_path: Path) -> N
 
 def test_every_defense_by_name_has_a_strength() -> None:
     others = {"optimal_pruning_and_noise": "share=0.5", "clip_and_noise": "clip_norm=1", "dp_sgd_noise": "clip_norm=1"}
-    for name in {*DEFENSES, *FROM_MOMENTS} - {"sign"}:
+    for name in set(DEFENSES) - {"sign"}:
         settings = f"({others[name]})" if name in others else ""
         strength = "3" if name == "quantise" else "0.5"
         (found,) = families([f"{name}{settings}:{strength}"]).values()
@@ -66,6 +66,7 @@ def test_the_setting_can_be_named() -> None:
         ("gausian_noise:0.1", "Did you mean gaussian_noise"),
         ("gaussian_noise:size=0.1", "size=0.1 to be left out"),
         ("prune:1.5", "share=1.5"),
+        ("sign:1", "defense='sign' to have a strength. Name the setting"),
     ],
 )
 def test_bad_families_are_refused(text: str, said: str) -> None:

@@ -9,7 +9,8 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 from reconrisk.defenses.clipping import total_square
-from reconrisk.defenses.families import FAMILIES, Reference, family_by_name, rounded_level
+from reconrisk.defenses.families import Reference, rounded_level
+from reconrisk.defenses.registry import FAMILIES, family_by_name
 
 INPUTS = torch.rand(12, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(12) % 3

@@ -164,7 +164,7 @@ def _check_file(out: Path | None) -> None:
 
 
 def _print_list() -> None:
-    from reconrisk.defenses.families import FAMILIES
+    from reconrisk.defenses.registry import FAMILIES
 
     for name, family in FAMILIES.items():
-        typer.echo(f"{name:<26} {family.sentence}")
+        typer.echo(f"{name:<26} {family.summary}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
 from reconrisk.cli.options import option
 from reconrisk.core.serialization import to_json
-from reconrisk.core.validation import did_you_mean, refuse
+from reconrisk.core.validation import refuse
 
 if TYPE_CHECKING:
     from reconrisk.core.defense import Defense
@@ -25,23 +25,6 @@ _ATTACKED = "How it is attacked"
 _OUT = "What is written and printed"
 _MOST_PAIRS = 2
 _FORM = "to be name:strengths such as optimal_noise:0.01,0.1 or 'clip_and_noise(clip_norm=1):0.1,1'"
-_STRENGTHS: Mapping[str, str] = {
-    "gaussian_noise": "std",
-    "laplace_noise": "std",
-    "clip": "norm",
-    "clip_and_noise": "noise_multiplier",
-    "dp_sgd_noise": "noise_multiplier",
-    "prune": "share",
-    "random_pruning": "share",
-    "quantise": "levels",
-    "optimal_noise": "like",
-    "equal_noise": "noise_norm",
-    "optimal_pruning": "share",
-    "optimal_pruning_and_noise": "like",
-    "local_optimal_noise": "like",
-    "local_optimal_pruning": "share",
-}
-"""The setting that a bare number of a family stands for."""
 
 
 def tradeoff(
@@ -124,7 +107,7 @@ def families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
     >>> families(["gaussian_noise:0.1,1"])["gaussian_noise"][1.0]
     NoisyRelease(std=1.0, clip_norm=None)
     """
-    from reconrisk.defenses.registry import defense_by_name
+    from reconrisk.defenses.registry import DEFENSES, defense_by_name
     from reconrisk.studies.common.named_choice import Choice
 
     found: dict[str, dict[float, Defense]] = {}
@@ -133,10 +116,9 @@ def families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
         if parts is None:
             raise refuse("defense", text, _FORM)
         choice, family = Choice.read("defense", parts["family"]), parts["family"].strip()
-        setting = parts["setting"] or _STRENGTHS.get(choice.name)
-        if setting is None:
-            known = ", ".join(_STRENGTHS)
-            raise refuse("defense", choice.name, f"to be one of {known}", did_you_mean(choice.name, _STRENGTHS).strip())
+        setting = parts["setting"] or DEFENSES[choice.name].strength
+        if not setting:
+            raise refuse("defense", choice.name, "to have a strength", "Name the setting, as in name:setting=0.1,1.")
         if family in found:
             raise refuse("defense", family, "to be stated once", "State all its strengths together.")
         found[family] = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,12 @@ from reconrisk.core.observation import LAPLACE
 from reconrisk.core.validation import check_positive
 from reconrisk.defenses.base import SendingDefense
 from reconrisk.defenses.clipping import Clip, NoiseScales, clipped
+from reconrisk.defenses.families import rounded_level
 from reconrisk.releases.noise_scale import standard_normal
+
+if TYPE_CHECKING:
+    from reconrisk.core.defense import Defense
+    from reconrisk.defenses.families import Reference
 
 
 class GaussianNoise(SendingDefense):
@@ -243,3 +248,23 @@ def _standard_laplace(like: Tensor, rng: torch.Generator) -> Tensor:
         for _ in range(2)
     )
     return (first - second) / 2**0.5
+
+
+def gaussian_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
+    """Build Gaussian noise of standard deviation ``level``, and the call that makes it."""
+    del reference
+    return gaussian_noise(level), f"rr.defenses.gaussian_noise({level:g})"
+
+
+def laplace_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
+    """Build Laplacian noise of standard deviation ``level``, and the call that makes it."""
+    del reference
+    return laplace_noise(level), f"rr.defenses.laplace_noise({level:g})"
+
+
+def dp_sgd_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
+    """Build a clip to the median norm of public updates with noise of standard deviation ``level``, and its call."""
+    norm = reference.clip_norm
+    multiplier = rounded_level(level / norm)
+    code = f"rr.defenses.dp_sgd_noise(noise_multiplier={multiplier:g}, clip_norm={norm:g})"
+    return dp_sgd_noise(noise_multiplier=multiplier, clip_norm=norm), code

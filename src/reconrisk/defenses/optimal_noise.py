@@ -8,16 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_positive, check_whole, refuse
-from reconrisk.defenses.clipping import NoiseScales
+from reconrisk.defenses.clipping import NoiseScales, clip
 from reconrisk.defenses.noise import LaplaceNoise, NoisyRelease, ParameterNoise
 from reconrisk.releases.sensitivity.moments import ReferenceMoments
+
+if TYPE_CHECKING:
+    from reconrisk.core.defense import Defense
+    from reconrisk.defenses.families import Reference
 
 
 @dataclass(frozen=True)
@@ -199,3 +203,15 @@ def _floored(sensitivity: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if not mean > 0:
         raise InvalidInput("Expected gradients that depend on the records, none does. Check the model and its loss.")
     return {name: value.double().clamp_min(_LEAST * mean) for name, value in sensitivity.items()}
+
+
+def optimal_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
+    """Build shaped noise with the utility U2 of equal noise of deviation ``level``, and the call that makes it."""
+    return optimal_noise(reference.moments, like=level), f"rr.defenses.optimal_noise(moments, like={level:g})"
+
+
+def clip_and_optimal_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
+    """Build the same after a clip in the norm that matches the noise, and the call that makes it."""
+    norm = reference.matching_clip_norm
+    code = f"rr.defenses.clip({norm:g}) >> rr.defenses.optimal_noise(moments, like={level:g})"
+    return clip(norm) >> optimal_noise(reference.moments, like=level), code

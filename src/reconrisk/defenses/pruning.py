@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +24,12 @@ from reconrisk.defenses.noise import ParameterNoise
 from reconrisk.defenses.optimal_noise import SMALLEST_GRADIENT, NoiseBudget, TargetBound, optimal_stds
 from reconrisk.releases.release import Release
 from reconrisk.releases.sensitivity.moments import ReferenceMoments
+
+if TYPE_CHECKING:
+    from reconrisk.core.defense import Defense
+    from reconrisk.defenses.families import Reference
+
+_UTILITY_KEPT = 0.9  # of the decrease of a step, by the pruning of the family that adds noise as well
 
 
 @dataclass(frozen=True)
@@ -343,3 +349,22 @@ def optimal_pruning_and_noise(
     noise = ParameterNoise(NoiseScales(stds), f"optimal_noise({budget})")
     mask = replace(pruning, mask=sent, borderline=None)
     return chain(mask, noise, replace(mask, name="the same values"))
+
+
+def prune_at(reference: Reference, level: float) -> tuple[Defense, str]:
+    """Build the pruning that sends one value in ``level``, the largest, and the call that makes it."""
+    share = reference.share_dropped(level)
+    return prune(share), f"rr.defenses.prune({share:.10g})"
+
+
+def optimal_pruning_at(reference: Reference, level: float) -> tuple[Defense, str]:
+    """Build the optimal pruning that sends one value in ``level``, and the call that makes it."""
+    share = reference.share_dropped(level)
+    code = f"rr.defenses.optimal_pruning(moments, share={share:.10g})"
+    return optimal_pruning(reference.moments, share=share), code
+
+
+def optimal_pruning_and_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
+    """Build an optimal pruning of fixed utility with shaped noise of this ``level``, and the call that makes it."""
+    code = f"rr.defenses.optimal_pruning_and_noise(moments, utility={_UTILITY_KEPT:g}, like={level:g})"
+    return optimal_pruning_and_noise(reference.moments, utility=_UTILITY_KEPT, like=level), code

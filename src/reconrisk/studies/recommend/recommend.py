@@ -19,7 +19,7 @@ from reconrisk.core.progress import CancelToken
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_finite, check_positive, check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.defenses.families import FAMILIES, family_by_name
+from reconrisk.defenses.registry import FAMILIES, family_by_name
 from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.arguments import checked_goals, checked_limits, checked_seed, seconds_from_budget
 from reconrisk.studies.common.guarantees import GuaranteeFinder
@@ -69,7 +69,7 @@ def recommend_defense(
     mechanism of the defense bounds the success of everybody. The Bayesian bound is an estimate, never a proof: its
     expected information is averaged over draws.
 
-    For each family (:data:`reconrisk.defenses.families.FAMILIES`) the smallest strength is searched, up to a factor
+    For each family (:data:`reconrisk.defenses.registry.FAMILIES`) the smallest strength is searched, up to a factor
     ``resolution``, that meets the target on ``search_trials`` updates. In the order of what they leave of a step, the
     defenses found are attacked on ``confirm_trials`` fresh updates, until ``finalists`` of them pass; one that does
     not is tried again stronger, three times at most. With those that pass the model is trained for

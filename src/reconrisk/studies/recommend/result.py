@@ -66,7 +66,7 @@ class TrainingCost:
 class DefenseOption:
     """The weakest defense of a family that meets the target, or the strongest that was tried, if none does.
 
-    ``code`` is the call that makes it, ``strength`` its level (:class:`reconrisk.defenses.families.Family`); None and
+    ``code`` is the call that makes it, ``strength`` its level (``FamilyInfo`` in ``defenses/registry.py``); None and
     empty where nothing was tried. ``risks`` are the shares of records that any attack or guess rebuilt, one for each
     limit: from fresh records if ``met`` says so, else from those of the search. ``proved`` are bounds on these shares
     by the mechanism, 1 without one. ``mse_bound`` is the Bayesian bound, estimated. ``utility_kept`` (U1) is the share

@@ -23,7 +23,8 @@ from reconrisk.core.guarantee import Estimate, Quantity
 from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.validation import check_positive, refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.defenses.families import Family, family_by_name, rounded_level
+from reconrisk.defenses.families import rounded_level
+from reconrisk.defenses.registry import FamilyInfo, family_by_name
 from reconrisk.releases.updates.recipe import UpdateRecipe
 from reconrisk.studies.common.defended_training import train_defended
 from reconrisk.studies.common.guarantees import GuaranteeFinder
@@ -322,7 +323,9 @@ class Choosing:
         if best is not None:
             self.found[name] = best
 
-    def _search_family(self, family: Family, start: float | None, token: CancelToken, tried: list[Candidate]) -> None:
+    def _search_family(
+        self, family: FamilyInfo, start: float | None, token: CancelToken, tried: list[Candidate]
+    ) -> None:
         reference = self.case.public.reference
         low, high = family.levels(reference)
         try:
