@@ -23,10 +23,6 @@ from .core.errors import InvalidFile as InvalidFile
 from .core.errors import InvalidInput as InvalidInput
 from .core.goal import Goal as Goal
 from .core.goal import Limit as Limit
-from .core.goal import mse as mse
-from .core.goal import ncc as ncc
-from .core.goal import psnr as psnr
-from .core.goal import ssim as ssim
 from .core.guarantee import Estimate as Estimate
 from .core.guarantee import Guarantee as Guarantee
 from .core.guarantee import Law as Law
@@ -61,6 +57,10 @@ from .integrations.linear_models import information_from_estimator as informatio
 from .integrations.linear_models import information_from_linear as information_from_linear
 from .integrations.opacus.optimal_noise import with_optimal_noise as with_optimal_noise
 from .integrations.training_loop import defend as defend
+from .metrics.goals import mse as mse
+from .metrics.goals import ncc as ncc
+from .metrics.goals import psnr as psnr
+from .metrics.goals import ssim as ssim
 from .metrics.scoring import score as score
 from .releases.linear.estimator_release import EstimatorRelease as EstimatorRelease
 from .releases.linear.glm import GlmRelease as GlmRelease

@@ -15,8 +15,8 @@ from reconrisk.cli.inputs import INTERRUPTED
 from reconrisk.cli.options import option
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.files import write_whole
-from reconrisk.core.goal import limit_from_text
 from reconrisk.core.serialization import to_json
+from reconrisk.metrics.goals import limit_from_text
 
 if TYPE_CHECKING:
     from reconrisk.studies.recommend.result import Recommendation

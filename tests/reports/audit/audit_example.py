@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from reconrisk.bounds.corridor import risk_corridor
-from reconrisk.core.goal import Goal, Limit, mse, psnr
+from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.guarantee import Estimate, Guarantee, Quantity, Scope
 from reconrisk.core.mechanism import Gaussian, dp_sgd
 from reconrisk.core.papers import Reference
 from reconrisk.core.threat import STRONGEST, Knows, Sees, ThreatModel
+from reconrisk.metrics.goals import mse, psnr
 from reconrisk.studies.audit.result import (
     AttackSummary,
     AuditLine,

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from reconrisk.accounting.confidence import success_interval
 from reconrisk.bounds.for_goal import Answer
-from reconrisk.core.goal import Limit, mse, psnr
+from reconrisk.core.goal import Limit
 from reconrisk.core.guarantee import Guarantee, Quantity, Scope
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.papers import Reference
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
 from reconrisk.core.threat import STRONGEST, Knows, Sees, ThreatModel
+from reconrisk.metrics.goals import mse, psnr
 from reconrisk.studies.audit.conclusion import Evidence, exposures_of, line_of
 from reconrisk.studies.audit.result import Standing, Verdict
 from reconrisk.studies.common.trial import Trial, TrialKey, TrialScores

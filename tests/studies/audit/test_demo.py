@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.goal import psnr
+from reconrisk.metrics.goals import psnr
 from reconrisk.studies.audit.demo import TRIALS, run_demo, self_check
 from reconrisk.studies.audit.result import Verdict
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.goal import HIGHER_IS_BETTER, Goal, Limit
+from reconrisk.core.goal import Limit
 from reconrisk.core.serialization import from_json, to_json
 from reconrisk.core.threat import Controls, Knows, Sees, ThreatModel
+from reconrisk.metrics.goals import goal_in, psnr
 from reconrisk.studies.audit.job import job_from_spec
 from reconrisk.studies.audit.spec import KEYS, AuditSpec, Training, read_spec, spec_from_mapping
 from reconrisk.studies.common.named_choice import Choice
@@ -27,7 +28,10 @@ numbers = st.floats(min_value=1e-9, max_value=1e9)
 shares = st.floats(min_value=0, max_value=1)
 settings = st.dictionaries(names, st.one_of(st.booleans(), st.integers(), numbers, words), max_size=3)
 choices = st.builds(lambda name, given: Choice(name, tuple(given.items())), names, settings)
-goals = st.builds(Goal, st.sampled_from(sorted(HIGHER_IS_BETTER)), numbers)
+goals = st.one_of(
+    st.builds(goal_in, st.sampled_from(("psnr", "mse")), numbers),
+    st.builds(goal_in, st.sampled_from(("ssim", "ncc")), st.floats(min_value=1e-9, max_value=1.0)),
+)
 optional = {
     "weights": words,
     "split": words,
@@ -74,7 +78,7 @@ def test_a_spec_survives_what_is_written_of_it(spec):
 
 
 def test_a_limit_of_all_is_written_so_that_it_is_read():
-    spec = AuditSpec("m", "d", max_risk=(Limit(Goal("psnr", 20.0), 1.0),))
+    spec = AuditSpec("m", "d", max_risk=(Limit(psnr(20.0), 1.0),))
     assert spec.mapping()["max_risk"] == ["psnr>=20: 100%"]
     assert spec_from_mapping(spec.mapping()) == spec
 

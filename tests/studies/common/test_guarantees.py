@@ -5,10 +5,10 @@ import torch
 
 import reconrisk as rr
 from reconrisk.bounds.success import success_upper_bound
-from reconrisk.core.goal import mse, ncc, psnr
 from reconrisk.core.mechanism import Gaussian, GaussianDP, PoissonSampled, Repeated, dp_sgd
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
+from reconrisk.metrics.goals import mse, ncc, psnr
 from reconrisk.studies.common.guarantees import GuaranteeFinder
 from reconrisk.studies.common.population import population_of
 

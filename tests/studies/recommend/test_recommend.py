@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.goal import Goal, Limit
+from reconrisk.core.goal import Limit
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import CancelToken
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
@@ -248,7 +248,7 @@ def _attackers(*readers):
         threat=DEFAULT_THREAT,
         choice=readers,
         updates=tuple((row,) for row in range(20)),
-        limits=(Limit(Goal("mse", 1e-6), 0.5),),
+        limits=(Limit(rr.mse(1e-6), 0.5),),
         seed=0,
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from reconrisk.bounds.corridor import readable_probability
 from reconrisk.core.guarantee import Estimate, Guarantee, Quantity, rounded_down, rounded_up
 from reconrisk.core.threat import Controls, Knows, Sees, ThreatModel
+from reconrisk.metrics.registry import METRICS
 
 if TYPE_CHECKING:
     from reconrisk.studies.audit.result import AuditResult, Exposure
@@ -178,16 +179,9 @@ def released_thing(threat: ThreatModel) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """A metric as people write it."""
-    return _METRICS.get(metric, metric)
-
-
-_METRICS = {
-    "psnr": "PSNR in dB",
-    "mse": "mean squared error",
-    "ssim": "structural similarity",
-    "ncc": "normalised cross-correlation",
-}
+    """Return the words for a metric; its name, if it has none or its plugin is not installed here."""
+    row = METRICS.get(metric)
+    return row.label if row is not None and row.label else metric
 
 
 def exposures_by_defense(result: AuditResult) -> dict[str, tuple[Exposure, ...]]:

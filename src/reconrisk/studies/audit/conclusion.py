@@ -24,6 +24,7 @@ from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampl
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import ThreatModel
 from reconrisk.data.bundled_sets import SHIPPED
+from reconrisk.metrics.goals import mean_squared_error_at
 from reconrisk.studies.audit.result import (
     AttackSummary,
     AuditLine,
@@ -468,7 +469,7 @@ class Conclusion:
             return None
         prover = self.guarantees
         goal, data = self.goals[0], self.experiment.population.dataset
-        prior, mse = prover.prior(goal), goal.mean_squared_error(data.data_range)
+        prior, mse = prover.prior(goal), mean_squared_error_at(goal, data.data_range)
         corridor = None
         if isinstance(self.training, (Gaussian, PoissonSampled, Repeated, Composed)) and prior is not None:
             corridor = risk_corridor(

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.analytic.attack import analytic
-from reconrisk.core.goal import psnr, ssim
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import track
 from reconrisk.core.threat import HONEST_BUT_CURIOUS
@@ -21,6 +20,7 @@ from reconrisk.core.validation import check_whole, refuse
 from reconrisk.data import load_dataset
 from reconrisk.defenses import clip_and_noise, prune
 from reconrisk.defenses.registry import defense_by_name
+from reconrisk.metrics.goals import psnr, ssim
 from reconrisk.models import lenet
 from reconrisk.releases.updates.gradient import GradientMap
 from reconrisk.studies.audit.result import AuditResult

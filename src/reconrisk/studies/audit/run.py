@@ -123,6 +123,7 @@ def audit(
         audited,
         stated_threat,
         labelled_defenses(defenses, training, of_updates=audited.trained_model is None),
+        goals=checked,
         attacks=attacks,
         trials=trials,
         records=records,
@@ -152,6 +153,7 @@ def _experiment(
     threat: ThreatModel,
     defenses: Mapping[str, Defense | None],
     *,
+    goals: Sequence[Goal],
     attacks: str | Sequence[AttackChoice],
     trials: int | None,
     records: Sequence[int] | None,
@@ -182,7 +184,7 @@ def _experiment(
     planned = planned_attacks(attacks, threat, knowledge, any_prior=any_prior)
     missing = left_out(attacks, threat, knowledge, any_prior=any_prior)
     plan = Plan(planned, defenses, updates, 0.0, subject.unit, missing)
-    experiment = Experiment(plan, subject, population, threat, metrics_for(dataset), seed)
+    experiment = Experiment(plan, subject, population, threat, metrics_for(dataset, goals), seed)
     with refused_if_raised("a model or release that can be differentiated by the records"):
         first = subject.release(plan.updates[0], plan.attacks[0].attack)
         seconds = seconds_of_an_evaluation(subject, first)
@@ -216,7 +218,11 @@ def _run(
     wanted = set(experiment.plan.trials())
     settings = {label: planned.settings for label, planned in experiment.attacks.items()}
     kept = (trial for trial in store.trials(run) if trial.key in wanted)
-    done = {trial.key: trial for trial in kept if trial.settings == settings[trial.key.attack]}
+    done = {
+        trial.key: trial
+        for trial in kept
+        if trial.settings == settings[trial.key.attack] and experiment.is_scored(trial)
+    }
     longest: dict[str, float] = {}
     bar = ProgressBar("audit", total=experiment.plan.size, at_once=True)
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.goal import Goal, Limit, goal_from_text, limit_from_text
+from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.mechanism import NoiseMechanism, dp_sgd
 from reconrisk.core.serialization import serializable
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_positive, check_probability, check_real, check_whole, did_you_mean, refuse
+from reconrisk.metrics.goals import goal_from_text, limit_from_text
 from reconrisk.studies.common.named_choice import Choice
 
 if sys.version_info >= (3, 11):

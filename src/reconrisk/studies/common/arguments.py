@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from reconrisk.core.defense import Defense
-from reconrisk.core.goal import Goal, Limit, goal_from_text, limit_from_text, mse, psnr
+from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Metric
 from reconrisk.core.threat import Knows, ThreatModel
@@ -16,23 +16,21 @@ from reconrisk.core.validation import check_not_empty, check_positive, check_who
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.deferred import chosen_by_public, waits_for_public
 from reconrisk.defenses.registry import defense_by_name, defense_of_one_step
-from reconrisk.metrics import mse as mean_squared_error
-from reconrisk.metrics import ncc, ssim
-from reconrisk.metrics import psnr as peak_ratio
+from reconrisk.metrics.goals import check_goal, goal_from_text, limit_from_text, mse, psnr
+from reconrisk.metrics.registry import METRICS, fitting_metrics
 from reconrisk.studies.common.identity import in_words
 from reconrisk.studies.common.named_choice import Choice
 from reconrisk.studies.common.plan import UNDEFENDED
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.subjects.subject import KnownRecords
 
-_SMALLEST_IMAGE = 7  # pixels on a side: what structural similarity compares
+_KEPT = ("psnr", "mse", "ncc", "ssim")  # scores that every trial keeps: they cost little, and goals can change later
 
 
-def metrics_for(dataset: Dataset) -> tuple[Metric, ...]:
-    """Every metric that fits the records: all are kept of each trial, so that goals can change afterwards."""
-    image = len(dataset.shape) == 3 and min(dataset.shape[1:]) >= _SMALLEST_IMAGE
-    similarity = (ssim(data_range=dataset.data_range),) if image else ()
-    return (peak_ratio(data_range=dataset.data_range), mean_squared_error(), ncc(), *similarity)
+def metrics_for(dataset: Dataset, goals: Iterable[Goal] = ()) -> tuple[Metric, ...]:
+    """Return the metrics of a trial: the usual ones that fit the records, and those in which goals are stated."""
+    names = (*_KEPT, *(goal.metric for goal in goals))
+    return fitting_metrics(names, dataset.shape, dataset.data_range)
 
 
 def checked_goals(
@@ -49,9 +47,9 @@ def checked_goals(
     found = [goal if isinstance(goal, Goal) else goal_from_text(goal) for goal in stated]
     found += [limit.goal for limit in limits]
     check_not_empty("goals", found, "State one such as 'psnr>=20'.")
-    fitting = [metric.name for metric in metrics_for(dataset)]
+    fitting = [row.name for row in METRICS.values() if row.is_goal and row.fits(dataset.shape)]
     for goal in found:
-        if goal.metric not in fitting:
+        if not check_goal(goal).fits(dataset.shape):
             raise refuse("goals", str(goal), f"to use one of {', '.join(fitting)} for records of shape {dataset.shape}")
     return tuple(dict.fromkeys(found))
 

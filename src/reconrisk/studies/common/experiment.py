@@ -75,6 +75,10 @@ class Experiment:
         )
         return trial, reconstruction.estimates[order]
 
+    def is_scored(self, trial: Trial) -> bool:
+        """Return True if a trial of an earlier run has the scores of every metric; goals may be stated in another."""
+        return {metric.name for metric in self.metrics} <= {scores.metric for scores in trial.scores}
+
     def threat_of(self, planned: PlannedAttack) -> ThreatModel:
         """Who runs an attack: the audited adversary, with the prior of the attack; guesses may use what they need."""
         if planned.is_baseline:

@@ -15,6 +15,7 @@ from reconrisk.core.goal import Goal
 from reconrisk.core.guarantee import Guarantee
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
 from reconrisk.core.threat import ThreatModel
+from reconrisk.metrics.goals import mean_squared_error_at
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.subjects.subject import OF_UPDATES, GuaranteeScope, Subject
 
@@ -69,7 +70,7 @@ class GuaranteeFinder:
     def prior(self, goal: Goal) -> PriorSuccess | None:
         """The best success of guesses, None for a goal that no mean squared error stands for."""
         if goal not in self._priors:
-            mse = goal.mean_squared_error(self.population.dataset.data_range)
+            mse = mean_squared_error_at(goal, self.population.dataset.data_range)
             self._priors[goal] = (
                 None
                 if mse is None
@@ -83,7 +84,7 @@ class GuaranteeFinder:
 
     def _from(self, mechanism: Mechanism, goal: Goal) -> Sequence[Answer]:
         prior, data = self.prior(goal), self.population.dataset
-        mse = goal.mean_squared_error(data.data_range)
+        mse = mean_squared_error_at(goal, data.data_range)
         if prior is None or mse is None:
             return ()
         dimension = data.inputs[0].numel()

@@ -23,6 +23,7 @@ from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr, score
+from reconrisk.metrics.registry import METRICS
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.plan import AloneOnce
@@ -116,7 +117,6 @@ class AlsoOnAnother:
         return repr(self.attack)
 
 
-_UNITS = {"psnr": " dB"}
 _LEAST = 4  # updates: two pairs, of which the spread can be seen
 
 
@@ -144,7 +144,8 @@ class OverPrior:
     @property
     def verdict(self) -> str:
         """Both differences as a sentence."""
-        unit = _UNITS.get(self.name, f" in {self.name}")
+        row = METRICS.get(self.name)
+        unit = f" {row.unit}" if row is not None and row.unit else f" in {self.name}"
         prior, another = (_compared_with(each, unit) for each in (self.over_prior, self.over_another))
         said = "leaked" if self.leaks else "not told apart from what the prior makes plausible"
         return f"{prior} the prior alone; {another} the same attack on another record's update: {said}."

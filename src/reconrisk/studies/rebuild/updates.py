@@ -20,8 +20,9 @@ from reconrisk.core.reconstruction import Account, Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.metrics import mse, psnr, score, ssim
 from reconrisk.metrics.columns import score_columns
+from reconrisk.metrics.registry import fitting_metrics
+from reconrisk.metrics.scoring import score
 from reconrisk.releases.observe import observe
 from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.common.plan import alone
@@ -29,7 +30,6 @@ from reconrisk.studies.common.subjects.model_updates import Client, client_for
 from reconrisk.studies.rebuild.report import MetricScores, RebuildReport, RebuiltColumn
 
 _SEEDS = 2**62
-_SMALLEST_IMAGE = 3  # pixels on a side: SSIM needs a neighbourhood
 
 PRIOR_ALONE = "the prior alone"
 """The guesser beside attacks that have a generative prior."""
@@ -237,9 +237,7 @@ def _public(dataset: Dataset, records: Sequence[int], public: Dataset | None) ->
 def _metrics(stated: Metric | Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...]:
     if stated is not None:
         return (stated,) if isinstance(stated, Metric) else tuple(stated)
-    image = len(dataset.shape) == 3 and min(dataset.shape[1:]) >= _SMALLEST_IMAGE
-    similarity = (ssim(data_range=dataset.data_range),) if image else ()
-    return (psnr(data_range=dataset.data_range), *similarity, mse())
+    return fitting_metrics(("psnr", "ssim", "mse"), dataset.shape, dataset.data_range)
 
 
 def _report(

@@ -173,7 +173,7 @@ class Attackers:
 
     def _experiment(self, defense: Defense | None) -> Experiment:
         plan = Plan(self._planned(getattr(defense, "clip_norm", None)), {_LABEL: defense}, self.updates, 0.0)
-        metrics = metrics_for(self.population.dataset)
+        metrics = metrics_for(self.population.dataset, [limit.goal for limit in self.limits])
         return Experiment(plan, self.subject, self.population, self.threat, metrics, self.seed)
 
     def _experiments(self, defense: Defense | None) -> tuple[Experiment, ...]:

@@ -15,6 +15,7 @@ from reconrisk.core.guarantee import Estimate, rounded_down, rounded_up
 from reconrisk.core.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import refuse
+from reconrisk.metrics.goals import mean_squared_error_at
 
 
 class Met(Enum):
@@ -266,10 +267,10 @@ def _caution(found: Recommendation, option: DefenseOption) -> list[str]:
         return []
     goals = (limit.goal for limit in found.accept)
     bound = option.mse_bound.low
-    below = [goal for goal in goals if bound < (goal.mean_squared_error(found.data_range) or 0.0)]
+    below = [goal for goal in goals if bound < (mean_squared_error_at(goal, found.data_range) or 0.0)]
     if not below:
         return []
-    error = below[0].mean_squared_error(found.data_range)
+    error = mean_squared_error_at(below[0], found.data_range)
     return [
         f"That is about the attacks tried: the estimated bound on the error of any estimate, {rounded_down(bound)}, "
         f"is below the {error:.3g} of {below[0]}, so that better attacks are not excluded."

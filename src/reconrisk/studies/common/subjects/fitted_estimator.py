@@ -17,13 +17,14 @@ from reconrisk.attacks.informed.glm.arguments import known_records
 from reconrisk.attacks.informed.glm.equations import TargetEquations, equations
 from reconrisk.attacks.registry import ESTIMATOR
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.goal import Goal, psnr
+from reconrisk.core.goal import Goal
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
+from reconrisk.metrics.goals import psnr
 from reconrisk.releases.linear.estimator_release import EstimatorRelease, check_features, coefficients, model_of_all
 from reconrisk.releases.linear.estimators import Floats, is_estimator, weights_of_records
 from reconrisk.releases.release import Release
