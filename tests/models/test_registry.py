@@ -1,3 +1,5 @@
+import inspect
+import subprocess
 import sys
 
 import pytest
@@ -5,7 +7,7 @@ import torch
 
 from reconrisk import models
 from reconrisk.core.errors import InvalidInput
-from reconrisk.models.registry import model_by_name
+from reconrisk.models.registry import MODELS, model_by_name
 
 CODE = """
 from torch import nn
@@ -41,6 +43,21 @@ def package(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["their_nets:build", "their_nets:Nets.small"])
 def test_a_function_of_the_user_is_called(package, name):
     assert model_by_name(name, shape=(3,), classes=2).in_features == 3
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_row_names_its_function(name):
+    row, build = MODELS[name], getattr(models, name)
+    assert row.load() is build
+    first, second, *_ = inspect.signature(build).parameters
+    assert first == ("features" if row.is_flat else "shape")
+    assert (second == "classes") == row.is_per_class
+    assert row.summary.endswith(".")
+
+
+def test_names_load_no_torch():
+    program = "import sys, reconrisk.models.registry as found; list(found.MODELS); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["guo2022_mnist", "lenet5", "meng2025_mlp", "balle2022_mlp"])

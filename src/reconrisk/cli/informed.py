@@ -147,10 +147,10 @@ def informed(
 
 def _check_name(model: str) -> None:
     """Refuse a name that is none, with all that there are: linear models are no networks."""
-    from reconrisk.models.registry import NAMES
+    from reconrisk.models.registry import MODELS
 
-    if ":" not in model and model not in NAMES:
-        known = (*LINEAR, *(name for name in NAMES if name not in LINEAR))
+    if ":" not in model and model not in MODELS:
+        known = (*LINEAR, *(name for name in MODELS if name not in LINEAR))
         remedy = f"Or write package.module:function.{did_you_mean(model, known)}"
         raise refuse("model", model, f"to be one of {', '.join(known)}", remedy)
 

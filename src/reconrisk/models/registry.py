@@ -1,4 +1,8 @@
-"""A model by name: one of the papers' architectures, or whatever a function of the user's own code returns."""
+"""Models by name: one row for each architecture of the papers, or any function of the user's own code.
+
+Importing this module loads no architecture and no torch. A new model is one file, one row here and one line in the
+stub.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +10,71 @@ import difflib
 import importlib
 import math
 from collections.abc import Sequence
-from typing import Any
-
-from torch import nn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import refuse
-from reconrisk.models.balle2022 import balle2022_cnn, balle2022_mlp
-from reconrisk.models.chen2025 import chen2025_cifar10, chen2025_mnist
-from reconrisk.models.guo2022 import guo2022_cifar10, guo2022_mnist
-from reconrisk.models.lenet import lenet, lenet5
-from reconrisk.models.linear import linear, logistic
-from reconrisk.models.meng2025 import meng2025_cnn, meng2025_mlp
-from reconrisk.models.resnet import resnet18, resnet101
-from reconrisk.models.vgg import vgg16
+from reconrisk.core.registry import Info, Registry
+from reconrisk.core.validation import did_you_mean, refuse
 
-_OF_SHAPE = {
-    build.__name__: build
-    for build in (
-        balle2022_cnn,
-        balle2022_mlp,
-        chen2025_cifar10,
-        chen2025_mnist,
-        guo2022_cifar10,
-        guo2022_mnist,
-        lenet,
-        lenet5,
-        meng2025_cnn,
-        meng2025_mlp,
-        resnet18,
-        resnet101,
-        vgg16,
-    )
-}
-NAMES = (*_OF_SHAPE, "linear", "logistic")
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class ModelInfo(Info):
+    """A row for a model.
+
+    Args:
+        name: The name that people write.
+        where: The function that builds it, of the shape of a record and the number of classes.
+        summary: One sentence in plain English.
+        is_flat: True if the function takes the number of values of a record in place of its shape.
+        is_per_class: True if there is an output for each class; otherwise the function is called without the number.
+    """
+
+    is_flat: bool = False
+    is_per_class: bool = True
+
+
+def _row(module: str, name: str, summary: str, **facts: bool) -> ModelInfo:
+    return ModelInfo(name, f"reconrisk.models.{module}:{name}", summary, **facts)
+
+
+MODELS: Registry[ModelInfo] = Registry(
+    "model",
+    (
+        _row("balle2022", "balle2022_cnn", "The convolutional network of balle2022 for CIFAR-10, with ELU."),
+        _row("balle2022", "balle2022_mlp", "The perceptron of balle2022 for MNIST, with ELU."),
+        _row("chen2025", "chen2025_cifar10", "The convolutional network of chen2025 for CIFAR-10, 2.9M parameters."),
+        _row("chen2025", "chen2025_mnist", "The convolutional network of chen2025 for MNIST."),
+        _row("guo2022", "guo2022_cifar10", "The tanh network of guo2022 for CIFAR-10."),
+        _row("guo2022", "guo2022_mnist", "The tanh network of guo2022 for MNIST."),
+        _row("lenet", "lenet", "The sigmoid LeNet of Deep Leakage from Gradients."),
+        _row("lenet", "lenet5", "LeNet-5 with ReLU and max-pooling."),
+        _row("meng2025", "meng2025_cnn", "The convolutional network of meng2025."),
+        _row("meng2025", "meng2025_mlp", "The perceptron MLP-3 of meng2025."),
+        _row("resnet", "resnet18", "ResNet-18."),
+        _row("resnet", "resnet101", "ResNet-101."),
+        _row("vgg", "vgg16", "VGG-16."),
+        _row("linear", "linear", "The linear map of a flattened record.", is_flat=True, is_per_class=False),
+        _row("linear", "logistic", "Multinomial logistic regression of a flattened record.", is_flat=True),
+    ),
+)
 """Networks that have a name."""
 
 
 def model_by_name(name: str, *, shape: Sequence[int], classes: int | None) -> nn.Module:
-    """The model that ``name`` stands for: a function of this package, or ``package.module:function``.
+    """Build the model of this name.
 
-    Functions of this package are called with the ``shape`` of a record and the number of ``classes``; others without
-    arguments. None stands for real labels, which only ``linear`` and functions of the user can fit.
+    Args:
+        name: A name of :data:`MODELS`, or ``package.module:function``, a function that takes no arguments. A dotted
+            path after the colon reaches into classes. The module is imported, so its code runs.
+        shape: The shape of a record.
+        classes: The number of classes; None for real labels, which only ``linear`` and functions of the user can fit.
 
-    Guarantee: whatever goes wrong is refused with the part of the name that is at fault.
-    Edge cases: a dotted path after the colon reaches into classes; the module is imported, so its code runs.
+    Raises:
+        InvalidInput: If anything goes wrong, with the part of the name that is at fault.
 
     >>> model_by_name("logistic", shape=(30,), classes=2)[-1]
     Linear(in_features=30, out_features=2, bias=True)
@@ -59,16 +83,15 @@ def model_by_name(name: str, *, shape: Sequence[int], classes: int | None) -> nn
     """
     if ":" in name:
         return _built(name, _found(name))
-    if name == "linear":
-        return linear(math.prod(shape))
-    if name not in NAMES:
-        close = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        known = f"to be package.module:function or one of {', '.join(NAMES)}"
-        raise refuse("model", name, known, f"Write the colon between module and function.{hint}")
-    if classes is None:
+    if name not in MODELS:
+        known = f"to be package.module:function or one of {', '.join(MODELS)}"
+        raise refuse("model", name, known, f"Write the colon between module and function.{did_you_mean(name, MODELS)}")
+    row = MODELS[name]
+    size = math.prod(shape) if row.is_flat else shape
+    if row.is_per_class and classes is None:
         raise refuse("model", name, "to fit real labels", "It has an output per class; use linear or a model of yours.")
-    return logistic(math.prod(shape), classes) if name == "logistic" else _OF_SHAPE[name](shape, classes)
+    model: nn.Module = row.load()(size, classes) if row.is_per_class else row.load()(size)
+    return model
 
 
 def _found(name: str) -> Any:
@@ -99,6 +122,8 @@ def _module(name: str, module: str) -> Any:
 
 
 def _built(name: str, build: Any) -> nn.Module:
+    from torch import nn  # takes seconds, which names alone do not need
+
     if isinstance(build, nn.Module):
         raise refuse("model", name, "to be a function that returns a module", "It is a module; wrap it in a function.")
     if not callable(build):
