@@ -27,6 +27,7 @@ COMMANDS = (
     "show",
     "compare",
     "export",
+    "plugins",
     "doctor",
 )
 

@@ -14,6 +14,7 @@ from reconrisk.cli.demo import demo
 from reconrisk.cli.doctor import doctor
 from reconrisk.cli.informed import informed
 from reconrisk.cli.leakage import leakage
+from reconrisk.cli.plugins import plugins
 from reconrisk.cli.risk import risk
 from reconrisk.cli.store import compare, export, runs, show
 from reconrisk.cli.tradeoff import tradeoff
@@ -59,6 +60,7 @@ _COMMANDS = (
     show,
     compare,
     export,
+    plugins,
     doctor,
 )
 

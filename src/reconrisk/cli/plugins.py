@@ -1,0 +1,37 @@
+"""``reconrisk plugins``: attacks, defenses, priors and metrics that other installed distributions offer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import typer
+
+from reconrisk.cli.options import AsJson
+from reconrisk.core.registry import GROUPS, Plugin, installed_plugins
+
+_HEADINGS = ("kind", "name", "distribution", "version", "object")
+_NONE = "No plugins are installed. A distribution offers one by an entry point in one of the groups {groups}."
+
+
+def plugins(as_json: AsJson = False) -> None:
+    """List the plugins of other installed distributions, without importing any of them.
+
+    The name is what other commands take: after pip install of a distribution that offers the metric blur, write
+    reconrisk audit --model lenet --data mnist --goal 'blur<=0.1'.
+    """
+    found = installed_plugins()
+    if as_json:
+        typer.echo(json.dumps([asdict(plugin) for plugin in found], indent=2))
+    elif not found:
+        typer.echo(_NONE.format(groups=", ".join(GROUPS.values())))
+    else:
+        typer.echo(_table(found))
+
+
+def _table(found: Sequence[Plugin]) -> str:
+    rows = [_HEADINGS, *((each.kind, each.name, each.distribution, each.version, each.where) for each in found)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADINGS))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
