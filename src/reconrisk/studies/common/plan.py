@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
 from reconrisk.attacks.baselines import Prior, PriorAlone, prior_alone
 from reconrisk.attacks.best_candidate import BestCandidate
 from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge, info_of, name_of
+from reconrisk.attacks.plain_function import FunctionAttack, attack_from_function
 from reconrisk.attacks.prior_choice import SHIPPED, StatedPrior, check_prior_fits, is_prior_name
 from reconrisk.attacks.registry import (
     ATTACKS,
@@ -105,7 +107,7 @@ _PROBES, _PROBED = 20, 0.5  # evaluations that are timed, and seconds that they 
 UNDEFENDED = "none"
 """The label of the release as it is."""
 
-AttackChoice = str | Attack | tuple[str, Mapping[str, object]]
+AttackChoice = str | Attack | Callable[..., Tensor | Reconstruction] | tuple[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,6 +203,10 @@ def planned_attacks(
         found = [
             each for each in _of_portfolio(chosen, threat, knowledge, any_prior) if isinstance(each, PlannedAttack)
         ]
+    elif not isinstance(chosen, Sequence):
+        raise refuse(
+            "attacks", type(chosen).__name__, "to be a portfolio or a list", "Write [attack] for a single one."
+        )
     else:
         found = _told_apart([_chosen(choice, threat, knowledge, any_prior) for choice in chosen])
     possible = [
@@ -321,8 +327,9 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledg
         info: AttackInfo | None = ATTACKS[name]
         label, evaluations = _label(name, _named(stated, knowledge.prior_of(attack))), _as_listed(name, settings)
     else:
-        attack, derived = choice, frozenset()
-        label, info = name_of(choice), info_of(choice)
+        attack, derived = attack_from_function(choice), frozenset()
+        label = name_of(attack)
+        info = None if isinstance(attack, FunctionAttack) else info_of(attack)  # whatever the function is called
     prior = knowledge.prior_of(attack)
     if prior is not None:
         check_prior_fits(prior.value, knowledge.shape, knowledge.data_range)

@@ -1,0 +1,145 @@
+"""A plain function as an attack: what people write first, with the checks that an attack of this package makes."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reconrisk.core.observation import Attack, Observation
+from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
+from reconrisk.core.validation import refuse
+from reconrisk.releases.content_hash import described
+
+_DIGITS = 10
+_SIGNATURE = "(observation, *, rng)"
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionAttack:
+    """The attack that :func:`attack_from_function` returns.
+
+    Guarantee: two functions of one name with different code have different representations, so that stored trials of
+    one are never taken for those of the other.
+    """
+
+    function: Callable[..., Reconstruction | Tensor]
+    name: str
+    needs: ThreatModel = HONEST_BUT_CURIOUS
+
+    def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
+        """Call the function, and check what it returns."""
+        observation.check_covers(self.needs)
+        begun = time.monotonic()
+        found = self.function(observation, rng=rng)
+        if isinstance(found, Reconstruction):
+            return found
+        estimates = self._estimates(found, observation)
+        account = Account(
+            repr(self), _status(estimates), (math.inf,) * len(estimates), Cost(time.monotonic() - begun, 0)
+        )
+        return Reconstruction(estimates, account)
+
+    def _estimates(self, found: object, observation: Observation) -> Tensor:
+        wanted = f"to be a tensor of shape (n, {', '.join(map(str, observation.input_shape))}) with n up to batch_size"
+        returned = f"what {self.name} returned"
+        if not isinstance(found, Tensor):
+            kind, remedy = type(found).__name__, "Return the estimates as a torch tensor, or a Reconstruction."
+            raise refuse(returned, kind, f"{wanted}={observation.batch_size}", remedy)
+        shape = tuple(found.shape)
+        if found.ndim == 0 or shape[1:] != observation.input_shape or not 0 < len(found) <= observation.batch_size:
+            is_one = shape == observation.input_shape
+            remedy = "Return estimates[None]." if is_one else "Return one estimate for each record, records first."
+            raise refuse(f"shape of {returned}", shape, f"{wanted}={observation.batch_size}", remedy)
+        return found.detach() if found.is_floating_point() else found.detach().to(torch.get_default_dtype())
+
+    @cached_property
+    def _digest(self) -> str:
+        return described(self.function)[:_DIGITS]
+
+    def __repr__(self) -> str:
+        """The name, and a digest of the code, which is all the settings that there are."""
+        return f"{self.name}(code={self._digest})"
+
+
+def attack_from_function(function: Any) -> Attack:
+    """Turn a function ``(observation, *, rng)`` into an attack.
+
+    Args:
+        function: Returns estimates of the records as a tensor, one per row, or a
+            :class:`~reconrisk.core.reconstruction.Reconstruction`. Its attribute ``needs``, a ThreatModel, states the
+            weakest adversary who could run it; without it that is an honest server that reads one update. An object
+            that is an attack already is returned as it is.
+
+    Returns:
+        The attack, named as the function is.
+
+    Raises:
+        InvalidInput: If it is no function, cannot be called so, or is the constructor of an attack.
+
+    Guarantee: what the function returns is refused unless it has the shape of at most ``batch_size`` records. Values
+    that are not finite make the attempt a failure.
+    Edge cases: the objective of a tensor is inf, since nothing says how well it explains the release.
+
+    >>> def middle(observation, *, rng):
+    ...     return torch.full((observation.batch_size, *observation.input_shape), 0.5)
+    >>> attack = attack_from_function(middle)
+    >>> seen = Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, HONEST_BUT_CURIOUS, (2,), (0.0, 1.0))
+    >>> attack(seen, rng=torch.Generator()).estimates
+    tensor([[0.5000, 0.5000]])
+    >>> attack_from_function(lambda observation: observation)
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidInput: Expected attack='function(observation)' to take (observation, *, rng). \
+Write def function(observation, *, rng): ...
+    """
+    needs = getattr(function, "needs", HONEST_BUT_CURIOUS)
+    if isinstance(function, type):
+        name = function.__name__
+        raise refuse("attack", f"the class {name}", "to be configured", f"Pass an object of it: {name}(...).")
+    if not callable(function):
+        remedy = f"Pass a name, a configured attack or a function {_SIGNATURE}."
+        raise refuse("attack", type(function).__name__, "to be callable", remedy)
+    name = _name_of(function)
+    if not isinstance(needs, ThreatModel):
+        remedy = "Write needs = rr.ThreatModel(sees='one-update'), for instance."
+        raise refuse(f"needs of {name}", needs, "to be a ThreatModel", remedy)
+    _check_signature(name, function)
+    is_attack = hasattr(function, "needs") and not inspect.isroutine(function)
+    return function if is_attack else FunctionAttack(function, name, needs)
+
+
+def _check_signature(name: str, function: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions written in C have none
+        return
+    try:
+        signature.bind(object(), rng=object())
+    except TypeError as error:
+        remedy = f"Write def {name}{_SIGNATURE}: ..."
+        if "observation" not in signature.parameters:
+            remedy += f" If it configures an attack, call it: {name}(...)."
+        raise refuse("attack", f"{name}{signature}", f"to take {_SIGNATURE}", remedy) from error
+
+
+def _name_of(function: Any) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if name.isidentifier() else "function"  # a lambda has no name of its own
+
+
+def _status(estimates: Tensor) -> Status:
+    lost = int((~estimates.isfinite()).sum())
+    if lost:
+        cause = f"{lost} of {estimates.numel()} values that it returned are not finite"
+        return Status(Ending.DIVERGED, cause, "Return finite estimates")
+    return Status(Ending.CONVERGED, "it returned estimates")
