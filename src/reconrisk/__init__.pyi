@@ -5,6 +5,7 @@ from . import defenses as defenses
 from . import metrics as metrics
 from . import models as models
 from . import priors as priors
+from . import testing as testing
 from .accounting.events import mechanism_from_event as mechanism_from_event
 from .bounds import prior_success as prior_success
 from .bounds import risks as risks

@@ -1,0 +1,141 @@
+"""Deliberately broken priors: each rule fails with its sentence, and no other rule does."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import reconrisk as rr
+from reconrisk.priors.network import check_fits
+from reconrisk.testing import BrokenContract, check_prior
+from reconrisk.testing.prior_rules import RULES
+
+
+@dataclasses.dataclass(frozen=True)
+class Good:
+    """Uniform records."""
+
+    name: str = "uniform"
+    shape: tuple = (2, 3)
+    data_range: tuple = (0.0, 1.0)
+
+    def draw(self, count, rng):
+        low, high = self.data_range
+        return low + (high - low) * torch.rand(count, *self.shape, generator=rng)
+
+    def scaled_to(self, data_range):
+        return dataclasses.replace(self, data_range=data_range)
+
+    def check_fits(self, shape, data_range):
+        check_fits(self.shape, self.data_range, shape, data_range)
+
+
+class Flat(Good):
+    def draw(self, count, rng):
+        return super().draw(count, rng).flatten(1)
+
+
+class OtherUnits(Good):
+    def draw(self, count, rng):
+        return 255 * super().draw(count, rng)
+
+
+class FromGlobal(Good):
+    def draw(self, count, rng):
+        with torch.random.fork_rng():
+            return super().draw(count, None)
+
+
+class Constant(Good):
+    def draw(self, count, rng):
+        return super().draw(count, torch.Generator().manual_seed(0))
+
+
+class TouchesGlobal(Good):
+    def draw(self, count, rng):
+        torch.rand(1)
+        return super().draw(count, rng)
+
+
+class ScalesItsRangeOnly(Good):
+    def draw(self, count, rng):
+        return torch.rand(count, *self.shape, generator=rng)
+
+
+class FitsAnything(Good):
+    def check_fits(self, shape, data_range):
+        del shape, data_range
+
+
+BROKEN = {
+    "names_itself": (lambda: Good(name=" "), "Expected name to be a word, found ' '."),
+    "states_shape_and_range": (lambda: Good(data_range=[0.0, 1.0]), "Expected data_range such as (0.0, 1.0), found ["),
+    "draws_records": (Flat, "Expected draws of shape (8, 2, 3), found (8, 6)."),
+    "draws_in_the_units_of_its_range": (OtherUnits, "Expected most values within (0.0, 1.0), found "),
+    "repeats_with_the_same_rng": (FromGlobal, "Expected the same draws for the same rng, found others."),
+    "leaves_global_generators": (TouchesGlobal, "Expected the global generators as they were, found another state"),
+    "scales_to_another_range": (ScalesItsRangeOnly, "Expected the same records in other units, found a difference of"),
+    "refuses_other_records": (FitsAnything, "Expected InvalidInput for records of another shape, found none."),
+}
+
+
+def failures(prior):
+    with pytest.raises(BrokenContract) as refused:
+        check_prior(prior)
+    return refused.value.failures
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_broken_prior_fails_its_rule_with_a_sentence(rule):
+    build, sentence = BROKEN[rule]
+    found = failures(build())
+    assert set(found) - SPOILT.get(rule, set()) == {rule}
+    assert sentence in found[rule]
+
+
+SPOILT = {
+    "draws_in_the_units_of_its_range": {"scales_to_another_range"},
+    "repeats_with_the_same_rng": {"scales_to_another_range"},
+}
+"""Rules that such draws break as well."""
+
+
+def test_every_rule_has_a_prior_that_breaks_it():
+    assert set(BROKEN) == {rule.__name__ for rule in RULES}
+
+
+def test_a_good_prior_keeps_every_rule():
+    assert check_prior(Good()).passed == tuple(rule.__name__ for rule in RULES)
+
+
+def test_draws_that_no_generator_changes_are_found():
+    assert "Expected other draws for another rng, found the same." in failures(Constant())["repeats_with_the_same_rng"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda drawn: drawn.requires_grad_(), "Expected draws without a graph, found requires_grad=True."),
+        (lambda drawn: drawn / 0, "Expected draws of finite real numbers, found values that are not."),
+        (lambda drawn: drawn.tolist(), "Expected draws of shape (8, 2, 3), found list."),
+    ],
+)
+def test_other_draws_that_are_no_records(change, sentence):
+    class Changed(Good):
+        def draw(self, count, rng):
+            return change(super().draw(count, rng))
+
+    assert sentence in failures(Changed())["draws_records"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Good, "prior='Good' to be a prior. Pass an object of the class."),
+        (3, "It has no name, shape, data_range, draw"),
+    ],
+)
+def test_what_is_no_prior_is_refused(wrong, message):
+    with pytest.raises(rr.InvalidInput) as refused:
+        check_prior(wrong)
+    assert message in str(refused.value)
