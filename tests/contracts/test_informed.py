@@ -17,6 +17,7 @@ from reconrisk.attacks.informed.glm.attack import NEEDS as GLM_NEEDS
 from reconrisk.attacks.informed.invert_training.attack import NEEDS as INVERT_NEEDS
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import Knows, Sees
+from reconrisk.testing import check_attack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +168,14 @@ def test_the_account_tells_attack_cost_and_objective(solved):
 def test_the_same_problem_gives_the_same_estimates(solved):
     _, found = solved
     assert torch.equal(found.reconstruction.estimates, found.again.estimates)
+
+
+def test_a_configured_attack_keeps_the_rules_for_attacks(solved):
+    _, found = solved
+    if found.observation is None:
+        pytest.skip("a function that is handed all it reads")
+    report = check_attack(found.attack, found.observation, records=found.target)
+    assert "refuses_weaker_adversaries" in report.passed
 
 
 def weaker(needs):

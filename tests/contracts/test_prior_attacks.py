@@ -12,6 +12,7 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
+from reconrisk.testing import check_attack
 
 SHAPE, SIZE = (1, 2, 3), 6
 THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR)
@@ -109,14 +110,10 @@ def test_a_record_that_the_prior_can_make_comes_back(name, records):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_chance_is_the_argument_and_nothing_else(name):
-    _, observation = observed()
-    attack = EVERY[name].attack(**{EVERY[name].length: 3})
-    torch.manual_seed(1)
-    one = attack(observation, rng=torch.Generator().manual_seed(7))
-    torch.manual_seed(2)
-    two = attack(observation, rng=torch.Generator().manual_seed(7))
-    assert torch.equal(one.estimates, two.estimates)
+def test_it_keeps_the_rules_for_attacks(name):
+    targets, observation = observed()
+    report = check_attack(EVERY[name].attack(**{EVERY[name].length: 3}), observation, records=targets)
+    assert "refuses_weaker_adversaries" in report.passed
 
 
 @pytest.mark.parametrize("name", EVERY)

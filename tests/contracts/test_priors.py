@@ -6,6 +6,7 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.priors.load.gan import new_generator, save_generator
+from reconrisk.testing import BrokenContract, check_prior
 
 SHAPE = (1, 4, 4)
 
@@ -54,29 +55,16 @@ def drawn(prior, seed=0):
     return prior.draw(5, torch.Generator().manual_seed(seed))
 
 
-def test_draws_are_records_that_chance_alone_decides(prior):
-    torch.manual_seed(1)
-    one = drawn(prior)
-    state = torch.get_rng_state()
-    torch.manual_seed(2)
-    assert torch.equal(one, drawn(prior))
-    torch.manual_seed(1)
-    assert torch.equal(state, torch.get_rng_state())  # chance comes from the argument
-    assert not torch.equal(one, drawn(prior, seed=3))
-    assert one.shape == (5, *SHAPE)
-    assert bool(one.isfinite().all())
-
-
-def test_another_range_is_another_unit_of_the_same_records(prior):
-    moved = prior.scaled_to((-100.0, 100.0))
-    assert moved.data_range == (-100.0, 100.0)
-    assert prior.data_range == (0.0, 1.0)
-    expected = 200 * drawn(prior) - 100
-    assert torch.allclose(drawn(moved).to(expected), expected, atol=1e-2)
+def test_it_keeps_the_rules_for_priors(prior, request):
+    if request.node.callspec.params["prior"] != "diffusion":
+        assert not check_prior(prior).skipped
+        return
+    with pytest.raises(BrokenContract) as refused:
+        check_prior(prior)
+    assert set(refused.value.failures) == {"draws_in_the_units_of_its_range"}  # which two steps of training do not make
 
 
 def test_records_of_another_shape_or_range_are_refused(prior):
-    prior.check_fits(SHAPE, (0.0, 1.0))
     with pytest.raises(rr.InvalidInput, match=r"prior\.shape"):
         prior.check_fits((1, 4, 5), (0.0, 1.0))
     with pytest.raises(rr.InvalidInput, match="scaled_to"):
