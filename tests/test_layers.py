@@ -38,6 +38,8 @@ def test_the_layers_hold(copy):
         ("core/threat.py", "import reconrisk.metrics.matching"),
         ("metrics/matching.py", "import reconrisk.models.linear"),
         ("reports/drawing.py", "import torch"),
+        ("attacks/baselines.py", "import reconrisk.testing.contract"),
+        ("testing/contract.py", "import reconrisk.studies.common.plan"),
         ("accounting/confidence.py", "import reconrisk.bounds"),
         ("bounds/__init__.py", "import dp_accounting"),
     ],

@@ -1,6 +1,7 @@
 """What other distributions offer is listed, and none of it imported."""
 
 import json
+import subprocess
 import sys
 
 from typer.testing import CliRunner
@@ -30,6 +31,28 @@ def test_plugins_are_listed_by_kind_and_not_imported(tmp_path, monkeypatch):
         ["metric", "blur", "stand-in", "1.5", "stand_in_plugin:blur"],
     ]
     assert "stand_in_plugin" not in sys.modules
+
+
+def test_names_that_are_taken_are_told(tmp_path, monkeypatch):
+    points = {GROUPS["metric"]: {"mse": "stand_in_plugin:mse", "blur": "stand_in_plugin:blur"}}
+    offer_plugins(tmp_path / "one", monkeypatch, points)
+    points = {GROUPS["metric"]: {"blur": "second_plugin:blur"}, GROUPS["attack"]: {"dlg": "second_plugin:dlg"}}
+    offer_plugins(tmp_path / "two", monkeypatch, points, distribution="second", module="second_plugin")
+    assert run().splitlines()[-3:] == [
+        "The attack dlg cannot be used: reconrisk has one of this name.",
+        "The metric blur cannot be used: 2 distributions offer it. Uninstall all but one.",
+        "The metric mse cannot be used: reconrisk has one of this name.",
+    ]
+
+
+def test_listing_loads_no_torch():
+    program = (
+        "import sys, reconrisk.cli; sys.argv = ['reconrisk', 'plugins']\n"
+        "import atexit; atexit.register(lambda: sys.stdout.write(str('torch' in sys.modules)))\n"
+        "reconrisk.cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False")
 
 
 def test_json_has_the_same(tmp_path, monkeypatch):

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import typer
 
 from reconrisk.cli.options import AsJson
-from reconrisk.core.registry import GROUPS, Plugin, installed_plugins
+from reconrisk.core.registry import GROUPS, Info, Plugin, installed_plugins
+
+_REGISTRIES = {
+    "attack": "reconrisk.attacks.registry:ATTACKS",
+    "defense": "reconrisk.defenses.registry:DEFENSES",
+    "metric": "reconrisk.metrics.registry:METRICS",
+}
+"""Rows of this package, by kind; they are read without importing what they name."""
 
 _HEADINGS = ("kind", "name", "distribution", "version", "object")
 _NONE = "No plugins are installed. A distribution offers one by an entry point in one of the groups {groups}."
@@ -27,7 +35,18 @@ def plugins(as_json: AsJson = False) -> None:
     elif not found:
         typer.echo(_NONE.format(groups=", ".join(GROUPS.values())))
     else:
-        typer.echo(_table(found))
+        typer.echo("\n".join((_table(found), *_notes(found))))
+
+
+def _notes(found: Sequence[Plugin]) -> Iterator[str]:
+    """Yield a sentence for each plugin that cannot be used because its name is taken."""
+    offered = Counter((each.kind, each.name) for each in found)
+    for (kind, name), count in offered.items():
+        where = _REGISTRIES.get(kind)
+        if where is not None and name in set(Info(kind, where, "").load()):
+            yield f"The {kind} {name} cannot be used: reconrisk has one of this name."
+        elif count > 1:
+            yield f"The {kind} {name} cannot be used: {count} distributions offer it. Uninstall all but one."
 
 
 def _table(found: Sequence[Plugin]) -> str:

@@ -26,7 +26,7 @@ def goal_in(metric: str, threshold: float) -> Goal:
     lpips<=0.2
     """
     row = _row_of_goal("metric", metric)
-    return _checked(row, Goal(metric, check_finite("threshold", threshold), row.higher_is_better))
+    return _check_reachable(row, Goal(metric, check_finite("threshold", threshold), row.higher_is_better))
 
 
 def psnr(at_least: float) -> Goal:
@@ -54,7 +54,7 @@ def check_goal(goal: Goal) -> MetricInfo:
     row = _row_of_goal("metric", goal.metric)
     if row.higher_is_better != goal.higher_is_better:
         raise refuse("goal", str(goal), f"to be written with {_better(row)}", f"A better {row.name} is on that side.")
-    _checked(row, goal)
+    _check_reachable(row, goal)
     return row
 
 
@@ -97,7 +97,7 @@ def goal_from_text(text: str) -> Goal:
     goal = Goal(row.name, _number("goal", text, found[3]), row.higher_is_better)
     if found[2] != _better(row):
         raise refuse("goal", text, f"to be written with {_better(row)}", f"A better {row.name} is on that side.")
-    return _checked(row, goal)
+    return _check_reachable(row, goal)
 
 
 def limit_from_text(text: str) -> Limit:
@@ -132,7 +132,7 @@ def _names() -> list[str]:
     return [*own, *(name for name in METRICS.names if name not in set(METRICS))]
 
 
-def _checked(row: MetricInfo, goal: Goal) -> Goal:
+def _check_reachable(row: MetricInfo, goal: Goal) -> Goal:
     unreachable = goal.threshold > row.best if row.higher_is_better else goal.threshold < row.best
     if unreachable:
         worse = "<=" if row.higher_is_better else ">="

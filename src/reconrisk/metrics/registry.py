@@ -63,7 +63,7 @@ class MetricInfo(Info):
         """Load the metric, for data in a range, under the name of this row."""
         if not self.is_goal:
             raise refuse("metric", self.name, "to be one that a name states", "Configure it in Python instead.")
-        metric = _configured(self.load(), data_range)
+        metric = _configure(self.load(), data_range)
         return metric if metric.name == self.name else replace(metric, name=self.name)
 
 
@@ -137,7 +137,7 @@ _ROWS = (
 
 def _row_from_plugin(plugin: Plugin, offered: Any) -> MetricInfo:
     """Make a row of a metric, or of a function that configures one: its scale is read from the metric itself."""
-    metric = _configured(offered, (0.0, 1.0))
+    metric = _configure(offered, (0.0, 1.0))
     summary = "" if isinstance(offered, Metric) else summary_of(offered)
     return MetricInfo(plugin.name, plugin.where, summary, best=metric.best, worst=metric.worst)
 
@@ -172,7 +172,7 @@ def fitting_metrics(names: Iterable[str], shape: Sequence[int], data_range: tupl
     return tuple(row.configure(data_range) for row in rows if row.fits(shape))
 
 
-def _configured(offered: Any, data_range: tuple[float, float]) -> Metric:
+def _configure(offered: Any, data_range: tuple[float, float]) -> Metric:
     if isinstance(offered, Metric):
         return offered
     takes_range = "data_range" in inspect.signature(offered).parameters

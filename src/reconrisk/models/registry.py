@@ -82,7 +82,7 @@ def model_by_name(name: str, *, shape: Sequence[int], classes: int | None) -> nn
     Identity()
     """
     if ":" in name:
-        return _built(name, _found(name))
+        return _build(name, _find_object(name))
     if name not in MODELS:
         known = f"to be package.module:function or one of {', '.join(MODELS)}"
         raise refuse("model", name, known, f"Write the colon between module and function.{did_you_mean(name, MODELS)}")
@@ -94,12 +94,12 @@ def model_by_name(name: str, *, shape: Sequence[int], classes: int | None) -> nn
     return model
 
 
-def _found(name: str) -> Any:
+def _find_object(name: str) -> Any:
     """The object after the colon."""
     module, _, path = name.partition(":")
     if not module or not path:
         raise refuse("model", name, "to be package.module:function", "Both sides of the colon are needed.")
-    found: Any = _module(name, module)
+    found: Any = _import_module(name, module)
     for part in path.split("."):
         if not hasattr(found, part):
             close = difflib.get_close_matches(part, dir(found), n=1)
@@ -109,7 +109,7 @@ def _found(name: str) -> Any:
     return found
 
 
-def _module(name: str, module: str) -> Any:
+def _import_module(name: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -118,10 +118,10 @@ def _module(name: str, module: str) -> Any:
         remedy = "Check the name before the colon; the current folder and installed packages are searched."
         raise refuse("model", name, f"to be importable, there is no module {error.name!r}", remedy) from error
     except Exception as error:  # code of the user runs here
-        raise refuse("model", name, "to be importable", f"{module} raised {_said(error)}") from error
+        raise refuse("model", name, "to be importable", f"{module} raised {_error_text(error)}") from error
 
 
-def _built(name: str, build: Any) -> nn.Module:
+def _build(name: str, build: Any) -> nn.Module:
     from torch import nn  # takes seconds, which names alone do not need
 
     if isinstance(build, nn.Module):
@@ -132,11 +132,11 @@ def _built(name: str, build: Any) -> nn.Module:
     try:
         model = build()
     except Exception as error:  # code of the user runs here
-        raise refuse("model", name, "to build a model when called without arguments", _said(error)) from error
+        raise refuse("model", name, "to build a model when called without arguments", _error_text(error)) from error
     if not isinstance(model, nn.Module):
         raise refuse("model", name, f"to return an nn.Module, it returned {type(model).__name__}", "Return the model.")
     return model
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"

@@ -99,8 +99,8 @@ def run_rules(kind: str, subject: object, rules: Sequence[Rule[Case]], case: Cas
         else:
             passed.append(rule.__name__)
     if failures:
-        raise BrokenContract(kind, _shown(subject), failures, len(rules))
-    return CheckReport(kind, _shown(subject), tuple(passed), skipped)
+        raise BrokenContract(kind, _representation(subject), failures, len(rules))
+    return CheckReport(kind, _representation(subject), tuple(passed), skipped)
 
 
 def error_in_words(error: BaseException) -> str:
@@ -130,7 +130,7 @@ def global_state() -> tuple[object, ...]:
     return torch.get_rng_state().numpy().tobytes(), str(numpy_state), random.getstate()
 
 
-def _shown(subject: object) -> str:
+def _representation(subject: object) -> str:
     try:
         return repr(subject)
     except Exception as error:  # code of others may raise anything
