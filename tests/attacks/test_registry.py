@@ -14,6 +14,7 @@ from reconrisk.attacks.registry import (
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import Knows
+from tests.offered_plugins import offer_plugins
 
 ESTIMATES = {
     "average_observations",
@@ -196,3 +197,42 @@ def test_guesses_do_not_look_at_the_update(name):
         for released in (torch.zeros(3), torch.ones(3))
     )
     assert torch.equal(one, other)
+
+
+PLUGIN = """
+import torch
+
+def middle(observation, *, rng):
+    return torch.full((observation.batch_size, *observation.input_shape), 0.5)
+
+def configured(level=0.5):
+    \"\"\"Guess a level.\"\"\"
+    def guess(observation, *, rng):
+        return torch.full((observation.batch_size, *observation.input_shape), level)
+    return guess
+
+def nothing():
+    return None
+"""
+
+
+@pytest.fixture
+def offered(tmp_path, monkeypatch):
+    points = {name: f"stand_in_attack:{name}" for name in ("middle", "configured", "nothing")}
+    offer_plugins(tmp_path, monkeypatch, {"reconrisk.attacks": points}, PLUGIN, module="stand_in_attack")
+
+
+def test_a_plugin_may_configure_a_plain_function(offered):
+    attack = attack_by_name("configured", level=0.25)
+    assert attack.name == "guess"
+    assert ATTACKS["configured"].summary == "Guess a level."
+    assert repr(attack) != repr(attack_by_name("configured"))
+    with pytest.raises(InvalidInput, match=r"steps=3 to be left out for configured\. It takes level"):
+        attack_by_name("configured", steps=3)
+
+
+def test_a_plugin_that_configures_no_attack_is_refused(offered):
+    with pytest.raises(InvalidInput, match=r"to configure an attack\. Let the entry point name a function"):
+        attack_by_name("middle")
+    with pytest.raises(InvalidInput, match="attack='NoneType' to be callable"):
+        attack_by_name("nothing")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
 from reconrisk.core.observation import Attack
-from reconrisk.core.registry import Info, Plugin, Registry
+from reconrisk.core.registry import Info, Plugin, Registry, summary_of
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_settings, did_you_mean, refuse
 
@@ -256,11 +256,10 @@ _ROWS = (
 
 def _row_from_plugin(plugin: Plugin, build: Any) -> AttackInfo:
     """Return the row of a plugin whose entry point names the function that configures the attack."""
-    if not callable(build):
-        remedy = "Let the entry point name a function that returns the configured attack, or an AttackInfo."
-        raise refuse(f"{plugin.where} of {plugin.distribution}", type(build).__name__, "to be callable", remedy)
-    summary = (inspect.getdoc(build) or f"Attack of {plugin.distribution}.").split("\n\n")[0].replace("\n", " ")
-    return AttackInfo(plugin.name, plugin.where, summary)
+    if "observation" in inspect.signature(build).parameters:
+        remedy = "Let the entry point name a function that returns it: def configure(): return attack."
+        raise refuse(f"{plugin.where} of {plugin.distribution}", "an attack", "to configure an attack", remedy)
+    return AttackInfo(plugin.name, plugin.where, summary_of(build) or f"Attack of {plugin.distribution}.")
 
 
 ATTACKS: Registry[AttackInfo] = Registry("attack", _ROWS, _row_from_plugin)
@@ -319,8 +318,9 @@ def attack_by_name(name: str, **settings: object) -> Attack:
         from reconrisk.attacks.prior_choice import prior_by_name  # reads weights with torch
 
         read = {"prior": prior_by_name(prior, info.priors).value}
-    attack: Attack = info.load()(**{**given, **nested, **read})
-    return attack
+    from reconrisk.attacks.plain_function import attack_from_function  # loads torch, as the attack does
+
+    return attack_from_function(info.load()(**{**given, **nested, **read}))
 
 
 def is_stated_attack(value: object) -> TypeGuard[tuple[str, Mapping[str, Any]]]:
