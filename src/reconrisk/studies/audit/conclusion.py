@@ -15,12 +15,13 @@ from typing import Any
 from torch import Tensor
 
 from reconrisk.accounting.confidence import success_interval
+from reconrisk.accounting.phases import has_phases
 from reconrisk.attacks.prior_choice import StatedPrior
 from reconrisk.bounds.corridor import risk_corridor
 from reconrisk.bounds.for_goal import Answer
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.guarantee import Estimate, Quantity
-from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import ThreatModel
 from reconrisk.data.bundled_sets import SHIPPED
@@ -470,7 +471,7 @@ class Conclusion:
         goal, data = self.goals[0], self.experiment.population.dataset
         prior, mse = prover.prior(goal), goal.mean_squared_error(data.data_range)
         corridor = None
-        if isinstance(self.training, (Gaussian, PoissonSampled, Repeated, Composed)) and prior is not None:
+        if has_phases(self.training) and prior is not None:
             corridor = risk_corridor(
                 self.training,
                 dimension=data.inputs[0].numel(),
