@@ -185,9 +185,7 @@ class FittedEstimator(Subject):
 
     def _pulls(self, system: TargetEquations) -> Tensor:
         """The length of each record's gradient, in the scales of the columns."""
-        residuals = system.objective.residuals(system.theta)
-        if system.objective.weights is not None:
-            residuals = residuals * system.objective.weights[:, None]
+        residuals = system.objective.residuals(system.theta) * system.objective.weights[:, None]
         rows = (system.objective.design / system.scales).square().mean(1)
         return (residuals.square().mean(1) * rows).sqrt()
 
