@@ -15,6 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_all_finite, check_positive, check_whole, refuse
@@ -26,6 +27,7 @@ from reconrisk.priors.network import (
     check_network,
     check_range,
     device_of,
+    function_digest,
     moved,
     precision_of,
 )
@@ -147,6 +149,11 @@ class DiffusionPrior:
             raise refuse("predict_noise", self.predict_noise, "to be a function of noisy records and their times")
         check_network("predict_noise", self.predict_noise)
         check_schedule(self.schedule)
+
+    @property
+    def fingerprint(self) -> str:
+        """A short digest of what the prior computes and of its units."""
+        return short_digest((repr(self), function_digest(self.predict_noise), self.schedule.signal, self.mean))
 
     def noise(self, noisy: Tensor, time: int) -> Tensor:
         """The noise in ``noisy`` records ``(n, *shape)`` of one ``time``, in the prior's units; differentiable."""

@@ -44,6 +44,11 @@ class GaussianPrior:
         """The shape of a record."""
         return tuple(self.mean.shape)
 
+    @property
+    def fingerprint(self) -> str:
+        """That of its denoiser: attacks hold the one or the other, and the belief is the same."""
+        return self.diffusion.fingerprint
+
     @cached_property
     def root(self) -> Tensor:
         """The matrix L (d, k) with L L^T = S: records are the mean plus L times what is standard normal."""

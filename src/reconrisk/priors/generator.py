@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.priors.network import (
@@ -17,6 +18,7 @@ from reconrisk.priors.network import (
     check_network,
     check_range,
     device_of,
+    function_digest,
     moved,
     precision_of,
 )
@@ -53,6 +55,11 @@ class GeneratorPrior:
         if not callable(self.generate):
             raise refuse("generate", self.generate, "to be a function of latent values")
         check_network("generate", self.generate)
+
+    @property
+    def fingerprint(self) -> str:
+        """A short digest of what the prior computes and of its units."""
+        return short_digest((repr(self), function_digest(self.generate)))
 
     def decode(self, latents: Tensor) -> Tensor:
         """Records of latent values; differentiable."""

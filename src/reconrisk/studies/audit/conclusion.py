@@ -19,12 +19,13 @@ from reconrisk.accounting.phases import has_phases
 from reconrisk.attacks.prior_choice import StatedPrior
 from reconrisk.bounds.corridor import risk_corridor
 from reconrisk.bounds.for_goal import Answer
+from reconrisk.core.digest import describe_settings
 from reconrisk.core.goal import Goal, Limit
 from reconrisk.core.guarantee import Estimate, Quantity
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import ThreatModel
-from reconrisk.data.bundled_sets import SHIPPED
+from reconrisk.data.bundled_sets import SHIPPED, is_bundled
 from reconrisk.studies.audit.result import (
     AttackSummary,
     AuditLine,
@@ -45,7 +46,7 @@ from reconrisk.studies.audit.result import (
 )
 from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.guarantees import GuaranteeFinder
-from reconrisk.studies.common.identity import RunInfo, environment, in_words, is_bundled
+from reconrisk.studies.common.identity import RunInfo, environment
 from reconrisk.studies.common.plan import PlannedAttack
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.trial import Trial, TrialKey
@@ -395,7 +396,7 @@ class Conclusion:
             found.append(
                 AttackSummary(
                     label=planned.label,
-                    settings=in_words(planned.attack),
+                    settings=describe_settings(planned.attack),
                     is_baseline=planned.is_baseline,
                     planned=sum(self._wanted(label, mine) for label in plan.defenses),
                     done=len(mine),
@@ -446,7 +447,8 @@ class Conclusion:
             costs = [t.distortion for t in trials if t.key.defense == label and t.distortion is not None]
             mean = sum(costs) / len(costs) if costs else 0.0
             mechanism = None if defense is None else defense.mechanism
-            found.append(DefenseSummary(label, "none" if defense is None else in_words(defense), mechanism, mean))
+            words = "none" if defense is None else describe_settings(defense)
+            found.append(DefenseSummary(label, words, mechanism, mean))
         return tuple(found)
 
     def _pictures(self, exposures: Sequence[Exposure], estimates: Estimates) -> tuple[Picture, ...]:

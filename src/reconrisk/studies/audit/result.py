@@ -12,6 +12,7 @@ from reconrisk.core.guarantee import Estimate, Guarantee, Quantity
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.threat import ThreatModel
+from reconrisk.studies.common.identity import Environment
 
 SCHEMA = 1
 """Version of the JSON form; raised when a reader of the old one would misread the new one."""
@@ -259,16 +260,6 @@ class TrainingAudit:
     mechanism: Mechanism
     corridor: RiskCorridor | None = None
     leakage: LeakageHistogram | None = None
-
-
-@serializable
-@dataclass(frozen=True)
-class Environment:
-    """Where it ran: versions of what computes, processor threads, system."""
-
-    versions: tuple[tuple[str, str], ...]
-    threads: int
-    system: str
 
 
 @serializable

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.files import write_whole
 from reconrisk.core.serialization import from_json, serializable, to_json, to_plain
 from reconrisk.core.validation import refuse
-from reconrisk.studies.common.identity import RunInfo, hash_of_text
+from reconrisk.studies.common.identity import RunInfo
 from reconrisk.studies.common.trial import Trial, TrialKey
 
 if TYPE_CHECKING:
@@ -339,7 +340,7 @@ class Store:
     def add(self, run: str, trial: Trial, estimates: Tensor) -> None:
         """Keep a trial; one of the same key is replaced, which is how an attack with other settings comes in."""
         key, account = trial.key, trial.account
-        arrays = f"{hash_of_text(repr((key, trial.settings)))}.safetensors"
+        arrays = f"{short_digest(repr((key, trial.settings)))}.safetensors"
         with explained(self._path, f"trial {key.attack}, draw {key.draw}"):
             if self._path is None:
                 self._held[run, key] = estimates

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from reconrisk.core.defense import Defense
+from reconrisk.core.digest import describe_settings
 from reconrisk.core.goal import Goal, Limit, goal_from_text, limit_from_text, mse, psnr
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Metric
@@ -19,7 +20,6 @@ from reconrisk.defenses.registry import defense_by_name, defense_of_one_step
 from reconrisk.metrics import mse as mean_squared_error
 from reconrisk.metrics import ncc, ssim
 from reconrisk.metrics import psnr as peak_ratio
-from reconrisk.studies.common.identity import in_words
 from reconrisk.studies.common.named_choice import Choice
 from reconrisk.studies.common.plan import UNDEFENDED
 from reconrisk.studies.common.population import Population
@@ -114,7 +114,7 @@ def labelled_defenses(
     if isinstance(defenses, Mapping):
         found = dict(defenses)
     else:
-        found = {UNDEFENDED if each is None else in_words(each, text=str(each)): each for each in several}
+        found = {UNDEFENDED if each is None else describe_settings(each, text=str(each)): each for each in several}
         if len(found) < len(several):
             raise refuse("defenses", [str(each) for each in several], "to differ")
     if not found:

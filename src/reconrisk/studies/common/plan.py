@@ -27,6 +27,7 @@ from reconrisk.attacks.registry import (
     settings_of,
 )
 from reconrisk.core.defense import Defense
+from reconrisk.core.digest import identify_settings
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Cost, Reconstruction
@@ -36,7 +37,6 @@ from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.releases.release import Release
-from reconrisk.studies.common.identity import hash_of_prior, settings_in_full
 from reconrisk.studies.common.named_choice import Choice
 from reconrisk.studies.common.subjects.subject import Subject
 from reconrisk.studies.common.trial import TrialKey
@@ -126,12 +126,12 @@ class PlannedAttack:
     @cached_property
     def settings(self) -> str:
         """What tells the attack from others of its label."""
-        return settings_in_full(self.attack)
+        return identify_settings(self.attack)
 
     @cached_property
     def prior_hash(self) -> str:
         """The hash of the prior, empty if there is none."""
-        return "" if self.prior is None else hash_of_prior(self.prior.value)
+        return "" if self.prior is None else self.prior.value.fingerprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +256,7 @@ def _told_apart(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
     found: list[PlannedAttack] = []
     for each in planned:
         alike = [other for other in found if other.label.partition(" #")[0] == each.label]
-        if alike and all(settings_in_full(other.attack) != settings_in_full(each.attack) for other in alike):
+        if alike and all(identify_settings(other.attack) != identify_settings(each.attack) for other in alike):
             each = replace(each, label=f"{each.label} #{len(alike) + 1}")
         found.append(each)
     return found

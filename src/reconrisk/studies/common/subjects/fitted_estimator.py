@@ -16,6 +16,7 @@ from reconrisk.attacks.informed.glm.accuracy import leftover_limit
 from reconrisk.attacks.informed.glm.arguments import known_records
 from reconrisk.attacks.informed.glm.equations import TargetEquations, equations
 from reconrisk.attacks.registry import ESTIMATOR
+from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.goal import Goal, psnr
 from reconrisk.core.mechanism import Mechanism
@@ -28,7 +29,6 @@ from reconrisk.releases.linear.estimator_release import EstimatorRelease, check_
 from reconrisk.releases.linear.estimators import Floats, is_estimator, weights_of_records
 from reconrisk.releases.release import Release
 from reconrisk.releases.updates.recipe import UpdateRecipe
-from reconrisk.studies.common.identity import hash_of_tensors
 from reconrisk.studies.common.subjects.given_release import GivenRelease
 from reconrisk.studies.common.subjects.subject import (
     WITHOUT_NOISE,
@@ -114,7 +114,7 @@ class FittedEstimator(Subject):
         values = sorted(coefficients(self.estimator).items())
         if self.is_weighted:
             values.append(("sample_weight", torch.as_tensor(self.weights.copy())))
-        return hash_of_tensors(values, extra=repr(self.estimator))
+        return short_digest((repr(self.estimator), values))
 
     @property
     def is_weighted(self) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.malicious_server.planting import model_for_clients
+from reconrisk.core.digest import network_digest
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Sees
@@ -19,7 +20,6 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.releases.model_state import LossFunction, check_mode, model_state
 from reconrisk.releases.release import Release
 from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
-from reconrisk.studies.common.identity import hash_of_model
 from reconrisk.studies.common.subjects.subject import Subject, records_of
 
 
@@ -93,7 +93,7 @@ class ModelUpdates(Subject):
     @cached_property
     def fingerprint(self) -> str:
         """Digest of layers, mode and weights."""
-        return hash_of_model(self.model)
+        return network_digest(self.model)
 
     def describe(self, attack: Attack) -> str:
         """Describe the update."""

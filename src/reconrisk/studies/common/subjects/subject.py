@@ -19,8 +19,7 @@ from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
-from reconrisk.releases.content_hash import rows_among
-from reconrisk.releases.release import Release
+from reconrisk.releases.release import Release, rows_among
 from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe
 
 Records: TypeAlias = Dataset | str | Path | tuple[Any, Any] | tuple[Any, Any, Any]
