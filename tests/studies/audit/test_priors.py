@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.attacks import prior_choice as stated_priors
 from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge
 from reconrisk.attacks.registry import PORTFOLIOS, PortfolioEntry
 from reconrisk.core.digest import identify_settings
@@ -194,8 +193,7 @@ def test_a_missing_extra_is_told_in_plan_and_report(fast, shipped, monkeypatch):
     def missing(*given, **stated):
         raise MissingExtra("diffusers", "diffusion", "This prior")
 
-    for module in (stated_priors, sys.modules["reconrisk.priors.load.bundled"]):
-        monkeypatch.setattr(module, "diffusion", missing)
+    monkeypatch.setattr("reconrisk.priors.load.diffusers.diffusion", missing)
     shown = []
     result = rr.audit(
         network(64), PICTURES, attacks="thorough", trials=1, records=range(3), show_plan=shown.append, budget=None

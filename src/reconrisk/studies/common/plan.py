@@ -13,10 +13,10 @@ from functools import cached_property
 
 import torch
 
-from reconrisk.attacks.baselines import Prior, PriorAlone, prior_alone
+from reconrisk.attacks.baselines import PriorAlone, prior_alone
 from reconrisk.attacks.best_candidate import BestCandidate
 from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge, info_of, name_of
-from reconrisk.attacks.prior_choice import SHIPPED, StatedPrior, check_prior_fits, is_prior_name
+from reconrisk.attacks.prior_choice import StatedPrior, check_prior_fits, is_prior_name
 from reconrisk.attacks.registry import (
     ATTACKS,
     PORTFOLIOS,
@@ -33,9 +33,8 @@ from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Cost, Reconstruction
 from reconrisk.core.threat import Controls, Knows, ThreatModel
 from reconrisk.core.validation import refuse
-from reconrisk.priors.diffusion import DiffusionPrior
-from reconrisk.priors.gaussian import GaussianPrior
-from reconrisk.priors.generator import GeneratorPrior
+from reconrisk.priors.prior import Prior
+from reconrisk.priors.registry import SHIPPED
 from reconrisk.releases.release import Release
 from reconrisk.studies.common.named_choice import Choice
 from reconrisk.studies.common.subjects.subject import Subject
@@ -81,23 +80,9 @@ def alone(prior: Prior) -> AloneOnce:
 
 def seconds_of_a_prior(prior: Prior, attack: Attack, evaluations: int) -> float:
     """How long an attack waits for its prior: as often as it says, or once for each evaluation, backward too."""
-    asked = prior.diffusion if isinstance(prior, GaussianPrior) else prior
     calls = getattr(attack, "prior_calls", evaluations)
-    seconds = min(_seconds_of_a_pass(asked) for _ in range(2))  # the first one may warm up
+    seconds = min(prior.time_pass() for _ in range(2))  # the first one may warm up
     return seconds * float(calls)
-
-
-def _seconds_of_a_pass(prior: DiffusionPrior | GeneratorPrior) -> float:
-    begun = time.monotonic()
-    if isinstance(prior, DiffusionPrior):
-        asked = torch.zeros(1, *prior.shape, requires_grad=True)
-        answer = prior.noise(asked, 0)
-    else:
-        asked = torch.zeros(1, prior.latent_size, requires_grad=True)
-        answer = prior.decode(asked)
-    if answer.requires_grad:
-        torch.autograd.grad(answer.sum(), asked, allow_unused=True)
-    return time.monotonic() - begun
 
 
 _TYPICAL_EVALUATIONS = 300
