@@ -9,11 +9,11 @@ The public names are listed in ``__init__.pyi``, which type checkers read and fr
 importing the package stays fast, and torch is loaded only by the parts that need it.
 """
 
-from reconrisk.core import version
+from reconrisk.core import VERSION
 from reconrisk.core.lazy import lazy_names
 from reconrisk.core.storage.links import add_table
 
-__version__ = version.VERSION
+__version__ = VERSION
 
 add_table("kinds", "reconrisk.kinds:HOMES")
 add_table("renderers", "reconrisk.reports.registry:RENDERERS")

@@ -1,12 +1,10 @@
 import math
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.distributions import Normal
 
-from reconrisk.attacks import prior_choice as stated_priors
 from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge
 from reconrisk.core.columns import CategoricalColumn
 from reconrisk.core.errors import InvalidInput, MissingExtra
@@ -136,8 +134,7 @@ def test_a_shipped_prior_that_lacks_an_extra_is_an_error_that_names_it(tmp_path,
     def missing(*given, **stated):
         raise MissingExtra("diffusers", "diffusion", "This prior")
 
-    for module in (stated_priors, sys.modules["reconrisk.priors.load.bundled"]):
-        monkeypatch.setattr(module, "diffusion", missing)
+    monkeypatch.setattr("reconrisk.priors.load.diffusers.diffusion", missing)
     for count in (20, 100):
         public = Dataset("pictures", torch.rand(count, *SHAPE))
         with pytest.raises(MissingExtra, match=r"pip install 'reconrisk\[diffusion\]'"):

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from reconrisk.attacks.prior_choice import check_prior_fits, kind_of, prior_by_name, shipped_for
+from reconrisk.attacks.prior_choice import check_prior_fits, prior_by_name, shipped_for
 from reconrisk.attacks.registry import ATTACKS, attack_by_name, settings_from_text
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.priors.gaussian import gaussian
@@ -71,7 +71,7 @@ def test_every_attack_with_a_prior_says_of_which_kinds():
 )
 def test_a_name_is_of_the_first_kind_unless_it_says_its_own(bundled, word, kinds, kind):
     found = prior_by_name(word, kinds, (0.0, 255.0))
-    assert kind_of(found.value) == kind
+    assert found.value.kind == kind
     assert (found.value.name, found.value.data_range) == ("tiny", (0.0, 255.0))
     assert found.trained_on == "tiny"
     assert "trained on the training records of tiny" in found.source
@@ -116,8 +116,8 @@ def test_text_keeps_the_word_and_the_attack_reads_it(bundled):
 
 
 def test_the_shipped_prior_of_the_shape_is_found(bundled):
-    assert kind_of(shipped_for(RECORDS, EVERY, (0.0, 1.0)).value) == "diffusion"
-    assert kind_of(shipped_for(RECORDS, ("gan",), (0.0, 1.0)).value) == "gan"
+    assert shipped_for(RECORDS, EVERY, (0.0, 1.0)).value.kind == "diffusion"
+    assert shipped_for(RECORDS, ("gan",), (0.0, 1.0)).value.kind == "gan"
     with pytest.raises(InvalidInput, match=r"Expected shape of a record=\(3, 8, 8\) to be that of a shipped prior"):
         shipped_for(torch.zeros(1, 3, 8, 8), EVERY, (0.0, 1.0))
 
@@ -127,7 +127,7 @@ def test_the_missing_extra_is_named_where_it_is_the_reason_and_only_there(withou
         shipped_for(RECORDS, ("diffusion", "gaussian"), (0.0, 1.0))
     with pytest.raises(InvalidInput, match="to be that of a shipped prior"):
         shipped_for(torch.zeros(1, 9), ("diffusion", "gaussian"), (0.0, 1.0))
-    assert kind_of(shipped_for(RECORDS, ("gan",), (0.0, 1.0)).value) == "gan"
+    assert shipped_for(RECORDS, ("gan",), (0.0, 1.0)).value.kind == "gan"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from reconrisk.cli.app import app
 from reconrisk.cli.doctor import EXTRAS
+from reconrisk.core import VERSION
 from reconrisk.core.storage.serialization import from_json
-from reconrisk.core.version import VERSION
 
 RUNNER = CliRunner()
 COMMANDS = (

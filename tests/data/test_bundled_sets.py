@@ -8,7 +8,8 @@ import torch
 from sklearn import datasets
 
 from reconrisk.data import decode, load_dataset
-from reconrisk.data.bundled_sets import SHIPPED, shipped_bytes
+from reconrisk.data.bundled_sets import SHIPPED, is_bundled, shipped_bytes
+from reconrisk.data.dataset import Dataset
 
 FILES = resources.files("reconrisk.data") / "bundled"
 LISTED = {
@@ -95,3 +96,13 @@ def test_each_states_source_and_licence(name: str) -> None:
     assert dataset.source != "not stated"
     assert dataset.licence != "not stated"
     assert dataset.data_range == (0.0, 1.0)
+
+
+def test_only_records_of_the_package_are_bundled():
+    digits = load_dataset("digits")
+    changed = digits.inputs.clone()
+    changed[0, 0, 0, 0] += 0.5
+    assert is_bundled(digits.subset(range(5)))
+    assert not is_bundled(Dataset("digits", changed.clamp(0, 1), digits.labels))
+    assert not is_bundled(Dataset("mine", digits.inputs, digits.labels))
+    assert not is_bundled(Dataset("digits", torch.zeros(2, 3)))

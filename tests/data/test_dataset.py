@@ -131,3 +131,19 @@ def test_class_labels_are_classes_or_refused():
     for labels in (None, torch.tensor([0.5, 1.0])):
         with pytest.raises(InvalidInput, match="dataset='toy' to have class labels"):
             _ = Dataset("toy", inputs, labels).class_labels
+
+
+def test_records_labels_and_range_tell_data_apart():
+    inputs, labels = torch.rand(4, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0, 1])
+    digests = [
+        dataset.fingerprint
+        for dataset in (
+            Dataset("a", inputs, labels),
+            Dataset("a", inputs.flip(0), labels),
+            Dataset("a", inputs, 1 - labels),
+            Dataset("a", inputs),
+            Dataset("a", inputs, labels, data_range=(0.0, 2.0)),
+        )
+    ]
+    assert len(set(digests)) == len(digests)
+    assert Dataset("another name", inputs, labels).fingerprint == digests[0]

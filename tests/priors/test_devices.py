@@ -6,7 +6,7 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
-from reconrisk.priors.diffusion import draw_clean, draw_records
+from reconrisk.priors.diffusion import draw_clean
 from tests.attacks.tiny_priors import SHAPE, write_diffusion, write_gan
 from tests.other_device import ELSEWHERE, TwoDevices
 
@@ -56,7 +56,7 @@ def seen(prior, records):
     asked = prior.diffusion if isinstance(prior, rr.priors.GaussianPrior) else prior
     if isinstance(asked, rr.priors.DiffusionPrior):
         found += [asked.noise(asked.values(records[:2]), 3), asked.denoised(records[:2], 0.1)]
-        found += [draw_records(asked, 2, steps=3, rng=rng()), draw_clean(asked, records[:2], 5, steps=2, rng=rng())]
+        found += [asked.draw_in_steps(2, rng(), steps=3), draw_clean(asked, records[:2], 5, steps=2, rng=rng())]
         found.append(rr.priors.denoising_loss(asked, records[:2], rng=rng(), times=(3, 5)))
     return found
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import reconrisk as rr
-from reconrisk.priors.diffusion import draw_clean, draw_records
+from reconrisk.priors.diffusion import draw_clean
+from reconrisk.priors.prior import draw_within_range
 
 MEAN = torch.tensor([0.3, 0.6])
 COVARIANCE = torch.tensor([[0.010, 0.004], [0.004, 0.006]])
@@ -17,7 +18,7 @@ def generator(seed=0):
 
 
 def test_draws_of_a_gaussian_prior_have_its_mean_and_covariance():
-    drawn = draw_records(PRIOR.diffusion, DRAWS, steps=500, rng=generator())
+    drawn = draw_within_range(PRIOR.diffusion, DRAWS, generator(), steps=500)
     # five standard errors of a mean of DRAWS values; of variances, and 1 percent for steps that are finite
     assert torch.allclose(drawn.mean(0), MEAN, atol=5 * math.sqrt(0.01 / DRAWS))
     assert torch.allclose(drawn.T.cov(), COVARIANCE, rtol=0.01 + 5 * math.sqrt(2 / DRAWS), atol=2e-4)
@@ -47,15 +48,15 @@ def test_one_step_is_the_mean():
 
 def test_chance_is_the_argument_and_nothing_else():
     torch.manual_seed(1)
-    one = draw_records(PRIOR.diffusion, 3, steps=5, rng=generator(7))
+    one = draw_within_range(PRIOR.diffusion, 3, generator(7), steps=5)
     torch.manual_seed(2)
-    assert torch.equal(one, draw_records(PRIOR.diffusion, 3, steps=5, rng=generator(7)))
-    assert not torch.equal(one, draw_records(PRIOR.diffusion, 3, steps=5, rng=generator(8)))
+    assert torch.equal(one, draw_within_range(PRIOR.diffusion, 3, generator(7), steps=5))
+    assert not torch.equal(one, draw_within_range(PRIOR.diffusion, 3, generator(8), steps=5))
 
 
 def test_draws_lie_in_the_data_range():
     wide = rr.priors.gaussian(MEAN, 100 * COVARIANCE)
-    drawn = draw_records(wide.diffusion, 200, steps=10, rng=generator())
+    drawn = draw_within_range(wide.diffusion, 200, generator(), steps=10)
     assert (float(drawn.min()), float(drawn.max())) == (0.0, 1.0)
 
 
@@ -67,4 +68,4 @@ def test_a_time_that_the_prior_lacks_is_refused(time):
 
 def test_no_steps_are_refused():
     with pytest.raises(rr.InvalidInput, match="steps=0 >= 1"):
-        draw_records(PRIOR.diffusion, 1, steps=0, rng=generator())
+        draw_within_range(PRIOR.diffusion, 1, generator(), steps=0)

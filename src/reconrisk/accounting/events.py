@@ -15,6 +15,7 @@ from reconrisk.core.mechanism import (
     Gaussian,
     Mechanism,
     Neighbouring,
+    NoisePhase,
     PoissonSampled,
     PrivacyCurve,
     PureDP,
@@ -81,7 +82,7 @@ def _leaves(event: dp_event.DpEvent, count: int) -> Iterator[tuple[dp_event.DpEv
         yield event, count
 
 
-def _phase(event: dp_event.DpEvent, count: int) -> Gaussian | PoissonSampled | Repeated | None:
+def _phase(event: dp_event.DpEvent, count: int) -> NoisePhase | None:
     """The event as a mechanism of ours, exactly, or None."""
     rate = 1.0
     if isinstance(event, dp_event.PoissonSampledDpEvent):

@@ -1,11 +1,18 @@
-"""A noise mechanism as a flat list of phases: what the numerical accountants read."""
+"""A noise mechanism as a flat list of phases: the input of the numerical accountants.
+
+A mechanism of subsampled Gaussian steps needs one row in the table of this file. Every bound that reads phases then
+supports it: success, Renyi divergence, from-scratch success, the risk corridor. Other noise has no phases; its bounds
+have rows of their own (:mod:`reconrisk.bounds.success`).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
-from reconrisk.core.mechanism import Composed, Gaussian, NoiseMechanism, PoissonSampled, Repeated
+from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, NoiseMechanism, PoissonSampled, Repeated
 from reconrisk.core.validation import refuse
 
 # Beyond these nothing changes but the danger of overflow; noise and rate are cut to the safe side, and so many steps
@@ -47,8 +54,7 @@ sampling_probability=1.0, steps=1))
     """
     steps: dict[tuple[float, float], int] = {}
     precision = 0.0
-    for part in mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,):
-        phase = phase_of(part)
+    for phase in stated_phases(mechanism):
         if phase.is_full_batch:
             precision += phase.steps / phase.noise_multiplier / phase.noise_multiplier
         else:
@@ -70,17 +76,66 @@ def gaussian_mu(phase: Phase) -> float:
     return math.sqrt(phase.steps) / phase.noise_multiplier
 
 
-def phase_of(part: Gaussian | PoissonSampled | Repeated) -> Phase:
-    """One phase as it is stated, full-batch steps not merged.
+def has_phases(mechanism: object) -> TypeGuard[NoiseMechanism]:
+    """Return True if a mechanism consists of subsampled Gaussian steps, so that it has phases.
 
-    >>> phase_of(Repeated(Gaussian(3.0), 9))
-    Phase(noise_multiplier=3.0, sampling_probability=1.0, steps=9)
+    Args:
+        mechanism: Any mechanism, or None.
+
+    >>> from reconrisk.core.mechanism import GaussianDP
+    >>> has_phases(Gaussian(1.0)), has_phases(GaussianDP(1.0))
+    (True, False)
     """
-    if isinstance(part, Repeated):
-        one = phase_of(part.mechanism)
-        return Phase(one.noise_multiplier, one.sampling_probability, min(part.steps, _MOST_STEPS))
-    if isinstance(part, PoissonSampled) and part.sampling_probability < 1:
-        noise = min(float(part.mechanism.noise_multiplier), _MOST_SAMPLED_NOISE)
-        return Phase(noise, max(float(part.sampling_probability), _LEAST_RATE), 1)
-    gaussian = part.mechanism if isinstance(part, PoissonSampled) else part
-    return Phase(min(float(gaussian.noise_multiplier), _MOST_NOISE), 1.0, 1)
+    return type(mechanism) in _RULES
+
+
+def stated_phases(mechanism: Mechanism) -> tuple[Phase, ...]:
+    """Return the phases of a mechanism as they are stated: none merged, in their order.
+
+    Args:
+        mechanism: A mechanism that :func:`has_phases` accepts.
+
+    Raises:
+        InvalidInput: If the mechanism has no phases.
+
+    >>> stated_phases(Repeated(Gaussian(3.0), 9))
+    (Phase(noise_multiplier=3.0, sampling_probability=1.0, steps=9),)
+    """
+    if not has_phases(mechanism):
+        raise refuse(
+            "mechanism",
+            mechanism,
+            "to be a Gaussian release, possibly sampled, repeated and composed",
+            "An epsilon alone does not fix the noise: pass dp_sgd(noise_multiplier=...).",
+        )
+    return _RULES[type(mechanism)](mechanism)
+
+
+def _of_gaussian(part: Gaussian) -> tuple[Phase, ...]:
+    return (Phase(min(float(part.noise_multiplier), _MOST_NOISE), 1.0, 1),)
+
+
+def _of_sampled(part: PoissonSampled) -> tuple[Phase, ...]:
+    if part.sampling_probability == 1:
+        return _of_gaussian(part.mechanism)
+    noise = min(float(part.mechanism.noise_multiplier), _MOST_SAMPLED_NOISE)
+    return (Phase(noise, max(float(part.sampling_probability), _LEAST_RATE), 1),)
+
+
+def _of_repeated(part: Repeated) -> tuple[Phase, ...]:
+    (one,) = stated_phases(part.mechanism)
+    return (Phase(one.noise_multiplier, one.sampling_probability, min(part.steps, _MOST_STEPS)),)
+
+
+def _of_composed(whole: Composed) -> tuple[Phase, ...]:
+    return tuple(phase for part in whole.mechanisms for phase in stated_phases(part))
+
+
+_RULES: Mapping[type, Callable[[Any], tuple[Phase, ...]]] = {
+    Gaussian: _of_gaussian,
+    PoissonSampled: _of_sampled,
+    Repeated: _of_repeated,
+    Composed: _of_composed,
+}
+WITH_PHASES: tuple[type, ...] = tuple(_RULES)
+"""Classes of mechanisms that have phases."""

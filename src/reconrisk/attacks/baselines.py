@@ -21,10 +21,7 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_all_finite, check_finite, check_not_empty, check_whole, refuse
-from reconrisk.priors.diffusion import DiffusionPrior, draw_records
-from reconrisk.priors.gaussian import GaussianPrior
-from reconrisk.priors.generator import GeneratorPrior
-from reconrisk.priors.network import check_fits
+from reconrisk.priors.prior import Prior, draw_within_range, is_prior
 
 if TYPE_CHECKING:
     from reconrisk.attacks.knowledge import PublicKnowledge
@@ -204,7 +201,6 @@ def _guessed(observation: Observation, guess: Tensor, attack: str, cause: str, b
 
 
 Guess = Literal["mean", "draw"]
-Prior = DiffusionPrior | GaussianPrior | GeneratorPrior
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +215,7 @@ class PriorAlone:
 
     def __post_init__(self) -> None:
         prior: object = self.prior
-        if not isinstance(prior, Prior):
+        if not is_prior(prior):
             raise refuse("prior", type(prior).__name__, "to be a prior", "Pass one of rr.priors.")
         if self.guess not in get_args(Guess):
             raise refuse("guess", self.guess, 'to be "mean" or "draw"')
@@ -230,7 +226,7 @@ class PriorAlone:
         """The same guess for every record, or a draw for each."""
         begun = time.monotonic()
         check_knows(observation, self.needs)
-        check_fits(self.prior.shape, self.prior.data_range, observation.input_shape, observation.data_range)
+        self.prior.check_fits(observation.input_shape, observation.data_range)
         count = observation.batch_size
         made = self._mean(rng).expand(count, *self.prior.shape) if self.guess == "mean" else self._drawn(count, rng)
         cause = "every record is the prior's mean" if self.guess == "mean" else "every record is drawn from the prior"
@@ -244,15 +240,11 @@ class PriorAlone:
         return Reconstruction(estimates, account)
 
     def _mean(self, rng: torch.Generator) -> Tensor:
-        known = None if isinstance(self.prior, GeneratorPrior) else self.prior.mean
-        if known is not None:
-            return known
-        return self._drawn(self.draws, rng).mean(0)
+        known = self.prior.mean
+        return self._drawn(self.draws, rng).mean(0) if known is None else known
 
     def _drawn(self, count: int, rng: torch.Generator) -> Tensor:
-        if isinstance(self.prior, DiffusionPrior):
-            return draw_records(self.prior, count, steps=self.steps, rng=rng)
-        return self.prior.draw(count, rng).clamp(*self.prior.data_range)
+        return draw_within_range(self.prior, count, rng, steps=self.steps)
 
     def __repr__(self) -> str:
         """Every setting; the prior by its name."""

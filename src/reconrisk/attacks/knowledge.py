@@ -10,8 +10,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-from reconrisk.attacks.baselines import Prior
-from reconrisk.attacks.prior_choice import GAUSSIAN, SHIPPED, StatedPrior, check_prior_fits, prior_by_name, shipped_for
+from reconrisk.attacks.prior_choice import (
+    StatedPrior,
+    check_prior_fits,
+    fit_prior,
+    is_fitted,
+    prior_by_name,
+    shipped_for,
+)
 from reconrisk.attacks.registry import ATTACKS, AttackInfo, attack_by_name, is_stated_attack, settings_of
 from reconrisk.core.columns import Column
 from reconrisk.core.errors import InvalidInput, MissingExtra
@@ -21,6 +27,8 @@ from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
 from reconrisk.priors.gaussian import LARGEST_COVARIANCE, fit_gaussian
 from reconrisk.priors.load.folders import shipped_names, shipped_shape
+from reconrisk.priors.prior import is_prior
+from reconrisk.priors.registry import GAUSSIAN, SHIPPED
 
 _MORE_PUBLIC = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
 _PUBLIC_BESIDE_CAPTURED = "Pass public= (--data), records like those behind the update."
@@ -101,7 +109,7 @@ class PublicKnowledge:
         """The prior that an attack has, if it has any, and where it comes from."""
         held = getattr(attack, "prior", None)
         stated = (each for each in self._priors.values() if isinstance(each, StatedPrior) and each.is_of(attack))
-        return next(stated, StatedPrior(held, "configured by the caller") if isinstance(held, Prior) else None)
+        return next(stated, StatedPrior(held, "configured by the caller") if is_prior(held) else None)
 
     @cached_property
     def _priors(self) -> dict[tuple[str, tuple[str, ...]], StatedPrior | InvalidInput | MissingExtra]:
@@ -112,7 +120,10 @@ class PublicKnowledge:
             return self._gaussian
         if word == SHIPPED:
             return shipped_for(self.records("a shipped prior").inputs, kinds, self.data_range)
-        found = prior_by_name(word, kinds, self.data_range)
+        if is_fitted(word):
+            found = fit_prior(word, kinds, self.records(f"the prior {word}").inputs, self.data_range)
+        else:
+            found = prior_by_name(word, kinds, self.data_range)
         check_prior_fits(found.value, self.shape, self.data_range)
         return found
 
@@ -256,7 +267,7 @@ def _default_prior(info: AttackInfo, knowledge: PublicKnowledge) -> object:
 
 def _prior_missing(info: AttackInfo, knowledge: PublicKnowledge) -> InvalidInput:
     """Return the error for an attack without a prior: nobody can choose one without public records."""
-    shipped = ((kind, word) for kind in info.priors if kind != GAUSSIAN for word in shipped_names(kind))
+    shipped = ((kind, word) for kind in info.priors for word in shipped_names(kind))
     words = [word for kind, word in shipped if shipped_shape(kind, word) == knowledge.shape] or ["FOLDER"]
     stated = " or ".join(f"prior={word}" for word in dict.fromkeys(words))
     remedy = f"State one that fits (--setting {stated}), or have one chosen. {knowledge.more_public}"

@@ -13,13 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reconrisk.core.digest import short_digest
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.core.validation import refuse
-from reconrisk.releases.content_hash import described
 
-_DIGITS = 10
 _SIGNATURE = "(observation, *, rng)"
 
 
@@ -63,7 +62,7 @@ class FunctionAttack:
 
     @cached_property
     def _digest(self) -> str:
-        return described(self.function)[:_DIGITS]
+        return short_digest(self.function)
 
     def __repr__(self) -> str:
         """The name, and a digest of the code, which is all the settings that there are."""

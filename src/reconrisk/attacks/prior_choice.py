@@ -1,36 +1,20 @@
-"""Priors that a word states: fitted to public records, shipped with the package, or in a folder."""
+"""Priors that a word states: fitted to public records, shipped with the package, in a folder, or of a plugin."""
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from reconrisk.attacks.baselines import Prior
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import did_you_mean, refuse
-from reconrisk.priors.diffusion import DiffusionPrior
-from reconrisk.priors.gaussian import GaussianPrior
-from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.load.bundled import fitting
-from reconrisk.priors.load.diffusers import diffusion
 from reconrisk.priors.load.folders import prior_folder, range_in, shipped_names, shipped_shape
-from reconrisk.priors.load.gan import gan
-from reconrisk.priors.network import check_fits
+from reconrisk.priors.prior import Prior, is_prior
+from reconrisk.priors.registry import DIFFUSION, GAUSSIAN, PRIORS, SHIPPED
 from reconrisk.priors.training_state import trained_in
-
-GAUSSIAN = "gaussian"
-"""The word for a normal law that is fitted to public records."""
-
-SHIPPED = "shipped"
-"""The word for the prior of the package that explains public records best."""
-
-_DIFFUSION, _GAN = "diffusion", "gan"
-_KINDS = {DiffusionPrior: _DIFFUSION, GaussianPrior: GAUSSIAN, GeneratorPrior: _GAN}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +28,8 @@ class StatedPrior:
     @property
     def word(self) -> str:
         """What states it, of whatever kind an attack takes."""
-        return f"{_GAN}/{self.value.name}" if isinstance(self.value, GeneratorPrior) else self.value.name
+        kind, name = self.value.kind, self.value.name
+        return name if kind in (DIFFUSION, GAUSSIAN, name) else f"{kind}/{name}"
 
     @property
     def said(self) -> str:
@@ -53,45 +38,49 @@ class StatedPrior:
         return f"{self.value.name} ({self.source}){warning}"
 
     def is_of(self, attack: Any) -> bool:
-        """Whether an attack has it, as it is or as a denoiser."""
+        """Return True if an attack holds this prior, as it is or in another form, such as a denoiser."""
         held = getattr(attack, "prior", None)
-        return held is self.value or (isinstance(self.value, GaussianPrior) and held is self.value.diffusion)
+        if held is self.value or not is_prior(held):
+            return held is self.value
+        return held.name == self.value.name and held.fingerprint == self.value.fingerprint
 
 
-def kinds_of(build: Callable[..., Any]) -> tuple[str, ...]:
-    """The kinds of prior that an attack takes, by the function that configures it; a bare name is of the first.
+def is_fitted(word: str) -> bool:
+    """Return True if a word states a kind of prior that is fitted to public records.
 
-    >>> from reconrisk.attacks.with_prior.gifd import gifd
-    >>> from reconrisk.attacks.baselines import prior_alone
-    >>> kinds_of(gifd), kinds_of(prior_alone)
-    (('gan',), ('diffusion', 'gaussian', 'gan'))
+    >>> is_fitted("gaussian"), is_fitted("shipped")
+    (True, False)
     """
-    hint = typing.get_type_hints(build).get("prior")
-    taken = typing.get_args(hint) or (hint,)
-    return tuple(kind for each, kind in _KINDS.items() if each in taken)
-
-
-def kind_of(prior: Prior) -> str:
-    """What kind of prior it is.
-
-    >>> from reconrisk.priors.generator import generator
-    >>> kind_of(generator(lambda latents: latents, (2,), 2))
-    'gan'
-    """
-    return _KINDS[type(prior)]
+    return word in PRIORS and PRIORS[word].source == "records"
 
 
 def is_prior_name(word: str) -> bool:
-    """Whether a word states a prior by itself, and not by a folder.
+    """Return True if a word states a prior by itself, and not by a folder.
 
-    >>> is_prior_name("gaussian"), is_prior_name("./mnist")
-    (True, False)
+    >>> is_prior_name("gaussian"), is_prior_name("gan/mnist"), is_prior_name("./mnist")
+    (True, True, False)
     """
     kind, _, name = word.rpartition("/")
-    kinds = (kind,) if kind else (_DIFFUSION, _GAN)
-    return word in (GAUSSIAN, SHIPPED) or any(
-        name in shipped_names(kind) for kind in kinds if kind in (_DIFFUSION, _GAN)
-    )
+    if word == SHIPPED or any(name in shipped_names(each) for each in PRIORS if kind in ("", each)):
+        return True
+    return word in PRIORS and PRIORS[word].source != "folder"
+
+
+def fit_prior(word: str, kinds: tuple[str, ...], records: Tensor, data_range: tuple[float, float]) -> StatedPrior:
+    """Fit the prior that a word states to public records.
+
+    Args:
+        word: A kind of prior that is fitted to records.
+        kinds: The kinds that an attack takes.
+        records: Public records.
+        data_range: The range of their values.
+
+    Raises:
+        InvalidInput: If the attack takes no prior of this kind.
+    """
+    found: Prior = PRIORS[word].load()(records, data_range=data_range)
+    _check_kind(word, found, kinds)
+    return StatedPrior(found, f"fitted to {len(records)} public records")
 
 
 def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, float] = (0.0, 1.0)) -> StatedPrior:
@@ -107,15 +96,18 @@ def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, fl
     Traceback (most recent call last):
     reconrisk.core.errors.InvalidInput: Expected prior='gaussian' to come with public records. Pass the prior itself.
     """
-    if word in (GAUSSIAN, SHIPPED):
+    if word == SHIPPED or is_fitted(word):
         raise refuse("prior", word, "to come with public records", "Pass the prior itself.")
     stated, _, name = word.rpartition("/")
     kind = next((kind for kind in kinds if name in shipped_names(kind) and stated in ("", kind)), None)
     if kind is not None:
         return _as_shipped(_read(kind, name, data_range))
+    if word in PRIORS and PRIORS[word].source == "nothing":
+        return _offered(word, kinds, data_range)
     if not Path(word).expanduser().is_dir():
         names = [name for kind in kinds for name in shipped_names(kind)]
-        known = ", ".join((*(word for word in (GAUSSIAN,) if word in kinds), SHIPPED, *dict.fromkeys(names)))
+        fitted = [kind for kind in kinds if is_fitted(kind)]
+        known = ", ".join((*fitted, SHIPPED, *dict.fromkeys(names)))
         remedy = f"Nothing is downloaded.{did_you_mean(word, names)}"
         raise refuse("prior", word, f"to be {known} or a folder", remedy)
     return _from_folder(Path(word), kinds, data_range)
@@ -128,7 +120,7 @@ def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float
     """
     shape = tuple(records.shape[1:])
     unread: tuple[str, str] | None = None
-    for kind in (kind for kind in kinds if kind != GAUSSIAN):
+    for kind in kinds:
         names = [name for name in shipped_names(kind) if shipped_shape(kind, name) == shape]
         found = fitting(records, data_range, kind=kind) if names else None
         if found is not None:
@@ -139,22 +131,41 @@ def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float
     raise refuse("shape of a record", shape, "to be that of a shipped prior", "Train one, and pass its folder.")
 
 
-def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> DiffusionPrior | GeneratorPrior:
-    return diffusion(name, data_range=data_range) if kind == _DIFFUSION else gan(name, data_range=data_range)
+def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> Prior:
+    found: Prior = PRIORS[kind].load()(name, data_range=data_range)
+    return found
+
+
+def _offered(word: str, kinds: tuple[str, ...], data_range: tuple[float, float]) -> StatedPrior:
+    """Return the prior that a plugin offers under a name, in the range of the records."""
+    found = PRIORS[word].load()()
+    if not is_prior(found):
+        raise refuse("prior", word, f"to be a prior, its function returned a {type(found).__name__}")
+    _check_kind(word, found, kinds)
+    source = f"offered as {word}{_scaled(found.data_range, data_range)}"
+    return StatedPrior(found if found.data_range == data_range else found.scaled_to(data_range), source)
+
+
+def _check_kind(word: str, prior: Prior, kinds: tuple[str, ...]) -> None:
+    if prior.kind not in kinds:
+        raise refuse("prior", word, f"to be of a kind that the attack takes, {' or '.join(kinds)}, it is {prior.kind}")
 
 
 def _from_folder(folder: Path, kinds: tuple[str, ...], data_range: tuple[float, float]) -> StatedPrior:
-    trained = trained_in(folder.expanduser())
-    kind = _DIFFUSION if _DIFFUSION in kinds else _GAN
+    readable = [kind for kind in kinds if kind in PRIORS and PRIORS[kind].source == "folder"]
+    if not readable:
+        raise refuse("prior", str(folder), f"to be {' or '.join(kinds)}", "These are not read from a folder.")
+    folder = folder.expanduser()
+    trained = trained_in(folder)
     if trained is None:
-        return StatedPrior(_read(kind, folder, data_range), "read from a folder")
-    found = _read(trained.kind if trained.kind in kinds else kind, folder, data_range)
+        return StatedPrior(_read(readable[0], folder, data_range), "read from a folder")
+    found = _read(trained.kind if trained.kind in readable else readable[0], folder, data_range)
     said = f"read from a folder, trained on {trained.count:,} records that must not be attacked"
     return StatedPrior(found, said + _scaled(trained.data_range, data_range))
 
 
-def _as_shipped(prior: DiffusionPrior | GeneratorPrior) -> StatedPrior:
-    scaled = _scaled(range_in(prior_folder(prior.name, kind_of(prior))), prior.data_range)
+def _as_shipped(prior: Prior) -> StatedPrior:
+    scaled = _scaled(range_in(prior_folder(prior.name, prior.kind)), prior.data_range)
     return StatedPrior(prior, f"shipped, trained on the training records of {prior.name}{scaled}", prior.name)
 
 
@@ -169,6 +180,6 @@ def _scaled(trained: tuple[float, float], data_range: tuple[float, float]) -> st
 def check_prior_fits(prior: Prior, shape: tuple[int, ...], data_range: tuple[float, float]) -> None:
     """Refuse a prior that was made for records of another shape or range, by its name."""
     try:
-        check_fits(prior.shape, prior.data_range, shape, data_range)
+        prior.check_fits(shape, data_range)
     except InvalidInput as error:
         raise InvalidInput(f"The prior {prior.name} does not fit the records. {error}") from error

@@ -17,9 +17,8 @@ from reconrisk.core.observation import Attack
 from reconrisk.core.registry import Info, Plugin, Registry, summary_of
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_settings, did_you_mean, refuse
+from reconrisk.priors.registry import DIFFUSION, GAN, GAUSSIAN, SHIPPED
 
-DIFFUSION, GAUSSIAN, GAN = "diffusion", "gaussian", "gan"
-SHIPPED = "shipped"
 ESTIMATOR, TRAINING = "estimator", "training"
 """Kinds of trained models that attacks read: a fitted linear estimator, a network with a known training."""
 

@@ -12,7 +12,7 @@ from reconrisk.accounting.subsampled import epsilon_of_training
 from reconrisk.bounds.risks import RISKS, Identification, Risk, attained
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Guarantee, rounded_down, rounded_up
-from reconrisk.core.mechanism import Composed, Gaussian, NoiseMechanism, PoissonSampled, Repeated, dp_sgd
+from reconrisk.core.mechanism import Composed, NoiseMechanism, NoisePhase, PoissonSampled, Repeated, dp_sgd
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_probability, refuse
@@ -155,7 +155,7 @@ class _Settings:
     steps: int
 
     @classmethod
-    def of(cls, part: Gaussian | PoissonSampled | Repeated) -> _Settings:
+    def of(cls, part: NoisePhase) -> _Settings:
         steps, rate = 1, 1.0
         if isinstance(part, Repeated):
             steps, part = part.steps, part.mechanism
@@ -170,7 +170,7 @@ class _Settings:
             return replace(self, noise_multiplier=value)
         return replace(self, sampling_probability=value)
 
-    def mechanism(self) -> Gaussian | PoissonSampled | Repeated:
+    def mechanism(self) -> NoisePhase:
         return dp_sgd(**vars(self))
 
 
@@ -183,12 +183,13 @@ class _Adjustable:
 
     @classmethod
     def of(cls, mechanism: NoiseMechanism, setting: Adjust) -> _Adjustable:
-        if not isinstance(mechanism, (Gaussian, PoissonSampled, Repeated, Composed)):
-            raise refuse("mechanism", mechanism, "to be a training", "Pass dp_sgd(...) or Composed of several.")
         parts = mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,)
-        if len(parts) > 1 and setting is not Adjust.NOISE_MULTIPLIER:
+        phases = [part for part in parts if isinstance(part, NoisePhase)]
+        if len(phases) < len(parts):
+            raise refuse("mechanism", mechanism, "to be a training", "Pass dp_sgd(...) or Composed of several.")
+        if len(phases) > 1 and setting is not Adjust.NOISE_MULTIPLIER:
             raise refuse("adjust", setting.value, "to be noise_multiplier for a schedule of several phases")
-        return cls(setting, tuple(_Settings.of(part) for part in parts))
+        return cls(setting, tuple(map(_Settings.of, phases)))
 
     @property
     def start(self) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from reconrisk.accounting.phases import has_phases
 from reconrisk.accounting.renyi import replace_one_order_two
 from reconrisk.bounds.known_norm import from_scratch_success
 from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.guarantee import Guarantee
-from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.validation import check_nonnegative, check_whole
 
 
@@ -51,6 +52,7 @@ def guarantees_for(question: Question) -> tuple[Answer, ...]:
     Guarantee: an answer ``is_about_targets`` only if it holds for targets drawn as ``question.prior`` assumes.
 
     >>> from reconrisk.bounds.prior_success import candidate_set
+    >>> from reconrisk.core.mechanism import Gaussian
     >>> asked = Question(Gaussian(1.0), 0.01, 4, (0.0, 1.0), candidate_set([0.1] * 10), 1.0)
     >>> for answer in guarantees_for(asked):
     ...     print(answer.is_about_targets, answer.guarantee.quantity.value, answer.guarantee.scope.value)
@@ -69,14 +71,14 @@ def _with_prior(question: Question) -> tuple[Answer, ...]:
 def _from_scratch(question: Question) -> tuple[Answer, ...]:
     """For whoever knows a norm alone; nothing where guessing zero succeeds already."""
     mechanism, norm = question.mechanism, question.least_norm
-    if not isinstance(mechanism, _NOISE) or question.mse * question.dimension >= norm * norm:
+    if not has_phases(mechanism) or question.mse * question.dimension >= norm * norm:
         return ()
     guarantee = from_scratch_success(mechanism, dimension=question.dimension, norm=norm, mse=question.mse)
     return (Answer(guarantee, False, "the directions of these records are not uniform on the sphere"),)
 
 
 def _unbiased(question: Question) -> tuple[Answer, ...]:
-    if not isinstance(question.mechanism, _NOISE):
+    if not has_phases(question.mechanism):
         return ()
     width = question.data_range[1] - question.data_range[0]
     guarantee = mse_lower_bound_from_rdp(replace_one_order_two(question.mechanism), diameters=width)
@@ -84,5 +86,4 @@ def _unbiased(question: Question) -> tuple[Answer, ...]:
     return (Answer(stated, False, "an error of unbiased estimates, no success probability; attacks may be biased"),)
 
 
-_NOISE = (Gaussian, PoissonSampled, Repeated, Composed)
 _SOURCES: tuple[Callable[[Question], tuple[Answer, ...]], ...] = (_with_prior, _from_scratch, _unbiased)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reconrisk.accounting.phases import phases_of
+from reconrisk.accounting.phases import WITH_PHASES, phases_of
 from reconrisk.accounting.subsampled import DEFAULT_ACCURACY, log_success_of_training
 from reconrisk.accounting.trade_off import (
     log_success_from_approximate,
@@ -22,16 +22,13 @@ from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.core.guarantee import Guarantee, Quantity, Scope, probability_from_log
 from reconrisk.core.mechanism import (
     ApproximateDP,
-    Composed,
-    Gaussian,
     GaussianDP,
     Mechanism,
     Neighbouring,
-    PoissonSampled,
+    NoiseMechanism,
     PrivacyCurve,
     PureDP,
     RenyiDP,
-    Repeated,
     ZeroConcentratedDP,
 )
 from reconrisk.core.papers import Reference
@@ -152,9 +149,7 @@ def _log_prior(prior_success: float | PriorSuccess | None, log_prior_success: fl
     return float(log_prior_success)  # type: ignore[arg-type]  # the check above refused None
 
 
-def _from_noise(
-    mechanism: Gaussian | PoissonSampled | Repeated | Composed, log_prior: float, accuracy: float
-) -> _Bound:
+def _from_phases(mechanism: NoiseMechanism, log_prior: float, accuracy: float) -> _Bound:
     log_success = log_success_of_training(mechanism, log_prior, accuracy)
     if all(phase.is_full_batch for phase in phases_of(mechanism)):
         return _Bound(log_success, Reference("closed form of the Gaussian mechanism", "kaissis2023"), (_CLIPPED,))
@@ -197,10 +192,7 @@ def _from_gaussian_dp(mechanism: GaussianDP, log_prior: float, accuracy: float) 
 
 
 _RULES: dict[type, Callable[[Any, float, float], _Bound]] = {
-    Gaussian: _from_noise,
-    PoissonSampled: _from_noise,
-    Repeated: _from_noise,
-    Composed: _from_noise,
+    **dict.fromkeys(WITH_PHASES, _from_phases),
     PureDP: _from_pure,
     ApproximateDP: _from_approximate,
     PrivacyCurve: _from_curve,

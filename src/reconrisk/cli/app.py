@@ -19,7 +19,7 @@ from reconrisk.cli.risk import risk
 from reconrisk.cli.store import compare, export, runs, show
 from reconrisk.cli.tradeoff import tradeoff
 from reconrisk.cli.train_prior import train_prior
-from reconrisk.core.version import VERSION
+from reconrisk.core import VERSION
 
 app = typer.Typer(
     name="reconrisk",

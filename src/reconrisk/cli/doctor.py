@@ -9,7 +9,7 @@ import time
 
 import typer
 
-from reconrisk.core.version import VERSION
+from reconrisk.core import VERSION
 
 EXTRAS = {
     "dp": "opacus",

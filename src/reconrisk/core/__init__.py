@@ -6,3 +6,6 @@ vocabulary of error messages, ``registry.py`` finds entries and plugins by name,
 tasks that people wait for, ``lazy.py`` loads public names on first use, ``papers.py`` has the references. The remaining
 files read and write JSON and whole files.
 """
+
+VERSION = "0.1.0"
+"""The version of the package: the one place that states it."""

@@ -223,8 +223,11 @@ class GaussianDP:
         object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
 
 
-NoiseMechanism: TypeAlias = Gaussian | PoissonSampled | Repeated | Composed
-"""Mechanisms described by what they do."""
+NoisePhase: TypeAlias = Gaussian | PoissonSampled | Repeated
+"""Phases of DP-SGD: the mechanisms that :func:`dp_sgd` returns."""
+
+NoiseMechanism: TypeAlias = NoisePhase | Composed
+"""Mechanisms described by what they do. The only list of them: accountants state by a table which they support."""
 
 StatedPrivacy: TypeAlias = PureDP | ApproximateDP | PrivacyCurve | RenyiDP | ZeroConcentratedDP | GaussianDP
 """Mechanisms described by the guarantee they carry."""
@@ -241,7 +244,7 @@ def _checked_relation(neighbouring: object) -> Neighbouring:
 
 def dp_sgd(
     *, noise_multiplier: float, clip_norm: float = 1.0, sampling_probability: float = 1.0, steps: int = 1
-) -> Gaussian | PoissonSampled | Repeated:
+) -> NoisePhase:
     """The mechanism of a DP-SGD run, in the fewest layers that describe it.
 
     Assumes: Poisson sampling of records, noise on the sum of clipped gradients, all updates released.

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.validation import check_all_within, check_finite, check_not_empty, refuse
 from reconrisk.data.columns import Column, width_of
@@ -69,6 +70,11 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Shape of one record."""
         return tuple(self.inputs.shape[1:])
+
+    @property
+    def fingerprint(self) -> str:
+        """A short digest of records, labels and range; the name does not count."""
+        return short_digest((self.inputs, self.labels, str(self.data_range)))
 
     @property
     def class_count(self) -> int | None:

@@ -5,7 +5,6 @@ The convolutional part of AlexNet comes from a file of weights or from torchvisi
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from reconrisk.core.digest import content_digest
 from reconrisk.core.errors import InvalidFile, MissingExtra
 from reconrisk.core.metric import Metric
 from reconrisk.core.validation import refuse
@@ -146,17 +146,9 @@ def lpips(backbone: str | Path | None = None, *, data_range: float | tuple[float
     convolutions = torchvision_alexnet() if backbone is None else read_alexnet(backbone)
     function = partial(_distance, convolutions=convolutions, heads=_heads(), data_range=data_range)
     source = "torchvision" if backbone is None else Path(backbone).name
-    settings = (("backbone", f"{source}#{_digest(convolutions)}"), ("data_range", data_range))
+    # a file name does not say which weights gave a score
+    settings = (("backbone", f"{source}#{content_digest(convolutions)[:8]}"), ("data_range", data_range))
     return Metric("lpips", function, best=0.0, worst=math.inf, settings=settings)
-
-
-def _digest(convolutions: Sequence[Convolution]) -> str:
-    """A name for the values themselves: a file name does not say which weights gave a score."""
-    content = hashlib.sha256()
-    for convolution in convolutions:
-        for value in convolution:
-            content.update(value.cpu().contiguous().numpy().tobytes())
-    return content.hexdigest()[:8]
 
 
 def _heads() -> tuple[Tensor, ...]:

@@ -13,6 +13,8 @@ from .load.bundled import fitting as fitting
 from .load.diffusers import diffusion as diffusion
 from .load.folders import read_card as read_card
 from .load.gan import gan as gan
+from .prior import BasePrior as BasePrior
+from .prior import Prior as Prior
 from .quality import denoising_loss as denoising_loss
 from .quality import frechet_distance as frechet_distance
 from .quality import nearest_distance as nearest_distance

@@ -7,27 +7,32 @@ the clean records that noisy ones may come from.
 from __future__ import annotations
 
 import math
+import time as clock
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_all_finite, check_positive, check_whole, refuse
 from reconrisk.priors.network import (
     SYMMETRIC,
     as_tensor,
-    check_fits,
     check_mode,
     check_network,
     check_range,
     device_of,
+    function_digest,
     moved,
     precision_of,
 )
+from reconrisk.priors.prior import BasePrior, time_derivative
+from reconrisk.priors.registry import DIFFUSION
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +118,7 @@ PredictNoise = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class DiffusionPrior:
+class DiffusionPrior(BasePrior):
     r"""What records look like, as a function that finds the noise in a noisy one.
 
     .. math:: \epsilon(x_t, t) \approx E[\epsilon \mid x_t], \qquad
@@ -128,6 +133,8 @@ class DiffusionPrior:
     Reference: equation 12, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_; equation 10 of meng2025 lacks the
     root of the signal.
     """
+
+    kind: ClassVar[str] = DIFFUSION
 
     name: str
     shape: tuple[int, ...]
@@ -146,6 +153,11 @@ class DiffusionPrior:
             raise refuse("predict_noise", self.predict_noise, "to be a function of noisy records and their times")
         check_network("predict_noise", self.predict_noise)
         check_schedule(self.schedule)
+
+    @property
+    def fingerprint(self) -> str:
+        """A short digest of what the prior computes and of its units."""
+        return short_digest((repr(self), function_digest(self.predict_noise), self.schedule.signal, self.mean))
 
     def noise(self, noisy: Tensor, time: int) -> Tensor:
         """The noise in ``noisy`` records ``(n, *shape)`` of one ``time``, in the prior's units; differentiable."""
@@ -194,6 +206,31 @@ class DiffusionPrior:
                 values = left**0.5 * clean + (1 - left) ** 0.5 * noise
         return self.records(values)
 
+    def draw_in_steps(self, count: int, rng: torch.Generator, *, steps: int = 50) -> Tensor:
+        r"""Draw records by the reverse diffusion, from noise alone; not clipped to the range.
+
+        .. math:: x_T \sim N(0, I), \qquad x_0 \sim p(x_0 \mid x_T)
+
+        Args:
+            count: The number of records.
+            rng: The only source of chance.
+            steps: Steps of the diffusion; few give records that vary less than those the prior was trained on.
+
+        Reference: Algorithm 2, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_, over fewer times.
+
+        >>> from reconrisk.priors.gaussian import gaussian
+        >>> prior = gaussian(torch.full((2,), 0.5), 0.01 * torch.eye(2)).diffusion
+        >>> prior.draw_in_steps(3, torch.Generator().manual_seed(0)).shape
+        torch.Size([3, 2])
+        """
+        noisy = self.standard_normal(check_whole("count", count), rng)
+        return draw_clean(self, noisy, len(self.schedule) - 1, steps=steps, rng=rng)
+
+    def time_pass(self) -> float:
+        """Measure the seconds that finding the noise of one record takes, derivative included."""
+        begun, asked = clock.monotonic(), torch.zeros(1, *self.shape, requires_grad=True)
+        return time_derivative(self.noise(asked, 0), asked, begun)
+
     def standard_normal(self, count: int, rng: torch.Generator) -> Tensor:
         """Noise alone, shaped as so many records, drawn on the generator's device and put where the prior is."""
         drawn = torch.randn(count, *self.shape, generator=rng, device=rng.device)
@@ -211,10 +248,6 @@ class DiffusionPrior:
         """The same prior for records that lie in another range, as 0 to 255 is that of a picture in [0, 1]."""
         mean = None if self.mean is None else moved(self.mean, self.data_range, data_range)
         return replace(self, data_range=data_range, mean=mean)
-
-    def check_fits(self, shape: Sequence[int], data_range: tuple[float, float]) -> None:
-        """Refuse records of another shape or range than the prior was made for."""
-        check_fits(self.shape, self.data_range, shape, data_range)
 
 
 def denoiser(
@@ -242,24 +275,6 @@ def denoiser(
     """
     known = linear_schedule() if schedule is None else schedule
     return DiffusionPrior(name, tuple(shape), predict_noise, known, data_range, units)
-
-
-def draw_records(prior: DiffusionPrior, count: int, *, steps: int = 50, rng: torch.Generator) -> Tensor:
-    r"""So many records of a diffusion prior, from noise alone.
-
-    .. math:: x_T \sim N(0, I), \qquad x_0 \sim p(x_0 \mid x_T)
-
-    Guarantee: within the data range; nothing but ``rng`` decides.
-    Edge cases: few ``steps`` give records that vary less than those the prior was trained on.
-    Reference: Algorithm 2, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_, over fewer times.
-
-    >>> from reconrisk.priors.gaussian import gaussian
-    >>> prior = gaussian(torch.full((2,), 0.5), 0.01 * torch.eye(2)).diffusion
-    >>> draw_records(prior, 3, rng=torch.Generator().manual_seed(0)).shape
-    torch.Size([3, 2])
-    """
-    noisy = prior.standard_normal(check_whole("count", count), rng)
-    return draw_clean(prior, noisy, len(prior.schedule) - 1, steps=steps, rng=rng).clamp(*prior.data_range)
 
 
 def draw_clean(prior: DiffusionPrior, noisy: Tensor, time: int, *, steps: int = 50, rng: torch.Generator) -> Tensor:

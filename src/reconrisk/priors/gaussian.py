@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from torch import Tensor
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_all_finite, check_all_within, check_nonnegative, check_not_empty, refuse
 from reconrisk.priors.diffusion import DiffusionPrior, NoiseSchedule, check_schedule, linear_schedule
-from reconrisk.priors.network import as_tensor, check_fits, check_range, moved
+from reconrisk.priors.network import as_tensor, check_range, moved
+from reconrisk.priors.prior import BasePrior
+from reconrisk.priors.registry import GAUSSIAN
 
 LARGEST_COVARIANCE = 4096
 """Values of a record whose covariance can be fitted in half a minute: the square of them is 128 MB."""
@@ -22,11 +24,13 @@ _ROUNDING = 1e-9  # of the largest variance: how far below 0 rounding may leave 
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianPrior:
+class GaussianPrior(BasePrior):
     r"""Records distributed as :math:`N(m, S)`, in the units of the data.
 
     ``directions`` (d, k) are orthonormal and ``variances`` (k,) those along them; all others vary by nothing.
     """
+
+    kind: ClassVar[str] = GAUSSIAN
 
     mean: Tensor = field(repr=False)
     directions: Tensor = field(repr=False)
@@ -44,6 +48,11 @@ class GaussianPrior:
         """The shape of a record."""
         return tuple(self.mean.shape)
 
+    @property
+    def fingerprint(self) -> str:
+        """That of its denoiser: attacks hold the one or the other, and the belief is the same."""
+        return self.diffusion.fingerprint
+
     @cached_property
     def root(self) -> Tensor:
         """The matrix L (d, k) with L L^T = S: records are the mean plus L times what is standard normal."""
@@ -56,16 +65,16 @@ class GaussianPrior:
         records: Tensor = self.mean + (drawn.to(self.root) @ self.root.T).unflatten(1, self.shape)
         return records
 
+    def time_pass(self) -> float:
+        """Measure the seconds that its denoiser takes, derivative included."""
+        return self.diffusion.time_pass()
+
     def scaled_to(self, data_range: tuple[float, float]) -> GaussianPrior:
         """The same prior for records that lie in another range."""
         check_range("data_range", data_range)
         scale = (data_range[1] - data_range[0]) / (self.data_range[1] - self.data_range[0])
         mean = moved(self.mean, self.data_range, data_range)
         return replace(self, mean=mean, variances=self.variances * scale**2, data_range=data_range)
-
-    def check_fits(self, shape: Sequence[int], data_range: tuple[float, float]) -> None:
-        """Refuse records of another shape or range than the prior was made for."""
-        check_fits(self.shape, self.data_range, shape, data_range)
 
     @cached_property
     def diffusion(self) -> DiffusionPrior:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_whole, refuse
 from reconrisk.priors.network import (
     SYMMETRIC,
-    check_fits,
     check_mode,
     check_network,
     check_range,
     device_of,
+    function_digest,
     moved,
     precision_of,
 )
+from reconrisk.priors.prior import BasePrior, time_derivative
+from reconrisk.priors.registry import GAN
 
 Decode = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class GeneratorPrior:
+class GeneratorPrior(BasePrior):
     r"""What records look like, as a function that makes them of standard normal values.
 
     .. math:: x = g(z), \qquad z \sim N(0, I)
@@ -36,6 +41,8 @@ class GeneratorPrior:
     Guarantee: records that are not finite or of another shape are refused, by the name of the prior. A network gets
     latent values in the precision of its weights, and records are in that of the latent values.
     """
+
+    kind: ClassVar[str] = GAN
 
     name: str
     shape: tuple[int, ...]
@@ -53,6 +60,11 @@ class GeneratorPrior:
         if not callable(self.generate):
             raise refuse("generate", self.generate, "to be a function of latent values")
         check_network("generate", self.generate)
+
+    @property
+    def fingerprint(self) -> str:
+        """A short digest of what the prior computes and of its units."""
+        return short_digest((repr(self), function_digest(self.generate)))
 
     def decode(self, latents: Tensor) -> Tensor:
         """Records of latent values; differentiable."""
@@ -82,13 +94,14 @@ class GeneratorPrior:
             latents = torch.randn(count, self.latent_size, generator=rng, device=rng.device)
             return self.decode(latents.to(device_of(self.generate, rng.device)))
 
+    def time_pass(self) -> float:
+        """Measure the seconds that making one record takes, derivative included."""
+        begun, asked = time.monotonic(), torch.zeros(1, self.latent_size, requires_grad=True)
+        return time_derivative(self.decode(asked), asked, begun)
+
     def scaled_to(self, data_range: tuple[float, float]) -> GeneratorPrior:
         """The same prior for records that lie in another range."""
         return replace(self, data_range=data_range)
-
-    def check_fits(self, shape: Sequence[int], data_range: tuple[float, float]) -> None:
-        """Refuse records of another shape or range than the prior was made for."""
-        check_fits(self.shape, self.data_range, shape, data_range)
 
 
 def generator(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.spectral_norm import SpectralNorm
 
+from reconrisk.core.digest import network_digest, short_digest
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_finite, refuse
 
@@ -53,6 +54,11 @@ def check_mode(name: str, function: object) -> None:
         kind = type(found).__name__.removeprefix("_")
         remedy = f"Call .eval() on it: {kind} is still in the mode of training."
         raise refuse(name, type(function).__name__, "to be ready for use", remedy)
+
+
+def function_digest(function: object) -> str:
+    """Return a short digest of the function that a prior is: of a network's weights, else of its code."""
+    return network_digest(function) if isinstance(function, nn.Module) else short_digest(function)
 
 
 def precision_of(function: object, otherwise: torch.dtype) -> torch.dtype:

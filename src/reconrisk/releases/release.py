@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -141,6 +142,25 @@ def check_labels(inputs: Tensor, labels: Tensor) -> None:
     """Refuse labels that are not one per record."""
     if len(inputs) != len(labels):
         raise InvalidInput(f"Expected one label per record, {len(inputs)} records came with {len(labels)} labels.")
+
+
+def rows_among(records: Tensor, known: Tensor) -> tuple[int, ...]:
+    """Return the rows of ``records`` whose content, in single precision, is that of one of ``known``.
+
+    Args:
+        records: The records that are looked at, (n, *shape).
+        known: The records that they are compared with, (m, *shape).
+
+    >>> rows_among(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[3.0, 4.0]]).double())
+    (1,)
+    """
+    contents = {row.tobytes() for row in _comparable_rows(known)}
+    return tuple(place for place, row in enumerate(_comparable_rows(records)) if row.tobytes() in contents)
+
+
+def _comparable_rows(records: Tensor) -> np.ndarray:
+    values = records.detach().float().flatten(1).numpy()
+    return np.ascontiguousarray(values + 0.0)  # minus zero is zero
 
 
 def _shaped(name: str, cotangents: Mapping[str, Tensor], like: Tensor) -> Tensor:

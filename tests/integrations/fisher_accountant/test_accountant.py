@@ -211,6 +211,16 @@ def test_a_resumed_account_is_identical_also_within_a_cycle(cut, through_file, t
     assert second.account().phases == whole.account().phases
 
 
+def test_the_state_of_another_version_is_refused():
+    model, (inputs, labels) = network(), network_task()
+    accountant = FisherAccountant(model, inputs, labels, probes=2)
+    accountant.step(**STEP)
+    state = accountant.state_dict()
+    for old in (state["fingerprint"][1:], state["fingerprint"] - 1):
+        with pytest.raises(InvalidInput, match="of another version of reconrisk"):
+            accountant.load_state_dict({**state, "fingerprint": old})
+
+
 def test_the_state_of_other_records_or_settings_is_refused():
     model, (inputs, labels) = network(), network_task()
     accountant = FisherAccountant(model, inputs, labels, probes=2)

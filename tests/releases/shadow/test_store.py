@@ -281,6 +281,14 @@ def test_an_index_that_is_none_is_refused(tmp_path, content):
         run(tmp_path / "store")
 
 
+def test_a_store_of_another_version_is_refused(tmp_path):
+    run(tmp_path / "store")
+    index = tmp_path / "store" / "index.json"
+    index.write_text(json.dumps({**json.loads(index.read_text()), "format": 2}))
+    with pytest.raises(InvalidFile, match="written by another version"):
+        run(tmp_path / "store")
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(InvalidFile, match="something else"):

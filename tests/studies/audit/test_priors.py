@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.attacks import prior_choice as stated_priors
 from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge
 from reconrisk.attacks.registry import PORTFOLIOS, PortfolioEntry
+from reconrisk.core.digest import identify_settings
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data.dataset import Dataset
@@ -20,7 +20,6 @@ from reconrisk.reports.audit.page import page_of
 from reconrisk.studies.audit.job import job_from_spec
 from reconrisk.studies.audit.spec import read_spec, spec_from_mapping
 from reconrisk.studies.common import plan
-from reconrisk.studies.common.identity import hash_of_prior, settings_in_full
 from reconrisk.studies.common.plan import AloneOnce, left_out, planned_attacks, seconds_of_a_prior
 from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
 from tests.attacks.tiny_priors import SHAPE, ship, write_gan
@@ -194,8 +193,7 @@ def test_a_missing_extra_is_told_in_plan_and_report(fast, shipped, monkeypatch):
     def missing(*given, **stated):
         raise MissingExtra("diffusers", "diffusion", "This prior")
 
-    for module in (stated_priors, sys.modules["reconrisk.priors.load.bundled"]):
-        monkeypatch.setattr(module, "diffusion", missing)
+    monkeypatch.setattr("reconrisk.priors.load.diffusers.diffusion", missing)
     shown = []
     result = rr.audit(
         network(64), PICTURES, attacks="thorough", trials=1, records=range(3), show_plan=shown.append, budget=None
@@ -234,12 +232,12 @@ def test_priors_are_told_apart_by_what_they_compute():
     one, other = (rr.priors.fit_gaussian(DATA.inputs[rows]) for rows in (slice(30), slice(30, 60)))
     same = rr.priors.fit_gaussian(DATA.inputs[:30].clone())
     for pair in ((one, other), (one.diffusion, other.diffusion)):
-        assert hash_of_prior(pair[0]) != hash_of_prior(pair[1])
-    assert hash_of_prior(one.diffusion) == hash_of_prior(same.diffusion)
+        assert pair[0].fingerprint != pair[1].fingerprint
+    assert one.diffusion.fingerprint == same.diffusion.fingerprint
     for build in (rr.attacks.ggss_r, rr.attacks.plug_and_play, lambda prior: AloneOnce(rr.attacks.prior_alone(prior))):
         assert repr(build(one)) == repr(build(other))
-        assert settings_in_full(build(one)) != settings_in_full(build(other))
-        assert settings_in_full(build(one)) == settings_in_full(build(same))
+        assert identify_settings(build(one)) != identify_settings(build(other))
+        assert identify_settings(build(one)) == identify_settings(build(same))
 
 
 def test_weights_and_units_tell_generators_apart():
@@ -249,10 +247,10 @@ def test_weights_and_units_tell_generators_apart():
         nn.init.zeros_(layer.bias)
         return rr.priors.generator(nn.Sequential(layer, nn.Tanh()), (2,), 2, **change)
 
-    assert hash_of_prior(prior()) == hash_of_prior(prior())
-    assert hash_of_prior(prior()) != hash_of_prior(prior(2.0))
-    assert hash_of_prior(prior()) != hash_of_prior(prior(data_range=(0.0, 2.0)))
-    assert settings_in_full(rr.attacks.gifd(prior())) != settings_in_full(rr.attacks.gifd(prior(2.0)))
+    assert prior().fingerprint == prior().fingerprint
+    assert prior().fingerprint != prior(2.0).fingerprint
+    assert prior().fingerprint != prior(data_range=(0.0, 2.0)).fingerprint
+    assert identify_settings(rr.attacks.gifd(prior())) != identify_settings(rr.attacks.gifd(prior(2.0)))
 
 
 def test_the_same_mean_is_guessed_in_every_trial_whatever_the_chance():
@@ -261,10 +259,10 @@ def test_the_same_mean_is_guessed_in_every_trial_whatever_the_chance():
         {"y": torch.ones(1)}, lambda inputs, labels: {}, HONEST_BUT_CURIOUS.knowing(Knows.PRIOR), (3,), (0.0, 1.0)
     )
     guess = AloneOnce(rr.attacks.prior_alone(prior, draws=4, steps=2))
-    before = settings_in_full(guess)
+    before = identify_settings(guess)
     one, two = (guess(observation, rng=torch.Generator().manual_seed(seed)).estimates for seed in (1, 2))
     assert torch.equal(one, two)
-    assert settings_in_full(guess) == before
+    assert identify_settings(guess) == before
     both = guess(dataclasses.replace(observation, batch_size=2), rng=torch.Generator()).estimates
     assert torch.equal(both, one.expand(2, 3))
 

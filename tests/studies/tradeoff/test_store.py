@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.storage.serialization import to_json
-from reconrisk.core.threat import Knows
-from reconrisk.defenses.noise import gaussian_noise
-from reconrisk.defenses.refreshed import refreshed
 from reconrisk.studies.tradeoff.result import AttackScore, TradeoffCell
-from reconrisk.studies.tradeoff.store import CellStore, described, fingerprint_of
+from reconrisk.studies.tradeoff.store import CellStore
 
 _CELL = TradeoffCell(
     "a",
@@ -34,66 +26,6 @@ _CELL = TradeoffCell(
     scores=(AttackScore("aware", "analytic", False, 0.0, float("inf")),),
     seconds=1.0,
 )
-
-
-class _Plain:
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def method(self) -> object:
-        return self.value
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class _Silent:
-    value: object
-
-
-def _closure(scale: float) -> object:
-    return lambda moments: scale * moments
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda value: value,
-        lambda value: torch.tensor([value, 0.0]),
-        lambda value: np.full(2000, 1.0) * np.where(np.arange(2000) == 1000, value, 1.0),  # repr shows neither
-        lambda value: {"a": [value]},
-        lambda value: {"a", str(value)},
-        _Plain,
-        _Silent,
-        lambda value: _Plain(value).method,
-        _closure,
-        lambda value: partial(_closure, value),
-        lambda value: _Silent(_Plain({"deep": torch.tensor(value)})),
-        gaussian_noise,
-        lambda value: torch.Generator().manual_seed(int(value)),
-        lambda value: refreshed(
-            lambda moments: gaussian_noise(value), nn.functional.mse_loss, torch.ones(1, 2), torch.ones(1)
-        ),
-    ],
-)
-def test_content_tells_apart_and_nothing_else(make: object) -> None:
-    one, again, other = (described(make(value)) for value in (1.0, 1.0, 2.0))
-    assert one == again
-    assert one != other
-
-
-def test_names_types_and_code_count() -> None:
-    assert described(lambda x: x + 1) != described(lambda x: x - 1)
-    assert described(_Plain(1.0)) != described(_Silent(1.0))
-    assert described(Knows.LABELS) != described(Knows.PRIOR)
-    assert described(nn.Linear(1, 1)) != described(nn.Linear(1, 2))
-    assert fingerprint_of({"a": 1, "b": 2}) == fingerprint_of({"b": 2, "a": 1})
-    assert fingerprint_of({"a": 1}) != fingerprint_of({"b": 1})
-
-
-def test_endless_settings_are_refused() -> None:
-    endless: list[object] = []
-    endless.append(endless)
-    with pytest.raises(InvalidInput, match="nested at most"):
-        described(endless)
 
 
 def test_cells_come_back(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import cho_solve
 
-from reconrisk.bounds.glm.problem import Family, GlmProblem, factorise, glm_problem, split, stacked
+from reconrisk.bounds.glm.problem import glm_problem, split, stacked
 from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.releases.linear.objective import Family, GlmObjective
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class _Frame:
 
 
 def inverse_traces_of_one_output(
-    problem: GlmProblem, theta: Floats, hessian: Floats, traces: Floats, unit: float
+    problem: GlmObjective[Floats], theta: Floats, hessian: Floats, traces: Floats, unit: float
 ) -> Floats:
     r"""``tr (J^T J)^-1`` for each record at unit noise, rounded down and never below ``d^2 / tr(J^T J)``.
 
@@ -53,7 +53,7 @@ def inverse_traces_of_one_output(
     if d == 1:
         return np.asarray(floor)
     frame = _frame(problem, hessian, w)
-    r, a = problem.residuals(theta)[:, 0], problem.curvatures(theta)[:, 0, 0]
+    r, a = problem.residuals(theta)[:, 0], problem.curvatures(problem.design @ theta.T)[:, 0, 0]
     y = problem.design[:, :d] + frame.shift
     delta = r + a * (y @ w)
     lengths = np.linalg.norm(y, axis=1) + 2 * float(np.linalg.norm(frame.shift))
@@ -70,7 +70,7 @@ def inverse_traces_of_one_output(
     return np.where((doubt < _DOUBTFUL) & (value > floor), value, floor)
 
 
-def _frame(problem: GlmProblem, hessian: Floats, w: Floats) -> _Frame:
+def _frame(problem: GlmObjective[Floats], hessian: Floats, w: Floats) -> _Frame:
     d = problem.features
     kept, kappa, shift = hessian[:, :d], 0.0, np.zeros(d)
     if problem.has_intercept:
@@ -112,7 +112,7 @@ class GlmInformation:
     inverse_traces: Floats | None
     coefficients: Floats
     intercept: Floats | None
-    _problem: GlmProblem
+    _problem: GlmObjective[Floats]
     _theta: Floats
     _inverse: Floats
     _noise_std: float
@@ -122,19 +122,7 @@ class GlmInformation:
         problem, index = self._problem, check_whole("record", record, minimum=0)
         if index >= len(problem.design):
             raise refuse("record", index, f"< {len(problem.design)}, the number of records")
-        one = GlmProblem(
-            problem.design[[index]],
-            problem.targets[[index]],
-            problem.weights[[index]],
-            problem.penalties,
-            problem.family,
-            problem.has_intercept,
-        )
-        d, m, k = problem.features, problem.design.shape[1], problem.outputs
-        pulled = one.curvatures(self._theta)[0] @ self._theta[:, :d]
-        mixed = np.einsum("j,ad->ajd", one.design[0], pulled)
-        mixed[:, range(d), range(d)] += one.residuals(self._theta)[0][:, None]
-        return np.asarray(-one.weights[0] * (self._inverse @ mixed.reshape(k * m, d)))
+        return np.asarray(-problem.weights[index] * (self._inverse @ problem.mixed_derivative(self._theta, index)))
 
     def matrix(self, record: int) -> Floats:
         """The information matrix about one record: ``J^T J / noise_std^2``."""
@@ -197,9 +185,9 @@ def glm_information(
         )
     noise = check_positive("noise_std", noise_std, "Without noise the information is infinite.")
     hessian = problem.hessian(theta)
-    factor = factorise(hessian)
+    factor = problem.factorise(hessian)
     _check_minimum(theta, problem.newton_step(theta, factor), check_positive("tolerance", tolerance))
-    inverse = np.asarray(cho_solve(factor, np.eye(len(hessian))))
+    inverse = problem.arrays.solve(factor, np.eye(len(hessian)))
     unit = 4 * (len(hessian) + np.sqrt(len(problem.design))) * _EPSILON
     traces = _traces(problem, theta, inverse, _checked_margin(unit, hessian, inverse))
     inverse_traces = None
@@ -233,7 +221,7 @@ def _checked_margin(unit: float, hessian: Floats, inverse: Floats) -> float:
     return unit * condition
 
 
-def _traces(problem: GlmProblem, theta: Floats, inverse: Floats, margin: float) -> Floats:
+def _traces(problem: GlmObjective[Floats], theta: Floats, inverse: Floats, margin: float) -> Floats:
     r"""``|J|^2`` for each record at unit noise, rounded up.
 
     With :math:`Y_b = H^{-1}(e_b \otimes \tilde x)` it is
@@ -246,7 +234,7 @@ def _traces(problem: GlmProblem, theta: Floats, inverse: Floats, margin: float) 
     common = np.einsum("paj,pbj->ab", columns[:, :, :d], columns[:, :, :d], optimize=True)
     turned = np.einsum("paj,cj->pac", columns[:, :, :d], weights, optimize=True).reshape(k * m, k * k)
     gram = weights @ weights.T
-    residuals, curvatures = problem.residuals(theta), problem.curvatures(theta)
+    residuals, curvatures = problem.residuals(theta), problem.curvatures(problem.design @ theta.T)
     sums = np.empty(len(problem.design))
     rows = max(1, _CHUNK // (k * k * m))
     for begin in range(0, len(sums), rows):

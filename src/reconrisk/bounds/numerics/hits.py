@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 from scipy.special import logsumexp
 
-from reconrisk.accounting.phases import phase_of
-from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.accounting.phases import stated_phases
+from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_probability, check_whole, refuse
 
@@ -113,19 +113,9 @@ def phases(mechanism: Mechanism) -> tuple[tuple[float, Hits], ...]:
     >>> phases(dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=500))
     ((1.1, Hits(attempts=500, probability=0.01)),)
     """
-    parts = mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,)
-    found = []
-    for part in parts:
-        if not isinstance(part, (Gaussian, PoissonSampled, Repeated)):
-            raise refuse(
-                "mechanism",
-                mechanism,
-                "to be a Gaussian release, possibly sampled, repeated and composed",
-                "An epsilon alone does not fix the noise: pass dp_sgd(noise_multiplier=...).",
-            )
-        stated = phase_of(part)
-        found.append((stated.noise_multiplier, Hits(stated.steps, stated.sampling_probability)))
-    return tuple(found)
+    return tuple(
+        (phase.noise_multiplier, Hits(phase.steps, phase.sampling_probability)) for phase in stated_phases(mechanism)
+    )
 
 
 def one_phase(mechanism: Mechanism) -> tuple[float, Hits]:
@@ -142,7 +132,7 @@ def dominating_phase(mechanism: Mechanism) -> tuple[float, Hits]:
     Guarantee: exact for one phase and for phases without sampling, whose informations steps / noise^2 add up; otherwise
     every step gets the least noise and the largest sampling probability of any phase.
 
-    >>> from reconrisk.core.mechanism import dp_sgd
+    >>> from reconrisk.core.mechanism import Composed, dp_sgd
     >>> dominating_phase(Composed((dp_sgd(noise_multiplier=1.0, steps=9), dp_sgd(noise_multiplier=0.25))))
     (0.2, Hits(attempts=1, probability=1.0))
     """

@@ -16,7 +16,7 @@ from reconrisk.accounting.renyi import replace_one_order_two
 from reconrisk.bounds.mse.premises import constant_guess_mse
 from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
 from reconrisk.core.guarantee import Guarantee
-from reconrisk.core.mechanism import Composed, Gaussian, NoiseMechanism, PoissonSampled, Repeated, dp_sgd
+from reconrisk.core.mechanism import Composed, NoiseMechanism, NoisePhase, dp_sgd
 from reconrisk.core.storage.result import ReportedResult, Row
 from reconrisk.core.validation import check_not_empty, check_probability, refuse
 from reconrisk.integrations.fisher_accountant.summary import LeakageSummary, summarize
@@ -115,7 +115,7 @@ class FisherAccount(ReportedResult):
         parts = tuple(self._part(phase) for phase in self.phases)
         return parts[0] if len(parts) == 1 else Composed(parts)
 
-    def _part(self, phase: TrainingPhase) -> Gaussian | PoissonSampled | Repeated:
+    def _part(self, phase: TrainingPhase) -> NoisePhase:
         # a longer clipped gradient is as good as less noise
         noise, rate, steps = phase.noise_multiplier / self.overshoot, phase.sampling_probability, phase.steps
         if not phase.poisson and rate < 1:

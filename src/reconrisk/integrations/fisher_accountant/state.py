@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from reconrisk.core.digest import content_digest
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.storage.files import write_whole
 from reconrisk.core.validation import refuse
@@ -22,6 +22,8 @@ from reconrisk.integrations.fisher_accountant.ledger import InformationLedger
 _REMEDY = "Pass a file or state that the accountant of these records wrote."
 _LEDGER = "ledger."
 _OWN = ("fingerprint", "phases", "probes", "rng")
+_FORMAT = 2  # of the digests in a fingerprint
+_DIGITS = 15  # hexadecimal, as many as fit into a whole number of torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +39,9 @@ class AccountSettings:
     def fingerprint(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Tracked records and settings in a few numbers: enough to notice a mix-up."""
         kinds = (self.subsampling, self.delta, checked_clip(self.clip).__name__, self.block)
-        settings = (*kinds, self.records.tolist(), inputs.shape, labels.dtype)
-        data = zlib.crc32(_bytes(labels), zlib.crc32(_bytes(inputs)))
-        return torch.tensor([zlib.crc32(repr(settings).encode()), data], dtype=torch.int64)
+        settings = (*kinds, self.records, tuple(inputs.shape), str(labels.dtype))
+        digests = (content_digest(part)[:_DIGITS] for part in (settings, (inputs, labels)))
+        return torch.tensor([_FORMAT, *(int(digest, 16) for digest in digests)], dtype=torch.int64)
 
     def account(
         self, ledger: InformationLedger | None, phases: Sequence[TrainingPhase], inputs: Tensor
@@ -118,10 +120,13 @@ def split_state(
     for name in _OWN:
         if name not in state:
             raise refuse("state", sorted(state), f"to have {name!r}", _REMEDY)
-    if not torch.equal(state["fingerprint"].cpu(), fingerprint):
-        same_settings = int(state["fingerprint"][0]) == int(fingerprint[0])
+    found = state["fingerprint"].cpu()
+    if found.shape != fingerprint.shape or int(found[0]) != _FORMAT:
+        raise refuse("state", "of another version of reconrisk", "to be of this one", _REMEDY)
+    if not torch.equal(found, fingerprint):
+        same_settings = int(found[1]) == int(fingerprint[1])
         what = "records or labels" if same_settings else "settings or number of records"
-        raise refuse("fingerprint", state["fingerprint"].tolist(), f"to be {fingerprint.tolist()}", f"Other {what}.")
+        raise refuse("fingerprint", found.tolist(), f"to be {fingerprint.tolist()}", f"Other {what}.")
     rows = state["phases"].tolist()
     phases = [TrainingPhase(noise, clip, rate, bool(poisson), int(n)) for noise, clip, rate, poisson, n in rows]
     probes = int(state["probes"]) or None
@@ -150,7 +155,3 @@ def read_state(path: str | Path) -> Mapping[str, Tensor]:
     except Exception as error:  # on foreign bytes the parser raises nearly anything
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise InvalidFile(path, "whole file", f"It cannot be read as safetensors ({cause}).", _REMEDY) from error
-
-
-def _bytes(values: Tensor) -> bytes:
-    return values.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()

@@ -7,13 +7,13 @@ from importlib import resources
 from pathlib import Path
 
 from reconrisk.core.errors import InvalidFile
+from reconrisk.core.registry import Info
 from reconrisk.core.validation import did_you_mean, refuse
+from reconrisk.priors.registry import PRIORS
 from reconrisk.priors.training_state import is_unfinished, trained_in
 
 BUNDLED = Path(str(resources.files("reconrisk.priors"))) / "bundled"
 """The folder of the shipped priors, a part for each kind."""
-
-_WRAPS = {"diffusion": "denoiser", "gan": "generator"}  # what makes a prior of each kind of a function
 
 
 def shipped_names(kind: str) -> tuple[str, ...]:
@@ -24,11 +24,27 @@ def shipped_names(kind: str) -> tuple[str, ...]:
 
 def shipped_shape(kind: str, name: str) -> tuple[int, ...]:
     """The shape of the records of a shipped prior, from its settings alone: loading it takes longer."""
-    if kind == "gan":
-        return tuple(json.loads((BUNDLED / kind / name / "config.json").read_text(encoding="utf-8"))["shape"])
-    stated = json.loads((BUNDLED / kind / name / "unet" / "config.json").read_text(encoding="utf-8"))
+    shape: tuple[int, ...] = Info(kind, PRIORS[kind].stored_shape, "").load()(BUNDLED / kind / name)
+    return shape
+
+
+def shape_of_diffusion(folder: Path) -> tuple[int, ...]:
+    """Return the shape of the records of a diffusion in a folder."""
+    stated = json.loads((folder / "unet" / "config.json").read_text(encoding="utf-8"))
     size = stated["sample_size"]
     return (stated["in_channels"], *((size, size) if isinstance(size, int) else size))
+
+
+def shape_of_gan(folder: Path) -> tuple[int, ...]:
+    """Return the shape of the records of a generator in a folder."""
+    return tuple(json.loads((folder / "config.json").read_text(encoding="utf-8"))["shape"])
+
+
+def check_is_shipped(kind: str) -> None:
+    """Refuse a kind of prior of which none is shipped."""
+    kinds = [row.name for row in PRIORS.values() if row.misfit]
+    if kind not in kinds:
+        raise refuse("kind", kind, f"to be {' or '.join(kinds)}")
 
 
 def prior_folder(path_or_name: str | Path, kind: str) -> Path:
@@ -38,7 +54,7 @@ def prior_folder(path_or_name: str | Path, kind: str) -> Path:
     """
     given: object = path_or_name
     if not isinstance(given, (str, Path)):
-        wrap = f"Pass a function or network to rr.priors.{_WRAPS[kind]}." if callable(given) else ""
+        wrap = f"Pass a function or network to rr.priors.{PRIORS[kind].wrapper}." if callable(given) else ""
         raise refuse("path_or_name", type(given).__name__, "to be a name or a path", wrap)
     names = shipped_names(kind)
     if isinstance(path_or_name, str) and path_or_name in names:
@@ -68,8 +84,7 @@ def read_card(path_or_name: str | Path, kind: str = "diffusion") -> str:
     >>> read_card("mnist", "gan").splitlines()[0]
     '# mnist: a generator of pictures 1 x 28 x 28'
     """
-    if kind not in _WRAPS:
-        raise refuse("kind", kind, "to be diffusion or gan")
+    check_is_shipped(kind)
     path = prior_folder(path_or_name, kind) / "card.md"
     if not path.is_file():
         raise InvalidFile(path, "file", "There is no such file.", "Priors that train-prior wrote have a card.")

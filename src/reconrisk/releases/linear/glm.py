@@ -13,8 +13,28 @@ from torch.nn import functional
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import ForwardMap
 from reconrisk.core.validation import check_nonnegative, check_whole, refuse
-from reconrisk.releases.linear.objective import Family, GlmObjective, factorise, minimiser
+from reconrisk.releases.linear.objective import Arrays, Family, GlmObjective, minimise
 from reconrisk.releases.release import Release, check_records
+
+
+def _cholesky(matrix: Tensor) -> Tensor | None:
+    factor: Tensor
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    return None if int(failed) else factor
+
+
+TORCH: Arrays[Tensor] = Arrays(
+    exp=torch.exp,
+    sigmoid=torch.sigmoid,
+    softplus=functional.softplus,
+    softmax=lambda rows: rows.softmax(1),
+    logsumexp=lambda rows: rows.logsumexp(1),
+    diagonal=torch.diag_embed,
+    zeros=lambda shape, like: like.new_zeros(shape),
+    cholesky=_cholesky,
+    solve=lambda factor, columns: torch.cholesky_solve(columns, factor),
+)
+"""The functions of torch with which :class:`GlmObjective` can be differentiated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +82,10 @@ class GlmMap:
         targets = self._targets(torch.cat([self.known_labels.to(labels.device), labels])).to(design.device)
         with torch.no_grad():
             fixed = self._objective(design.detach(), targets)
-            theta = minimiser(fixed, self._start.to(design.device))
-            factor = factorise(fixed.hessian(theta))
+            theta = minimise(fixed, self._start.to(design.device))
+            factor = fixed.factorise(fixed.hessian(theta))
         # At the minimiser one Newton step with a constant Hessian has the derivative of the implicit function theorem.
-        step = torch.cholesky_solve(self._objective(design, targets).gradient(theta).reshape(-1, 1), factor)
-        solution = (theta - step.reshape(theta.shape)).to(inputs.dtype)
+        solution = (theta - self._objective(design, targets).newton_step(theta, factor)).to(inputs.dtype)
         if not self.intercept:
             return {"weight": solution}
         return {"weight": solution[:, :-1], "bias": solution[:, -1]}
@@ -78,7 +97,7 @@ class GlmMap:
             design, targets = self._design(self.known_inputs), self._targets(self.known_labels)
             zeros = torch.zeros(targets.shape[1], design.shape[1], dtype=torch.float64, device=design.device)
             try:
-                return minimiser(self._objective(design, targets), zeros)
+                return minimise(self._objective(design, targets), zeros)
             except InvalidInput:
                 return zeros
 
@@ -99,11 +118,12 @@ class GlmMap:
             raise refuse("labels", sorted(set(labels.tolist()))[:5], f"to be class indices below {classes}")
         return functional.one_hot(labels, classes).double()
 
-    def _objective(self, design: Tensor, targets: Tensor) -> GlmObjective:
+    def _objective(self, design: Tensor, targets: Tensor) -> GlmObjective[Tensor]:
         penalties = torch.full((design.shape[1],), self.penalty, dtype=torch.float64, device=design.device)
         if self.intercept:
             penalties[-1] = self.intercept_penalty
-        return GlmObjective(design, targets, penalties, self.family)
+        weights = torch.ones(len(design), dtype=torch.float64, device=design.device)
+        return GlmObjective(design, targets, weights, penalties, self.family, TORCH, self.intercept)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,155 +1,271 @@
-"""The objective of a regularised generalised linear model, its derivatives, and its minimiser, in double precision."""
+"""The objective of a regularised generalised linear model, its derivatives and its minimiser: the only implementation.
+
+It is written for NumPy arrays and torch tensors alike. Operators do the work; :class:`Arrays` lists the few functions
+that the two libraries name differently. Bounds pass :data:`NUMPY`, so that they need no torch; releases and attacks
+pass :data:`reconrisk.releases.linear.glm.TORCH`, so that the gradient can be differentiated by the records.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.special import expit, logsumexp, softmax
 
 from reconrisk.core.validation import refuse
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Floats = NDArray[np.float64]
+Array = TypeVar("Array", Floats, "Tensor")
 Family = Literal["squared", "logistic", "multinomial", "poisson"]
 
 _MAX_STEPS = 200
 _CONVERGED = 1e-12
 _STALLED = 1e-6
+_MOST_HALVINGS = 60
+_ARMIJO = 1e-4  # share of the decrease that the gradient promises
+
+
+@dataclass(frozen=True)
+class Arrays(Generic[Array]):
+    """Functions of an array library that :class:`GlmObjective` needs beside operators, in double precision.
+
+    Args:
+        exp: Elementwise; infinite without a warning where it overflows.
+        sigmoid: Elementwise, 1 / (1 + exp(-x)).
+        softplus: Elementwise, log(1 + exp(x)).
+        softmax: Of each row.
+        logsumexp: Of each row.
+        diagonal: The last axis as the diagonal of a square matrix.
+        zeros: Zeros of a shape, like another array.
+        cholesky: The Cholesky factor of a matrix; None if the matrix is not positive definite.
+        solve: The solution of a linear system of several columns, from the Cholesky factor.
+    """
+
+    exp: Callable[[Array], Array]
+    sigmoid: Callable[[Array], Array]
+    softplus: Callable[[Array], Array]
+    softmax: Callable[[Array], Array]
+    logsumexp: Callable[[Array], Array]
+    diagonal: Callable[[Array], Array]
+    zeros: Callable[[tuple[int, ...], Array], Array]
+    cholesky: Callable[[Array], Array | None]
+    solve: Callable[[Array, Array], Array]
+
+
+def _exp(values: Floats) -> Floats:
+    with np.errstate(over="ignore"):  # a Newton step too far has an infinite objective, and is shortened
+        return np.asarray(np.exp(values))
+
+
+def _cholesky(matrix: Floats) -> Floats | None:
+    try:
+        return np.asarray(cho_factor(matrix)[0])
+    except LinAlgError:
+        return None
+
+
+NUMPY: Arrays[Floats] = Arrays(
+    exp=_exp,
+    sigmoid=lambda values: np.asarray(expit(values)),
+    softplus=lambda values: np.asarray(np.logaddexp(0, values)),
+    softmax=lambda rows: np.asarray(softmax(rows, axis=1)),
+    logsumexp=lambda rows: np.asarray(logsumexp(rows, axis=1)),
+    diagonal=lambda values: np.asarray(values[..., None] * np.eye(values.shape[-1])),
+    zeros=lambda shape, like: np.zeros(shape),
+    cholesky=_cholesky,
+    solve=lambda factor, columns: np.asarray(cho_solve((factor, False), columns)),
+)
+"""The functions of NumPy and SciPy."""
 
 
 @dataclass(frozen=True, eq=False)
-class GlmObjective:
-    r"""What a regularised generalised linear model minimises, as a sum over records.
+class GlmObjective(Generic[Array]):
+    r"""The objective of a regularised generalised linear model as a sum over records.
 
-    .. math:: F(W) = \sum_i w_i\,\ell(W \tilde x_i, y_i) + \tfrac12 \sum_{cj} \lambda_j W_{cj}^2
+    .. math:: F(W) = \sum_i w_i\,\ell(W \tilde x_i, y_i) + \frac12 \sum_{cj} \lambda_j W_{cj}^2
 
-    ``design`` holds the records, with a last column of ones where there is an intercept; ``targets`` one column per
-    output; ``penalties`` one number per column of the design. Losses: half the squared error, or the negative logarithm
-    of the likelihood with its usual link.
+    Losses: half the squared error, or the negative logarithm of the likelihood with its usual link.
 
-    >>> ridge = GlmObjective(torch.ones(1, 1).double(), torch.ones(1, 1).double(), torch.ones(1).double(), "squared")
-    >>> minimiser(ridge, torch.zeros(1, 1).double())
-    tensor([[0.5000]], dtype=torch.float64)
+    Args:
+        design: The records, (records, columns), with a last column of ones where there is an intercept.
+        targets: One column per linear predictor, (records, outputs).
+        weights: One number per record.
+        penalties: One number per column of the design.
+        family: The loss.
+        arrays: The library of the arrays.
+        has_intercept: True if the last column of the design is one in every record.
+
+    >>> one = np.ones((1, 1))
+    >>> ridge = GlmObjective(one, one, np.ones(1), np.ones(1), "squared", NUMPY)
+    >>> minimise(ridge, np.zeros((1, 1)))
+    array([[0.5]])
     """
 
-    design: Tensor
-    targets: Tensor
-    penalties: Tensor
+    design: Array
+    targets: Array
+    weights: Array
+    penalties: Array
     family: Family
-    weights: Tensor | None = None
+    arrays: Arrays[Array]
+    has_intercept: bool = False
+
+    @property
+    def features(self) -> int:
+        """The dimension of a record."""
+        return int(self.design.shape[1]) - self.has_intercept
 
     @property
     def outputs(self) -> int:
         """The number of linear predictors."""
         return int(self.targets.shape[1])
 
-    def value(self, theta: Tensor) -> float:
-        """The objective, up to a constant."""
+    def value(self, theta: Array) -> float:
+        """Return the objective, up to a constant."""
         predictor = self.design @ theta.T
         if self.family == "squared":
-            losses = 0.5 * (predictor - self.targets).square().sum(1)
-        elif self.family == "logistic":
-            losses = (functional.softplus(predictor) - self.targets * predictor).sum(1)
+            losses = 0.5 * ((predictor - self.targets) ** 2).sum(1)
         elif self.family == "multinomial":
-            losses = predictor.logsumexp(1) - (self.targets * predictor).sum(1)
+            losses = self.arrays.logsumexp(predictor) - (self.targets * predictor).sum(1)
         else:
-            losses = (predictor.exp() - self.targets * predictor).sum(1)
-        total = losses.sum() if self.weights is None else self.weights @ losses
-        return float(total + 0.5 * (self.penalties * theta.square()).sum())
+            normaliser = self.arrays.softplus if self.family == "logistic" else self.arrays.exp
+            losses = (normaliser(predictor) - self.targets * predictor).sum(1)
+        return float(self.weights @ losses + 0.5 * (self.penalties * theta**2).sum())
 
-    def means(self, predictor: Tensor) -> Tensor:
-        """What the model expects of labels whose linear predictors these are."""
+    def means(self, predictor: Array) -> Array:
+        """Return the expected labels at linear predictors (records, outputs)."""
         if self.family == "squared":
             return predictor
         if self.family == "logistic":
-            return predictor.sigmoid()
-        return predictor.softmax(1) if self.family == "multinomial" else predictor.exp()
+            return self.arrays.sigmoid(predictor)
+        return self.arrays.softmax(predictor) if self.family == "multinomial" else self.arrays.exp(predictor)
 
-    def residuals(self, theta: Tensor) -> Tensor:
-        """The derivative of each record's loss by its predictors, without its weight: (records, outputs)."""
+    def residuals(self, theta: Array) -> Array:
+        """Return the derivative of each record's loss by its predictors, without its weight: (records, outputs)."""
         predictor = self.design @ theta.T
         if self.family == "logistic":  # 1 - s would lose all digits of a record that is fitted well
             sign = 1 - 2 * self.targets
-            return sign * (sign * predictor).sigmoid()
+            return sign * self.arrays.sigmoid(sign * predictor)
         if self.family == "multinomial":
-            others = predictor.softmax(1) * (1 - self.targets)
-            return others - self.targets * others.sum(1, keepdim=True)
+            others = self.arrays.softmax(predictor) * (1 - self.targets)
+            residuals: Array = others - self.targets * others.sum(1)[:, None]
+            return residuals
         return self.means(predictor) - self.targets
 
-    def curvatures(self, theta: Tensor) -> Tensor:
-        """The second derivative of each record's loss by its predictors: (records, outputs, outputs)."""
-        predictor = self.design @ theta.T
+    def curvatures(self, predictor: Array) -> Array:
+        """Return the second derivative of the loss at linear predictors: (records, outputs, outputs)."""
         means = self.means(predictor)
         if self.family == "multinomial":
-            return means.diag_embed() - means[:, :, None] * means[:, None, :]
+            return self.arrays.diagonal(means) - means[:, :, None] * means[:, None, :]
         if self.family == "squared":
-            return torch.ones_like(means).diag_embed()
-        slopes = means if self.family == "poisson" else means * (-predictor).sigmoid()
-        return slopes.diag_embed()
+            return self.arrays.diagonal(means * 0 + 1)
+        slopes = means if self.family == "poisson" else means * self.arrays.sigmoid(-predictor)
+        return self.arrays.diagonal(slopes)
 
-    def gradient(self, theta: Tensor) -> Tensor:
-        """The derivative by the coefficients, shaped as they are."""
-        residuals = self.residuals(theta)
-        weighted = residuals if self.weights is None else residuals * self.weights[:, None]
+    def gradient(self, theta: Array) -> Array:
+        """Return the derivative by the coefficients, shaped as they are; differentiable by the design."""
+        weighted = self.residuals(theta) * self.weights[:, None]
         return weighted.T @ self.design + self.penalties * theta
 
-    def hessian(self, theta: Tensor) -> Tensor:
-        """The second derivative, one row per coefficient (those of one output together).
+    def hessian(self, theta: Array) -> Array:
+        """Return the second derivative, one row per coefficient (those of one output together).
 
         Predictors of a multinomial model are defined up to a common shift. Along coefficients without penalty this
         leaves the Hessian singular; there it is filled up, which changes no derivative of the centred solution.
         """
         k, m = theta.shape
-        curvatures = self.curvatures(theta)
-        if self.weights is not None:
-            curvatures = curvatures * self.weights[:, None, None]
-        blocks = self.design.new_zeros(k, m, k, m)
+        curvatures = self.curvatures(self.design @ theta.T) * self.weights[:, None, None]
+        blocks = self.arrays.zeros((k, m, k, m), self.design)
+        penalties = self.arrays.diagonal(self.penalties)
         for a in range(k):
-            blocks[a, :, a, :] = (self.design.T * curvatures[:, a, a]) @ self.design + self.penalties.diag()
+            blocks[a, :, a, :] = (self.design.T * curvatures[:, a, a]) @ self.design + penalties
             for b in range(a) if self.family == "multinomial" else ():
                 blocks[a, :, b, :] = (self.design.T * curvatures[:, a, b]) @ self.design
                 blocks[b, :, a, :] = blocks[a, :, b, :].T
-        matrix = blocks.reshape(k * m, k * m)
         if self.family == "multinomial":
-            common = (self.penalties == 0).double().diag() * (matrix.trace() / (k * k * m))
-            matrix = matrix + common.repeat(k, k)
-        return matrix
+            free = 0 * self.penalties + (self.penalties == 0)
+            scale = float(blocks.reshape(k * m, k * m).trace()) / (k * k * m)
+            blocks = blocks + scale * self.arrays.diagonal(free)[None, :, None, :]
+        return blocks.reshape(k * m, k * m)
+
+    def factorise(self, hessian: Array) -> Array:
+        """Return the Cholesky factor of a Hessian.
+
+        Raises:
+            InvalidInput: If the Hessian is not positive definite.
+        """
+        factor = self.arrays.cholesky(hessian)
+        if factor is None:
+            remedy = "Raise the penalty, or drop collinear features."
+            raise refuse("hessian", "singular", "to be positive definite", remedy)
+        return factor
+
+    def newton_step(self, theta: Array, factor: Array) -> Array:
+        """Return the step to the minimum of the quadratic model, from the Hessian's factor; subtract it."""
+        return self.solve(factor, self.gradient(theta))
+
+    def solve(self, factor: Array, gradient: Array) -> Array:
+        """Return the inverse of a Hessian times a gradient, shaped as the gradient, from the Hessian's factor."""
+        return self.arrays.solve(factor, gradient.reshape(-1, 1)).reshape(gradient.shape)
+
+    def mixed_derivative(self, theta: Array, index: int) -> Array:
+        """Return the derivative of one record's gradient by its features, without its weight.
+
+        One row per coefficient (those of one output together), one column per feature.
+        """
+        one = replace(self, design=self.design[[index]], targets=self.targets[[index]], weights=self.weights[[index]])
+        row, d = one.design[0], self.features
+        pulled = one.curvatures(one.design @ theta.T)[0] @ theta[:, :d]
+        mixed = row[None, :, None] * pulled[:, None, :]
+        own = list(range(d))
+        mixed[:, own, own] += one.residuals(theta)[0][:, None]
+        derivative: Array = mixed.reshape(-1, d)
+        return derivative
 
 
-def factorise(hessian: Tensor) -> Tensor:
-    """The Cholesky factor of a Hessian; one that is not positive definite is refused."""
-    factor: Tensor
-    factor, failed = torch.linalg.cholesky_ex(hessian)
-    if int(failed):
-        raise refuse("hessian", "singular", "to be positive definite", "Raise the penalty, or drop collinear features.")
-    return factor
+def minimise(objective: GlmObjective[Array], start: Array) -> Array:
+    """Return the coefficients of least objective, by damped Newton steps to the precision of floats.
 
+    Args:
+        objective: The objective.
+        start: Coefficients from which the steps begin, (outputs, columns).
 
-def minimiser(objective: GlmObjective, start: Tensor) -> Tensor:
-    """The coefficients of least objective, by damped Newton steps from ``start`` until they are at the rounding.
-
-    Edge cases: refuses where there is no minimum, as for separable classes without penalty.
+    Raises:
+        InvalidInput: If there is no minimum, as for separable classes without penalty.
     """
-    theta, previous = start, float("inf")
+    theta, previous = start, math.inf
     for _ in range(_MAX_STEPS):
         gradient = objective.gradient(theta)
-        step = torch.cholesky_solve(gradient.reshape(-1, 1), factorise(objective.hessian(theta))).reshape(theta.shape)
-        length = float(step.norm() / (1 + theta.norm()))
+        step = objective.solve(objective.factorise(objective.hessian(theta)), gradient)
+        length = _norm(step) / (1 + _norm(theta))
+        if not math.isfinite(length):
+            break
         if length <= _CONVERGED or (length <= _STALLED and length >= previous / 2):
             return theta - step
-        theta, previous = _shortened(objective, theta, step, float((gradient * step).sum())), length
+        theta, previous = _shorten(objective, theta, step, float((gradient * step).sum())), length
     raise refuse(
         "penalty", float(objective.penalties[0]), "to leave a minimum", "Raise it: the coefficients grow for ever."
     )
 
 
-def _shortened(objective: GlmObjective, theta: Tensor, step: Tensor, decrease: float) -> Tensor:
-    """The point along a Newton step that lowers the objective enough (Armijo), up to its rounding."""
+def _norm(values: Array) -> float:
+    return math.sqrt(float((values**2).sum()))
+
+
+def _shorten(objective: GlmObjective[Array], theta: Array, step: Array, decrease: float) -> Array:
+    """Return the point along a Newton step that lowers the objective enough (Armijo), up to its rounding."""
     before = objective.value(theta)
     slack = 1e-12 * (1 + abs(before))
-    for halvings in range(60):
+    for halvings in range(_MOST_HALVINGS):
         part = 0.5**halvings
-        if objective.value(theta - part * step) <= before - 1e-4 * part * decrease + slack:
-            return theta - part * step
+        moved = theta - part * step
+        if objective.value(moved) <= before - _ARMIJO * part * decrease + slack:
+            return moved
     return theta

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reconrisk.core.digest import content_digest
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.storage.files import write_whole, wrong_version
 from reconrisk.core.validation import check_whole, refuse
-from reconrisk.releases.content_hash import described
 from reconrisk.releases.model_state import chosen_names
 from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.training import ShadowTraining
@@ -31,7 +31,7 @@ _PART = 128  # models of a part: few seconds for the network of balle2022, which
 _COPIES = 4  # of a model's row at hand while its part is trained: start, result, and two on the way
 _FORMAT = 3  # since 3 settings are described by where their code is now
 _DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("<f4"), torch.float64: np.dtype("<f8")}
-_DESCRIBED = ("model", "fixed_inputs", "fixed_labels", "optimizer", "loss_fn", "draw_start")
+_DIGESTED = ("model", "fixed_inputs", "fixed_labels", "optimizer", "loss_fn", "draw_start")
 _REMEDY = "Delete the folder and train again, or name another."
 
 
@@ -206,12 +206,12 @@ def _fingerprint(
         "precision": str(inputs.dtype),
         "steps": str(training.steps),
         "private": repr(training.private),
-        **{name: described(getattr(training, name)) for name in _DESCRIBED},
-        "batches": described(order),
-        "inputs": described(inputs),
-        "labels": described(labels),
-        "starts": described(starts),
-        "rng": described(seeds),
+        **{name: content_digest(getattr(training, name)) for name in _DIGESTED},
+        "batches": content_digest(order),
+        "inputs": content_digest(inputs),
+        "labels": content_digest(labels),
+        "starts": content_digest(starts),
+        "rng": content_digest(seeds),
     }
 
 

@@ -16,15 +16,17 @@ from typing import Any
 from torch import Tensor
 
 from reconrisk.accounting.confidence import success_interval
+from reconrisk.accounting.phases import has_phases
 from reconrisk.attacks.prior_choice import StatedPrior
 from reconrisk.bounds.corridor import risk_corridor
 from reconrisk.bounds.for_goal import Answer
+from reconrisk.core.digest import describe_settings
 from reconrisk.core.guarantee import Estimate, Quantity
-from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import ThreatModel
-from reconrisk.data.bundled_sets import SHIPPED
+from reconrisk.data.bundled_sets import SHIPPED, is_bundled
 from reconrisk.metrics.goals import mean_squared_error_at
 from reconrisk.studies.audit.result import (
     AttackSummary,
@@ -46,7 +48,7 @@ from reconrisk.studies.audit.result import (
 )
 from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.guarantees import GuaranteeFinder
-from reconrisk.studies.common.identity import RunInfo, environment, in_words, is_bundled
+from reconrisk.studies.common.identity import RunInfo, environment
 from reconrisk.studies.common.plan import PlannedAttack
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.trial import Trial, TrialKey
@@ -396,7 +398,7 @@ class Conclusion:
             found.append(
                 AttackSummary(
                     label=planned.label,
-                    settings=in_words(planned.attack),
+                    settings=describe_settings(planned.attack),
                     is_baseline=planned.is_baseline,
                     planned=sum(self._wanted(label, mine) for label in plan.defenses),
                     done=len(mine),
@@ -447,7 +449,8 @@ class Conclusion:
             costs = [t.distortion for t in trials if t.key.defense == label and t.distortion is not None]
             mean = sum(costs) / len(costs) if costs else 0.0
             mechanism = None if defense is None else defense.mechanism
-            found.append(DefenseSummary(label, "none" if defense is None else in_words(defense), mechanism, mean))
+            words = "none" if defense is None else describe_settings(defense)
+            found.append(DefenseSummary(label, words, mechanism, mean))
         return tuple(found)
 
     def _pictures(self, exposures: Sequence[Exposure], estimates: Estimates) -> tuple[Picture, ...]:
@@ -472,7 +475,7 @@ class Conclusion:
         goal, data = self.goals[0], self.experiment.population.dataset
         prior, mse = prover.prior(goal), mean_squared_error_at(goal, data.data_range)
         corridor = None
-        if isinstance(self.training, (Gaussian, PoissonSampled, Repeated, Composed)) and prior is not None:
+        if has_phases(self.training) and prior is not None:
             corridor = risk_corridor(
                 self.training,
                 dimension=data.inputs[0].numel(),

@@ -17,6 +17,7 @@ from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.threat import ThreatModel
+from reconrisk.studies.common.identity import Environment
 
 NOTICE = (
     "Scores, numbers of records and norms depend on private records: publish the verdict, not this file "
@@ -287,16 +288,6 @@ class TrainingAudit:
     mechanism: Mechanism
     corridor: RiskCorridor | None = None
     leakage: LeakageHistogram | None = None
-
-
-@serializable("environment")
-@dataclass(frozen=True)
-class Environment:
-    """Where it ran: versions of what computes, processor threads, system."""
-
-    versions: tuple[tuple[str, str], ...]
-    threads: int
-    system: str
 
 
 @serializable("audit-result")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from reconrisk.attacks.knowledge import PublicKnowledge
 from reconrisk.core.defense import Defense
+from reconrisk.core.digest import identify_settings, short_digest
 from reconrisk.core.executor import IN_PROCESS, Executor
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal, Limit
@@ -22,7 +23,6 @@ from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.releases.content_hash import described
 from reconrisk.studies.audit.conclusion import Conclusion, ContradictedBound
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.store import Store
@@ -39,7 +39,7 @@ from reconrisk.studies.common.arguments import (
 )
 from reconrisk.studies.common.experiment import Experiment, refused_if_raised
 from reconrisk.studies.common.guarantees import GuaranteeFinder, StatedGuarantee
-from reconrisk.studies.common.identity import RunInfo, environment, hash_of_data, hash_of_text, settings_in_full
+from reconrisk.studies.common.identity import RunInfo, environment
 from reconrisk.studies.common.plan import AttackChoice, Plan, left_out, planned_attacks, seconds_of_an_evaluation
 from reconrisk.studies.common.population import population_of
 from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Records, Subject, UpdateRecipe, subject_of
@@ -130,7 +130,7 @@ def audit(
         any_prior=threat is None,
         seed=seed,
     )
-    options = {**vars(update), "public": None if public is None else hash_of_data(public)}
+    options = {**vars(update), "public": None if public is None else public.fingerprint}
     portfolio = attacks if isinstance(attacks, str) else None
     info = _info(experiment, name or audited.name, options, portfolio, signature)
     finder = GuaranteeFinder.of(audited, experiment.population, stated_threat, tuple(guarantees), training)
@@ -263,15 +263,15 @@ def _info(
 ) -> RunInfo:
     """What a run is told from others by: all that its trials depend on but attacks, which trials name themselves."""
     plan, dataset = experiment.plan, experiment.population.dataset
-    model, data = experiment.subject.fingerprint, hash_of_data(dataset)
+    model, data = experiment.subject.fingerprint, dataset.fingerprint
     parts = {
         "model": model,
         "update": _size_of_an_update(experiment),
         "data": data,
-        "rows": hash_of_text(repr(experiment.population.rows)),
+        "rows": short_digest(repr(experiment.population.rows)),
         "recipe": {name: _in_words(value) for name, value in options.items() if value is not None},
         "threat": repr(experiment.threat),
-        "defenses": {label: settings_in_full(defense) for label, defense in plan.defenses.items()},
+        "defenses": {label: identify_settings(defense) for label, defense in plan.defenses.items()},
         "seed": experiment.seed,
         "versions": dict(environment().versions),
     }
@@ -322,4 +322,4 @@ def _in_words(value: object) -> str:
     if not callable(value):
         return str(value)
     name = getattr(value, "__qualname__", type(value).__qualname__)
-    return f"{name} {hash_of_text(described(value))}"
+    return f"{name} {short_digest(value)}"

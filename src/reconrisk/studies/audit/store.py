@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.storage.files import write_whole, wrong_version
 from reconrisk.core.storage.serialization import from_json, serializable, to_json, to_plain
 from reconrisk.core.validation import refuse
+from reconrisk.studies.common.identity import RunInfo
 from reconrisk.studies.common.trial import Trial, TrialKey
 
 if TYPE_CHECKING:
@@ -339,10 +341,8 @@ class Store:
 
     def add(self, run: str, trial: Trial, estimates: Tensor) -> None:
         """Keep a trial; one of the same key is replaced, which is how an attack with other settings comes in."""
-        from reconrisk.studies.common.identity import hash_of_text  # loads torch, which reading does not need
-
         key, account = trial.key, trial.account
-        arrays = f"{hash_of_text(repr((key, trial.settings)))}.safetensors"
+        arrays = f"{short_digest(repr((key, trial.settings)))}.safetensors"
         with explained(self._path, f"trial {key.attack}, draw {key.draw}"):
             if self._path is None:
                 self._held[run, key] = estimates

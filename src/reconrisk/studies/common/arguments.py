@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from reconrisk.core.defense import Defense
+from reconrisk.core.digest import describe_settings
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal, Limit, Metric
 from reconrisk.core.registry import Choice
@@ -18,7 +19,6 @@ from reconrisk.defenses.deferred import chosen_by_public, waits_for_public
 from reconrisk.defenses.registry import defense_by_name, defense_of_one_step
 from reconrisk.metrics.goals import check_goal, goal_from_text, limit_from_text, mse, psnr
 from reconrisk.metrics.registry import METRICS, fitting_metrics
-from reconrisk.studies.common.identity import in_words
 from reconrisk.studies.common.plan import UNDEFENDED
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.subjects.subject import KnownRecords
@@ -111,7 +111,7 @@ def labelled_defenses(
     if isinstance(defenses, Mapping):
         found = dict(defenses)
     else:
-        found = {UNDEFENDED if each is None else in_words(each, text=str(each)): each for each in several}
+        found = {UNDEFENDED if each is None else describe_settings(each, text=str(each)): each for each in several}
         if len(found) < len(several):
             raise refuse("defenses", [str(each) for each in several], "to differ")
     if not found:

@@ -16,6 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from reconrisk.core.digest import describe_settings
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Observation
@@ -25,7 +26,6 @@ from reconrisk.core.validation import refuse
 from reconrisk.metrics.scoring import score
 from reconrisk.releases.observe import observe
 from reconrisk.releases.release import Release
-from reconrisk.studies.common.identity import in_words
 from reconrisk.studies.common.plan import Plan, PlannedAttack
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.subjects.subject import Subject
@@ -109,7 +109,7 @@ class Experiment:
         except Exception as error:  # of whatever kind: one trial that fails must not lose the others
             status = Status(Ending.DIVERGED, _said(error), "Change its settings or choose another attack")
         cost = Cost(time.monotonic() - begun, 0)
-        account = Account(in_words(planned.attack), status, (float("inf"),) * observation.batch_size, cost)
+        account = Account(describe_settings(planned.attack), status, (float("inf"),) * observation.batch_size, cost)
         shape = (observation.batch_size, *observation.input_shape)
         return Reconstruction(torch.full(shape, float("nan")), account)
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
-from reconrisk.accounting.phases import phases_of
+from reconrisk.accounting.phases import has_phases, phases_of
 from reconrisk.bounds.for_goal import Answer, Question, guarantees_for
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.core.defense import Defense
 from reconrisk.core.guarantee import Guarantee
-from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
+from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal
 from reconrisk.core.threat import ThreatModel
 from reconrisk.metrics.goals import mean_squared_error_at
@@ -93,7 +93,7 @@ class GuaranteeFinder:
 
 def _of_one_update(answer: Answer, mechanism: Mechanism) -> Answer:
     """The answer as one about an update that holds the target: chance in who is sampled no longer protects it."""
-    if not isinstance(mechanism, (Gaussian, PoissonSampled, Repeated, Composed)):
+    if not has_phases(mechanism):
         return answer
     sampled = not all(phase.is_full_batch for phase in phases_of(mechanism))
     return replace(answer, is_about_targets=False, why=_SAMPLED) if sampled else answer

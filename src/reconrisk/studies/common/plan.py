@@ -15,11 +15,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.baselines import Prior, PriorAlone, prior_alone
+from reconrisk.attacks.baselines import PriorAlone, prior_alone
 from reconrisk.attacks.best_candidate import BestCandidate
 from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge, info_of, name_of
 from reconrisk.attacks.plain_function import FunctionAttack, attack_from_function
-from reconrisk.attacks.prior_choice import SHIPPED, StatedPrior, check_prior_fits, is_prior_name
+from reconrisk.attacks.prior_choice import StatedPrior, check_prior_fits, is_prior_name
 from reconrisk.attacks.registry import (
     ATTACKS,
     PORTFOLIOS,
@@ -30,17 +30,16 @@ from reconrisk.attacks.registry import (
     settings_of,
 )
 from reconrisk.core.defense import Defense
+from reconrisk.core.digest import identify_settings
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Cost, Reconstruction
 from reconrisk.core.registry import Choice
 from reconrisk.core.threat import Controls, Knows, ThreatModel
 from reconrisk.core.validation import refuse
-from reconrisk.priors.diffusion import DiffusionPrior
-from reconrisk.priors.gaussian import GaussianPrior
-from reconrisk.priors.generator import GeneratorPrior
+from reconrisk.priors.prior import Prior
+from reconrisk.priors.registry import SHIPPED
 from reconrisk.releases.release import Release
-from reconrisk.studies.common.identity import hash_of_prior, settings_in_full
 from reconrisk.studies.common.subjects.subject import Subject
 from reconrisk.studies.common.trial import TrialKey
 
@@ -84,23 +83,9 @@ def alone(prior: Prior) -> AloneOnce:
 
 def seconds_of_a_prior(prior: Prior, attack: Attack, evaluations: int) -> float:
     """How long an attack waits for its prior: as often as it says, or once for each evaluation, backward too."""
-    asked = prior.diffusion if isinstance(prior, GaussianPrior) else prior
     calls = getattr(attack, "prior_calls", evaluations)
-    seconds = min(_seconds_of_a_pass(asked) for _ in range(2))  # the first one may warm up
+    seconds = min(prior.time_pass() for _ in range(2))  # the first one may warm up
     return seconds * float(calls)
-
-
-def _seconds_of_a_pass(prior: DiffusionPrior | GeneratorPrior) -> float:
-    begun = time.monotonic()
-    if isinstance(prior, DiffusionPrior):
-        asked = torch.zeros(1, *prior.shape, requires_grad=True)
-        answer = prior.noise(asked, 0)
-    else:
-        asked = torch.zeros(1, prior.latent_size, requires_grad=True)
-        answer = prior.decode(asked)
-    if answer.requires_grad:
-        torch.autograd.grad(answer.sum(), asked, allow_unused=True)
-    return time.monotonic() - begun
 
 
 _TYPICAL_EVALUATIONS = 300
@@ -129,12 +114,12 @@ class PlannedAttack:
     @cached_property
     def settings(self) -> str:
         """What tells the attack from others of its label."""
-        return settings_in_full(self.attack)
+        return identify_settings(self.attack)
 
     @cached_property
     def prior_hash(self) -> str:
         """The hash of the prior, empty if there is none."""
-        return "" if self.prior is None else hash_of_prior(self.prior.value)
+        return "" if self.prior is None else self.prior.value.fingerprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,7 +248,7 @@ def _told_apart(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
     found: list[PlannedAttack] = []
     for each in planned:
         alike = [other for other in found if other.label.partition(" #")[0] == each.label]
-        if alike and all(settings_in_full(other.attack) != settings_in_full(each.attack) for other in alike):
+        if alike and all(identify_settings(other.attack) != identify_settings(each.attack) for other in alike):
             each = replace(each, label=f"{each.label} #{len(alike) + 1}")
         found.append(each)
     return found

@@ -21,8 +21,8 @@ from reconrisk.core.reconstruction import Account, Cost, Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_positive, check_whole, refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.releases.content_hash import rows_among
 from reconrisk.releases.model_state import LossFunction
+from reconrisk.releases.release import rows_among
 from reconrisk.releases.shadow.training import ShadowTraining
 from reconrisk.releases.training.optimizers import UpdateRule, sgd
 from reconrisk.studies.common.subjects.model_updates import binary_cross_entropy, squared_error, training_loss

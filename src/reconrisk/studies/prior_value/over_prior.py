@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.accounting.confidence import student_interval
-from reconrisk.attacks.baselines import Prior, prior_alone
+from reconrisk.attacks.baselines import prior_alone
 from reconrisk.attacks.registry import ATTACKS
 from reconrisk.core.defense import Defense
 from reconrisk.core.guarantee import Estimate
@@ -24,7 +24,7 @@ from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr, score
-from reconrisk.priors.gaussian import GaussianPrior
+from reconrisk.priors.prior import Prior, is_prior
 from reconrisk.studies.common.attacked_updates import AttackedUpdate, AttackOnUpdates, choose_records
 from reconrisk.studies.common.plan import AloneOnce
 from reconrisk.studies.common.subjects.model_updates import Client, client_for
@@ -264,12 +264,11 @@ def _difference(one: Tensor, other: Tensor) -> Tensor:
 def _check_held(attack: Attack, prior: Prior) -> None:
     """Refuse the baseline of another prior than that of the attack."""
     given: object = prior
-    if not isinstance(given, Prior):
+    if not is_prior(given):
         remedy = "Pass one of rr.priors, such as rr.priors.fit_gaussian(public_records)."
         raise refuse("prior", given if isinstance(given, str) else type(given).__name__, "to be a prior", remedy)
     held = getattr(attack, "prior", None)
-    same = (prior, prior.diffusion) if isinstance(prior, GaussianPrior) else (prior,)
-    if isinstance(held, Prior) and not any(held is each for each in same):
+    if is_prior(held) and held is not prior and held.fingerprint != prior.fingerprint:
         raise refuse("prior", prior.name, f"to be that of the attack, {held.name}", "Pass the same object to both.")
 
 

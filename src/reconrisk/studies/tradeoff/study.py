@@ -15,6 +15,7 @@ from torch import nn
 
 from reconrisk.attacks.knowledge import PublicKnowledge
 from reconrisk.core.defense import Defense
+from reconrisk.core.digest import content_digest, identify_settings, network_digest, short_digest
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_probability, refuse
@@ -34,14 +35,13 @@ from reconrisk.studies.common.defended_release import (
 )
 from reconrisk.studies.common.defended_training import TrainingRecipe, fresh_defense, train_defended
 from reconrisk.studies.common.experiment import Experiment
-from reconrisk.studies.common.identity import environment, hash_of_data, hash_of_model
+from reconrisk.studies.common.identity import environment
 from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, planned_attacks
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates, given_labels
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reconrisk.studies.common.trial import Trial, TrialKey
 from reconrisk.studies.tradeoff.result import ATTACKERS, AttackScore, TradeoffCell
-from reconrisk.studies.tradeoff.store import described, fingerprint_of
 
 _SEEDS = 2**63
 _MEASURED = "2"  # raised where a run of the same settings measures something else than before
@@ -275,32 +275,30 @@ class Study:
         attacks = self.attacks if isinstance(self.attacks, str) else [str(each) for each in self.attacks]
         written = ", ".join(f"{name}={value!r}" for name, value in stated.items())
         labels = [variant.label for variant in variants[1:]]
-        subject = f"{type(self.model).__name__} {self._hashes['model']}, {self.dataset.name} {self._hashes['data']}"
+        subject = f"{type(self.model).__name__} {self._subject['model']}, {self.dataset.name} {self._subject['data']}"
         return f"rr.tradeoff(model, data, {labels}, {attacks}, {written})  # {subject}"
 
     def fingerprint(self, variant: Variant, seed: int) -> str:
         """The hash of all that a cell depends on."""
-        return fingerprint_of(
-            {
-                **self._hashes,
-                "label": variant.label,
-                "defense": variant.fresh(),
-                "seed": seed,
-            }
-        )
+        own = {"label": variant.label, "defense": variant.fresh(), "seed": seed}
+        return short_digest(sorted({**self._hashes, **own}.items()))
+
+    @cached_property
+    def _subject(self) -> dict[str, str]:
+        """Digests of model and data."""
+        return {"model": network_digest(self.model), "data": self.dataset.fingerprint}
 
     @cached_property
     def _hashes(self) -> dict[str, str]:
         """What the cells of this study share, as text."""
         return {
-            "model": hash_of_model(self.model),
-            "data": hash_of_data(self.dataset),
-            "test": "" if self.test is None else hash_of_data(self.test),
+            **self._subject,
+            "test": "" if self.test is None else self.test.fingerprint,
             "test_share": repr(self.test_share),
             "threat": repr(self.threat),
-            "attacks": described(self.attacks),
+            "attacks": identify_settings(self.attacks),
             "training": repr(self.training),
-            "loss": described(self.loss_fn),
+            "loss": content_digest(self.loss_fn),
             "attacked": repr((self.trials, self.attacked_batch_size, self.attack_trained)),
             "columns": repr(self.dataset.columns),
             "measured": _MEASURED,

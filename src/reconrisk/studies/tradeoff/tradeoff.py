@@ -135,7 +135,7 @@ def _run(
     def remaining() -> Iterator[tuple[str, Variant, int]]:
         for seed in seeds:
             for variant in variants:
-                fingerprint = study.fingerprint(variant, seed)
+                fingerprint = "" if store.folder is None else study.fingerprint(variant, seed)
                 cell = store.find(fingerprint)
                 if cell is None:
                     yield fingerprint, variant, seed

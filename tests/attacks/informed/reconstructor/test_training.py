@@ -15,7 +15,14 @@ from reconrisk.attacks.informed.reconstructor.settings import (
     balle2022_reconstructor,
     residual_reconstructor,
 )
-from reconrisk.attacks.informed.reconstructor.training import ShadowPairs, seeded, train_network, write_checkpoint
+from reconrisk.attacks.informed.reconstructor.training import (
+    ShadowPairs,
+    read_header_and_tensors,
+    seeded,
+    train_network,
+    write_checkpoint,
+    write_tensors,
+)
 from reconrisk.core.errors import InvalidFile
 
 SETTINGS = ReconstructorSettings(start="none", network="dense", hidden=(16,), epochs=6, batch_size=10)
@@ -100,6 +107,15 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
         train_network(dense(seed=8), pairs(), SETTINGS, rng=drawn(4), checkpoint=path)
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(InvalidFile, match="cannot be read"):
+        train_network(dense(), pairs(), SETTINGS, rng=drawn(4), checkpoint=path)
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path):
+    path = tmp_path / "run.safetensors"
+    train_network(dense(), pairs(), SETTINGS, rng=drawn(4), checkpoint=path)
+    tensors, header = read_header_and_tensors(path, "")
+    write_tensors(path, tensors, {**header, "format": 1})
+    with pytest.raises(InvalidFile, match="written by another version"):
         train_network(dense(), pairs(), SETTINGS, rng=drawn(4), checkpoint=path)
 
 

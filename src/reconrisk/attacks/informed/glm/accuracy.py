@@ -146,8 +146,7 @@ def _from_rounding(equations: TargetEquations) -> float:
     terms = objective.residuals(theta).square()
     if objective.family in ("squared", "poisson"):  # residuals are differences of numbers of this size
         terms = terms + objective.targets.square()
-    weights = 1.0 if objective.weights is None else objective.weights.square()[:, None]
-    summed = _DOUBLE * float((weights * terms).sum().sqrt())
+    summed = _DOUBLE * float((objective.weights.square()[:, None] * terms).sum().sqrt())
     tau = float((moved / equations.scales).square().mean().sqrt()) + summed
     return _CAUTION * (tau + _from_copies(equations))
 
@@ -167,9 +166,7 @@ def _from_copies(equations: TargetEquations) -> float:
 def _of_normal_equations(equations: TargetEquations) -> float:
     """Tau of the gradient that a direct solver leaves: rounding of sums over records, all of one sign at worst."""
     moved = float((equations.scales * equations.theta.abs()).sum(1).max())
-    weights = equations.objective.weights
-    total = len(equations.objective.design) if weights is None else float(weights.sum())
-    return equations.model.precision * total * moved
+    return equations.model.precision * float(equations.objective.weights.sum()) * moved
 
 
 def _seen(

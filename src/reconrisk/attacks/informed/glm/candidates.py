@@ -16,7 +16,6 @@ from reconrisk.attacks.informed.glm.arguments import Given, finite_labels, known
 from reconrisk.attacks.informed.glm.equations import TargetEquations, target_row
 from reconrisk.attacks.informed.glm.outcomes import index_of
 from reconrisk.core.validation import check_positive, refuse
-from reconrisk.releases.linear.objective import GlmObjective, factorise
 
 Floats = NDArray[np.float64]
 
@@ -202,7 +201,8 @@ class _NewtonSteps:
 
     def __init__(self, equations: TargetEquations) -> None:
         self._equations = equations
-        self._factor = factorise(equations.objective.hessian(equations.theta))
+        objective = equations.objective
+        self._factor = objective.factorise(objective.hessian(equations.theta))
 
     def length(self, gradient: Tensor, record: Tensor | None) -> float:
         """The length of the step for a gradient, with a candidate's curvature added to the Hessian (Woodbury)."""
@@ -218,9 +218,6 @@ class _NewtonSteps:
         """B with ``B B^T`` the Hessian of the candidate's own loss."""
         system = self._equations
         row = system.known_columns(record)
-        one = GlmObjective(
-            row[None], row.new_zeros(1, len(system.theta)), system.objective.penalties, system.model.family
-        )
-        values, vectors = torch.linalg.eigh(one.curvatures(system.theta)[0])
+        values, vectors = torch.linalg.eigh(system.curvature(record))
         root = vectors * values.clamp_min(0.0).sqrt() * math.sqrt(system.target_weight)
         return torch.kron(root.contiguous(), row[:, None].contiguous())

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from reconrisk.core.validation import refuse
 from reconrisk.releases.linear.estimators import LinearModel
+from reconrisk.releases.linear.glm import TORCH
 from reconrisk.releases.linear.objective import GlmObjective
 
 _SMALLEST_SCALE = 1e-3  # of the largest: a column that is nearly empty in known records is not known for nothing
@@ -32,7 +33,7 @@ class TargetEquations:
     """The equations for the target that a released model and the known records leave."""
 
     model: LinearModel
-    objective: GlmObjective
+    objective: GlmObjective[Tensor]
     theta: Tensor
     target_weight: float
     input_precision: float = 0.0
@@ -75,12 +76,12 @@ class TargetEquations:
     @property
     def has_intercept(self) -> bool:
         """Whether the last column is a one in every record."""
-        return self.model.bias is not None
+        return self.objective.has_intercept
 
     @property
     def features(self) -> int:
         """The dimension of a record."""
-        return int(self.theta.shape[1]) - self.has_intercept
+        return self.objective.features
 
     def known_columns(self, known: Tensor) -> Tensor:
         """What is known of the target's row of the design: ``known`` features, NaN where not, and the one."""
@@ -96,9 +97,7 @@ class TargetEquations:
 
     def curvature(self, record: Tensor) -> Tensor:
         """The second derivative of a record's loss by its predictors, (outputs, outputs), without its weight."""
-        row = self.known_columns(record)[None]
-        one = GlmObjective(row, row.new_zeros(1, len(self.theta)), self.objective.penalties, self.model.family)
-        return one.curvatures(self.theta)[0]
+        return self.objective.curvatures(self.predictors(record)[None])[0]
 
     def pulls(self, known: Tensor) -> Tensor | None:
         """rho, (outputs,), from the columns that are known by least squares; None where all of these are zero."""
@@ -150,8 +149,7 @@ def equations(
         penalties[-1] = model.intercept_penalty
         theta = torch.cat([theta, torch.as_tensor(model.bias)[:, None]], dim=1)
     weights = torch.as_tensor(np.ascontiguousarray(model.sample_weights))
-    plain = bool((weights == 1).all())
-    objective = GlmObjective(design, _targets(model), penalties, model.family, None if plain else weights)
+    objective = GlmObjective(design, _targets(model), weights, penalties, model.family, TORCH, model.bias is not None)
     return TargetEquations(model, objective, theta, float(target_weight), input_precision)
 
 

@@ -21,7 +21,7 @@ from reconrisk.attacks.informed.glm.equations import TargetEquations, target_row
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import refuse
 from reconrisk.releases.linear.estimators import LinearModel
-from reconrisk.releases.linear.objective import GlmObjective, factorise, minimiser
+from reconrisk.releases.linear.objective import GlmObjective, minimise
 
 _MOST_COEFFICIENTS = 4000  # their Hessian has 128 MB
 _STEPS = 20
@@ -132,36 +132,28 @@ def _moved(
     return None
 
 
-def _with_target(equations: TargetEquations, record: Tensor, target: Tensor) -> GlmObjective:
+def _with_target(equations: TargetEquations, record: Tensor, target: Tensor) -> GlmObjective[Tensor]:
     """The objective of the known records and a candidate."""
     known = equations.objective
-    weights = known.design.new_ones(len(known.design)) if known.weights is None else known.weights
-    return GlmObjective(
-        torch.cat([known.design, equations.known_columns(record)[None]]),
-        torch.cat([known.targets, target[None]]),
-        known.penalties,
-        known.family,
-        torch.cat([weights, weights.new_full((1,), equations.target_weight)]),
+    return replace(
+        known,
+        design=torch.cat([known.design, equations.known_columns(record)[None]]),
+        targets=torch.cat([known.targets, target[None]]),
+        weights=torch.cat([known.weights, known.weights.new_full((1,), equations.target_weight)]),
     )
 
 
 def _solved(equations: TargetEquations, record: Tensor, target: Tensor, start: Tensor) -> Tensor:
-    return minimiser(_with_target(equations, record, target), start)
+    return minimise(_with_target(equations, record, target), start)
 
 
 def _derivatives(equations: TargetEquations, record: Tensor, target: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
     """The derivatives of the minimiser by the features and by the label, one row per coefficient."""
     whole = _with_target(equations, record, target)
-    outputs, columns = point.shape
     row = whole.design[-1]
-    last = GlmObjective(whole.design[-1:], whole.targets[-1:], whole.penalties, whole.family)
-    pulled = last.curvatures(point)[0] @ point[:, : equations.features]
-    mixed = row[None, :, None] * pulled[:, None, :]
-    diagonal = torch.arange(equations.features)
-    mixed[:, diagonal, diagonal] += last.residuals(point)[0][:, None]
-    by_label = -torch.kron(torch.eye(outputs, dtype=row.dtype), row[:, None])
-    sides = torch.cat([mixed.reshape(outputs * columns, -1), by_label], dim=1)
-    solved = -equations.target_weight * torch.cholesky_solve(sides, factorise(whole.hessian(point)))
+    by_label = -torch.kron(torch.eye(len(point), dtype=row.dtype), row[:, None])
+    sides = torch.cat([whole.mixed_derivative(point, -1), by_label], dim=1)
+    solved = -equations.target_weight * whole.arrays.solve(whole.factorise(whole.hessian(point)), sides)
     return solved[:, : equations.features], solved[:, equations.features :]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
-from reconrisk.releases.content_hash import rows_among
+from reconrisk.releases.release import rows_among
 from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.store import train_shadow_models
 from reconrisk.releases.shadow.training import ShadowTraining

@@ -6,7 +6,6 @@ A :class:`Checkpoint` is the state of a training in a file: safetensors with num
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from torch.nn.functional import mse_loss
 
 from reconrisk.attacks.informed.reconstructor.network import patch_discriminator
 from reconrisk.attacks.informed.reconstructor.settings import Perceptual, ReconstructorSettings
+from reconrisk.core.digest import content_digest
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.storage.files import write_whole
@@ -30,6 +30,7 @@ from reconrisk.core.validation import refuse
 Part: TypeAlias = "nn.Module | torch.optim.Optimizer"
 
 _KEY = "reconrisk"
+_FORMAT = 2  # of the digest that marks a training
 _REMEDY = "Delete it and train again, or name another file."
 
 
@@ -73,24 +74,17 @@ def unpack(stored: Checkpoint, parts: Mapping[str, Part], shuffle: torch.Generat
     return _under(stored.tensors, "best")
 
 
-def fingerprint(settings: object, *tensors: Tensor) -> str:
-    """A name for settings and data, by which a file of another training is told."""
-    content = hashlib.sha256(repr(settings).encode())
-    for tensor in tensors:
-        content.update(str(tuple(tensor.shape)).encode())
-        content.update(tensor.detach().contiguous().numpy().data)
-    return content.hexdigest()
-
-
 def write_checkpoint(path: Path, state: Checkpoint) -> None:
     """Write a checkpoint, whole or not at all."""
     numbers = {"mark": state.mark, "done": state.done, "best_epoch": state.best_epoch, "best_error": state.best_error}
-    write_tensors(path, state.tensors, numbers)
+    write_tensors(path, state.tensors, {"format": _FORMAT, **numbers})
 
 
 def read_checkpoint(path: Path, mark: str) -> Checkpoint:
     """The checkpoint in a file, refused where it is damaged or belongs to another training."""
     tensors, numbers = read_header_and_tensors(path, _REMEDY)
+    if numbers.get("format") != _FORMAT:
+        raise InvalidFile(path, "header", "It was written by another version of reconrisk.", _REMEDY)
     if numbers.get("mark") != mark:
         raise InvalidFile(path, "header", "It is of a training with other settings or shadow models.", _REMEDY)
     try:
@@ -183,7 +177,7 @@ def train_network(
     run = _Run(network, pairs, settings, rng, perceptual)
     path = None if checkpoint is None else Path(checkpoint)
     first = next(network.parameters())  # a draw, so that another generator is told
-    mark = fingerprint(settings, pairs.features, pairs.targets, first) if path else ""
+    mark = content_digest((settings, pairs.features, pairs.targets, first)) if path else ""
     if path is not None and path.exists():
         run.resume(read_checkpoint(path, mark))
     else:

@@ -16,6 +16,7 @@ from reconrisk.attacks.informed.glm.accuracy import leftover_limit
 from reconrisk.attacks.informed.glm.arguments import known_records
 from reconrisk.attacks.informed.glm.equations import TargetEquations, equations
 from reconrisk.attacks.registry import ESTIMATOR
+from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal
@@ -28,7 +29,6 @@ from reconrisk.metrics.goals import psnr
 from reconrisk.releases.linear.estimator_release import EstimatorRelease, check_features, coefficients, model_of_all
 from reconrisk.releases.linear.estimators import Floats, is_estimator, weights_of_records
 from reconrisk.releases.release import Release
-from reconrisk.studies.common.identity import hash_of_tensors
 from reconrisk.studies.common.subjects.given_release import GivenRelease
 from reconrisk.studies.common.subjects.subject import (
     WITHOUT_NOISE,
@@ -115,7 +115,7 @@ class FittedEstimator(Subject):
         values = sorted(coefficients(self.estimator).items())
         if self.is_weighted:
             values.append(("sample_weight", torch.as_tensor(self.weights.copy())))
-        return hash_of_tensors(values, extra=repr(self.estimator))
+        return short_digest((repr(self.estimator), values))
 
     @property
     def is_weighted(self) -> bool:
@@ -186,9 +186,7 @@ class FittedEstimator(Subject):
 
     def _pulls(self, system: TargetEquations) -> Tensor:
         """The length of each record's gradient, in the scales of the columns."""
-        residuals = system.objective.residuals(system.theta)
-        if system.objective.weights is not None:
-            residuals = residuals * system.objective.weights[:, None]
+        residuals = system.objective.residuals(system.theta) * system.objective.weights[:, None]
         rows = (system.objective.design / system.scales).square().mean(1)
         return (residuals.square().mean(1) * rows).sqrt()
 

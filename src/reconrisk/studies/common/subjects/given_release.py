@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from reconrisk.core.digest import short_digest
 from reconrisk.core.observation import Attack
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import Release
-from reconrisk.studies.common.identity import hash_of_tensors
 from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Subject, UpdateRecipe, records_of
 
 
@@ -41,7 +41,7 @@ class GivenRelease(Subject):
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the release at its own records."""
-        return hash_of_tensors(sorted(self.given.value().items()), extra=repr(type(self.given)))
+        return short_digest((type(self.given).__qualname__, sorted(self.given.value().items())))
 
     def describe(self, attack: Attack) -> str:
         """Describe the release by its class."""

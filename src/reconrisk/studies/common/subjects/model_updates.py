@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.malicious_server.planting import PlantsLayer
+from reconrisk.core.digest import network_digest
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Sees
@@ -18,7 +19,6 @@ from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.model_state import LossFunction, check_mode, model_state
 from reconrisk.releases.release import Release
-from reconrisk.studies.common.identity import hash_of_model
 from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Subject, UpdateRecipe, records_of
 
 
@@ -96,7 +96,7 @@ class ModelUpdates(Subject):
     @cached_property
     def fingerprint(self) -> str:
         """Digest of layers, mode and weights."""
-        return hash_of_model(self.model)
+        return network_digest(self.model)
 
     def describe(self, attack: Attack) -> str:
         """Describe the update."""

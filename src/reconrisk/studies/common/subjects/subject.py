@@ -19,9 +19,8 @@ from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_positive, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
-from reconrisk.releases.content_hash import rows_among
 from reconrisk.releases.model_state import LossFunction
-from reconrisk.releases.release import Release
+from reconrisk.releases.release import Release, rows_among
 from reconrisk.releases.updates.gradient import GradientRelease
 from reconrisk.releases.updates.local_update import LocalUpdateRelease
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from reconrisk.attacks.informed.invert_training.problem import ShadowProblem, problem_for
 from reconrisk.attacks.registry import TRAINING
+from reconrisk.core.digest import short_digest
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows, Sees, ThreatModel
@@ -21,7 +22,6 @@ from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.release import PrivateModelRelease
 from reconrisk.releases.shadow.training import ShadowTraining
 from reconrisk.releases.training.trained_model import TrainedModelRelease
-from reconrisk.studies.common.identity import hash_of_tensors
 from reconrisk.studies.common.subjects.subject import (
     WITHOUT_NOISE,
     GuaranteeScope,
@@ -73,7 +73,7 @@ class TrainedNetwork(Subject):
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the trained model at the records of the release."""
-        return hash_of_tensors(sorted(self.given.value().items()), extra=repr(type(self.given)))
+        return short_digest((type(self.given).__qualname__, sorted(self.given.value().items())))
 
     def describe(self, attack: Attack) -> str:
         """Describe the training in one phrase."""

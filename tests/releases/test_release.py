@@ -1,8 +1,8 @@
-"""Records that occur twice."""
+"""Releases: records that occur twice."""
 
 import torch
 
-from reconrisk.releases.content_hash import rows_among
+from reconrisk.releases.release import rows_among
 
 
 def test_rows_are_found_by_content_in_any_shape_and_precision():

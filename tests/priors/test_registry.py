@@ -1,0 +1,109 @@
+"""Kinds of priors by rows, and those that other distributions offer."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import reconrisk as rr
+from reconrisk.attacks.knowledge import PublicKnowledge
+from reconrisk.attacks.prior_choice import is_prior_name, prior_by_name
+from reconrisk.attacks.registry import ATTACKS
+from reconrisk.data.dataset import Dataset
+from reconrisk.priors.registry import PRIORS
+from tests.offered_plugins import offer_plugins
+
+SOURCE = '''
+import torch
+from reconrisk.priors.gaussian import gaussian, fit_gaussian
+
+def ready():
+    """Two values, near a half."""
+    return gaussian(torch.full((2,), 0.5), 0.01 * torch.eye(2), name="ready")
+
+def learned(records, *, data_range):
+    """Fitted to records."""
+    return fit_gaussian(records, data_range=data_range, floor=0.1, name="learned")
+
+def stored(path, *, data_range):
+    """Read from a folder."""
+    return gaussian(torch.load(path / "mean.pt"), torch.eye(2), data_range=data_range, name=path.name)
+
+def nothing():
+    return None
+'''
+
+
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    names = ("ready", "learned", "stored", "nothing")
+    points = {f"our_{name}": f"stand_in_plugin:{name}" for name in names}
+    offer_plugins(tmp_path, monkeypatch, {"reconrisk.priors": points}, SOURCE)
+    yield
+    vars(PRIORS).pop("_plugins", None)
+
+
+@pytest.mark.parametrize("kind", PRIORS)
+def test_every_row_names_code_that_exists(kind):
+    row = PRIORS[kind]
+    assert callable(row.load())
+    assert row.summary.endswith(".")
+    assert not row.wrapper or callable(getattr(rr.priors, row.wrapper))
+
+
+def test_attacks_take_kinds_that_have_a_row():
+    assert {kind for row in ATTACKS.values() for kind in row.priors} <= set(PRIORS)
+
+
+def test_listing_kinds_needs_no_torch():
+    code = "import sys; from reconrisk.priors.registry import PRIORS; list(PRIORS); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_a_plugin_is_made_from_is_read_from_its_function(plugins):
+    assert "our_ready" in PRIORS
+    assert "stand_in_plugin" not in sys.modules  # listing imports nothing
+    assert [PRIORS[f"our_{name}"].source for name in ("ready", "learned", "stored")] == ["nothing", "records", "folder"]
+    assert PRIORS["our_ready"].summary == "Two values, near a half."
+
+
+def test_a_ready_prior_is_stated_by_its_name(plugins):
+    assert is_prior_name("our_ready")
+    found = prior_by_name("our_ready", ("gaussian",), (0.0, 2.0))
+    assert found.value.data_range == (0.0, 2.0)
+    assert found.said == "ready (offered as our_ready, scaled from [0, 1] to [0, 2])"
+    attack = rr.attacks.ggss_r(found.value)
+    assert found.is_of(attack)
+    with pytest.raises(rr.InvalidInput, match="a kind that the attack takes, gan, it is gaussian"):
+        prior_by_name("our_ready", ("gan",))
+    with pytest.raises(rr.InvalidInput, match="its function returned a NoneType"):
+        prior_by_name("our_nothing", ("gaussian",))
+
+
+def test_a_kind_that_is_fitted_takes_public_records(plugins):
+    data = Dataset("toy", torch.rand(40, 2, generator=torch.Generator().manual_seed(0)))
+    found = PublicKnowledge(data.shape, public=data).prior("our_learned", ("gaussian",))
+    assert found.said == "learned (fitted to 40 public records)"
+    with pytest.raises(rr.InvalidInput, match="to come with public records"):
+        prior_by_name("our_learned", ("gaussian",))
+    with pytest.raises(rr.InvalidInput, match="records beside the attacked ones for the prior our_learned"):
+        PublicKnowledge(data.shape).prior("our_learned", ("gaussian",))
+
+
+def test_an_audit_takes_the_prior_of_a_plugin_by_name(plugins):
+    data = Dataset("toy", torch.rand(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2)
+    result = rr.audit(
+        torch.nn.Linear(2, 2), data, attacks=["ggss_r(prior=our_ready, steps=2)"], trials=2, goals="mse<=0.01"
+    )
+    assert {row.prior.name for row in result.attacks if row.prior is not None} == {"ready"}
+    assert "prior_alone(prior=ready)" in [row.label for row in result.attacks]
+
+
+def test_a_folder_is_read_by_the_kind_that_the_attack_takes(plugins, tmp_path):
+    (tmp_path / "mine").mkdir()
+    torch.save(torch.tensor([0.25, 0.75]), tmp_path / "mine" / "mean.pt")
+    found = prior_by_name(str(tmp_path / "mine"), ("our_stored",))
+    assert (found.value.mean.tolist(), found.source) == ([0.25, 0.75], "read from a folder")
+    with pytest.raises(rr.InvalidInput, match="These are not read from a folder"):
+        prior_by_name(str(tmp_path / "mine"), ("gaussian",))
