@@ -24,7 +24,7 @@ from reconrisk.studies.audit.comparison import compare_results
 from reconrisk.studies.audit.result import AuditResult, Exposure
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.store import Store
-from reconrisk.studies.common.trial import Trial
+from reconrisk.studies.common.runs import Trial
 
 RUNS, TRIALS, POPULATION = 20, 5000, 4096
 

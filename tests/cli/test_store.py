@@ -19,7 +19,7 @@ from reconrisk.defenses import clip_and_noise
 from reconrisk.studies.audit.comparison import AuditComparison
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.store import Store, columns_of, write_columns
-from reconrisk.studies.common.identity import RunInfo
+from reconrisk.studies.common.runs import RunInfo
 
 RUNNER = CliRunner()
 PROGRAM = "import sys; from reconrisk.cli import main; sys.argv = ['reconrisk', *sys.argv[1:]]; main()"

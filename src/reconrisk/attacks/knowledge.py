@@ -109,7 +109,9 @@ class PublicKnowledge:
         """The prior that an attack has, if it has any, and where it comes from."""
         held = getattr(attack, "prior", None)
         stated = (each for each in self._priors.values() if isinstance(each, StatedPrior) and each.is_of(attack))
-        return next(stated, StatedPrior(held, "configured by the caller") if is_prior(held) else None)
+        return next(
+            stated, StatedPrior(held, "configured by the caller") if held is not None and is_prior(held) else None
+        )
 
     @cached_property
     def _priors(self) -> dict[tuple[str, tuple[str, ...]], StatedPrior | InvalidInput | MissingExtra]:

@@ -317,9 +317,12 @@ def attack_by_name(name: str, **settings: object) -> Attack:
         from reconrisk.attacks.prior_choice import prior_by_name  # reads weights with torch
 
         read = {"prior": prior_by_name(prior, info.priors).value}
-    from reconrisk.attacks.plain_function import attack_from_function  # loads torch, as the attack does
+    attack: Attack = info.load()(**{**given, **nested, **read})
+    if name in tuple(ATTACKS):
+        return attack
+    from reconrisk.attacks.plain_function import attack_from_function  # a plugin may return a plain function
 
-    return attack_from_function(info.load()(**{**given, **nested, **read}))
+    return attack_from_function(attack)
 
 
 def is_stated_attack(value: object) -> TypeGuard[tuple[str, Mapping[str, Any]]]:

@@ -18,7 +18,7 @@ from reconrisk.core.threat import STRONGEST, Knows, Sees, ThreatModel
 from reconrisk.metrics.goals import mse, psnr
 from reconrisk.studies.audit.conclusion import Evidence, exposures_of, line_of
 from reconrisk.studies.audit.result import Standing, Verdict
-from reconrisk.studies.common.trial import Trial, TrialKey, TrialScores
+from reconrisk.studies.common.runs import Trial, TrialKey, TrialScores
 
 THREAT = ThreatModel(Sees.ONE_UPDATE, knows={Knows.DEFENSE})
 GOAL = mse(0.1)

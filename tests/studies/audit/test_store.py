@@ -21,8 +21,7 @@ from reconrisk.studies.audit import store as store_module
 from reconrisk.studies.audit.result import Standing
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.store import VERSION, Store
-from reconrisk.studies.common.identity import RunInfo
-from reconrisk.studies.common.trial import Trial, TrialKey, TrialScores
+from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey, TrialScores
 
 OLD_STORE = Path(__file__).with_name("store_of_version_1.db")
 """An audit of a linear model on three records, kept by the release before stable tags."""

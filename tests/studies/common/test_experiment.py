@@ -13,8 +13,8 @@ from reconrisk.studies.common.arguments import metrics_for
 from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.plan import Plan, PlannedAttack
 from reconrisk.studies.common.population import population_of
+from reconrisk.studies.common.runs import TrialKey
 from reconrisk.studies.common.subjects.given_release import GivenRelease
-from reconrisk.studies.common.trial import TrialKey
 
 INPUTS = torch.rand(6, 3, generator=torch.Generator().manual_seed(0))
 DATA = Dataset("toy", INPUTS, torch.arange(6) % 2)

@@ -1,7 +1,7 @@
 import torch
 
 from reconrisk.core import VERSION
-from reconrisk.studies.common.identity import environment
+from reconrisk.studies.common.runs import environment
 
 
 def test_the_environment_names_what_computes():

@@ -48,10 +48,9 @@ from reconrisk.studies.audit.result import (
 )
 from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.guarantees import GuaranteeFinder
-from reconrisk.studies.common.identity import RunInfo, environment
 from reconrisk.studies.common.plan import PlannedAttack
 from reconrisk.studies.common.population import Population
-from reconrisk.studies.common.trial import Trial, TrialKey
+from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey, environment
 
 _TRAIN, _TEST = "train", "test"
 
@@ -333,7 +332,7 @@ class Conclusion:
                 data_range=dataset.data_range,
                 release=self.experiment.subject.describe(plan.attacks[-1].attack),
                 batch_size=size,
-                is_bundled=is_bundled(dataset),
+                is_bundled=dataset.name in SHIPPED and is_bundled(dataset),
             ),
             threat=self.experiment.threat,
             goals=self.goals,

@@ -17,7 +17,7 @@ from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.threat import ThreatModel
-from reconrisk.studies.common.identity import Environment
+from reconrisk.studies.common.runs import Environment
 
 NOTICE = (
     "Scores, numbers of records and norms depend on private records: publish the verdict, not this file "

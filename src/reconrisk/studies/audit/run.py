@@ -39,11 +39,10 @@ from reconrisk.studies.common.arguments import (
 )
 from reconrisk.studies.common.experiment import Experiment, refused_if_raised
 from reconrisk.studies.common.guarantees import GuaranteeFinder, StatedGuarantee
-from reconrisk.studies.common.identity import RunInfo, environment
 from reconrisk.studies.common.plan import AttackChoice, Plan, left_out, planned_attacks, seconds_of_an_evaluation
 from reconrisk.studies.common.population import population_of
+from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey, environment
 from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Records, Subject, UpdateRecipe, subject_of
-from reconrisk.studies.common.trial import Trial, TrialKey
 
 DEFAULT_TRIALS = {"quick": 16, "thorough": 64}
 

@@ -25,14 +25,13 @@ from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.storage.files import write_whole, wrong_version
 from reconrisk.core.storage.serialization import from_json, serializable, to_json, to_plain
 from reconrisk.core.validation import refuse
-from reconrisk.studies.common.identity import RunInfo
-from reconrisk.studies.common.trial import Trial, TrialKey
+from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from reconrisk.studies.audit.result import AuditResult
-    from reconrisk.studies.common.identity import RunInfo
+    from reconrisk.studies.common.runs import RunInfo
 
 Columns = Mapping[str, list[Any]]
 
@@ -400,7 +399,7 @@ class Store:
 
     def info(self, run: str | None = None) -> RunInfo:
         """What identifies a run, which may be stated by the beginning of its name."""
-        from reconrisk.studies.common.identity import RunInfo  # loads torch, which reading trials does not need
+        from reconrisk.studies.common.runs import RunInfo
 
         name = self.name(run)
         with explained(self._path, f"run {name}"):

@@ -28,8 +28,8 @@ from reconrisk.releases.observe import observe
 from reconrisk.releases.release import Release
 from reconrisk.studies.common.plan import Plan, PlannedAttack
 from reconrisk.studies.common.population import Population
+from reconrisk.studies.common.runs import Trial, TrialKey, TrialScores
 from reconrisk.studies.common.subjects.subject import Subject
-from reconrisk.studies.common.trial import Trial, TrialKey, TrialScores
 
 _SEEDS = 2**63
 _REFUSALS = (InvalidInput, InvalidFile, MissingExtra)

@@ -40,8 +40,8 @@ from reconrisk.core.validation import refuse
 from reconrisk.priors.prior import Prior
 from reconrisk.priors.registry import SHIPPED
 from reconrisk.releases.release import Release
+from reconrisk.studies.common.runs import TrialKey
 from reconrisk.studies.common.subjects.subject import Subject
-from reconrisk.studies.common.trial import TrialKey
 
 _SEED = 0
 _STEPS = 20  # of a diffusion: the mean of draws needs no more

@@ -22,9 +22,9 @@ from reconrisk.studies.common.arguments import metrics_for
 from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, planned_attacks
 from reconrisk.studies.common.population import Population
+from reconrisk.studies.common.runs import Trial, TrialKey
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
 from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
-from reconrisk.studies.common.trial import Trial, TrialKey
 
 _LABEL = "defense"  # the same for all: every defense meets the same noise in the same trial
 

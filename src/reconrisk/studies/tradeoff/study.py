@@ -35,12 +35,11 @@ from reconrisk.studies.common.defended_release import (
 )
 from reconrisk.studies.common.defended_training import TrainingRecipe, fresh_defense, train_defended
 from reconrisk.studies.common.experiment import Experiment
-from reconrisk.studies.common.identity import environment
 from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, planned_attacks
 from reconrisk.studies.common.population import Population
+from reconrisk.studies.common.runs import Trial, TrialKey, environment
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates, given_labels
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
-from reconrisk.studies.common.trial import Trial, TrialKey
 from reconrisk.studies.tradeoff.result import ATTACKERS, AttackScore, TradeoffCell
 
 _SEEDS = 2**63
