@@ -41,7 +41,7 @@ def analytic_inversion_ncc(
               v = \sigma^2 \|x\|^2 / k
 
     Assumes: as :func:`reconrisk.bounds.analytic_inversion.analytic_inversion_law`. ``variance`` is that of the entries
-    of the record; by default the largest that its norm allows, |x|^2/d.
+    of the record; by default the largest that its norm allows, :math:`|x|^2/d`.
     Guarantee: none. The interval holds the NCC of a single draw with probability ``confidence``, exactly; draws exceed
     the population value often, see :func:`ncc_exceedance`.
     Edge cases: in two dimensions every single correlation is 1 or -1.

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -22,6 +22,8 @@ def test_mass_function_sums_to_one_and_equals_scipy(attempts, probability):
 
 
 @given(attempts=st.integers(1, 300), probability=st.floats(0.001, 0.999))
+@example(attempts=197, probability=0.01)
+@example(attempts=176, probability=0.005)
 @settings(max_examples=50, deadline=None)
 def test_tail_is_never_too_small(attempts, probability):
     hits = Hits(attempts, probability)

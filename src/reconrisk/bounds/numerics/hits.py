@@ -60,7 +60,7 @@ def level_set_of_concave(function: Sequence, low: int, peak: int, high: int, lev
     return ends[0], ends[1]
 
 
-_SMALLEST_TAIL = 1e-280
+_SMALLEST_TAIL = 1e-200  # below about 1e-240 scipy.special.betainc returns less than the tail
 _MOST_ATTEMPTS = 10**12
 
 

@@ -293,7 +293,7 @@ def _call(experiment: Experiment, options: Mapping[str, object], portfolio: str 
     recipe = {name: value for name, value in options.items() if name != "public" and value is not None}
     settings = ", ".join(f"{name}={_in_words(value)}" for name, value in recipe.items())
     written = ", ".join(f"{name}={value!r}" for name, value in stated.items())
-    written += f", update=rr.UpdateRecipe({settings})"
+    written += "" if recipe == {"batch_size": 1} else f", update=rr.UpdateRecipe({settings})"
     adversary = ", ".join(f"{name}={value!r}" for name, value in powers.items())
     if any(experiment.threat_of(each) != threat for each in plan.attacks if not each.is_baseline):
         return f"rr.audit(model, data, {written})"  # a stated threat without the prior would leave them out

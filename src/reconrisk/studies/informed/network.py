@@ -71,7 +71,7 @@ def rebuild_informed(
     on.
 
     Assumes: ``loss_fn`` is the loss in training, by default that of
-    :func:`reconrisk.studies.common.subject.training_loss`; training draws nothing.
+    :func:`reconrisk.studies.common.subjects.model_updates.training_loss`; training draws nothing.
     Guarantee: the attack sees models, known records and, with ``known_labels``, labels alone; targets are for scores.
     Edge cases: a released model that this training cannot have led to has a status that says so; one that equals the
     start is refused. Ctrl-C gives what is done. Under noise, the bound is that of unbiased estimates with known label,

@@ -136,8 +136,8 @@ def leakage(
     Assumes: Gaussian noise of standard deviation s on the sum of clipped gradients; labels and other records known.
     Notation: ``noise_multiplier`` is sigma, ``clip_norm`` C, ``sampling_probability`` q; h as in
     :func:`reconrisk.accounting.subsampled_fisher.subsampled_information`. ``records`` draws so many at random.
-    Without ``loss_fn`` the loss is that of :func:`reconrisk.studies.common.subject.training_loss`. ``parameters`` names
-    what is released, as in :class:`reconrisk.releases.updates.gradient.GradientMap`.
+    Without ``loss_fn`` the loss is that of :func:`reconrisk.studies.common.subjects.model_updates.training_loss`.
+    ``parameters`` names what is released, as in :class:`reconrisk.releases.updates.gradient.GradientMap`.
     Guarantee: the estimated standard error of each record is at most ``relative_error`` of its dFIL. Bounds on the
     error of unbiased estimates use proved upper limits, each with ``confidence`` by itself.
     Edge cases: a record with a derivative that is not finite leaks without limit, and its bound is 0. Ctrl-C returns
