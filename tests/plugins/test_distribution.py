@@ -21,6 +21,7 @@ import os as _os
 with open(_os.environ["TINY_PLUGINS_LOG"], "a") as _log:
     _log.write(__name__ + "\\n")
 """
+ALL = ("attack", "defense", "metric", "prior")
 PROGRAM = "import sys; from reconrisk.cli import main; sys.argv = ['reconrisk', *sys.argv[1:]]; main()"
 
 
@@ -78,7 +79,7 @@ def installed(tmp_path_factory):
 def test_the_page_has_a_module_for_each_kind():
     assert set(files_of_the_page()) == {
         "pyproject.toml",
-        *(f"tiny_plugins/{kind}.py" for kind in ("attack", "defense", "metric", "prior")),
+        *(f"tiny_plugins/{kind}.py" for kind in ALL),
     }
 
 
@@ -95,19 +96,24 @@ def test_plugins_lists_one_of_each_kind_and_imports_none(installed, tmp_path):
 
 def test_the_commands_of_the_page_use_them_by_name(installed, tmp_path):
     commands = [line for language, code in BLOCKS if language == "sh" for line in code.splitlines() if line]
-    assert [command.split()[1] for command in commands] == ["plugins", "audit"]
+    assert [command.split()[1] for command in commands] == ["plugins", "audit", "attack"]
     table = installed.shell(commands[0], tmp_path)
     assert "random_search  tiny-plugins  0.1      tiny_plugins.attack:random_search" in table
     text = installed.shell(commands[1], tmp_path)
     for word in ("random_search", "round_to(step=0.001)", "largest_error<=0.9"):
         assert word in text
     assert installed.imported == {"tiny_plugins", *(f"tiny_plugins.{kind}" for kind in ("attack", "defense", "metric"))}
+    text = installed.shell(commands[2], tmp_path)
+    assert "smooth_digits (offered as smooth_digits)" in text
+    assert installed.imported == {"tiny_plugins", "tiny_plugins.prior"}
 
 
 def test_the_python_of_the_page_uses_them_by_name(installed, tmp_path):
     (program,) = (code for language, code in BLOCKS if language == "py")
     text = installed.run("-c", program, cwd=tmp_path)
     assert "largest_error<=0.9" in text
+    assert "prior=smooth_digits" in text
+    assert installed.imported == {"tiny_plugins", *(f"tiny_plugins.{kind}" for kind in ALL)}
 
 
 def test_only_what_is_named_is_imported(installed, tmp_path):

@@ -1,21 +1,23 @@
 """Deliberately broken priors: each rule fails with its sentence, and no other rule does."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
 
 import reconrisk as rr
-from reconrisk.priors.network import check_fits
+from reconrisk.priors.prior import BasePrior
 from reconrisk.testing import BrokenContract, check_prior
 from reconrisk.testing.prior_rules import RULES
 
 
 @dataclasses.dataclass(frozen=True)
-class Good:
+class Good(BasePrior):
     """Uniform records."""
 
     name: str = "uniform"
+    kind: str = "box"
     shape: tuple = (2, 3)
     data_range: tuple = (0.0, 1.0)
 
@@ -23,11 +25,12 @@ class Good:
         low, high = self.data_range
         return low + (high - low) * torch.rand(count, *self.shape, generator=rng)
 
+    @property
+    def mean(self):
+        return torch.full(self.shape, sum(self.data_range) / 2)
+
     def scaled_to(self, data_range):
         return dataclasses.replace(self, data_range=data_range)
-
-    def check_fits(self, shape, data_range):
-        check_fits(self.shape, self.data_range, shape, data_range)
 
 
 class Flat(Good):
@@ -62,6 +65,26 @@ class ScalesItsRangeOnly(Good):
         return torch.rand(count, *self.shape, generator=rng)
 
 
+class StatesAnotherMean(Good):
+    @property
+    def mean(self):
+        return torch.full(self.shape, 0.6)
+
+
+class Unstable(Good):
+    @property
+    def fingerprint(self):
+        return str(next(_NUMBERS))
+
+
+class Untimed(Good):
+    def time_pass(self):
+        return None
+
+
+_NUMBERS = itertools.count()
+
+
 class FitsAnything(Good):
     def check_fits(self, shape, data_range):
         del shape, data_range
@@ -74,6 +97,12 @@ BROKEN = {
     "draws_in_the_units_of_its_range": (OtherUnits, "Expected most values within (0.0, 1.0), found "),
     "repeats_with_the_same_rng": (FromGlobal, "Expected the same draws for the same rng, found others."),
     "leaves_global_generators": (TouchesGlobal, "Expected the global generators as they were, found another state"),
+    "states_its_mean": (
+        StatesAnotherMean,
+        "Expected the mean of many draws to be the stated mean, found a difference of 0.1",
+    ),
+    "has_a_fingerprint": (Unstable, "Expected the same fingerprint for a copy, found "),
+    "times_a_pass": (Untimed, "Expected seconds as a number, found None."),
     "scales_to_another_range": (ScalesItsRangeOnly, "Expected the same records in other units, found a difference of"),
     "refuses_other_records": (FitsAnything, "Expected InvalidInput for records of another shape, found none."),
 }
@@ -94,7 +123,7 @@ def test_a_broken_prior_fails_its_rule_with_a_sentence(rule):
 
 
 SPOILT = {
-    "draws_in_the_units_of_its_range": {"scales_to_another_range"},
+    "draws_in_the_units_of_its_range": {"scales_to_another_range", "states_its_mean"},
     "repeats_with_the_same_rng": {"scales_to_another_range"},
 }
 """Rules that such draws break as well."""
@@ -132,7 +161,7 @@ def test_other_draws_that_are_no_records(change, sentence):
     ("wrong", "message"),
     [
         (Good, "prior='Good' to be a prior. Pass an object of the class."),
-        (3, "It has no name, shape, data_range, draw"),
+        (3, "It has no kind, name, shape, data_range, mean, fingerprint, draw, time_pass, scaled_to, check_fits: "),
     ],
 )
 def test_what_is_no_prior_is_refused(wrong, message):

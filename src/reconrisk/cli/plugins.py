@@ -15,6 +15,7 @@ from reconrisk.core.registry import GROUPS, Info, Plugin, installed_plugins
 _REGISTRIES = {
     "attack": "reconrisk.attacks.registry:ATTACKS",
     "defense": "reconrisk.defenses.registry:DEFENSES",
+    "prior": "reconrisk.priors.registry:PRIORS",
     "metric": "reconrisk.metrics.registry:METRICS",
 }
 """Rows of this package, by kind; they are read without importing what they name."""

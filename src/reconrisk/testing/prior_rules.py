@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import refuse
+from reconrisk.priors.prior import Prior, is_prior
 from reconrisk.testing.contract import (
     CheckReport,
     Skipped,
@@ -22,6 +25,8 @@ from reconrisk.testing.contract import (
 )
 
 _DRAWS = 8
+_MEMBERS = tuple(name for name in vars(Prior) if not name.startswith("_"))
+_MANY_DRAWS, _DEVIATIONS = 400, 6.0
 _FEWEST_WITHIN = 0.5  # of the values of draws, which need not be clipped to the range
 
 
@@ -56,8 +61,7 @@ def check_prior(prior: Any) -> CheckReport:
     """Check that a prior keeps the rules that attacks and baselines rely on.
 
     Args:
-        prior: A prior with ``name``, ``shape``, ``data_range``, ``draw(count, rng)``, ``scaled_to(data_range)`` and
-            ``check_fits(shape, data_range)``.
+        prior: A prior, as :class:`reconrisk.priors.prior.Prior` describes it; ``BasePrior`` has most of it.
 
     Returns:
         The rules that hold.
@@ -72,18 +76,20 @@ def check_prior(prior: Any) -> CheckReport:
       names_itself
       ...
     """
-    missing = [name for name in ("name", "shape", "data_range", "draw") if not hasattr(prior, name)]
-    if isinstance(prior, type) or missing:
-        lacks = f"It has no {', '.join(missing)}." if missing else "Pass an object of the class."
+    if not is_prior(prior):
+        missing = [name for name in _MEMBERS if not hasattr(prior, name)]
+        remedy = f"It has no {', '.join(missing)}: inherit from reconrisk.priors.prior.BasePrior."
+        lacks = "Pass an object of the class." if isinstance(prior, type) else remedy
         raise refuse("prior", getattr(prior, "__name__", type(prior).__name__), "to be a prior", lacks)
     return run_rules("prior", prior, RULES, PriorCase(prior))
 
 
 def names_itself(case: PriorCase) -> None:
-    """The name is a word that reports can show."""
-    name = case.prior.name
-    if not isinstance(name, str) or not name.strip() or " at 0x" in name:
-        raise broken("name to be a word", repr(name), "State a name, such as faces.")
+    """Name and kind are words that reports can show."""
+    for what in ("name", "kind"):
+        word = getattr(case.prior, what)
+        if not isinstance(word, str) or not word.strip() or " at 0x" in word:
+            raise broken(f"{what} to be a word", repr(word), f"State a {what}, such as faces.")
 
 
 def states_shape_and_range(case: PriorCase) -> None:
@@ -138,10 +144,42 @@ def leaves_global_generators(case: PriorCase) -> None:
         raise broken("the global generators as they were", "another state after the call", remedy)
 
 
+def states_its_mean(case: PriorCase) -> None:
+    """The mean is None, or one record that many draws have as their mean."""
+    mean = case.prior.mean
+    if mean is None:
+        raise Skipped("its mean is not known exactly")
+    if not isinstance(mean, Tensor) or tuple(mean.shape) != case.prior.shape:
+        found = tuple(mean.shape) if isinstance(mean, Tensor) else type(mean).__name__
+        raise broken(f"mean of shape {case.prior.shape}", found, "Return one record, or None if it is not known.")
+    low, high = case.prior.data_range
+    drawn = case.prior.draw(_MANY_DRAWS, torch.Generator().manual_seed(5)).to(case.drawn).double()
+    allowed = _DEVIATIONS * drawn.std(0) / math.sqrt(len(drawn)) + 1e-4 * (high - low)  # chance, and rounding
+    error = (drawn.mean(0) - mean.to(drawn)).abs()
+    if bool((error > allowed).any()):
+        found = f"a difference of {float(error.max()):.2g}"
+        raise broken("the mean of many draws to be the stated mean", found, "Return None if it is not known.")
+
+
+def has_a_fingerprint(case: PriorCase) -> None:
+    """The fingerprint is a word that is the same each time: stored trials are told apart by it."""
+    first, again = case.prior.fingerprint, copy.deepcopy(case.prior).fingerprint
+    if not isinstance(first, str) or not first:
+        raise broken("fingerprint to be a word", repr(first), "Return reconrisk.core.digest.short_digest(self).")
+    if first != again:
+        remedy = "Return a digest of what the prior holds, never an address or a random number."
+        raise broken("the same fingerprint for a copy", f"{first} and {again}", remedy)
+
+
+def times_a_pass(case: PriorCase) -> None:
+    """A call of time_pass measures seconds: a finite number of at least zero."""
+    seconds = case.prior.time_pass()
+    if not isinstance(seconds, float) or not 0 <= seconds < math.inf:
+        raise broken("seconds as a number", repr(seconds), "Return time.monotonic() - begun.")
+
+
 def scales_to_another_range(case: PriorCase) -> None:
     """The prior scaled to another range draws the same records in the units of that range."""
-    if not hasattr(case.prior, "scaled_to"):
-        raise broken("scaled_to(data_range)", "no such method", "Return the same prior in other units.")
     (low, high), ends = case.prior.data_range, (-100.0, 100.0)
     moved = case.prior.scaled_to(ends)
     if tuple(moved.data_range) != ends:
@@ -155,9 +193,6 @@ def scales_to_another_range(case: PriorCase) -> None:
 
 def refuses_other_records(case: PriorCase) -> None:
     """Records of another shape or range are refused by check_fits with InvalidInput, its own are not."""
-    if not hasattr(case.prior, "check_fits"):
-        remedy = "Call reconrisk.priors.network.check_fits there."
-        raise broken("check_fits(shape, data_range)", "no such method", remedy)
     shape, (low, high) = case.prior.shape, case.prior.data_range
     case.prior.check_fits(shape, (low, high))
     for what, given in (("another shape", ((*shape, 2), (low, high))), ("another range", (shape, (low, high + 1.0)))):
@@ -175,6 +210,9 @@ RULES = (
     draws_in_the_units_of_its_range,
     repeats_with_the_same_rng,
     leaves_global_generators,
+    states_its_mean,
+    has_a_fingerprint,
+    times_a_pass,
     scales_to_another_range,
     refuses_other_records,
 )
