@@ -65,8 +65,8 @@ from .metrics.goals import ncc as ncc
 from .metrics.goals import psnr as psnr
 from .metrics.goals import ssim as ssim
 from .metrics.scoring import score as score
-from .releases.linear.estimator_release import EstimatorRelease as EstimatorRelease
-from .releases.linear.glm import GlmRelease as GlmRelease
+from .releases.fitted_estimators.estimator_release import EstimatorRelease as EstimatorRelease
+from .releases.fitted_estimators.glm import GlmRelease as GlmRelease
 from .releases.observe import observe as observe
 from .releases.release import ForwardRelease as ForwardRelease
 from .releases.release import Release as Release

@@ -11,7 +11,7 @@ from reconrisk.attacks.registry import ATTACKS, attack_by_name, settings_from_te
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.priors.gaussian import gaussian
 from reconrisk.priors.generator import GeneratorPrior
-from reconrisk.priors.training_state import Trained, write_trained
+from reconrisk.priors.train.training_state import Trained, write_trained
 from tests.attacks.tiny_priors import SHAPE, ship, write_diffusion, write_gan
 
 RECORDS = torch.rand(5, *SHAPE, generator=torch.Generator().manual_seed(0))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.priors import gan
-from reconrisk.priors.training_state import Training, trained_in
+from reconrisk.priors.train.training_state import Training, trained_in
 
 RUNNER = CliRunner()
 SMALL = ["--kind", "gan", "--steps", 4, "--batch-size", 4, "--channels", 8, "--learning-rate", 0.0003]

@@ -13,7 +13,7 @@ import reconrisk as rr
 from reconrisk.core.mechanism import output_perturbation
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
-from reconrisk.releases.linear.glm import GlmRelease
+from reconrisk.releases.fitted_estimators.glm import GlmRelease
 from reconrisk.studies.audit.conclusion import ContradictedBound
 from tests.soundness.seeded_audits import Claimed, tally
 

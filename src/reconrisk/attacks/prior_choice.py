@@ -14,7 +14,7 @@ from reconrisk.priors.load.bundled import fitting
 from reconrisk.priors.load.folders import prior_folder, range_in, shipped_names, shipped_shape
 from reconrisk.priors.prior import Prior, is_prior
 from reconrisk.priors.registry import DIFFUSION, GAUSSIAN, PRIORS, SHIPPED
-from reconrisk.priors.training_state import trained_in
+from reconrisk.priors.train.training_state import trained_in
 
 
 @dataclass(frozen=True, eq=False)

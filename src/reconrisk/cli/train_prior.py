@@ -94,7 +94,7 @@ def train_prior(
 
 def _left_by(out: Path) -> str:
     """What a stopped training has left."""
-    from reconrisk.priors.training_state import is_unfinished, trained_in
+    from reconrisk.priors.train.training_state import is_unfinished, trained_in
 
     if is_unfinished(out):
         return f"the state is in {out.resolve()}; the same command goes on from it"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from reconrisk.bounds.glm.information import GlmInformation, glm_information
 from reconrisk.bounds.glm.problem import GlmFit, fit_glm
 from reconrisk.core.validation import check_all_finite, refuse
-from reconrisk.releases.linear.estimators import read_estimator, read_linear, weights_of_records
+from reconrisk.releases.fitted_estimators.estimators import read_estimator, read_linear, weights_of_records
 
 
 def information_from_linear(

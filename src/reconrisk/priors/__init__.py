@@ -3,7 +3,7 @@
 Start with ``gaussian.py``: its posterior has a closed form, so it tests all others. ``diffusion.py`` is anything that
 finds the noise in a record, with its schedule and its draws; ``generator.py`` is anything that makes records of latent
 values. ``network.py`` checks networks that become priors: their mode, precision, device and units. ``load/`` reads
-priors from folders, ``train/`` trains small ones on ``training_state.py``, and ``quality.py`` measures a prior on
+priors from folders, ``train/`` trains small ones, and ``quality.py`` measures a prior on
 held-out records. ``bundled/`` holds the priors in the package.
 """
 

@@ -3,7 +3,7 @@
 Start with ``release.py`` (records, forward map, Jacobian products, noise) and ``observe.py`` (from a release, a defense
 and a threat to an observation). ``model_state.py`` turns a module into values. Kinds of releases: ``updates/``
 (gradients and local training), ``training/`` (a trained network), ``shadow/`` (many trainings that differ in one
-record), ``linear/`` (fitted linear models). ``sensitivity/`` measures how much a release depends on a record.
+record), ``fitted_estimators/`` (linear models). ``sensitivity/`` measures how much a release depends on a record.
 """
 
 from reconrisk.core.lazy import lazy_names

@@ -14,7 +14,7 @@ from reconrisk.priors.load import folders as places
 from reconrisk.priors.load.folders import BUNDLED
 from reconrisk.priors.load.gan import new_generator, save_generator
 from reconrisk.priors.train.card import DRAWS
-from reconrisk.priors.training_state import trained_in
+from reconrisk.priors.train.training_state import trained_in
 
 SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 ALL = [("diffusion", name) for name in SHIPPED_DIFFUSION] + [("gan", name) for name in SHIPPED_GAN]

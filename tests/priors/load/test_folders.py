@@ -8,7 +8,7 @@ import torch
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.priors.load import folders
 from reconrisk.priors.load.folders import prior_folder, shipped_names
-from reconrisk.priors.training_state import Trained, write_trained
+from reconrisk.priors.train.training_state import Trained, write_trained
 
 
 @pytest.fixture(autouse=True)

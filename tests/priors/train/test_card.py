@@ -21,7 +21,7 @@ from reconrisk.priors import (
     train_gan,
 )
 from reconrisk.priors.train.card import Origin, write_card, write_samples
-from reconrisk.priors.training_state import Trained
+from reconrisk.priors.train.training_state import Trained
 
 ORIGIN = Origin("noise", "nobody (2020)", "free", "reconrisk train-prior --data noise", "the last ones")
 

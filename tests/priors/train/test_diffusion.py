@@ -11,7 +11,7 @@ from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.priors.load.diffusers import diffusion
 from reconrisk.priors.load.folders import BUNDLED
 from reconrisk.priors.train.diffusion import DiffusionTraining, train_diffusion
-from reconrisk.priors.training_state import trained_in
+from reconrisk.priors.train.training_state import trained_in
 
 pytest.importorskip("diffusers", reason="needs the extra diffusion")
 

@@ -9,7 +9,7 @@ import torch
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.priors.load.gan import gan
 from reconrisk.priors.train.gan import GanTraining, train_gan
-from reconrisk.priors.training_state import Training, trained_in
+from reconrisk.priors.train.training_state import Training, trained_in
 
 TINY = GanTraining(channels=8, latent_size=4, steps=12, batch_size=8)
 

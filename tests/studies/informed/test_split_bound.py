@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from reconrisk.releases.linear.estimators import LinearModel
+from reconrisk.releases.fitted_estimators.estimators import LinearModel
 from reconrisk.studies.informed.split import LARGEST, least_unbiased_mse, linear_bound
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from reconrisk.bounds.glm.problem import glm_problem, split, stacked
 from reconrisk.core.validation import check_positive, check_whole, refuse
-from reconrisk.releases.linear.objective import Family, GlmObjective
+from reconrisk.releases.fitted_estimators.objective import Family, GlmObjective
 
 Floats = NDArray[np.float64]
 

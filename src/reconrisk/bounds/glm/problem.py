@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from reconrisk.bounds.numerics.matrices import finite_array, nonnegative_array
 from reconrisk.core.validation import check_nonnegative, refuse
-from reconrisk.releases.linear.objective import NUMPY, Family, Floats, GlmObjective, minimise
+from reconrisk.releases.fitted_estimators.objective import NUMPY, Family, Floats, GlmObjective, minimise
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from reconrisk.core.errors import InvalidFile
 from reconrisk.core.registry import Info
 from reconrisk.core.validation import did_you_mean, refuse
 from reconrisk.priors.registry import PRIORS
-from reconrisk.priors.training_state import is_unfinished, trained_in
+from reconrisk.priors.train.training_state import is_unfinished, trained_in
 
 BUNDLED = Path(str(resources.files("reconrisk.priors"))) / "bundled"
 """The folder of the shipped priors, a part for each kind."""

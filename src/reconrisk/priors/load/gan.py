@@ -18,7 +18,7 @@ from reconrisk.core.validation import check_whole, refuse
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.load.folders import prior_folder, range_in
 from reconrisk.priors.network import put_on
-from reconrisk.priors.training_state import check_sides
+from reconrisk.priors.train.training_state import check_sides
 
 KIND = "reconrisk convolutional generator"
 HALVINGS = 2

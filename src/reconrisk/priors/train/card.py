@@ -20,7 +20,7 @@ from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.load.diffusers import diffusion
 from reconrisk.priors.load.gan import gan
 from reconrisk.priors.quality import LOSS_TIMES, check_several, denoising_loss, frechet_distance, nearest_distance
-from reconrisk.priors.training_state import Trained, trained_in
+from reconrisk.priors.train.training_state import Trained, trained_in
 
 HELD_OUT, DRAWS = 500, 2000  # records and draws that the numbers of a card are measured on, at most
 _SIDE, _GAP, _SCALE = 8, 1, 2  # of the grid of samples: pictures, pixels between them, enlargement

@@ -14,7 +14,7 @@ from torch import Tensor
 from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
 from reconrisk.priors.diffusion import linear_schedule
 from reconrisk.priors.load.diffusers import library
-from reconrisk.priors.training_state import Training, check_sides
+from reconrisk.priors.train.training_state import Training, check_sides
 
 _GROUPS = 8  # of channels that are normalised together
 _PREDICTED = ("epsilon", "v_prediction")

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from reconrisk.core.validation import check_positive, check_probability, check_whole
 from reconrisk.priors.load.gan import new_generator, save_generator
-from reconrisk.priors.training_state import Training
+from reconrisk.priors.train.training_state import Training
 
 _MOMENTS = (0.5, 0.99)  # of Adam: gradients of the last few steps, since the opponent changes
 

@@ -23,8 +23,13 @@ from reconrisk.core.reconstruction import Account
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_nonnegative, check_positive, refuse
 from reconrisk.data.dataset import Dataset
-from reconrisk.releases.linear.estimators import LinearModel, is_estimator, read_estimator, weights_of_records
-from reconrisk.releases.linear.objective import Family
+from reconrisk.releases.fitted_estimators.estimators import (
+    LinearModel,
+    is_estimator,
+    read_estimator,
+    weights_of_records,
+)
+from reconrisk.releases.fitted_estimators.objective import Family
 from reconrisk.studies.informed.result import Finding, RebuiltInformed, Words, informed_result
 from reconrisk.studies.informed.split import InformedSplit, informed_split, linear_bound
 

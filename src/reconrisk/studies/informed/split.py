@@ -18,8 +18,8 @@ from reconrisk.attacks.informed.membership import informed_membership
 from reconrisk.core.validation import check_not_empty, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import nearest_neighbour_oracle
-from reconrisk.releases.linear.estimators import LinearModel
-from reconrisk.releases.linear.glm import GlmRelease
+from reconrisk.releases.fitted_estimators.estimators import LinearModel
+from reconrisk.releases.fitted_estimators.glm import GlmRelease
 from reconrisk.releases.sensitivity.fisher import fisher_matrix
 
 LARGEST = 4096

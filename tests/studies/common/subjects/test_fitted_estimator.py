@@ -11,7 +11,7 @@ import reconrisk as rr
 from reconrisk.core.digest import short_digest
 from reconrisk.core.threat import Knows, Sees
 from reconrisk.data.dataset import Dataset
-from reconrisk.releases.linear.estimator_release import coefficients
+from reconrisk.releases.fitted_estimators.estimator_release import coefficients
 from reconrisk.studies.common.subjects.fitted_estimator import FittedEstimator, fitted_to
 
 DRAWS = np.random.default_rng(0)

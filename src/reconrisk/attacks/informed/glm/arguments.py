@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.informed.glm.equations import TargetEquations, equations
 from reconrisk.core.validation import check_nonnegative, check_positive, refuse
-from reconrisk.releases.linear.estimators import (
+from reconrisk.releases.fitted_estimators.estimators import (
     LinearModel,
     Optimisation,
     is_estimator,
@@ -20,7 +20,7 @@ from reconrisk.releases.linear.estimators import (
     read_linear,
     weights_of_records,
 )
-from reconrisk.releases.linear.objective import Family
+from reconrisk.releases.fitted_estimators.objective import Family
 
 PENALTIES = "Pass 1 / C, alpha of Ridge, or alpha of PoissonRegressor times the sum of sample weights; 0 for none."
 """What the penalty of a sum over records is in the terms of estimators, whose alpha may belong to a mean."""

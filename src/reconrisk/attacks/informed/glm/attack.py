@@ -23,8 +23,8 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_positive, refuse
-from reconrisk.releases.linear.estimator_release import EstimatorMap
-from reconrisk.releases.linear.objective import Family
+from reconrisk.releases.fitted_estimators.estimator_release import EstimatorMap
+from reconrisk.releases.fitted_estimators.objective import Family
 from reconrisk.releases.observe import DefendedMap
 
 Floats = NDArray[np.float64]
@@ -251,8 +251,8 @@ def glm_observed() -> GlmObserved:
     """Read the one unknown record from the coefficients of a fitted scikit-learn estimator.
 
     :func:`reconrisk.attacks.informed.glm.attack.glm` with everything from the observation of an
-    :class:`reconrisk.releases.linear.estimator_release.EstimatorRelease`: known records, conventions, the noise of a
-    known defense, the label if the threat knows it.
+    :class:`reconrisk.releases.fitted_estimators.estimator_release.EstimatorRelease`: known records, conventions, the
+    noise of a known defense, the label if the threat knows it.
 
     Assumes: as ``glm``.
     Guarantee: as ``glm``; the estimate is clipped to the data range. Of several records that explain a model without
@@ -263,7 +263,7 @@ def glm_observed() -> GlmObserved:
 
     >>> from sklearn.linear_model import Ridge
     >>> from reconrisk.core.threat import INFORMED
-    >>> from reconrisk.releases.linear.estimator_release import EstimatorRelease
+    >>> from reconrisk.releases.fitted_estimators.estimator_release import EstimatorRelease
     >>> from reconrisk.releases.observe import observe
     >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.5, 0.25], [0.75, 1.0]]).double()
     >>> y = torch.tensor([0.0, 1.0, 1.0, 4.0]).double()

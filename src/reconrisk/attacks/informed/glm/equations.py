@@ -20,9 +20,9 @@ from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 
 from reconrisk.core.validation import refuse
-from reconrisk.releases.linear.estimators import LinearModel
-from reconrisk.releases.linear.glm import TORCH
-from reconrisk.releases.linear.objective import GlmObjective
+from reconrisk.releases.fitted_estimators.estimators import LinearModel
+from reconrisk.releases.fitted_estimators.glm import TORCH
+from reconrisk.releases.fitted_estimators.objective import GlmObjective
 
 _SMALLEST_SCALE = 1e-3  # of the largest: a column that is nearly empty in known records is not known for nothing
 _SCAN = np.geomspace(1e-6, 1e12, 3600)

@@ -20,8 +20,8 @@ from reconrisk.attacks.informed.glm.arguments import Given
 from reconrisk.attacks.informed.glm.equations import TargetEquations, target_row
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import refuse
-from reconrisk.releases.linear.estimators import LinearModel
-from reconrisk.releases.linear.objective import GlmObjective, minimise
+from reconrisk.releases.fitted_estimators.estimators import LinearModel
+from reconrisk.releases.fitted_estimators.objective import GlmObjective, minimise
 
 _MOST_COEFFICIENTS = 4000  # their Hessian has 128 MB
 _STEPS = 20

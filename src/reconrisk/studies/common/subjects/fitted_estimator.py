@@ -26,8 +26,13 @@ from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.metrics.goals import psnr
-from reconrisk.releases.linear.estimator_release import EstimatorRelease, check_features, coefficients, model_of_all
-from reconrisk.releases.linear.estimators import Floats, is_estimator, weights_of_records
+from reconrisk.releases.fitted_estimators.estimator_release import (
+    EstimatorRelease,
+    check_features,
+    coefficients,
+    model_of_all,
+)
+from reconrisk.releases.fitted_estimators.estimators import Floats, is_estimator, weights_of_records
 from reconrisk.releases.release import Release
 from reconrisk.studies.common.subjects.given_release import GivenRelease
 from reconrisk.studies.common.subjects.subject import (

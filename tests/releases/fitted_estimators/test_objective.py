@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.releases.linear.glm import TORCH
-from reconrisk.releases.linear.objective import NUMPY, Family, GlmObjective, minimise
+from reconrisk.releases.fitted_estimators.glm import TORCH
+from reconrisk.releases.fitted_estimators.objective import NUMPY, Family, GlmObjective, minimise
 
 FAMILIES = get_args(Family)
 

@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 
 import reconrisk as rr
-from reconrisk.releases.linear.estimator_release import EstimatorMap, coefficients, without_coefficients
+from reconrisk.releases.fitted_estimators.estimator_release import EstimatorMap, coefficients, without_coefficients
 
 DRAWS = np.random.default_rng(1)
 X = DRAWS.random((20, 3))

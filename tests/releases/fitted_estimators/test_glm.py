@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 from reconrisk.bounds.glm.information import glm_information
 from reconrisk.bounds.glm.problem import fit_glm
 from reconrisk.core.errors import InvalidInput
-from reconrisk.releases.linear.glm import GlmMap, GlmRelease
+from reconrisk.releases.fitted_estimators.glm import GlmMap, GlmRelease
 
 FAMILIES = ["squared", "logistic", "multinomial", "poisson"]
 

@@ -14,7 +14,13 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
-from reconrisk.releases.linear.estimators import Floats, LinearModel, check_kind, is_estimator, read_estimator
+from reconrisk.releases.fitted_estimators.estimators import (
+    Floats,
+    LinearModel,
+    check_kind,
+    is_estimator,
+    read_estimator,
+)
 from reconrisk.releases.release import Linearized, Release, check_records
 
 _PUBLIC = ("classes_", "n_iter_", "solver_", "n_features_in_", "feature_names_in_")
@@ -84,8 +90,8 @@ class EstimatorRelease(Release):
     Assumes: the estimator was fitted to these records and no others.
     Guarantee: what is released are the coefficients that the estimator has: nothing is fitted again. ``forward`` holds
     neither the record nor the coefficients, and fits anew.
-    Edge cases: estimators that :func:`reconrisk.releases.linear.estimators.read_estimator` cannot read are refused, as
-    is another number of features than the estimator has. There is no derivative.
+    Edge cases: estimators that :func:`reconrisk.releases.fitted_estimators.estimators.read_estimator` cannot read are
+    refused, as is another number of features than the estimator has. There is no derivative.
     Reference: the released-model adversary of section II, balle2022.
 
     >>> from sklearn.linear_model import Ridge

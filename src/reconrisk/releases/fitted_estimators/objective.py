@@ -2,7 +2,7 @@
 
 It is written for NumPy arrays and torch tensors alike. Operators do the work; :class:`Arrays` lists the few functions
 that the two libraries name differently. Bounds pass :data:`NUMPY`, so that they need no torch; releases and attacks
-pass :data:`reconrisk.releases.linear.glm.TORCH`, so that the gradient can be differentiated by the records.
+pass :data:`reconrisk.releases.fitted_estimators.glm.TORCH`, so that the gradient can be differentiated by the records.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from torch.nn import functional
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import ForwardMap
 from reconrisk.core.validation import check_nonnegative, check_whole, refuse
-from reconrisk.releases.linear.objective import Arrays, Family, GlmObjective, minimise
+from reconrisk.releases.fitted_estimators.objective import Arrays, Family, GlmObjective, minimise
 from reconrisk.releases.release import Release, check_records
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from reconrisk.core.validation import check_nonnegative, refuse
-from reconrisk.releases.linear.objective import Family
+from reconrisk.releases.fitted_estimators.objective import Family
 
 Floats = NDArray[np.float64]
 
