@@ -22,7 +22,6 @@ from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.accounting.trade_off import epsilon_from_gaussian
 from reconrisk.attacks.informed.invert_training.attack import invert_training
 from reconrisk.attacks.informed.reconstructor.features import logits_of
@@ -35,6 +34,7 @@ from reconrisk.models import balle2022_mlp
 from reconrisk.releases.shadow.training import ShadowTraining
 from reconrisk.releases.training.optimizers import sgd
 from reconrisk.reports.leakage import write_leakage
+from reconrisk.statistics.intervals import clopper_pearson
 from reproductions.balle2022.table2 import (
     LARGE,
     QUICK,

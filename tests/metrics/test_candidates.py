@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.core.errors import InvalidInput
 from reconrisk.metrics import candidates as module
 from reconrisk.metrics import identification, identification_rate
+from reconrisk.statistics.intervals import clopper_pearson
 
 law = settings(deadline=None, derandomize=True, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)

@@ -9,9 +9,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from reconrisk.accounting.confidence import success_interval
 from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Mechanism
+from reconrisk.statistics.intervals import success_interval
 from reconrisk.studies.audit.conclusion import FALSE_ALARMS, ContradictedBound
 from reconrisk.studies.audit.result import AuditResult
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.accounting.subsampled import epsilon_of_training
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.defenses import clip, clip_and_noise, gaussian_noise, optimal_noise, optimal_pruning_and_noise, prune
 from reconrisk.defenses.registry import defense_by_name
 from reconrisk.releases.sensitivity.moments import ReferenceMoments
+from reconrisk.statistics.intervals import clopper_pearson
 
 TRIALS = 1000
 SIZE = 12

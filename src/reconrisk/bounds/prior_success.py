@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import erf, gammaln
 
-from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.bounds.numerics.chi_square import log_gammainc
 from reconrisk.bounds.numerics.matrices import finite_array
 from reconrisk.core.guarantee import Estimate, probability_from_log, rounded_up
@@ -22,6 +21,7 @@ from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.storage.text_table import table_from_rows
 from reconrisk.core.validation import check_nonnegative, check_positive, check_real, check_whole, refuse
+from reconrisk.statistics.intervals import clopper_pearson
 
 Floats = NDArray[np.float64]
 

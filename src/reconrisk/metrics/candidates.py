@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.validation import check_not_empty, refuse
 from reconrisk.metrics.records import (
@@ -17,6 +16,7 @@ from reconrisk.metrics.records import (
     rounding_error,
     rows,
 )
+from reconrisk.statistics.intervals import clopper_pearson
 
 _VALUES_AT_ONCE = 2**22
 _EQUAL = 1e-12

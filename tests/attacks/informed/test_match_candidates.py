@@ -11,9 +11,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.attacks.informed.match_candidates import clipped_gradients, log_likelihood_ratios, most_likely_candidate
 from reconrisk.core.errors import InvalidInput
+from reconrisk.statistics.intervals import clopper_pearson
 
 
 def success(contributions, noise_std, trials, *, rate=1.0, seed=0, prior=None):

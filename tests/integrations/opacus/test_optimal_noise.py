@@ -12,7 +12,6 @@ from scipy.stats import norm
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from reconrisk.accounting.confidence import clopper_pearson
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.defenses import clip, gaussian_noise, optimal_noise
 from reconrisk.defenses.clipping import NoiseScales
@@ -22,6 +21,7 @@ from reconrisk.defenses.refreshed import Refreshed
 from reconrisk.integrations.fisher_accountant.accountant import FisherAccountant
 from reconrisk.integrations.opacus.optimal_noise import with_optimal_noise
 from reconrisk.releases.sensitivity.moments import reference_moments
+from reconrisk.statistics.intervals import clopper_pearson
 
 opacus = pytest.importorskip("opacus", reason="opacus is not installed: the Opacus integration is NOT tested here")
 from opacus.optimizers import DPOptimizer  # noqa: E402 - after the check that it is there

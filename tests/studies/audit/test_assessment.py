@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconrisk.accounting.confidence import success_interval
 from reconrisk.bounds.for_goal import Answer
 from reconrisk.core.guarantee import Guarantee, Quantity, Scope
 from reconrisk.core.mechanism import Gaussian
@@ -16,6 +15,7 @@ from reconrisk.core.papers import Reference
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
 from reconrisk.core.threat import STRONGEST, Knows, Sees, ThreatModel
 from reconrisk.metrics.goals import mse, psnr
+from reconrisk.statistics.intervals import success_interval
 from reconrisk.studies.audit.conclusion import Evidence, exposures_of, line_of
 from reconrisk.studies.audit.result import Standing, Verdict
 from reconrisk.studies.common.runs import Trial, TrialKey, TrialScores

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from reconrisk.accounting.confidence import success_interval
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import clip_and_noise
 from reconrisk.metrics.goals import limit_from_text
+from reconrisk.statistics.intervals import success_interval
 from reconrisk.studies.audit.comparison import Change, SettingChange, compare_results
 from reconrisk.studies.audit.result import LimitCheck, Outcome, Standing
 from reconrisk.studies.audit.run import audit

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconrisk.accounting.confidence import success_interval
 from reconrisk.core.errors import InvalidInput
+from reconrisk.statistics.intervals import success_interval
 from reconrisk.studies.recommend.attacked_share import Share, most_allowed, trials_beyond_guesses, trials_that_show
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from torch import Tensor
 
-from reconrisk.accounting.confidence import success_interval
 from reconrisk.accounting.phases import has_phases
 from reconrisk.attacks.prior_choice import StatedPrior
 from reconrisk.bounds.corridor import risk_corridor
@@ -28,6 +27,7 @@ from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import ThreatModel
 from reconrisk.data.bundled_sets import SHIPPED, is_bundled
 from reconrisk.metrics.goals import mean_squared_error_at
+from reconrisk.statistics.intervals import success_interval
 from reconrisk.studies.audit.result import (
     AttackSummary,
     AuditLine,

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from reconrisk.accounting.confidence import student_interval
 from reconrisk.attacks.baselines import prior_alone
 from reconrisk.attacks.registry import ATTACKS
 from reconrisk.core.defense import Defense
@@ -25,6 +24,7 @@ from reconrisk.core.validation import check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr, score
 from reconrisk.priors.prior import Prior, is_prior
+from reconrisk.statistics.intervals import student_interval
 from reconrisk.studies.common.attacked_updates import AttackedUpdate, AttackOnUpdates, choose_records
 from reconrisk.studies.common.plan import AloneOnce
 from reconrisk.studies.common.subjects.model_updates import Client, client_for

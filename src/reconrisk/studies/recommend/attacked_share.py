@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from reconrisk.accounting.confidence import success_interval
 from reconrisk.attacks.knowledge import PublicKnowledge
 from reconrisk.core.defense import Defense
 from reconrisk.core.executor import IN_PROCESS, Executor
@@ -18,6 +17,7 @@ from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import refuse
 from reconrisk.data.dataset import Dataset
+from reconrisk.statistics.intervals import success_interval
 from reconrisk.studies.common.arguments import metrics_for
 from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, planned_attacks

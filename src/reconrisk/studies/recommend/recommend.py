@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 from torch import nn
 
-from reconrisk.accounting.confidence import success_interval
 from reconrisk.bounds.mse.bayesian import box_prior_information
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.executor import IN_PROCESS, Executor
@@ -20,6 +19,7 @@ from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_finite, check_positive, check_probability, check_whole, refuse
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.registry import FAMILIES, family_by_name
+from reconrisk.statistics.intervals import success_interval
 from reconrisk.studies.common.arguments import checked_goals, checked_limits, checked_seed, seconds_from_budget
 from reconrisk.studies.common.guarantees import GuaranteeFinder
 from reconrisk.studies.common.plan import AttackChoice

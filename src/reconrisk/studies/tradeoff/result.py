@@ -10,12 +10,12 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from reconrisk.accounting.confidence import student_interval
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.storage.text_table import align_columns
 from reconrisk.core.validation import check_not_empty, check_real, check_whole, did_you_mean, refuse
+from reconrisk.statistics.intervals import student_interval
 
 
 @serializable("attack-score")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from reconrisk.accounting.confidence import clopper_pearson, student_interval, success_interval
 from reconrisk.core.errors import InvalidInput
+from reconrisk.statistics.intervals import clopper_pearson, student_interval, success_interval
 
 law = settings(deadline=None, derandomize=True, max_examples=60)
 
