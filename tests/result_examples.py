@@ -77,7 +77,7 @@ def _recommendation() -> Recommendation:
     return Recommendation(
         subject="Linear",
         data="toy",
-        accept=(Limit(Goal("psnr", 20.0), 0.5),),
+        accept=(Limit(Goal("psnr", 20.0, higher_is_better=True), 0.5),),
         mse_bound=None,
         evidence="measured",
         threat=HONEST_BUT_CURIOUS,

@@ -32,7 +32,7 @@ NOT_IN_JSON = types.MappingProxyType({"in_json": False})
 FIRST_VERSION = 1
 """The version of a value whose JSON states none."""
 
-_VOCABULARY = ("columns", "goal", "guarantee", "mechanism", "papers", "reconstruction", "threat")
+_VOCABULARY = ("columns", "guarantee", "mechanism", "metric", "papers", "reconstruction", "registry", "threat")
 """Modules of core whose kinds need no row in a table: a new mechanism is one class."""
 
 _RESERVED = ("kind", "version")
