@@ -177,7 +177,8 @@ def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowle
     """Configure an attack by name: stated settings as they are, the others from public knowledge.
 
     A setting that is itself an attack, such as a warm start, may be a pair of its name and settings. A prior may be a
-    word (:meth:`PublicKnowledge.prior`); without one it is the shipped prior that fits, else a Gaussian one.
+    word (:meth:`PublicKnowledge.prior`); without one it is the shipped prior that fits, else one that is fitted to
+    public records.
 
     Args:
         name: A name in :data:`reconrisk.attacks.registry.ATTACKS`, or of a plugin.
@@ -252,9 +253,9 @@ def _settings_from_layout(name: str, knowledge: PublicKnowledge) -> Settings:
 
 
 def _default_prior(info: AttackInfo, knowledge: PublicKnowledge) -> object:
-    """Choose a shipped prior that fits, else the normal law of public records.
+    """Choose a shipped prior that fits, else the first kind that is fitted to public records.
 
-    Guarantee: where one fits but cannot be read for lack of an extra, the error names the extra: the normal law in its
+    Guarantee: where one fits but cannot be read for lack of an extra, the error names the extra: a fitted one in its
     place would be a weaker attack, without a word.
     """
     if knowledge.public is None:
@@ -262,9 +263,10 @@ def _default_prior(info: AttackInfo, knowledge: PublicKnowledge) -> object:
     try:
         return knowledge.prior(SHIPPED, info.priors).value
     except InvalidInput:
-        if GAUSSIAN not in info.priors:
+        fitted = next((kind for kind in info.priors if is_fitted(kind)), None)
+        if fitted is None:
             raise
-    return knowledge.prior(GAUSSIAN, info.priors).value
+    return knowledge.prior(fitted, info.priors).value
 
 
 def _prior_missing(info: AttackInfo, knowledge: PublicKnowledge) -> InvalidInput:
