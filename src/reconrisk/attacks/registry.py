@@ -17,7 +17,7 @@ from reconrisk.core.observation import Attack
 from reconrisk.core.registry import Info, Plugin, Registry, summary_of
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_settings, did_you_mean, refuse
-from reconrisk.priors.registry import DIFFUSION, GAN, GAUSSIAN, SHIPPED
+from reconrisk.priors.registry import DIFFUSION, GAN, GAUSSIAN, PRIORS, SHIPPED
 
 ESTIMATOR, TRAINING = "estimator", "training"
 """Kinds of trained models that attacks read: a fitted linear estimator, a network with a known training."""
@@ -241,7 +241,7 @@ _ROWS = (
         "Guesses the mean of a generative prior.",
         guess_for=frozenset(),
         any_release=True,
-        priors=(DIFFUSION, GAUSSIAN, GAN),
+        priors=tuple(PRIORS),
     ),
     AttackInfo(
         "constant_guess",
