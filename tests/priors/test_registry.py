@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import reconrisk as rr
-from reconrisk.attacks.knowledge import PublicKnowledge
+from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge
 from reconrisk.attacks.prior_choice import is_prior_name, prior_by_name
 from reconrisk.attacks.registry import ATTACKS
 from reconrisk.data.dataset import Dataset
@@ -52,8 +52,13 @@ def test_every_row_names_code_that_exists(kind):
     assert not row.wrapper or callable(getattr(rr.priors, row.wrapper))
 
 
-def test_attacks_take_kinds_that_have_a_row():
-    assert {kind for row in ATTACKS.values() for kind in row.priors} <= set(PRIORS)
+def test_attacks_take_kinds_that_have_a_row_or_fit_them_themselves():
+    public = PublicKnowledge((4,), public=Dataset("toy", torch.rand(40, 4), torch.arange(40) % 2))
+    for row in ATTACKS.values():
+        for kind in set(row.priors) - set(PRIORS):
+            for settings in ({}, {"prior": kind}):
+                found = public.prior_of(attack_from_knowledge(row.name, settings, public)[0])
+                assert (found.value.kind, found.source) == (kind, "fitted to 40 public records")
 
 
 def test_listing_kinds_needs_no_torch():

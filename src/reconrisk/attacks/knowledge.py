@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -27,8 +27,8 @@ from reconrisk.core.threat import Knows
 from reconrisk.core.validation import refuse
 from reconrisk.priors.gaussian import LARGEST_COVARIANCE, fit_gaussian
 from reconrisk.priors.load.folders import shipped_names, shipped_shape
-from reconrisk.priors.prior import is_prior
-from reconrisk.priors.registry import GAUSSIAN, SHIPPED
+from reconrisk.priors.prior import Prior, is_prior
+from reconrisk.priors.registry import GAUSSIAN, PRIORS, SHIPPED
 
 _MORE_PUBLIC = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
 _PUBLIC_BESIDE_CAPTURED = "Pass public= (--data), records like those behind the update."
@@ -104,6 +104,22 @@ class PublicKnowledge:
         if isinstance(found, StatedPrior):
             return found
         raise found
+
+    def fit_own_prior(self, kind: str, fit: Callable[..., Prior]) -> Prior:
+        """Fit a prior of a kind without a row, which one attack alone takes, to the public records.
+
+        Args:
+            kind: The kind, which is the word that states it.
+            fit: Called with records and ``data_range=``.
+
+        Guarantee: the same object for the same kind.
+        """
+        key = (kind, (kind,))
+        if key not in self._priors:
+            inputs = self.records(f"the prior {kind}").inputs
+            fitted = fit(inputs, data_range=self.data_range)
+            self._priors[key] = StatedPrior(fitted, f"fitted to {len(inputs)} public records")
+        return self.prior(*key).value
 
     def prior_of(self, attack: Attack) -> StatedPrior | None:
         """The prior that an attack has, if it has any, and where it comes from."""
@@ -200,12 +216,15 @@ def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowle
     info = ATTACKS[name]
     nested, known = _configure_nested(settings, knowledge)
     given = {**_settings_from_layout(name, knowledge), **settings, **nested}
-    if info.priors and isinstance(given.get("prior"), str):
-        given["prior"] = knowledge.prior(str(given["prior"]), info.priors).value
+    word = given.get("prior")
+    if info.from_knowledge and word in info.priors and word not in PRIORS:
+        del given["prior"]  # a kind without a row: the attack's own function fits it
+    elif info.priors and isinstance(word, str):
+        given["prior"] = knowledge.prior(word, info.priors).value
     derived: Settings = {}
     if info.from_knowledge:
         derived = Info(name, info.from_knowledge, "").load()(knowledge, given)
-    if info.priors and "prior" not in given:
+    if info.priors and "prior" not in {**given, **derived}:
         derived["prior"] = _default_prior(info, knowledge)
     attack = attack_by_name(name, **{**derived, **given})
     return attack, known | (frozenset({Knows.PRIOR}) if derived.keys() - given.keys() else frozenset())

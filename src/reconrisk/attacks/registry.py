@@ -32,7 +32,8 @@ class AttackInfo(Info):
     Args:
         guess_for: None for an attack. For a baseline, which ignores the release, the knowledge that it requires.
         reads: Kinds of trained models that the attack inverts; empty for attacks on updates.
-        priors: Kinds of generative priors that it takes; a bare prior name is of the first kind that has it.
+        priors: Kinds of generative priors that it takes; a bare prior name is of the first kind that has it. A kind
+            that no other attack takes needs no row in ``PRIORS``: ``from_knowledge`` then derives the setting prior.
         plants_layer: The attack needs a layer that a malicious server puts into the model.
         any_release: The attack recomputes the release of candidates, so any release will do.
         knows: Knowledge that the attack is configured with; an audit skips it where the threat does not grant this.
