@@ -116,7 +116,10 @@ def check_separate(state: ModelState, loss_fn: LossFunction, inputs: Tensor, lab
 
     Tried at up to four records of different labels. The user's random numbers stay as they are.
     """
-    rows = _of_different_labels(labels)
+    rows = torch.arange(min(4, len(labels)))
+    if labels.ndim == 1:
+        first = [int((labels == value).nonzero()[0]) for value in labels.unique()[:4]]
+        rows = torch.tensor(sorted({*first, *range(min(2, len(labels)))})[:4])
     some, targets = inputs[rows].detach(), labels[rows]
     close = torch.finfo(inputs.dtype).eps ** 0.5
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -136,13 +139,6 @@ def check_separate(state: ModelState, loss_fn: LossFunction, inputs: Tensor, lab
             "Expected the loss of a batch to be the mean or the sum of its records' losses; class weights cancel in a "
             "mean over one record. Pass a loss_fn that multiplies by the record's weight and adds."
         )
-
-
-def _of_different_labels(labels: Tensor) -> Tensor:
-    if labels.ndim != 1:
-        return torch.arange(min(4, len(labels)))
-    first = [int((labels == value).nonzero()[0]) for value in labels.unique()[:4]]
-    return torch.tensor(sorted({*first, *range(min(2, len(labels)))})[:4])
 
 
 def draws_at_random(layer: nn.Module) -> bool:
