@@ -60,13 +60,15 @@ def model_state(
     names = trained if parameters is None else chosen_names(parameters, [name for name, _ in model.named_parameters()])
     if not names:
         raise refuse("parameters", [], "to name at least one parameter", "Call model.requires_grad_() or name some.")
-    values = {**own, **{name: value for name, value in (state or {}).items() if name in own}}
+    given = {name: value for name, value in (state or {}).items() if name in own}
+    values = cast_tensors({**own, **given}, dtype)
+    released = {name: value for name, value in values.items() if name in names}
+    return ModelState(model, released, {name: value for name, value in values.items() if name not in names})
 
-    def cast(value: Tensor) -> Tensor:
-        return value.detach().to(dtype) if value.is_floating_point() else value.detach()
 
-    released = {name: cast(values[name]) for name in own if name in names}
-    return ModelState(model, released, {name: cast(values[name]) for name in own if name not in names})
+def cast_tensors(values: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the tensors detached, those of floating point in precision ``dtype``."""
+    return {name: v.detach().to(dtype) if v.is_floating_point() else v.detach() for name, v in values.items()}
 
 
 def record_losses(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Tensor:
