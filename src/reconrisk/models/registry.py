@@ -99,19 +99,8 @@ def _find_object(name: str) -> Any:
     module, _, path = name.partition(":")
     if not module or not path:
         raise refuse("model", name, "to be package.module:function", "Both sides of the colon are needed.")
-    found: Any = _import_module(name, module)
-    for part in path.split("."):
-        if not hasattr(found, part):
-            close = difflib.get_close_matches(part, dir(found), n=1)
-            hint = f"Did you mean {close[0]}?" if close else "Check the name after the colon."
-            raise refuse("model", name, f"to name something in {module}, which has no {part!r}", hint)
-        found = getattr(found, part)
-    return found
-
-
-def _import_module(name: str, module: str) -> Any:
     try:
-        return importlib.import_module(module)
+        found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise InvalidInput(f"Expected model={name!r} to be importable. {module} needs {error.name}.") from error
@@ -119,6 +108,13 @@ def _import_module(name: str, module: str) -> Any:
         raise refuse("model", name, f"to be importable, there is no module {error.name!r}", remedy) from error
     except Exception as error:  # code of the user runs here
         raise refuse("model", name, "to be importable", f"{module} raised {_error_text(error)}") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            close = difflib.get_close_matches(part, dir(found), n=1)
+            hint = f"Did you mean {close[0]}?" if close else "Check the name after the colon."
+            raise refuse("model", name, f"to name something in {module}, which has no {part!r}", hint)
+        found = getattr(found, part)
+    return found
 
 
 def _build(name: str, build: Any) -> nn.Module:

@@ -91,11 +91,6 @@ class BasicBlock(nn.Module):
         self.downsample = parts.shortcut(fan_in, width, stride)
         self.activation = parts.activation()
 
-    @property
-    def last(self) -> nn.Conv2d:
-        """The convolution that ends the branch."""
-        return self.conv2
-
     def forward(self, inputs: Tensor) -> Tensor:
         """Activation of the sum of both ways."""
         hidden = self.activation(self.bn1(self.conv1(inputs)))
@@ -115,11 +110,6 @@ class Bottleneck(nn.Module):
         self.conv3, self.bn3 = parts.convolution(width, 4 * width, 1), parts.normalisation(4 * width)
         self.downsample = parts.shortcut(fan_in, 4 * width, stride)
         self.activation = parts.activation()
-
-    @property
-    def last(self) -> nn.Conv2d:
-        """The convolution that ends the branch."""
-        return self.conv3
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Activation of the sum of both ways."""
@@ -155,15 +145,13 @@ def _resnet(
             layers[f"layer{stage + 1}"] = nn.Sequential(*blocks)
         layers.update(avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(fan_in, classes))
         model = redraw(nn.Sequential(layers), nn.Conv2d, he_normal)
-        return model if parts.norm else _with_calm_branches(model)
+        if parts.norm is None:
+            # Each block would double the variance: 2^33 in ResNet-101. Scaled, all blocks together give e.
+            with torch.no_grad():
+                for layer in model.modules():
+                    if isinstance(layer, (BasicBlock, Bottleneck)):
+                        last = layer.conv2 if isinstance(layer, BasicBlock) else layer.conv3
+                        last.weight.div_(sum(depths) ** 0.5)
+        return model
 
     return initialised(build, rng)
-
-
-def _with_calm_branches(model: nn.Sequential) -> nn.Sequential:
-    """Without norm each block would double the variance: 2^33 in ResNet-101. Scaled, all blocks together give e."""
-    blocks = [layer for layer in model.modules() if isinstance(layer, (BasicBlock, Bottleneck))]
-    with torch.no_grad():
-        for block in blocks:
-            block.last.weight.div_(len(blocks) ** 0.5)
-    return model

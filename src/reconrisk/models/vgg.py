@@ -53,7 +53,14 @@ def vgg16(
     side, dropout = check_whole("pooled_side", pooled_side), check_probability("dropout", dropout)
 
     def build() -> nn.Sequential:
-        features = redraw(_features(channels, activation, norm), nn.Conv2d, he_normal)
+        layers: list[nn.Module] = []
+        fan_in = channels
+        for block in _WIDTHS:
+            for width in block:
+                layers += [nn.Conv2d(fan_in, width, kernel_size=3, padding=1), *normalised(norm, width), activation()]
+                fan_in = width
+            layers.append(nn.MaxPool2d(2))
+        features = redraw(nn.Sequential(*layers), nn.Conv2d, he_normal)
         check_shape(shape, smallest_side(features))
         classifier = nn.Sequential(
             nn.Linear(512 * side * side, 4096),
@@ -71,14 +78,3 @@ def vgg16(
         )
 
     return initialised(build, rng)
-
-
-def _features(channels: int, activation: Activation, norm: Norm | None) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    fan_in = channels
-    for block in _WIDTHS:
-        for width in block:
-            layers += [nn.Conv2d(fan_in, width, kernel_size=3, padding=1), *normalised(norm, width), activation()]
-            fan_in = width
-        layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers)

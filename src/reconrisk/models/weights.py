@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from reconrisk.core.errors import InvalidFile
 from reconrisk.releases.tensor_files import read_tensors
@@ -27,14 +27,11 @@ def load_weights(model: M, path: str | Path) -> M:
     for name, tensor in stored.items():
         if name not in wanted:
             raise InvalidFile(path, f"key {name!r}", "is not in the model.", "Is it the file of another architecture?")
-        _check_fits(path, name, tensor, wanted[name])
+        if tensor.shape != wanted[name].shape:
+            problem = f"has shape {tuple(tensor.shape)} where the model has {tuple(wanted[name].shape)}."
+            remedy = "Build the model with the channels and classes of the file."
+            raise InvalidFile(path, f"key {name!r}", problem, remedy)
+        if not bool(tensor.isfinite().all()):
+            raise InvalidFile(path, f"key {name!r}", "has values that are not finite.", "Train or fetch it again.")
     model.load_state_dict({**wanted, **stored})
     return model
-
-
-def _check_fits(path: str | Path, name: str, tensor: Tensor, wanted: Tensor) -> None:
-    if tensor.shape != wanted.shape:
-        problem = f"has shape {tuple(tensor.shape)} where the model has {tuple(wanted.shape)}."
-        raise InvalidFile(path, f"key {name!r}", problem, "Build the model with the channels and classes of the file.")
-    if not bool(tensor.isfinite().all()):
-        raise InvalidFile(path, f"key {name!r}", "has values that are not finite.", "Train or fetch it again.")

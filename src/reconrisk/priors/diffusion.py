@@ -297,7 +297,8 @@ def draw_clean(prior: DiffusionPrior, noisy: Tensor, time: int, *, steps: int = 
     """
     if not 0 <= check_whole("time", time, minimum=0) < len(prior.schedule):
         raise refuse("time", time, f"< {len(prior.schedule)}, the times of the prior")
-    times = _times_from(time, min(check_whole("steps", steps), time + 1))
+    last = min(check_whole("steps", steps), time + 1) - 1  # times from this one down to the first, evenly spaced
+    times = [round(time * (last - each) / last) for each in range(last + 1)] if last else [time]
     with torch.no_grad():
         for now, following in track(list(pairwise(times)), "drawing records"):
             clean = prior.clean(noisy, now)
@@ -307,10 +308,3 @@ def draw_clean(prior: DiffusionPrior, noisy: Tensor, time: int, *, steps: int = 
             drawn = torch.randn(noisy.shape, generator=rng, device=rng.device).to(noisy)
             noisy = left**0.5 * clean + math.sqrt(max(0.0, 1 - left - variance)) * noise + math.sqrt(variance) * drawn
         return prior.records(prior.clean(noisy, times[-1]))
-
-
-def _times_from(time: int, steps: int) -> tuple[int, ...]:
-    """So many times from this one down to the first, evenly spaced."""
-    if steps == 1:
-        return (time,)
-    return tuple(round(time * (steps - 1 - each) / (steps - 1)) for each in range(steps))

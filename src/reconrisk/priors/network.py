@@ -134,15 +134,3 @@ def check_range(name: str, ends: tuple[float, float]) -> None:
     low, high = (check_finite(name, end) for end in ends)
     if not low < high:
         raise refuse(name, ends, "to be (low, high) with low < high")
-
-
-def check_fits(
-    own_shape: tuple[int, ...], own_range: tuple[float, float], shape: Sequence[int], data_range: tuple[float, float]
-) -> None:
-    """Refuse records of another shape or range than a prior was made for."""
-    if tuple(shape) != own_shape:
-        remedy = "Train one with reconrisk train-prior, or resize the records."
-        raise refuse("prior.shape", own_shape, f"to be that of the records, {tuple(shape)}", remedy)
-    if tuple(map(float, data_range)) != tuple(map(float, own_range)):
-        remedy = f"If they are the same pictures in other units, pass prior.scaled_to({tuple(data_range)})."
-        raise refuse("prior.data_range", own_range, f"to be that of the records, {data_range}", remedy)

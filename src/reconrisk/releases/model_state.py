@@ -60,13 +60,15 @@ def model_state(
     names = trained if parameters is None else chosen_names(parameters, [name for name, _ in model.named_parameters()])
     if not names:
         raise refuse("parameters", [], "to name at least one parameter", "Call model.requires_grad_() or name some.")
-    values = {**own, **{name: value for name, value in (state or {}).items() if name in own}}
+    given = {name: value for name, value in (state or {}).items() if name in own}
+    values = cast_tensors({**own, **given}, dtype)
+    released = {name: value for name, value in values.items() if name in names}
+    return ModelState(model, released, {name: value for name, value in values.items() if name not in names})
 
-    def cast(value: Tensor) -> Tensor:
-        return value.detach().to(dtype) if value.is_floating_point() else value.detach()
 
-    released = {name: cast(values[name]) for name in own if name in names}
-    return ModelState(model, released, {name: cast(values[name]) for name in own if name not in names})
+def cast_tensors(values: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the tensors detached, those of floating point in precision ``dtype``."""
+    return {name: v.detach().to(dtype) if v.is_floating_point() else v.detach() for name, v in values.items()}
 
 
 def record_losses(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -116,7 +118,10 @@ def check_separate(state: ModelState, loss_fn: LossFunction, inputs: Tensor, lab
 
     Tried at up to four records of different labels. The user's random numbers stay as they are.
     """
-    rows = _of_different_labels(labels)
+    rows = torch.arange(min(4, len(labels)))
+    if labels.ndim == 1:
+        first = [int((labels == value).nonzero()[0]) for value in labels.unique()[:4]]
+        rows = torch.tensor(sorted({*first, *range(min(2, len(labels)))})[:4])
     some, targets = inputs[rows].detach(), labels[rows]
     close = torch.finfo(inputs.dtype).eps ** 0.5
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -136,13 +141,6 @@ def check_separate(state: ModelState, loss_fn: LossFunction, inputs: Tensor, lab
             "Expected the loss of a batch to be the mean or the sum of its records' losses; class weights cancel in a "
             "mean over one record. Pass a loss_fn that multiplies by the record's weight and adds."
         )
-
-
-def _of_different_labels(labels: Tensor) -> Tensor:
-    if labels.ndim != 1:
-        return torch.arange(min(4, len(labels)))
-    first = [int((labels == value).nonzero()[0]) for value in labels.unique()[:4]]
-    return torch.tensor(sorted({*first, *range(min(2, len(labels)))})[:4])
 
 
 def draws_at_random(layer: nn.Module) -> bool:

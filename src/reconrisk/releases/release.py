@@ -102,7 +102,7 @@ def linearized(leaf: Tensor, released: Mapping[str, Tensor]) -> Linearized:
     def pull(cotangents: Mapping[str, Tensor]) -> Tensor:
         if not outputs:
             return torch.zeros_like(leaf)
-        weights = [_shaped(name, cotangents, tensor) for name, tensor in zip(names, outputs, strict=True)]
+        weights = [take_cotangent(name, cotangents, tensor) for name, tensor in zip(names, outputs, strict=True)]
         return torch.autograd.grad(outputs, leaf, weights, retain_graph=True, materialize_grads=True)[0]
 
     transposed: list[tuple[list[Tensor], Tensor]] = []
@@ -163,7 +163,8 @@ def _comparable_rows(records: Tensor) -> np.ndarray:
     return np.ascontiguousarray(values + 0.0)  # minus zero is zero
 
 
-def _shaped(name: str, cotangents: Mapping[str, Tensor], like: Tensor) -> Tensor:
+def take_cotangent(name: str, cotangents: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """Return the weights on one released tensor, in its precision; refuse those of another shape."""
     if name not in cotangents or cotangents[name].shape != like.shape:
         came = tuple(cotangents[name].shape) if name in cotangents else None
         raise refuse(f"cotangents[{name!r}].shape", came, f"to be {tuple(like.shape)}, the shape of what is released")

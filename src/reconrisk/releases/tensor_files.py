@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,23 +24,20 @@ def read_tensors(path: str | Path, remedy: str) -> Mapping[str, Tensor]:
     path = Path(path)
     if not path.is_file():
         raise InvalidFile(path, "file", "There is no such file.", remedy)
-    readers: dict[str, Callable[[Path], object]] = {".npz": _read_npz, ".safetensors": load_file}
+    suffix = path.suffix.lower()
+    tensors: object
     try:
-        tensors = readers.get(path.suffix.lower(), _read_torch)(path)
+        if suffix == ".npz":
+            zipfile.ZipFile(path).close()  # np.load falls back to other formats; a file named .npz must be one
+            with np.load(path, allow_pickle=False) as arrays:
+                tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        elif suffix == ".safetensors":
+            tensors = load_file(path)
+        else:
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # on foreign bytes these parsers raise nearly anything, IndexError and struct.error too
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise InvalidFile(path, "whole file", f"It cannot be read as {path.suffix} ({cause}).", remedy) from error
     if not isinstance(tensors, Mapping) or not all(isinstance(item, Tensor) for item in tensors.values()):
         raise InvalidFile(path, "whole file", "It does not map names to tensors.", remedy)
     return tensors
-
-
-def _read_npz(path: Path) -> Mapping[str, Tensor]:
-    with zipfile.ZipFile(path):  # np.load falls back to other formats; a file named .npz must be one
-        pass
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-
-
-def _read_torch(path: Path) -> object:
-    return torch.load(path, map_location="cpu", weights_only=True)

@@ -73,7 +73,7 @@ def finished(store):
 def test_killed_twice_the_result_is_the_same_to_the_last_bit(tmp_path):
     whole = run(None)
     store = tmp_path / "store"
-    patch = "shadow_training.ShadowTraining._trained = deadly(shadow_training.ShadowTraining._trained, at=2)"
+    patch = "shadow_training.ShadowTraining.train_seeded = deadly(shadow_training.ShadowTraining.train_seeded, at=2)"
     killed(store, patch)
     assert finished(store) == [0]
     killed(store, "shadow_store._write_index = deadly(shadow_store._write_index, at=2)")

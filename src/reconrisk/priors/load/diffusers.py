@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,21 +62,24 @@ def read_network(folder: Path) -> nn.Module:
             remedy = "Wrap it with rr.priors.denoiser, a function that passes the class."
             raise InvalidFile(place / _CONFIG, name, "The network needs the class of a record.", remedy)
     kinds = library(f"Reading {folder}")
+    verbosity = kinds.logging.get_verbosity()
+    kinds.logging.set_verbosity(kinds.logging.CRITICAL)  # the library reports misfits, which are refused below
     try:
         found: nn.Module
-        with _quiet(kinds.logging):
-            found, loaded = kinds.UNet2DModel.from_pretrained(
-                place,
-                local_files_only=True,
-                use_safetensors=True,
-                torch_dtype=torch.float32,
-                low_cpu_mem_usage=False,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
+        found, loaded = kinds.UNet2DModel.from_pretrained(
+            place,
+            local_files_only=True,
+            use_safetensors=True,
+            torch_dtype=torch.float32,
+            low_cpu_mem_usage=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
     except (OSError, ValueError, RuntimeError) as error:
         last = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
         raise InvalidFile(place, "weights", f"{last}.", _SAVE) from error
+    finally:
+        kinds.logging.set_verbosity(verbosity)
     for fault, words in _MISFITS.items():
         if loaded[fault]:
             named = sorted(each if isinstance(each, str) else each[0] for each in loaded[fault])
@@ -147,17 +149,6 @@ def _scheduler(folder: Path) -> tuple[Path, Mapping[str, Any]]:
     choices = [folder / "scheduler" / _SCHEDULER, folder / _SCHEDULER]
     path = next((each for each in choices if each.is_file()), choices[0])
     return path, _json(path, "Save the scheduler of training beside the network.")
-
-
-@contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
-    """Without what the library says of misfits that are refused here."""
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def _json(path: Path, remedy: str) -> Mapping[str, Any]:

@@ -61,7 +61,12 @@ def prior_folder(path_or_name: str | Path, kind: str) -> Path:
         return BUNDLED / kind / path_or_name
     path = Path(path_or_name).expanduser()
     if path.is_dir() and path_or_name != "":
-        _check_kind(path, kind)
+        if is_unfinished(path):
+            remedy = "Run the command that trains it again: it goes on where it was stopped."
+            raise InvalidFile(path, "prior", "Its training is not finished.", remedy)
+        trained = trained_in(path)
+        if trained is not None and trained.kind != kind:
+            raise InvalidFile(path, "kind", f"It is a {trained.kind} prior.", f"Pass it to rr.priors.{trained.kind}.")
         return path
     if isinstance(path_or_name, Path) or path.name != path_or_name:
         raise InvalidFile(path_or_name, "folder", "There is none.", "Nothing is downloaded: pass a local one.")
@@ -89,13 +94,3 @@ def read_card(path_or_name: str | Path, kind: str = "diffusion") -> str:
     if not path.is_file():
         raise InvalidFile(path, "file", "There is no such file.", "Priors that train-prior wrote have a card.")
     return path.read_text(encoding="utf-8")
-
-
-def _check_kind(path: Path, kind: str) -> None:
-    """Refuse what a training wrote that is not finished, or of another kind."""
-    if is_unfinished(path):
-        remedy = "Run the command that trains it again: it goes on where it was stopped."
-        raise InvalidFile(path, "prior", "Its training is not finished.", remedy)
-    trained = trained_in(path)
-    if trained is not None and trained.kind != kind:
-        raise InvalidFile(path, "kind", f"It is a {trained.kind} prior.", f"Pass it to rr.priors.{trained.kind}.")

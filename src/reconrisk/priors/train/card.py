@@ -214,7 +214,10 @@ def _held_out_words(card: Card, count: int, kind: str) -> str:
 def _words(name: str, shape: tuple[int, ...], trained: Trained, origin: Origin, held_out: str, table: list[str]) -> str:
     what = {"diffusion": "diffusion prior", "gan": "generator"}[trained.kind]
     sizes = " x ".join(map(str, shape))
-    settings = ", ".join(f"{key} {_plain(value)}" for key, value in trained.settings.items())
+    settings = ", ".join(
+        f"{key} {'-'.join(map(str, value)) if isinstance(value, (list, tuple)) else value}"
+        for key, value in trained.settings.items()
+    )
     facts = [
         ("data", origin.data),
         ("source", origin.source),
@@ -242,7 +245,3 @@ def _words(name: str, shape: tuple[int, ...], trained: Trained, origin: Origin, 
     ]
     lines += ["", "## Training", "", "```", origin.command, "```", ""]
     return "\n".join(lines)
-
-
-def _plain(value: object) -> str:
-    return "-".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -122,8 +122,13 @@ class _Run(Training):
 
     def advance(self, rng: torch.Generator) -> None:
         """Find the noise in some records, and learn from the error."""
-        rows = torch.randint(len(self.values), (self.settings.batch_size,), generator=rng)
-        noisy, wanted, times = self._noised(self.values[rows], rng)
+        values = self.values[torch.randint(len(self.values), (self.settings.batch_size,), generator=rng)]
+        times = torch.randint(len(self._schedule), (len(values),), generator=rng)
+        noise = torch.randn(values.shape, generator=rng).to(values.device)
+        times = times.to(values.device)
+        share = self._schedule.shares(times, values)
+        noisy = share.sqrt() * values + (1 - share).sqrt() * noise
+        wanted = noise if self.settings.predicts == "epsilon" else share.sqrt() * noise - (1 - share).sqrt() * values
         self._optimizer.param_groups[0]["lr"] = self.settings.rate(self.step)
         self._optimizer.zero_grad()
         (self._network(noisy, times).sample - wanted).square().mean().backward()
@@ -139,13 +144,3 @@ class _Run(Training):
             path.chmod(settings.stat().st_mode)  # safetensors lets nobody but the owner read them
         scheduler = kinds.DDPMScheduler(len(self._schedule), prediction_type=self.settings.predicts)
         scheduler.save_pretrained(self.folder / "scheduler")
-
-    def _noised(self, values: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Noisy records, what is to be predicted from them, and their times."""
-        times = torch.randint(len(self._schedule), (len(values),), generator=rng)
-        noise = torch.randn(values.shape, generator=rng).to(values.device)
-        times = times.to(values.device)
-        share = self._schedule.shares(times, values)
-        noisy = share.sqrt() * values + (1 - share).sqrt() * noise
-        wanted = noise if self.settings.predicts == "epsilon" else share.sqrt() * noise - (1 - share).sqrt() * values
-        return noisy, wanted, times

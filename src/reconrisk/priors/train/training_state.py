@@ -75,8 +75,15 @@ class Training(ABC):
     optimizers: Mapping[str, torch.optim.Optimizer]
 
     def __init__(self, settings: Any, records: Tensor, data_range: tuple[float, float], folder: Path) -> None:
-        self.settings, self.values, self.folder = settings, training_values(records, data_range), folder
-        self.data_range = (float(data_range[0]), float(data_range[1]))
+        check_range("data_range", data_range)
+        check_not_empty("records", records)
+        check_all_within("records", records, data_range, "State the public range of the values.")
+        if records.ndim != 4:
+            raise refuse("records.shape", tuple(records.shape[1:]), "to be pictures: channels, height, width")
+        low, high = data_range
+        # as networks see them: the ends of the range are -1 and 1
+        self.values = (2 * (records - low) / (high - low) - 1).float().contiguous()
+        self.settings, self.folder, self.data_range = settings, folder, (float(low), float(high))
         self.step, self.seconds = 0, 0.0
         self._is_whole = True  # and not between two changes of one step, which no state may be kept of
 
@@ -91,8 +98,12 @@ class Training(ABC):
     def run(self, checkpoint_every: int) -> Path:
         """Take all steps that are left, with a bar, and leave the trained network in the folder."""
         check_whole("checkpoint_every", checkpoint_every)
-        if self._is_finished():
+        finished = trained_in(self.folder)
+        if finished is not None:
+            found = {**dataclasses.asdict(finished), "data_range": list(finished.data_range)}
+            self._check_same(found, self.folder, "It holds a prior of another training", "It holds the prior of a")
             return self.folder
+        self._check_place()
         self.resume()
         bar = ProgressBar("training a prior", total=self.settings.steps)
         try:
@@ -160,17 +171,8 @@ class Training(ABC):
     def identity(self) -> dict[str, Any]:
         """What makes it this training and no other: kind, settings, records and their range."""
         settings = json.loads(json.dumps(dataclasses.asdict(self.settings)))
-        records = digest_of(self.values)
+        records = hashlib.sha256(self.values.cpu().numpy().tobytes()).hexdigest()[:16]
         return {"kind": self.kind, "settings": settings, "records": records, "data_range": list(self.data_range)}
-
-    def _is_finished(self) -> bool:
-        stated = trained_in(self.folder)
-        if stated is None:
-            self._check_place()
-            return False
-        found = {**dataclasses.asdict(stated), "data_range": list(stated.data_range)}
-        self._check_same(found, self.folder, "It holds a prior of another training", "It holds the prior of a")
-        return True
 
     def _check_place(self) -> None:
         """Refuse a folder of something else, whose files could be taken for those of the prior and overwritten."""
@@ -187,7 +189,8 @@ class Training(ABC):
 
     def _check_same(self, stated: Mapping[str, Any], path: Path, problem: str, of_kind: str) -> None:
         """Refuse the state or prior of another training, and say what differs."""
-        found = {key: stated.get(key, self._unstated.get(key)) for key in self.identity}
+        unstated = {"kind": self.kind, "data_range": [0.0, 1.0]}  # what a state means that does not say it
+        found = {key: stated.get(key, unstated.get(key)) for key in self.identity}
         if found == self.identity:
             return
         if found["kind"] != self.kind:
@@ -199,11 +202,6 @@ class Training(ABC):
         name = next((name for name in mine if theirs.get(name) != mine[name]), "settings")
         given = "" if name in ("records", "settings") else f", {name} {theirs.get(name)} for {mine[name]}"
         raise InvalidFile(path, name, f"{problem}{given}.", _REMEDY)
-
-    @property
-    def _unstated(self) -> dict[str, Any]:
-        """What a state means that does not say it."""
-        return {"kind": self.kind, "data_range": [0.0, 1.0]}
 
     def _check_finite(self) -> None:
         """Refuse to keep weights that no training leads back from."""
@@ -245,26 +243,10 @@ class Training(ABC):
             optimizer.load_state_dict({"state": memory, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def training_values(records: Tensor, data_range: tuple[float, float]) -> Tensor:
-    """Pictures as networks see them: the ends of the range are -1 and 1."""
-    check_range("data_range", data_range)
-    check_not_empty("records", records)
-    check_all_within("records", records, data_range, "State the public range of the values.")
-    if records.ndim != 4:
-        raise refuse("records.shape", tuple(records.shape[1:]), "to be pictures: channels, height, width")
-    low, high = data_range
-    return (2 * (records - low) / (high - low) - 1).float().contiguous()
-
-
 def check_sides(shape: tuple[int, ...], halvings: int, remedy: str) -> None:
     """Refuse pictures that cannot be halved so often."""
     if any(side % 2**halvings for side in shape[1:]):
         raise refuse("records.shape", shape, f"to have sides divisible by {2**halvings}", remedy)
-
-
-def digest_of(values: Tensor) -> str:
-    """What tells records from others, without showing them."""
-    return hashlib.sha256(values.cpu().numpy().tobytes()).hexdigest()[:16]
 
 
 def write_trained(folder: Path, facts: Trained) -> Path:

@@ -115,13 +115,21 @@ class EstimatorRelease(Release):
 
     def __post_init__(self) -> None:
         check_records(self.inputs, self.labels)
-        check_known(self.known_inputs, self.known_labels)
+        known, records = self.known_inputs, len(self.known_inputs)
+        if known.ndim != 2 or known.dtype != torch.float64:
+            raise refuse("known_inputs", (known.dtype, tuple(known.shape)), "to be float64 rows, one per record")
+        check_not_empty("known_inputs", known)
+        check_all_finite("known_inputs", known, "Remove or impute what is missing.")
+        if records != len(self.known_labels):
+            raise InvalidInput(
+                f"Expected one label per known record, {records} records came with {len(self.known_labels)} labels."
+            )
         if len(self.inputs) != 1:
             raise refuse("inputs", f"{len(self.inputs)} records", "to be one", "All records but one must be known.")
         if not is_estimator(self.estimator):
             raise refuse("estimator", type(self.estimator).__name__, "to be a fitted estimator of scikit-learn")
-        check_features(self.estimator, self.inputs[0].numel(), self.known_inputs.shape[1])
-        knowledge = (self.known_inputs, self.known_labels, self.known_weights, self.target_weight, self.low, self.width)
+        check_features(self.estimator, self.inputs[0].numel(), known.shape[1])
+        knowledge = (known, self.known_labels, self.known_weights, self.target_weight, self.low, self.width)
         object.__setattr__(self, "_map", EstimatorMap(without_coefficients(self.estimator), *knowledge))
 
     @property
@@ -172,23 +180,9 @@ def model_of_all(estimator: Any, names: NDArray[Any], weights: Floats | None = N
 
 def check_features(estimator: Any, *counts: int) -> None:
     """Refuse an estimator of another kind, one not fitted, and records with another number of features than it has."""
-    check_kind(estimator)
-    if not hasattr(estimator, "coef_"):
-        raise refuse("estimator", type(estimator).__name__, "to be fitted", "Call its fit(features, labels) first.")
+    check_readable(estimator)
     features = int(np.atleast_2d(np.asarray(estimator.coef_)).shape[1])
     for count in counts:
         if count != features:
             remedy = "Pass the features that reach it, after any scaling."
             raise refuse("inputs", f"of {count} features", f"to have {features}, as the estimator", remedy)
-
-
-def check_known(inputs: Tensor, labels: Tensor) -> None:
-    """Refuse known records that are no rows of double precision with one label each."""
-    if inputs.ndim != 2 or inputs.dtype != torch.float64:
-        raise refuse("known_inputs", (inputs.dtype, tuple(inputs.shape)), "to be float64 rows, one per record")
-    check_not_empty("known_inputs", inputs)
-    check_all_finite("known_inputs", inputs, "Remove or impute what is missing.")
-    if len(inputs) != len(labels):
-        raise InvalidInput(
-            f"Expected one label per known record, {len(inputs)} records came with {len(labels)} labels."
-        )

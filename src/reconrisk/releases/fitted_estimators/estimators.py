@@ -15,7 +15,7 @@ from reconrisk.releases.fitted_estimators.objective import Family
 
 Floats = NDArray[np.float64]
 
-_DIRECT = ("svd", "cholesky")
+_DIRECT = ("svd", "cholesky", "auto")
 _FLAT = 1e-6  # lbfgs also stops where a step gains 64 units of rounding: a gradient of about 2e-7 per unit of feature
 
 
@@ -68,17 +68,23 @@ def read_estimator(estimator: Any, labels: NDArray[Any], sample_weights: Floats)
     >>> read_estimator(Ridge(alpha=0.3).fit([[0.0], [1.0], [2.0]], labels), labels, np.ones(3)).penalty
     0.3
     """
-    check_kind(estimator)
-    if not hasattr(estimator, "coef_"):
-        raise refuse("estimator", type(estimator).__name__, "to be fitted", "Call its fit(features, labels) first.")
+    check_readable(estimator)
     return _readers()[type(estimator)](estimator, labels, sample_weights)
 
 
-def check_kind(estimator: Any) -> None:
-    """Refuse estimators that cannot be read, fitted or not, by name."""
-    if type(estimator) not in _readers():
-        names = ", ".join(kind.__name__ for kind in _readers())
-        raise refuse("estimator", type(estimator).__name__, f"to be one of {names}", _remedy(estimator))
+def check_readable(estimator: Any) -> None:
+    """Refuse estimators that :func:`read_estimator` cannot read: those of another kind, and those not fitted."""
+    name, readers = type(estimator).__name__, _readers()
+    if type(estimator) not in readers:
+        remedy = "For other models build a release and use rr.fisher_trace."
+        if name == "Pipeline":
+            remedy = "Pass its last step and the features that reach it: the information is then about those."
+        elif name.endswith("CV"):
+            remedy = "Fit the plain estimator with the penalty that was chosen; choosing it by these records leaks too."
+        kinds = ", ".join(kind.__name__ for kind in readers)
+        raise refuse("estimator", name, f"to be one of {kinds}", remedy)
+    if not hasattr(estimator, "coef_"):
+        raise refuse("estimator", name, "to be fitted", "Call its fit(features, labels) first.")
 
 
 def is_estimator(model: object) -> bool:
@@ -103,8 +109,8 @@ def _readers() -> dict[type, Callable[[Any, NDArray[Any], Floats], LinearModel]]
 
     return {
         LogisticRegression: _read_logistic,
-        Ridge: _read_ridge,
-        LinearRegression: _read_least_squares,
+        Ridge: _read_squared,
+        LinearRegression: _read_squared,
         PoissonRegressor: _read_poisson,
     }
 
@@ -158,19 +164,11 @@ def _check_logistic(estimator: Any) -> None:
         raise refuse("multi_class", scheme, "to be 'auto'", "Wrap one-versus-rest models yourself, class by class.")
 
 
-def _read_ridge(estimator: Any, labels: NDArray[Any], weights: Floats) -> LinearModel:
-    alpha = np.unique(np.asarray(estimator.alpha, dtype=float))
+def _read_squared(estimator: Any, labels: NDArray[Any], weights: Floats) -> LinearModel:
+    alpha = np.unique(np.asarray(getattr(estimator, "alpha", 0.0), dtype=float))  # LinearRegression has no penalty
     if len(alpha) != 1:
         raise refuse("alpha", alpha.tolist(), "to be one number", "Fit one Ridge per target.")
-    direct = getattr(estimator, "solver_", estimator.solver) in (*_DIRECT, "auto")
-    return _squared(estimator, labels, weights, float(alpha[0]), 0.0 if direct else None)
-
-
-def _read_least_squares(estimator: Any, labels: NDArray[Any], weights: Floats) -> LinearModel:
-    return _squared(estimator, labels, weights, 0.0, 0.0)
-
-
-def _squared(estimator: Any, labels: NDArray[Any], weights: Floats, penalty: float, limit: float | None) -> LinearModel:
+    solver = getattr(estimator, "solver_", getattr(estimator, "solver", "svd"))
     if estimator.positive:
         raise refuse("positive", True, "to be False", "Coefficients at the border of a constraint have no derivative.")
     return LinearModel(
@@ -178,9 +176,9 @@ def _squared(estimator: Any, labels: NDArray[Any], weights: Floats, penalty: flo
         family="squared",
         labels=labels.astype(float),
         sample_weights=weights,
-        penalty=penalty,
+        penalty=float(alpha[0]),
         precision=_precision(estimator),
-        optimisation=_optimisation(estimator, limit),
+        optimisation=_optimisation(estimator, 0.0 if solver in _DIRECT else None),
     )
 
 
@@ -221,15 +219,6 @@ def _optimisation(estimator: Any, limit: float | None) -> Optimisation:
     return Optimisation(limit, words, objective_limit=second)
 
 
-def _remedy(estimator: object) -> str:
-    name = type(estimator).__name__
-    if name == "Pipeline":
-        return "Pass its last step and the features that reach it: the information is then about those."
-    if name.endswith("CV"):
-        return "Fit the plain estimator with the penalty that was chosen; choosing it by these records leaks too."
-    return "For other models build a release and use rr.fisher_trace."
-
-
 _FAMILIES: dict[type[nn.Module], Family] = {
     nn.MSELoss: "squared",
     nn.BCEWithLogitsLoss: "logistic",
@@ -255,7 +244,12 @@ def read_linear(
     >>> read_linear(nn.Linear(2, 1), nn.MSELoss(), np.ones(10), weight_decay=0.1).penalty
     0.5
     """
-    layer = _layer(model)
+    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    rest = [layer for layer in layers if not isinstance(layer, (nn.Flatten, nn.Identity))]
+    if len(rest) != 1 or not isinstance(rest[0], nn.Linear):
+        kinds = [type(layer).__name__ for layer in layers]
+        raise refuse("model", kinds, "to be one nn.Linear", "For other models use rr.fisher_trace of a release.")
+    layer = rest[0]
     family = _family(loss_fn, layer)
     scale = _scale(loss_fn, family, len(labels), layer.out_features)
     decay = scale * check_nonnegative("weight_decay", weight_decay)
@@ -272,16 +266,6 @@ def read_linear(
         precision=float(np.finfo(str(layer.weight.dtype).removeprefix("torch.")).eps),
         optimisation=Optimisation(None, "a torch model whose training did not say how near it came to its minimum"),
     )
-
-
-def _layer(model: nn.Module) -> nn.Linear:
-    """The one linear layer of a model that does nothing else to a record than to flatten it."""
-    layers = list(model) if isinstance(model, nn.Sequential) else [model]
-    rest = [layer for layer in layers if not isinstance(layer, (nn.Flatten, nn.Identity))]
-    if len(rest) != 1 or not isinstance(rest[0], nn.Linear):
-        kinds = [type(layer).__name__ for layer in layers]
-        raise refuse("model", kinds, "to be one nn.Linear", "For other models use rr.fisher_trace of a release.")
-    return rest[0]
 
 
 def _family(loss_fn: nn.Module, layer: nn.Linear) -> Family:

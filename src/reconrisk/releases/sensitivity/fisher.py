@@ -99,7 +99,8 @@ class FisherTrace:
         alpha = _tail(confidence)
         if self.is_exact:
             return self.values
-        level = _level(self.probes)
+        # How often the spread was looked at before these probes were enough, less one.
+        level = max(0, round(math.log(self.probes / PILOT) / math.log(GROWTH)))
         share = 1 - 2 * math.sqrt(math.log((level + 1) * (level + 2) / alpha) / self.probes)
         return self.values / share if share > 0 else torch.full_like(self.values, math.inf)
 
@@ -225,14 +226,17 @@ def jacobian(release: Release, *, noise_std: NoiseStd = None, record: int | None
 
 
 def _about(release: Release, record: int | None) -> tuple[Linearized, Tensor]:
-    """The derivative, and which of its coordinates belong to ``record``, or all."""
+    """The derivative, or its smallest part that holds ``record``, and the coordinates of interest in it."""
     count, width = len(release.inputs), release.inputs[0].numel()
     if record is not None and not 0 <= check_whole("record", record, minimum=0) < count:
         raise refuse("record", record, f"< {count}, the number of records")
     if record is None:
         return release.linearized(), torch.arange(release.inputs.numel())
-    linear, row = _block_of(release, record)
-    return linear, torch.arange(row * width, (row + 1) * width)
+    for block in release.blocks(size=1):
+        if record < len(block.records):
+            break
+        record -= len(block.records)
+    return block, torch.arange(record * width, (record + 1) * width)
 
 
 def _tail(confidence: float) -> float:
@@ -270,26 +274,9 @@ def _probe_until(
     level = 0
     while float(_relative_errors(squares).max()) > target:
         level += 1
-        squares = torch.cat([squares, _probe(linear, template, noise_std, rng, _probes_at(level) - len(squares))])
+        count = math.ceil(PILOT * GROWTH**level) - len(squares)
+        squares = torch.cat([squares, _probe(linear, template, noise_std, rng, count)])
     return squares
-
-
-def _probes_at(level: int) -> int:
-    return math.ceil(PILOT * GROWTH**level)
-
-
-def _level(probes: int) -> int:
-    """How often the spread was looked at before these probes were enough, less one."""
-    return max(0, round(math.log(probes / PILOT) / math.log(GROWTH)))
-
-
-def _block_of(release: Release, record: int) -> tuple[Linearized, int]:
-    """The smallest part of the derivative that holds ``record``, and its place there."""
-    for block in release.blocks(size=1):
-        if record < len(block.records):
-            break
-        record -= len(block.records)
-    return block, record
 
 
 def _probe(

@@ -98,9 +98,13 @@ def reference_moments(
                 _add(sensitivity, name, squared, 1 / draws)
                 # x ~ N(0, s) has Var x^2 = 2 s^2 and E x^4 = 3 s^2: two thirds of the fourth moment is unbiased
                 _add(variance, name, squared.square_(), 2 / 3 / draws**2)
-    error = {name: value.sqrt() for name, value in variance.items()}
-    dtype = inputs.dtype
-    return ReferenceMoments(_cast(sensitivity, dtype), _cast(error, dtype), _cast(square, dtype), n, probes)
+    return ReferenceMoments(
+        sensitivity={name: value.to(inputs.dtype) for name, value in sensitivity.items()},
+        standard_error={name: value.sqrt().to(inputs.dtype) for name, value in variance.items()},
+        square={name: value.to(inputs.dtype) for name, value in square.items()},
+        records=n,
+        probes=probes,
+    )
 
 
 def _gradients(forward: GradientMap, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -124,7 +128,3 @@ def _add(sums: dict[str, Tensor], name: str, term: Tensor, weight: float) -> Non
 
 def _layer_means(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.double().mean().to(value).expand_as(value).clone() for name, value in tensors.items()}
-
-
-def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    return {name: tensor.to(dtype) for name, tensor in tensors.items()}

@@ -76,7 +76,10 @@ def parameter_sensitivity(
     released, linear = release.value(), release.linearized()
     rows, columns = sum(tensor.numel() for tensor in released.values()), release.inputs.numel()
     if exact or min(rows, columns) <= probes:
-        squares = _rows(linear, released) if rows < columns else _columns(linear, release.inputs, released)
+        if rows < columns:
+            squares = _rows(linear, released)
+        else:
+            squares = _summed_squares(linear, _basis(release.inputs), released, columns)
         return ParameterSensitivity(squares, min(rows, columns), True, confidence)
     generator = directions_rng(rng)
     directions = (standard_normal(release.inputs, generator) for _ in range(probes))
@@ -120,10 +123,6 @@ def _summed_squares(
         for name, change in linear.push(direction).items():
             sums[name] += change.square()
     return sums
-
-
-def _columns(linear: Linearized, inputs: Tensor, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return _summed_squares(linear, _basis(inputs), released, inputs.numel())
 
 
 def _rows(linear: Linearized, released: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -72,8 +72,8 @@ def spectral_norm(
     if relative_error >= 1:
         raise refuse("relative_error", relative_error, "< 1")
     size = release.inputs[0].numel()
-    start = _start_overlap(size, 1, _check_confidence(confidence))
-    steps = math.ceil((_angle(start) / math.atanh(math.sqrt(relative_error)) + 1) / 2)
+    angle = _start_angle(size, 1, _check_confidence(confidence))
+    steps = math.ceil((angle / math.atanh(math.sqrt(relative_error)) + 1) / 2)
     return _spectrum(release, noise_std, _Plan(1, steps, steps, 0.0, confidence), records, rng)
 
 
@@ -139,14 +139,18 @@ class _Krylov:
 def _spectrum(
     release: Release, noise_std: NoiseStd, plan: _Plan, records: Sequence[int] | None, rng: torch.Generator | None
 ) -> Spectrum:
-    generator = directions_rng(rng)
-    chosen = tuple(range(len(release.inputs))) if records is None else _check_indices(records, len(release.inputs))
+    generator, count = directions_rng(rng), len(release.inputs)
+    if records is None:
+        records = range(count)
+    chosen = tuple(check_whole("records", record, minimum=0) for record in records)
+    if not chosen or max(chosen) >= count:
+        raise refuse("records", list(records), f"to be indices of the release's {count} records")
     noise_stds(release.template(), noise_std)
     found: dict[int, _Krylov] = {}
-    for record, product in track(_products(release, noise_std), "spectrum", total=len(release.inputs)):
+    for record, product in track(_products(release, noise_std), "spectrum", total=count):
         if record in chosen:
             found[record] = _block_lanczos(product, release.inputs, plan, generator)
-    angle = _angle(_start_overlap(release.inputs[0].numel(), plan.count, plan.confidence))
+    angle = _start_angle(release.inputs[0].numel(), plan.count, plan.confidence)
     spaces = [found[record] for record in chosen]
     return Spectrum(
         chosen,
@@ -209,19 +213,14 @@ def _new_directions(image: Tensor, basis: Tensor, threshold: float) -> Tensor:
     return orthonormal
 
 
-def _start_overlap(size: int, starts: int, confidence: float) -> float:
-    """Squared cosine with the top eigenvector that the best of some random starts exceeds with ``confidence``."""
-    if size == 1:
-        return 1.0
-    return float(betaincinv(0.5, (size - 1) / 2, (1 - confidence) ** (1 / starts)))
-
-
-def _angle(overlap: float) -> float:
+def _start_angle(size: int, starts: int, confidence: float) -> float:
     r"""arccosh(1/sqrt(s)): the largest eigenvalue is at most theta cosh^2(angle/(2k - 1)) after k steps.
 
+    The best of some random starts has, with ``confidence``, a squared cosine above s with the top eigenvector.
     With p^2(x) (1 - t)/2 = sin^2((k - 1/2) arccos t), t = 2x/((1 - eps) lambda) - 1, the Ritz value is at least
     (1 - eps) lambda unless the squared cosine s of the start is below 1/cosh^2((2k - 1) artanh sqrt(eps)).
     """
+    overlap = 1.0 if size == 1 else float(betaincinv(0.5, (size - 1) / 2, (1 - confidence) ** (1 / starts)))
     return math.acosh(1 / math.sqrt(overlap))
 
 
@@ -230,10 +229,3 @@ def _check_confidence(confidence: float) -> float:
     if not 0 < confidence < 1:
         raise refuse("confidence", confidence, "in (0, 1)")
     return confidence
-
-
-def _check_indices(records: Sequence[int], count: int) -> tuple[int, ...]:
-    indices = tuple(check_whole("records", record, minimum=0) for record in records)
-    if not indices or max(indices) >= count:
-        raise refuse("records", list(records), f"to be indices of the release's {count} records")
-    return indices

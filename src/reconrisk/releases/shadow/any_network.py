@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import torch
@@ -107,11 +108,9 @@ def train_stacked(
 
 
 def _vectorised(recipe: Recipe, values: Named, records: Tensor, labels: Tensor, rows: Tensor | None) -> Named:
-    def loss(one: Named, record: Tensor, label: Tensor, order: Tensor | None) -> Tensor:
-        return _loss(recipe, one, record, label, order)
-
     own = 0 if rows is not None and rows.ndim == 2 else None
-    gradients: Named = torch.func.vmap(torch.func.grad(loss), in_dims=(0, 0, 0, own))(values, records, labels, rows)
+    gradient = torch.func.grad(partial(_loss, recipe))
+    gradients: Named = torch.func.vmap(gradient, in_dims=(0, 0, 0, own))(values, records, labels, rows)
     return gradients
 
 

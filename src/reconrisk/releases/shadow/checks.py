@@ -124,13 +124,6 @@ def check_starts(starts: Tensor | None, models: int, size: int, *, drawn: bool) 
     check_all_finite("starts", starts)
 
 
-def check_streams(rng: object) -> None:
-    """Refuse to draw without a generator."""
-    if not isinstance(rng, torch.Generator):
-        remedy = "Starts, orders or noise are drawn: pass torch.Generator().manual_seed(0)."
-        raise refuse("rng", rng, "to be a torch.Generator", remedy)
-
-
 def check_can_push(private: Gaussian | None, batches: object, inputs: Tensor, tangents: Tensor) -> None:
     """Refuse derivatives of what is drawn or clipped, of several targets, and tangents of another shape."""
     if private is not None or isinstance(batches, RandomBatches):

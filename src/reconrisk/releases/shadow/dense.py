@@ -61,10 +61,13 @@ def dense_layers(model: nn.Module) -> tuple[DenseLayer, ...] | None:
     """The layers of a network of flattening, linear maps and at most one activation after each; None for others."""
     found: list[DenseLayer] = []
     for name, module in _leaves(model):
-        if isinstance(module, nn.Identity) or (_flattens(module) and not found):
+        flattens = isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1
+        if isinstance(module, nn.Identity) or (flattens and not found):
             continue
         if type(module) is nn.Linear:
-            found.append(_linear(name, module))
+            prefix = f"{name}." if name else ""
+            bias = None if module.bias is None else f"{prefix}bias"
+            found.append(DenseLayer(f"{prefix}weight", bias, module.in_features, module.out_features, None))
         elif type(module) in _ELEMENTWISE and found and found[-1].activation is None:
             last = found[-1]
             found[-1] = DenseLayer(last.weight, last.bias, last.fan_in, last.fan_out, pointwise(module))
@@ -99,27 +102,14 @@ def pointwise(module: nn.Module) -> Pointwise:
                 module, torch.sigmoid_, lambda g, a: aten.sigmoid_backward.grad_input(g, a, grad_input=g), True
             )
         case _:
-            return Pointwise(module, module, _pulled(module), False)
 
+            def pull(gradient: Tensor, before: Tensor) -> Tensor:
+                with torch.enable_grad():
+                    leaf = before.detach().requires_grad_()
+                    (found,) = torch.autograd.grad(module(leaf), leaf, gradient)
+                return gradient.copy_(found)
 
-def _pulled(module: nn.Module) -> Pull:
-    def pull(gradient: Tensor, before: Tensor) -> Tensor:
-        with torch.enable_grad():
-            leaf = before.detach().requires_grad_()
-            (found,) = torch.autograd.grad(module(leaf), leaf, gradient)
-        return gradient.copy_(found)
-
-    return pull
-
-
-def _linear(name: str, module: nn.Linear) -> DenseLayer:
-    prefix = f"{name}." if name else ""
-    bias = None if module.bias is None else f"{prefix}bias"
-    return DenseLayer(f"{prefix}weight", bias, module.in_features, module.out_features, None)
-
-
-def _flattens(module: nn.Module) -> bool:
-    return isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1
+            return Pointwise(module, module, pull, False)
 
 
 def _leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -322,11 +312,12 @@ class DenseEngine:
         """Move ``values`` one step per batch, with noise from the ``streams`` of the models."""
         update = updater(rule, values)
         gradients = [torch.empty_like(value) for value in values]
-        room: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+        room: dict[int, list[list[Tensor]]] = {}  # memory for what each layer says of each record, used anew each step
         for records in batches:
             columns = records.answers.shape[-1]
             if columns not in room:  # a smaller batch ends an epoch
-                room[columns] = self._room(values[0], columns), self._room(values[0], columns)
+                shapes = [(len(values[0]), layer.fan_out, columns) for layer in self.layout.layers]
+                room[columns] = [[values[0].new_empty(shape) for shape in shapes] for _ in range(2)]
             units, deltas = (list(buffers) for buffers in room[columns])
             self._pass(values, records, targets, units, deltas)
             if self.private is not None:
@@ -420,7 +411,3 @@ class DenseEngine:
         noise = torch.stack([torch.randn(size, generator=stream, dtype=dtype) for stream in streams])
         for gradient, value in zip(gradients, self.layout.packed(noise), strict=True):
             gradient.add_(value, alpha=std)
-
-    def _room(self, like: Tensor, columns: int) -> list[Tensor]:
-        """Memory for what each layer says of each record, used anew at each step."""
-        return [like.new_empty(len(like), layer.fan_out, columns) for layer in self.layout.layers]

@@ -8,6 +8,7 @@ that differs.
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from reconrisk.releases.shadow.training import ShadowTraining
 _PART = 128  # models of a part: few seconds for the network of balle2022, which is what a kill costs
 _COPIES = 4  # of a model's row at hand while its part is trained: start, result, and two on the way
 _FORMAT = 3  # since 3 settings are described by where their code is now
+_ROWS, _INDEX = "models.bin", "index.json"
 _DTYPES: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("<f4"), torch.float64: np.dtype("<f8")}
 _DIGESTED = ("model", "fixed_inputs", "fixed_labels", "optimizer", "loss_fn", "draw_start")
 _REMEDY = "Delete the folder and train again, or name another."
@@ -90,7 +92,10 @@ def train_shadow_models(
     size = models_per_part(training, inputs, check_whole("memory", memory))
     book: _Book | _Memory
     if store is None:
-        _check_fits(training, inputs, memory)
+        needed = len(inputs) * training.size * inputs.element_size()
+        if needed > memory:
+            remedy = "Name a folder in which they are kept: store=..., or raise the limit."
+            raise refuse("memory", memory, f">= {needed} bytes, which the models take", remedy)
         book = _Memory(torch.empty(len(inputs), training.size, dtype=inputs.dtype), size)
     else:
         book = _opened(Path(store), _fingerprint(training, inputs, labels, starts, seeds), training, inputs, size)
@@ -148,7 +153,7 @@ class _Book:
         mapped = self._mapped("r+")
         mapped[part] = rows.numpy()
         mapped.flush()
-        self.index["done"][str(part.start)] = _checksum(mapped[part])
+        self.index["done"][str(part.start)] = zlib.crc32(mapped[part].tobytes())
         _write_index(self.folder, self.index)
 
     def rows(self) -> Tensor:
@@ -156,27 +161,29 @@ class _Book:
 
     def check(self) -> None:
         """Refuse a file whose finished parts are not what was written."""
-        found = _rows_file(self.folder).stat().st_size if _rows_file(self.folder).is_file() else 0
+        path = self.folder / _ROWS
+        found = path.stat().st_size if path.is_file() else 0
         if found != self.bytes:
             problem = f"It has {found} bytes instead of {self.bytes}."
-            raise InvalidFile(_rows_file(self.folder), "whole file", problem, _REMEDY)
+            raise InvalidFile(path, "whole file", problem, _REMEDY)
         mapped = self._mapped("r")
         for part in _parts(self.index["models"], self.index["part"]):
             kept = self.index["done"].get(str(part.start))
-            if kept is not None and _checksum(mapped[part]) != kept:
+            if kept is not None and zlib.crc32(mapped[part].tobytes()) != kept:
                 place = f"models {part.start} to {part.stop - 1}"
-                raise InvalidFile(_rows_file(self.folder), place, "They do not match their checksum.", _REMEDY)
+                raise InvalidFile(path, place, "They do not match their checksum.", _REMEDY)
 
     def _mapped(self, mode: Any) -> np.memmap[Any, Any]:
         shape = (self.index["models"], self.index["parameters"])
-        mapped: np.memmap[Any, Any] = np.memmap(_rows_file(self.folder), _DTYPES[self.dtype], mode, shape=shape)
+        mapped: np.memmap[Any, Any] = np.memmap(self.folder / _ROWS, _DTYPES[self.dtype], mode, shape=shape)
         return mapped
 
 
 def _opened(folder: Path, settings: Mapping[str, str], training: ShadowTraining, inputs: Tensor, size: int) -> _Book:
     """The folder, begun anew or taken up; refused if it is of other settings."""
-    _clear_leftovers(folder)
-    if not _index_file(folder).is_file():
+    for left in (*folder.glob("tmp*.bin"), *folder.glob("tmp*.json")):  # by a kill in the middle of write_whole
+        left.unlink(missing_ok=True)
+    if not (folder / _INDEX).is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InvalidFile(folder, "folder", "It holds something else than shadow models.", "Name an empty one.")
         begun = {"format": _FORMAT, "settings": dict(settings), "models": len(inputs), "parameters": training.size}
@@ -190,7 +197,7 @@ def _opened(folder: Path, settings: Mapping[str, str], training: ShadowTraining,
         )
     book = _Book(folder, index, inputs.dtype)
     if not index["done"]:  # begun just now, or killed before there was anything to keep
-        write_whole(_rows_file(folder), lambda path: _allocate(path, book.bytes))
+        write_whole(folder / _ROWS, lambda path: os.truncate(path, book.bytes))
     book.check()
     return book
 
@@ -219,43 +226,12 @@ def _parts(models: int, size: int) -> Iterator[slice]:
     return (slice(begin, min(begin + size, models)) for begin in range(0, models, size))
 
 
-def _check_fits(training: ShadowTraining, inputs: Tensor, memory: int) -> None:
-    needed = len(inputs) * training.size * inputs.element_size()
-    if needed > memory:
-        remedy = "Name a folder in which they are kept: store=..., or raise the limit."
-        raise refuse("memory", memory, f">= {needed} bytes, which the models take", remedy)
-
-
-def _checksum(rows: np.ndarray[Any, Any]) -> int:
-    return zlib.crc32(rows.tobytes())
-
-
-def _allocate(path: Path, size: int) -> None:
-    with path.open("r+b") as file:
-        file.truncate(size)
-
-
-def _clear_leftovers(folder: Path) -> None:
-    """Remove what a kill in the middle of ``write_whole`` leaves behind."""
-    for pattern in ("tmp*.bin", "tmp*.json"):
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
-
-
-def _rows_file(folder: Path) -> Path:
-    return folder / "models.bin"
-
-
-def _index_file(folder: Path) -> Path:
-    return folder / "index.json"
-
-
 def _write_index(folder: Path, index: Mapping[str, Any]) -> None:
-    write_whole(_index_file(folder), lambda path: path.write_text(json.dumps(index, indent=1), encoding="utf-8"))
+    write_whole(folder / _INDEX, lambda path: path.write_text(json.dumps(index, indent=1), encoding="utf-8"))
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
-    path = _index_file(folder)
+    path = folder / _INDEX
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

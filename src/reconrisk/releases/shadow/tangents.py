@@ -108,7 +108,9 @@ class DensePush:
             if layer.slope is not None and layer.bend is not None:
                 delta = upstream.mul_(layer.slope).addcmul_(entering[place], layer.upstream * layer.bend)
             if place == 0:
-                gradients.insert(0, _first_gradient(layer.delta, delta, records, targets, moved))
+                first = moved.new_empty(len(moved), delta.shape[1], moved.shape[2])
+                records.backward(delta, _repeated(targets, len(moved)), out=first)
+                gradients.insert(0, first.addcmul_(layer.delta[:, :, records.target, None], moved))
                 break
             if self.layout.layers[place].bias is not None:
                 gradients.insert(0, delta.sum(2, keepdim=True))
@@ -149,13 +151,6 @@ class DensePush:
             return change * (records.weights * 2 / change.shape[1])
         likely = outputs.softmax(1)
         return (change - (change * likely).sum(1, keepdim=True)) * (likely * records.weights)
-
-
-def _first_gradient(delta: Tensor, change: Tensor, records: SharedRecords, targets: Targets, moved: Tensor) -> Tensor:
-    gradient = moved.new_empty(len(moved), change.shape[1], moved.shape[2])
-    records.backward(change, _repeated(targets, len(moved)), out=gradient)
-    gradient.addcmul_(delta[:, :, records.target, None], moved)
-    return gradient
 
 
 def _repeated(targets: Targets, times: int) -> Targets:

@@ -47,13 +47,9 @@ def in_threads(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        for done in [pool.submit(_without_gradients, work, part) for part in parts]:
+        without_gradients = torch.no_grad()(work)  # each thread has a mode of its own
+        for done in [pool.submit(without_gradients, part) for part in parts]:
             done.result()
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(before)  # what a thread sets is what threads to come begin with
-
-
-def _without_gradients(work: Callable[[slice], None], part: slice) -> None:
-    with torch.no_grad():  # each thread has a mode of its own
-        work(part)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from reconrisk.core.mechanism import Gaussian
+from reconrisk.core.validation import refuse
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.shadow.any_network import Recipe, can_stack, train_one, train_stacked
 from reconrisk.releases.shadow.checks import (
@@ -25,7 +26,6 @@ from reconrisk.releases.shadow.checks import (
     check_model_reads,
     check_private,
     check_starts,
-    check_streams,
     check_targets,
 )
 from reconrisk.releases.shadow.dense import (
@@ -178,7 +178,9 @@ class ShadowTraining:
         """A seed for each model, from which all that is drawn for it follows; None where nothing is drawn."""
         if not self.is_random:
             return None
-        check_streams(rng)
+        if not isinstance(rng, torch.Generator):
+            remedy = "Starts, orders or noise are drawn: pass torch.Generator().manual_seed(0)."
+            raise refuse("rng", rng, "to be a torch.Generator", remedy)
         return torch.randint(2**63 - 1, (models,), generator=rng)
 
     def check(self, inputs: Tensor, labels: Tensor, starts: Tensor | None = None) -> None:
@@ -198,7 +200,13 @@ class ShadowTraining:
             made = [dict(self.draw_start(stream).named_parameters()) for stream in streams]
             starts = torch.stack([self.flatten(model) for model in made])
         first = self.start(inputs.dtype) if starts is None else starts.to(inputs.dtype)
-        return self._trained(inputs, labels, first.expand(len(inputs), -1), streams)
+        starts = first.expand(len(inputs), -1)
+        if self._dense is not None:
+            return self._together(self._dense, inputs, labels, starts, streams)
+        if self._stacked:
+            return self.flatten(train_stacked(self._recipe, self.unflatten(starts), inputs, labels, streams))
+        each = zip(starts, inputs, labels, streams, strict=True)
+        return torch.stack([self.flatten(train_one(self._recipe, self.unflatten(s), *one)) for s, *one in each])
 
     @torch.no_grad()
     def push(self, inputs: Tensor, labels: Tensor, tangents: Tensor) -> Tensor:
@@ -237,14 +245,6 @@ class ShadowTraining:
         """How many models are in hand at a time, so that what they work on stays in cache."""
         return models_per_tile(self._bytes(dtype.itemsize))
 
-    def _trained(self, inputs: Tensor, labels: Tensor, starts: Tensor, streams: Sequence[torch.Generator]) -> Tensor:
-        if self._dense is not None:
-            return self._together(self._dense, inputs, labels, starts, streams)
-        if self._stacked:
-            return self.flatten(train_stacked(self._recipe, self.unflatten(starts), inputs, labels, streams))
-        each = zip(starts, inputs, labels, streams, strict=True)
-        return torch.stack([self.flatten(train_one(self._recipe, self.unflatten(s), *one)) for s, *one in each])
-
     def _together(
         self,
         engine: DenseEngine,
@@ -259,7 +259,10 @@ class ShadowTraining:
         def train_tile(models: slice) -> None:
             values, own = engine.layout.packed(starts[models]), targets.chosen(models)
             if isinstance(self.batches, RandomBatches):
-                batches: Iterator[SharedRecords | OwnRecords] = self._own(*fixed[:2], own, streams[models])
+                orders = self._recipe.orders(streams[models])
+                batches: Iterator[SharedRecords | OwnRecords] = (
+                    own_records(*fixed[:2], own, rows) for rows in orders if rows is not None
+                )
             else:
                 batches = self._shared(*fixed)
             engine.train(values, own, self.optimizer, batches, streams[models])
@@ -272,13 +275,6 @@ class ShadowTraining:
         whole = shared_records(fixed, answers, used) if self.batches is None else None
         for rows in self._recipe.orders(()):
             yield shared_records(fixed, answers, used, rows) if whole is None else whole
-
-    def _own(
-        self, fixed: Tensor, answers: Tensor, targets: Targets, streams: Sequence[torch.Generator]
-    ) -> Iterator[OwnRecords]:
-        for rows in self._recipe.orders(streams):
-            if rows is not None:
-                yield own_records(fixed, answers, targets, rows)
 
     def _bytes(self, item: int) -> int:
         """What one model keeps at hand while it trains: units and their derivatives; weights, gradients, averages."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import torch
@@ -81,14 +81,20 @@ class TrainingMap:
     _batches: tuple[Tensor, ...] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check_rule(self.optimizer)
+        if not isinstance(self.optimizer, UpdateRule):
+            given = type(self.optimizer).__name__
+            raise refuse("optimizer", given, "to be an update rule", "Pass sgd(...) or adam(...) of reconrisk.")
         _check_fixed(self.fixed_inputs, self.fixed_labels)
         batches = None if self.batches is None else _indices(self.batches)
         steps = _check_steps(self.steps, batches)
         if self.checkpoint_every is not None:
             check_whole("checkpoint_every", self.checkpoint_every)
         own = trainee(self.model)
-        names = _chosen(self.parameters, own.changed())
+        names = own.changed()
+        if self.parameters is not None:
+            check_not_empty("parameters", self.parameters)
+            wanted = chosen_names(self.parameters, names)
+            names = tuple(name for name in names if name in wanted)
         if self.queries is not None:
             check_tensor("queries", self.queries)
             check_not_empty("queries", self.queries)
@@ -125,9 +131,7 @@ class TrainingMap:
         works once ``push`` has been called without it.
         """
         leaf = inputs.detach().clone().requires_grad_()  # outside of push and pull, which may run under vmap
-
-        def release(records: Tensor, answers: Tensor) -> Named:
-            return self._released(records, answers, functional_gradient)
+        release = partial(self._released, gradient=functional_gradient)
 
         @cache
         def reverse() -> Linearized:
@@ -136,9 +140,7 @@ class TrainingMap:
 
         @cache
         def checkpointed() -> Checkpoints:
-            def advance(state: TrainingState, steps: range) -> TrainingState:
-                return self._trained(state, leaf, labels, recorded_gradient, steps)
-
+            advance = partial(self._trained, inputs=leaf, labels=labels, gradient=recorded_gradient)
             spacing = self.checkpoint_every or self._count
             return checkpoints(self._trainee.start(leaf.dtype), advance, range(self._count), spacing)
 
@@ -158,17 +160,18 @@ class TrainingMap:
         return Linearized(push, pull, leaf)
 
     def _released(self, inputs: Tensor, labels: Tensor, gradient: Gradient) -> Named:
-        state = self._trained(self._trainee.start(inputs.dtype), inputs, labels, gradient, range(self._count))
+        state = self._trained(self._trainee.start(inputs.dtype), range(self._count), inputs, labels, gradient)
         return self._shown(state)
 
     def _shown(self, state: TrainingState) -> Named:
         if self.queries is None:
-            return _named(state, self._names)
+            values = {**state.statistics, **state.parameters}
+            return {name: values[name] for name in self._names}
         dtype = next(iter(state.parameters.values())).dtype
         return {"logits": self._trainee.outputs(state, self.queries.to(dtype))}
 
     def _trained(
-        self, state: TrainingState, inputs: Tensor, labels: Tensor, gradient: Gradient, steps: range
+        self, state: TrainingState, steps: range, inputs: Tensor, labels: Tensor, gradient: Gradient
     ) -> TrainingState:
         everything = self._everything(inputs, labels)
         for number in track(steps, "training"):
@@ -183,12 +186,7 @@ class TrainingMap:
         check_repeatable(self._trainee, _rows(everything, rows[:_TRIED]), self.loss_fn)
 
     def _everything(self, inputs: Tensor, labels: Tensor) -> Batch:
-        fixed_inputs, fixed_labels = self._fixed(inputs, labels)
-        labels = labels.to(inputs.dtype) if labels.is_floating_point() else labels
-        return Batch(fixed_inputs, inputs, torch.cat([fixed_labels, labels]), None)
-
-    def _fixed(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The fixed records in the precision of the private ones, after checking that they go together."""
+        """Fixed and private records in the precision of the private ones, after checking that they go together."""
         check_not_empty("inputs", inputs)
         if len(inputs) != len(labels):
             raise InvalidInput(f"Expected one label per record, {len(inputs)} records came with {len(labels)} labels.")
@@ -204,7 +202,9 @@ class TrainingMap:
         largest = max((int(rows.max()) for rows in self._batches or ()), default=-1)
         if largest >= total:
             raise refuse("batches", largest, f"to index {total} records, the fixed ones first", "Count from 0.")
-        return fixed_inputs, fixed_labels.to(inputs.dtype) if fixed_labels.is_floating_point() else fixed_labels
+        if labels.is_floating_point():
+            fixed_labels, labels = fixed_labels.to(inputs.dtype), labels.to(inputs.dtype)
+        return Batch(fixed_inputs, inputs, torch.cat([fixed_labels, labels]), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,12 +290,6 @@ def check_tensor(name: str, value: Any) -> None:
         raise refuse(name, given, "to be a tensor", remedy)
 
 
-def _check_rule(optimizer: object) -> None:
-    if not isinstance(optimizer, UpdateRule):
-        given = type(optimizer).__name__
-        raise refuse("optimizer", given, "to be an update rule", "Pass sgd(...) or adam(...) of reconrisk.")
-
-
 def _check_fixed(inputs: Tensor | None, labels: Tensor | None) -> None:
     if (inputs is None) != (labels is None):
         missing = "fixed_inputs" if inputs is None else "fixed_labels"
@@ -345,19 +339,6 @@ def _check_steps(steps: int | None, batches: Sequence[Tensor] | None) -> int:
     if steps is not None and steps != len(batches):
         raise refuse("steps", steps, f"to equal the number of batches, {len(batches)}", "Leave one of them out.")
     return len(batches)
-
-
-def _chosen(parameters: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    if parameters is None:
-        return known
-    check_not_empty("parameters", parameters)
-    wanted = chosen_names(parameters, known)
-    return tuple(name for name in known if name in wanted)
-
-
-def _named(state: TrainingState, names: tuple[str, ...]) -> Named:
-    values = {**state.statistics, **state.parameters}
-    return {name: values[name] for name in names}
 
 
 def _pushed(release: Callable[[Tensor, Tensor], Named], inputs: Tensor, labels: Tensor, tangents: Tensor) -> Named:

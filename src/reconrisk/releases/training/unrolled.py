@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import torch
@@ -21,7 +21,8 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import refuse
-from reconrisk.releases.model_state import LossFunction, called, draws_at_random
+from reconrisk.releases.model_state import LossFunction, called, cast_tensors, draws_at_random
+from reconrisk.releases.release import take_cotangent
 from reconrisk.releases.training.optimizers import OptimizerState, UpdateRule, sgd
 
 Named: TypeAlias = dict[str, Tensor]
@@ -87,10 +88,10 @@ class Trainee:
     def start(self, dtype: torch.dtype) -> TrainingState:
         """The state of the copied module, in precision ``dtype``."""
         trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
-        buffers, shown = _cast(dict(self.model.named_buffers()), dtype), set(self.changed())
+        buffers, shown = cast_tensors(dict(self.model.named_buffers()), dtype), set(self.changed())
         statistics = {name: value for name, value in buffers.items() if name in shown}
         others = {name: value for name, value in buffers.items() if name not in shown}
-        return TrainingState(_cast(trained, dtype), statistics, others, OptimizerState())
+        return TrainingState(cast_tensors(trained, dtype), statistics, others, OptimizerState())
 
     def changed(self) -> tuple[str, ...]:
         """Names of all that training changes and a release of the model shows: parameters and running statistics."""
@@ -108,7 +109,7 @@ class Trainee:
     ) -> TrainingState:
         """The state after one update on ``batch``."""
         untrained = {name: value for name, value in self.model.named_parameters() if not value.requires_grad}
-        frozen = _cast(untrained, batch.private.dtype)
+        frozen = cast_tensors(untrained, batch.private.dtype)
 
         def objective(parameters: Named) -> tuple[Tensor, Named]:
             buffers = {name: value.clone() for name, value in {**state.buffers, **state.statistics}.items()}
@@ -127,7 +128,7 @@ class Trainee:
 
     def outputs(self, state: TrainingState, inputs: Tensor) -> Tensor:
         """What the module says in eval mode with the values of ``state``."""
-        untrained = _cast(dict(self.model.named_parameters()), inputs.dtype)
+        untrained = cast_tensors(dict(self.model.named_parameters()), inputs.dtype)
         values = {**untrained, **state.buffers, **state.statistics, **state.parameters}
         return called(self._evaluated, values, inputs)
 
@@ -178,12 +179,9 @@ def treats_records_apart(model: nn.Module, records: Tensor | None) -> bool:
         return False
     if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training for layer in model.modules()):
         return False
-    before = _cast({**dict(model.named_parameters()), **dict(model.named_buffers())}, records.dtype)
+    before = cast_tensors({**dict(model.named_parameters()), **dict(model.named_buffers())}, records.dtype)
     values, some = {name: value.clone() for name, value in before.items()}, records[:8]
-
-    def call(inputs: Tensor) -> Tensor:
-        return called(model, values, inputs)
-
+    call = partial(called, model, values)
     with torch.random.fork_rng(), torch.no_grad():
         together, apart = call(some), torch.cat([call(some[:1]), call(some[1:])])
     if any(not torch.equal(value, before[name]) for name, value in values.items()):
@@ -298,10 +296,6 @@ def _check_weight_norm(model: nn.Module) -> None:
             )
 
 
-def _cast(values: Mapping[str, Tensor], dtype: torch.dtype) -> Named:
-    return {name: v.detach().to(dtype) if v.is_floating_point() else v.detach() for name, v in values.items()}
-
-
 def _mapped(change: Callable[[Tensor], Tensor], values: Mapping[str, Tensor]) -> Named:
     return {name: change(value) for name, value in values.items()}
 
@@ -327,7 +321,8 @@ class Checkpoints:
         """
         with torch.enable_grad():
             last = self.states[-1].map(_leaf)
-            weighted = _weighted(shown(last), cotangents)
+            terms = ((take_cotangent(name, cotangents, v) * v).sum() for name, v in shown(last).items())
+            weighted = sum(terms, torch.zeros(()))
             weights = list(torch.autograd.grad(weighted, last.differentiable(), materialize_grads=True))
             total = torch.zeros_like(records)
             for part, begin in zip(reversed(self.parts), reversed(self.states[:-1]), strict=True):
@@ -356,16 +351,3 @@ def checkpoints(start: TrainingState, advance: Advance, steps: range, spacing: i
 
 def _leaf(value: Tensor) -> Tensor:
     return value.detach().requires_grad_()
-
-
-def _weighted(released: Named, cotangents: Mapping[str, Tensor]) -> Tensor:
-    total = torch.zeros(())
-    for name, value in released.items():
-        weight = cotangents.get(name)
-        if weight is None or weight.shape != value.shape:
-            came = None if weight is None else tuple(weight.shape)
-            raise refuse(
-                f"cotangents[{name!r}].shape", came, f"to be {tuple(value.shape)}, the shape of what is released"
-            )
-        total = total + (weight.to(value.dtype) * value).sum()
-    return total

@@ -75,7 +75,10 @@ def observe_captured(
     shape = tuple(check_whole("input_shape", side) for side in input_shape)
     training = {"learning_rate": learning_rate, "optimizer": optimizer, "steps": steps, "epochs": epochs}
     _check_one_kind(gradient, before, after, {**training, "local_batch_size": local_batch_size}, (reduction, clip))
-    start = _with_weights(model, before)
+    start = copy.deepcopy(model)
+    if before is not None:
+        wanted, buffers = start.state_dict(), tuple(name for name, _ in start.named_buffers())
+        start.load_state_dict({**wanted, **_fitting("before", before, wanted, optional=buffers)})
     classes = _classes(start, shape)
     known = None if labels is None else _checked_labels(labels, batch_size, classes)
     gradients = GradientMap(start, loss_fn, reduction, parameters, clip)
@@ -152,16 +155,6 @@ def _check_one_kind(
     stated = [name for name, value in training.items() if value is not None]
     if after is None and stated:
         raise refuse(stated[0], training[stated[0]], "to be left out with gradient", "It says how after came about.")
-
-
-def _with_weights(model: nn.Module, weights: Tensors | None) -> nn.Module:
-    """A copy of the model, with other weights if given."""
-    own = copy.deepcopy(model)
-    if weights is not None:
-        wanted = own.state_dict()
-        buffers = tuple(name for name, _ in own.named_buffers())
-        own.load_state_dict({**wanted, **_fitting("before", weights, wanted, optional=buffers)})
-    return own
 
 
 def _fitting(

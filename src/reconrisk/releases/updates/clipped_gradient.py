@@ -30,7 +30,7 @@ from reconrisk.releases.model_state import (
     model_state,
     record_losses,
 )
-from reconrisk.releases.release import Linearized, check_records
+from reconrisk.releases.release import Linearized, check_records, standard_normal
 from reconrisk.releases.updates.clipping import Clip
 from reconrisk.releases.updates.per_example import LayerRecorder, squared_norms
 
@@ -166,7 +166,8 @@ def probe_clipped_gradients(
     tensors = model_state(model, inputs.dtype, parameters=parameters, state=state)
     parts = []
     for point in linearizations(tensors, loss_fn, inputs, labels, clip=clip):
-        across = torch.stack([_squares(point.pull_across(_normal(tensors, rng))) for _ in range(probes)])
+        drawn = ([standard_normal(value, rng) for value in tensors.released.values()] for _ in range(probes))
+        across = torch.stack([_squares(point.pull_across(direction)) for direction in drawn])
         radial = _squares(point.radial())
         parts.append((across + radial, radial, point.clipped_norms()))
     return ClippedProbes(*(torch.cat(part, dim=-1) for part in zip(*parts, strict=True)))
@@ -234,21 +235,10 @@ def _fastest_way(state: ModelState, loss_fn: LossFunction, inputs: Tensor, label
         except (RuntimeError, ValueError, TypeError):  # what vmap cannot trace, one record after the other can
             continue
         truth = _linearization(state, loss_fn, inputs, labels, None, Way.SINGLE)
-        same = (
-            _close(a, b) for a, b in ((found.clipped_norms(), truth.clipped_norms()), (found.radial(), truth.radial()))
-        )
-        if all(same):
+        pairs = (found.clipped_norms(), truth.clipped_norms()), (found.radial(), truth.radial())
+        if all(bool((value - true).norm() <= 1e-3 * true.norm()) for value, true in pairs):
             return way
     return Way.SINGLE
-
-
-def _close(found: Tensor, truth: Tensor) -> bool:
-    return bool((found - truth).norm() <= 1e-3 * truth.norm())
-
-
-def _normal(state: ModelState, rng: torch.Generator) -> list[Tensor]:
-    values = state.released.values()
-    return [torch.randn(value.shape, generator=rng, dtype=value.dtype, device=value.device) for value in values]
 
 
 def _squares(pulled: Tensor) -> Tensor:

@@ -93,7 +93,13 @@ class LocalUpdateRelease(Release):
         check_tensor("inputs", self.inputs)
         check_tensor("labels", self.labels)
         check_records(self.inputs, self.labels)
-        batches = self._schedule()
+        stated = (self.steps, self.epochs, self.batch_size)
+        if self.batches is not None and stated != (None, None, None):
+            remedy = "They say already how long training lasts."
+            raise refuse("(steps, epochs, batch_size)", stated, "to be left out with batches", remedy)
+        batches = self.batches
+        if batches is None:
+            batches = consecutive_batches(len(self.inputs), self.batch_size, steps=self.steps, epochs=self.epochs)
         everything = self.batches is None and self.batch_size is None
         training = TrainingMap(
             self.model,
@@ -106,16 +112,6 @@ class LocalUpdateRelease(Release):
         )
         training.check(self.inputs, self.labels)
         object.__setattr__(self, "_map", LocalUpdateMap(training, None if everything else len(self.inputs)))
-
-    def _schedule(self) -> Sequence[Rows]:
-        """The record numbers of each step, stated or cut in order."""
-        if self.batches is None:
-            return consecutive_batches(len(self.inputs), self.batch_size, steps=self.steps, epochs=self.epochs)
-        stated = (self.steps, self.epochs, self.batch_size)
-        if stated != (None, None, None):
-            remedy = "They say already how long training lasts."
-            raise refuse("(steps, epochs, batch_size)", stated, "to be left out with batches", remedy)
-        return self.batches
 
     @property
     def forward(self) -> LocalUpdateMap:

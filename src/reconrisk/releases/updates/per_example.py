@@ -30,7 +30,9 @@ def gradient_norms(state: ModelState, loss_fn: LossFunction, inputs: Tensor, lab
     >>> gradient_norms(state, lambda output, label: output.sum(), torch.tensor([[3.0, 4.0]]), torch.zeros(1))
     tensor([5.])
     """
-    return _safe_root(squared_norms(state, loss_fn, inputs, labels))
+    squares = squared_norms(state, loss_fn, inputs, labels)
+    positive = squares > 0  # the root has derivative zero instead of infinity where a gradient vanishes
+    return torch.where(positive, squares.where(positive, torch.ones_like(squares)).sqrt(), torch.zeros_like(squares))
 
 
 def squared_norms(
@@ -58,13 +60,18 @@ def squared_norms(
 class LayerRecorder:
     """Inputs and outputs of every layer with released parameters, as they pass through a module once.
 
-    ``complete`` tells whether each released parameter belongs to exactly one layer with a rule; otherwise
-    the norms must come from :func:`squared_norms`.
+    ``complete`` tells whether each released parameter belongs to exactly one layer with a rule, and each such layer's
+    parameters are all released; otherwise the norms must come from :func:`squared_norms`.
     """
 
     def __init__(self, state: ModelState) -> None:
-        self._layers = _layers(state)
-        self.complete = _complete(state, self._layers)
+        owners = {name.rpartition(".")[0] for name in state.released}
+        modules = state.model.named_modules()
+        self._layers = {name: layer for name, layer in modules if name in owners and _has_rule(layer)}
+        layers = self._layers.items()
+        covered = [f"{name}.{own}".lstrip(".") for name, layer in layers for own, _ in layer.named_parameters()]
+        shared = [id(value) for _, value in state.model.named_parameters(remove_duplicate=False)]
+        self.complete = sorted(covered) == sorted(state.released) and len(shared) == len(set(shared))
         self.calls: list[tuple[str, Tensor, Tensor]] = []
 
     @contextmanager
@@ -155,21 +162,3 @@ def _has_rule(layer: nn.Module) -> bool:
     if affine:
         return getattr(layer, "weight", None) is not None and getattr(layer, "bias", None) is not None
     return type(layer) is nn.Linear
-
-
-def _layers(state: ModelState) -> dict[str, nn.Module]:
-    owners = {name.rpartition(".")[0] for name in state.released}
-    return {name: layer for name, layer in state.model.named_modules() if name in owners and _has_rule(layer)}
-
-
-def _complete(state: ModelState, layers: dict[str, nn.Module]) -> bool:
-    """Each layer's parameters are all released or none, each has one owner, and all owners have rules."""
-    covered = [f"{name}.{own}".lstrip(".") for name, layer in layers.items() for own, _ in layer.named_parameters()]
-    shared = [id(value) for _, value in state.model.named_parameters(remove_duplicate=False)]
-    return sorted(covered) == sorted(state.released) and len(shared) == len(set(shared))
-
-
-def _safe_root(squares: Tensor) -> Tensor:
-    """The root, with derivative zero instead of infinity where a gradient vanishes."""
-    positive = squares > 0
-    return torch.where(positive, squares.where(positive, torch.ones_like(squares)).sqrt(), torch.zeros_like(squares))
