@@ -96,8 +96,15 @@ def glm_candidates(
     ([False, True], True)
     """
     given = _given(model, known_inputs, known_labels, conventions)
-    rows = _candidates(records, given.inputs.shape[1])
-    names = _names(labels, len(rows))
+    features = given.inputs.shape[1]
+    rows = torch.as_tensor(np.asarray(records, dtype=float))
+    rows = rows.reshape(len(rows), -1) if rows.ndim > 1 else rows[None]
+    if rows.shape[1] != features or not bool(rows.isfinite().all()):
+        raise refuse("records.shape", tuple(rows.shape), f"to be (candidates, {features}) finite numbers")
+    values = np.asarray(labels)
+    if len(values) != len(rows):
+        raise refuse("labels", f"of {len(values)} records", f"to be of {len(rows)}, as records")
+    names = list(finite_labels("labels", values))  # as the estimator names them
     systems = {label: given.equations(label) for label in set(names)} if given.depends_on_label else {}
     common = None if systems else given.equations(None)
     pieces = [common or systems[label] for label in names]
@@ -165,22 +172,6 @@ def _given(model: Any, known_inputs: Any, known_labels: Any, conventions: dict[s
     settings = {key: conventions.get(key) for key in _SETTINGS}
     weights = conventions.get("sample_weight"), conventions.get("target_weight", 1.0)
     return Given(model, inputs, labels, settings, *weights, precision_of(known_inputs))
-
-
-def _candidates(records: Any, features: int) -> Tensor:
-    rows = torch.as_tensor(np.asarray(records, dtype=float))
-    rows = rows.reshape(len(rows), -1) if rows.ndim > 1 else rows[None]
-    if rows.shape[1] != features or not bool(rows.isfinite().all()):
-        raise refuse("records.shape", tuple(rows.shape), f"to be (candidates, {features}) finite numbers")
-    return rows
-
-
-def _names(labels: ArrayLike, records: int) -> list[Any]:
-    """The candidates' labels, each as the estimator names it."""
-    values = np.asarray(labels)
-    if len(values) != records:
-        raise refuse("labels", f"of {len(values)} records", f"to be of {records}, as records")
-    return list(finite_labels("labels", values))
 
 
 def _gradient(system: TargetEquations, row: Tensor, label: Any) -> Tensor:

@@ -153,17 +153,14 @@ class ChordSearch:
         spent = still | (self._refreshed[stuck] >= self.effort.refreshes)
         self._open[stuck[fits | spent]] = False
         self._open[rows[norms[rows] <= _SURE * self.expected[rows]]] = False
-        self._refresh(stuck[~(fits | spent)])
-
-    def _refresh(self, rows: Tensor) -> None:
-        if not len(rows):
-            return
-        points = self.fit.records[rows].to(self.problem.coarse)
-        fresh = self.problem.tangents(points, self.fit.labels[rows], self.effort.directions)
-        self.tangents = self.tangents.replaced(rows, fresh)
-        self._refreshed[rows] += 1
-        self._radius[rows] = self._longest
-        self._begin(rows)
+        renewed = stuck[~(fits | spent)]
+        if len(renewed):
+            points = self.fit.records[renewed].to(self.problem.coarse)
+            fresh = self.problem.tangents(points, self.fit.labels[renewed], self.effort.directions)
+            self.tangents = self.tangents.replaced(renewed, fresh)
+            self._refreshed[renewed] += 1
+            self._radius[renewed] = self._longest
+            self._begin(renewed)
 
 
 def _finite(residuals: Tensor) -> Tensor:
