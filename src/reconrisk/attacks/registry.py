@@ -274,12 +274,15 @@ class PortfolioEntry:
     settings: Settings = field(default_factory=dict)
 
 
-def _portfolio(name: str) -> tuple[PortfolioEntry, ...]:
-    entries = [PortfolioEntry(row.name, *each) for row in _ROWS for each in row.portfolios.get(name, ())]
-    return tuple(sorted(entries, key=lambda entry: entry.evaluations))
-
-
-PORTFOLIOS: Mapping[str, tuple[PortfolioEntry, ...]] = {name: _portfolio(name) for name in ("quick", "thorough")}
+PORTFOLIOS: Mapping[str, tuple[PortfolioEntry, ...]] = {
+    name: tuple(
+        sorted(
+            (PortfolioEntry(row.name, *each) for row in _ROWS for each in row.portfolios.get(name, ())),
+            key=lambda entry: entry.evaluations,
+        )
+    )
+    for name in ("quick", "thorough")
+}
 """Attacks that an audit chooses from by what its threat allows, cheapest first."""
 
 _SYNONYMS = {"steps": "iterations"}  # one word for the length of a search, however an attack calls its steps

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -49,13 +49,19 @@ def average_observations(observations: Sequence[Observation]) -> Observation:
     for other in observations[1:]:
         _check_match(first, other)
     precisions = [{name: _precision(each, name) for name in first.released} for each in observations]
-    totals = {name: _added([each[name] for each in precisions]) for name in first.released}
+    totals = {name: functools.reduce(torch.add, [each[name] for each in precisions]) for name in first.released}
     released = {}
     for name, total in totals.items():
         weighted = [each.released[name] * known[name] for each, known in zip(observations, precisions, strict=True)]
-        released[name] = torch.where(total > 0, _added(weighted) / torch.where(total > 0, total, 1.0), 0.0)
+        whole = functools.reduce(torch.add, weighted)
+        released[name] = torch.where(total > 0, whole / torch.where(total > 0, total, 1.0), 0.0)
     kept = None if first.kept is None else {name: total > 0 for name, total in totals.items()}
-    noise_std = None if first.noise_std is None else _noise(first.noise_std, totals)
+    noise_std = None
+    if first.noise_std is not None:  # where nothing was sent that of one observation, since it does not matter
+        noise_std = {
+            name: torch.where(total > 0, torch.where(total > 0, total, 1.0).rsqrt(), first.noise_std[name])
+            for name, total in totals.items()
+        }
     return replace(first, released=released, noise_std=noise_std, kept=kept)
 
 
@@ -64,18 +70,6 @@ def _precision(observation: Observation, name: str) -> Tensor:
     if observation.noise_std is not None:
         ones = ones / observation.noise_std[name].square()
     return ones if observation.kept is None else ones * observation.kept[name]
-
-
-def _noise(one: Mapping[str, Tensor], totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The deviation of the means; where nothing was sent that of one observation, since it does not matter."""
-    return {
-        name: torch.where(total > 0, torch.where(total > 0, total, 1.0).rsqrt(), one[name])
-        for name, total in totals.items()
-    }
-
-
-def _added(tensors: Sequence[Tensor]) -> Tensor:
-    return functools.reduce(torch.add, tensors)
 
 
 def _check_match(first: Observation, other: Observation) -> None:
@@ -124,7 +118,11 @@ class Analytic:
         observation.check_covers(self.needs)
         check_single(observation)
         layer = read_layer(observation)
-        estimate = _default(layer, observation) if self.estimate is None else self.estimate
+        estimate = self.estimate
+        if estimate is None and observation.record_norms is not None and (layer.noisy or layer.bias is None):
+            estimate = known_norm()
+        elif estimate is None:
+            estimate = total_least_squares() if layer.noisy else least_squares()
         attack = f"Analytic(estimate={estimate!r}, scales={self.scales!r})"
         evaluations = 0
         if estimate.uses_scales and layer.is_active:
@@ -204,9 +202,12 @@ def inverted(
     The objective is the norm of what the estimate leaves unexplained of the layer, relative to the layer.
     """
     low, high = observation.data_range
-    failure = _failure(layer)
-    if failure is not None:
-        flat, residual, status = torch.full_like(layer.weight[0], (low + high) / 2), math.inf, failure
+    flat, residual = torch.full_like(layer.weight[0], (low + high) / 2), math.inf
+    if layer.reads_record is False:
+        cause = f"the layer does not read the record: a probe reaches {layer.name!r} changed"
+        status = Status(Ending.NOT_APPLICABLE, cause, _OTHER_ATTACK)
+    elif not layer.is_active:
+        status = Status(Ending.NOT_APPLICABLE, "no neuron of the layer is active", "Attack the other layers")
     else:
         flat = estimate(layer, observation)
         residual = layer.residual(flat)
@@ -218,21 +219,6 @@ def inverted(
     account = Account(attack, status, (residual,), Cost(time.monotonic() - begun, evaluations))
     estimates = flat.clamp(low, high).view(1, *observation.input_shape).to(torch.get_default_dtype())
     return Reconstruction(estimates, account)
-
-
-def _default(layer: LayerGradient, observation: Observation) -> LayerEstimate:
-    if observation.record_norms is not None and (layer.noisy or layer.bias is None):
-        return known_norm()
-    return total_least_squares() if layer.noisy else least_squares()
-
-
-def _failure(layer: LayerGradient) -> Status | None:
-    if layer.reads_record is False:
-        cause = f"the layer does not read the record: a probe reaches {layer.name!r} changed"
-        return Status(Ending.NOT_APPLICABLE, cause, _OTHER_ATTACK)
-    if not layer.is_active:
-        return Status(Ending.NOT_APPLICABLE, "no neuron of the layer is active", "Attack the other layers")
-    return None
 
 
 def _status(layer: LayerGradient, estimate: LayerEstimate, residual: float) -> Status:

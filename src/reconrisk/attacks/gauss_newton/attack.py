@@ -82,19 +82,16 @@ class Search:
             return ZERO_RELEASE
         self._begun = begun
         try:
-            self._starts()
+            for turn in range(self._settings.restarts):
+                outcome, objective = self._descend(self._start(turn), f"Gauss-Newton, start {turn + 1}")
+                self._ends.append(objective)
+                if self._fits() or outcome in (Outcome.ITERATIONS, Outcome.SECONDS):
+                    break
         except KeyboardInterrupt:
             if self._descent is not None:
                 self._keep(self._descent.point.inputs, Outcome.ITERATIONS)
             return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
         return self._status()
-
-    def _starts(self) -> None:
-        for turn in range(self._settings.restarts):
-            outcome, objective = self._descend(self._start(turn), f"Gauss-Newton, start {turn + 1}")
-            self._ends.append(objective)
-            if self._fits() or outcome in (Outcome.ITERATIONS, Outcome.SECONDS):
-                return
 
     def _start(self, turn: int) -> Tensor:
         """Noise around the middle of the range, or around the warm start, which comes first without."""

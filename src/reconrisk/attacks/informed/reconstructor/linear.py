@@ -114,6 +114,10 @@ class _Member:
         """What each member would be taken for, were it not among them, less its true record."""
         return -self.weights(ridge) / self.own(ridge)[:, None]
 
+    def fitted(self, ridge: float) -> ClassMap:
+        weights = self.weights(ridge)
+        return ClassMap(self.mean, self.members, self.scale, self.inverse(ridge), weights, self.offset)
+
 
 def moved_from(origin: Tensor, rows: Tensor, by_direction: bool) -> Tensor:
     """Where each row (n, parameters) lies from ``origin``, or the unit vector there; the origin itself is zero."""
@@ -171,10 +175,7 @@ def _fitted(pairs: _Pairs, by_direction: bool, by_class: bool) -> LinearFit:
         groups = [(pairs.labels == label).nonzero().flatten() for label in labels]
     members = [_member(moved[index], targets[index], index) for index in groups]
     ridge = min(RIDGES, key=lambda each: _squares(members, targets, each, pairs.data_range))
-    maps = tuple(
-        ClassMap(each.mean, each.members, each.scale, each.inverse(ridge), each.weights(ridge), each.offset)
-        for each in members
-    )
+    maps = tuple(each.fitted(ridge) for each in members)
     linear = LinearReconstruction(pairs.origin, by_direction, maps, labels, ridge)
     estimates, chosen = _left_out(linear, members, moved, targets)
     error = float((estimates.clamp(*pairs.data_range) - targets).square().mean())
