@@ -391,7 +391,11 @@ def _read(text: str, word: str, hint: Any) -> object:
             return _READERS[kind](word, choice)
         except (KeyError, ValueError):
             continue
-    words = [_describe_type(choice, kind) for choice, kind in choices.items() if kind in _READERS]
+    words = [
+        " or ".join(map(str, typing.get_args(choice))) if kind is Literal else _WORDS[kind]
+        for choice, kind in choices.items()
+        if kind in _READERS
+    ]
     if words in ([], ["none"]):
         raise refuse("setting", text, "to be one that a word can state", "Set it in Python instead.")
     raise refuse("setting", text, f"to be {' or '.join(words)}")
@@ -404,9 +408,4 @@ _READERS: Mapping[Any, Callable[[str, Any], object]] = {
     types.NoneType: lambda word, _: {"none": None}[word.lower()],
     Literal: lambda word, choice: {str(value): value for value in typing.get_args(choice)}[word],
 }
-
-
-def _describe_type(choice: Any, kind: Any) -> str:
-    if kind is Literal:
-        return " or ".join(str(value) for value in typing.get_args(choice))
-    return {bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "none"}[kind]
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "none"}

@@ -214,8 +214,12 @@ def inverted(
         status = _status(layer, estimate, residual)
         if layer.reads_record is None and status.ending is Ending.EXACT:
             status, evaluations = _confirmed(observation, flat), evaluations + 1
-        if status.ending is Ending.EXACT:
-            status = _told_of_range(status, flat, observation)
+        smallest, largest = (float(end) for end in flat.aminmax())
+        is_within = max(low - smallest, largest - high) <= _ROUNDING * (high - low)
+        if status.ending is Ending.EXACT and not is_within:  # the estimate is cut to the stated range
+            cut = f"with values from {smallest:.3g} to {largest:.3g} that are cut to {observation.data_range}"
+            remedy = "State the range of the records as data_range"
+            status = Status(Ending.CONVERGED, f"{status.cause}, {cut}", remedy)
     account = Account(attack, status, (residual,), Cost(time.monotonic() - begun, evaluations))
     estimates = flat.clamp(low, high).view(1, *observation.input_shape).to(torch.get_default_dtype())
     return Reconstruction(estimates, account)
@@ -231,16 +235,6 @@ def _status(layer: LayerGradient, estimate: LayerEstimate, residual: float) -> S
     return Status(
         Ending.CONVERGED, f"{estimate!r} over {len(layer.weight)} noisy neurons, relative residual {residual:.1e}"
     )
-
-
-def _told_of_range(status: Status, flat: Tensor, observation: Observation) -> Status:
-    """Not exact where the record lies beyond the stated range, to which the estimate is cut."""
-    low, high = observation.data_range
-    smallest, largest = (float(end) for end in flat.aminmax())
-    if max(low - smallest, largest - high) <= _ROUNDING * (high - low):
-        return status
-    cause = f"{status.cause}, with values from {smallest:.3g} to {largest:.3g} that are cut to {observation.data_range}"
-    return Status(Ending.CONVERGED, cause, "State the range of the records as data_range")
 
 
 def _confirmed(observation: Observation, flat: Tensor) -> Status:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -285,16 +285,10 @@ class GaussNewton:
 
     def __repr__(self) -> str:
         """Every setting; tensors by their shape."""
-        given = {
-            "iterations": self.iterations,
-            "inner_iterations": self.inner_iterations,
-            "restarts": self.restarts,
-            "seconds": self.seconds,
-            "tolerance": self.tolerance,
-            "prior_mean": _shown(self.prior_mean),
-            "prior_std": _shown(self.prior_std),
-            "warm_start": self.warm_start,
-        }
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in ("prior_mean", "prior_std"):
+            if isinstance(given[name], Tensor):
+                given[name] = f"tensor of shape {tuple(given[name].shape)}"
         return f"gauss_newton({', '.join(f'{name}={value}' for name, value in given.items())})"
 
 
@@ -340,7 +334,3 @@ def gauss_newton(
     tensor([[0.2500, 0.5000]])
     """
     return GaussNewton(iterations, inner_iterations, restarts, seconds, tolerance, prior_mean, prior_std, warm_start)
-
-
-def _shown(value: Tensor | float | None) -> object:
-    return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else value

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -460,19 +461,16 @@ def _typical_gradients(layer: OutputLayer, amounts: Tensor) -> tuple[Tensor, flo
 def _separated(layer: OutputLayer, records: int) -> Separated:
     """The records that can be told apart; where nobody knows of clipping, with it if not without."""
     _, direction, _ = _amounts(layer)
-
-    def attempt(sized: bool) -> Separated:
-        return separate(
-            layer.gradient,
-            layer.parameters[0],
-            records,
-            direction=direction,
-            offset=layer.offset,
-            biased=layer.biased,
-            sized=sized,
-            noise_std=layer.noise_std,
-        )
-
+    attempt = partial(
+        separate,
+        layer.gradient,
+        layer.parameters[0],
+        records,
+        direction=direction,
+        offset=layer.offset,
+        biased=layer.biased,
+        noise_std=layer.noise_std,
+    )
     found = attempt(sized=not layer.clipped)
     if layer.clipped is not None or len(found.labels) == records:
         return found

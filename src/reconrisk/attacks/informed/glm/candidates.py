@@ -197,18 +197,13 @@ class _NewtonSteps:
 
     def length(self, gradient: Tensor, record: Tensor | None) -> float:
         """The length of the step for a gradient, with a candidate's curvature added to the Hessian (Woodbury)."""
-        step = torch.cholesky_solve(gradient.reshape(-1, 1), self._factor)
+        system, step = self._equations, torch.cholesky_solve(gradient.reshape(-1, 1), self._factor)
         if record is not None:
-            side = self._root(record)
+            # side side^T is the Hessian of the candidate's own loss
+            values, vectors = torch.linalg.eigh(system.curvature(record))
+            root = vectors * values.clamp_min(0.0).sqrt() * math.sqrt(system.target_weight)
+            side = torch.kron(root.contiguous(), system.known_columns(record)[:, None].contiguous())
             turned = torch.cholesky_solve(side, self._factor)
             inner = torch.eye(side.shape[1], dtype=side.dtype) + side.T @ turned
             step = step - turned @ torch.linalg.solve(inner, side.T @ step)
         return float(step.norm())
-
-    def _root(self, record: Tensor) -> Tensor:
-        """B with ``B B^T`` the Hessian of the candidate's own loss."""
-        system = self._equations
-        row = system.known_columns(record)
-        values, vectors = torch.linalg.eigh(system.curvature(record))
-        root = vectors * values.clamp_min(0.0).sqrt() * math.sqrt(system.target_weight)
-        return torch.kron(root.contiguous(), row[:, None].contiguous())

@@ -91,11 +91,6 @@ class ChordSearch:
             self._advance(rows, number)
             self._judge(rows)
 
-    def evaluate(self, rows: Tensor, records: Tensor) -> Tensor:
-        """Residuals of records under the labels of these rows."""
-        values = self.problem.values(records.to(self.dtype), self.fit.labels[rows])
-        return self.observed[rows] - values.double()
-
     def _begin(self, rows: Tensor) -> None:
         """Count progress of these rows from here, with the derivative they have now."""
         self._known[rows] = False
@@ -109,7 +104,7 @@ class ChordSearch:
         length = change.norm(dim=1)
         change = change * (self._radius[rows] / length.clamp_min(1e-300)).clamp_max(1)[:, None]
         points = (self.fit.records[rows] + change).clamp(low, high)
-        residuals = self.evaluate(rows, points)
+        residuals = self.observed[rows] - self.problem.values(points.to(self.dtype), self.fit.labels[rows]).double()
         whole = self.fit.residuals.clone()
         whole[rows] = residuals
         steps = self.tangents.solve(_finite(whole))[rows]
