@@ -219,7 +219,13 @@ class GlmObserved:
         if label is None and "intercept" not in observation.released and not hasattr(known.estimator, "classes_"):
             remedy = "Without an intercept, coefficients do not tell the length of a record from its label."
             raise refuse("threat", observation.threat, "to know the labels", remedy)
-        noise_std = _noise(observation)
+        noise_std = None
+        if observation.noise_std is not None:
+            stds = torch.cat([value.double().flatten() for value in observation.noise_std.values()])
+            low, high = (float(end) for end in stds.aminmax())
+            if high > low * (1 + 1e-6):
+                raise refuse("noise_std", f"{low:g} to {high:g}", "to be one number for all")
+            noise_std = float(stds[0])
         found = glm(
             known.shown(observation.released),
             known.known_inputs,
@@ -290,12 +296,3 @@ def _likeliest(found: GlmReconstruction, known: EstimatorMap, data_range: tuple[
     within = outside <= max(_ROUNDING * (data_range[1] - data_range[0]), float(outside.min()))
     distances = torch.cdist(rows, known.scaled(known.known_inputs)).min(1).values
     return rows[int(distances.masked_fill(~within, torch.inf).argmin())]
-
-
-def _noise(observation: Observation) -> float | None:
-    if observation.noise_std is None:
-        return None
-    values = torch.cat([value.double().flatten() for value in observation.noise_std.values()])
-    if float(values.max()) > float(values.min()) * (1 + 1e-6):
-        raise refuse("noise_std", f"{float(values.min()):g} to {float(values.max()):g}", "to be one number for all")
-    return float(values[0])
