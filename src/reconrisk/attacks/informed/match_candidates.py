@@ -217,7 +217,7 @@ def most_likely_candidate(
     rows = candidates.flatten(1).double()
     radius = math.sqrt(rows.shape[1] * check_nonnegative("mse", mse)) * (1 + 1e-12)
     mode = "donot_use_mm_for_euclid_dist"
-    near = [torch.cdist(part, rows, compute_mode=mode) <= radius for part in rows.split(_ROWS)]
+    near = (torch.cdist(part, rows, compute_mode=mode) <= radius for part in rows.split(_ROWS))  # some at a time
     masses = torch.cat([part.double() @ posterior for part in near])
     return int(masses.argmax()), posterior, masses
 
