@@ -227,24 +227,13 @@ class PriorAlone:
         begun = time.monotonic()
         check_knows(observation, self.needs)
         self.prior.check_fits(observation.input_shape, observation.data_range)
-        count = observation.batch_size
-        made = self._mean(rng).expand(count, *self.prior.shape) if self.guess == "mean" else self._drawn(count, rng)
-        cause = "every record is the prior's mean" if self.guess == "mean" else "every record is drawn from the prior"
-        account = Account(
-            repr(self),
-            Status(Ending.CONVERGED, f"a guess, {cause}"),
-            (math.inf,) * count,
-            Cost(time.monotonic() - begun, 0),
-        )
-        estimates = made.clamp(*observation.data_range).to(torch.get_default_dtype()).contiguous()
-        return Reconstruction(estimates, account)
-
-    def _mean(self, rng: torch.Generator) -> Tensor:
-        known = self.prior.mean
-        return self._drawn(self.draws, rng).mean(0) if known is None else known
-
-    def _drawn(self, count: int, rng: torch.Generator) -> Tensor:
-        return draw_within_range(self.prior, count, rng, steps=self.steps)
+        if self.guess == "draw":
+            drawn = draw_within_range(self.prior, observation.batch_size, rng, steps=self.steps)
+            return _guessed(observation, drawn, repr(self), "every record is drawn from the prior", begun)
+        mean = self.prior.mean
+        if mean is None:
+            mean = draw_within_range(self.prior, self.draws, rng, steps=self.steps).mean(0)
+        return _guessed(observation, mean, repr(self), "every record is the prior's mean", begun)
 
     def __repr__(self) -> str:
         """Every setting; the prior by its name."""

@@ -142,7 +142,19 @@ def read_layer(observation: Observation, *, neurons: int | None = None) -> Layer
         )
     reading = {name: _reads_record(observation, name) for name in names}
     name = next((name for name in names if reading[name]), names[0])
-    return _layer(observation, name, reading[name])
+    released, bias = observation.released, _bias_name(observation.released, name)
+    precision = _precision(observation, name)
+    if bool((precision == precision[:, :1]).all()):  # once per row: a layer of many neurons is large enough once
+        precision = precision[:, :1]
+    return LayerGradient(
+        name=name,
+        weight=released[name].detach().double(),
+        weight_precision=precision,
+        bias=None if bias is None else released[bias].detach().double(),
+        bias_precision=None if bias is None else _precision(observation, bias),
+        noisy=observation.noise_std is not None,
+        reads_record=reading[name],
+    )
 
 
 def with_scales(
@@ -187,23 +199,6 @@ def stated_scales(scales: Scales, neurons: int) -> Tensor:
     return values
 
 
-def _layer(observation: Observation, name: str, reads_record: bool | None) -> LayerGradient:
-    released = observation.released
-    following = _bias_name(released, name)
-    weight = released[name].detach().double()
-    bias = None if following is None else released[following].detach().double()
-    precision = _precision(observation, name)
-    return LayerGradient(
-        name=name,
-        weight=weight,
-        weight_precision=_column(precision),
-        bias=bias,
-        bias_precision=None if following is None else _precision(observation, following),
-        noisy=observation.noise_std is not None,
-        reads_record=reads_record,
-    )
-
-
 def _bias_name(released: Mapping[str, Tensor], name: str) -> str | None:
     """The bias by its name as torch gives it; where names are the user's own, what follows the weight."""
     if name.endswith("weight"):
@@ -221,12 +216,6 @@ def _precision(observation: Observation, name: str) -> Tensor:
     if observation.noise_std is not None:
         ones = ones / observation.noise_std[name].double().square()
     return ones if observation.kept is None else ones * observation.kept[name]
-
-
-def _column(precision: Tensor) -> Tensor:
-    """One value per row where it does not differ within them: a layer of many neurons is large enough once."""
-    first = precision[:, :1]
-    return first if bool((precision == first).all()) else precision
 
 
 def _reads_record(observation: Observation, name: str) -> bool | None:

@@ -214,7 +214,11 @@ def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowle
             [0.7500]])
     """
     info = ATTACKS[name]
-    nested, known = _configure_nested(settings, knowledge)
+    nested, known = Settings(), frozenset[Knows]()
+    for key, value in settings.items():
+        if is_stated_attack(value):
+            nested[key], more = attack_from_knowledge(value[0], dict(value[1]), knowledge)
+            known |= more
     given = {**_settings_from_layout(name, knowledge), **settings, **nested}
     word = given.get("prior")
     if info.from_knowledge and word in info.priors and word not in PRIORS:
@@ -228,16 +232,6 @@ def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowle
         derived["prior"] = _default_prior(info, knowledge)
     attack = attack_by_name(name, **{**derived, **given})
     return attack, known | (frozenset({Knows.PRIOR}) if derived.keys() - given.keys() else frozenset())
-
-
-def _configure_nested(settings: Settings, knowledge: PublicKnowledge) -> tuple[Settings, frozenset[Knows]]:
-    """Configure settings that are attacks, stated as a pair of name and settings."""
-    found, known = Settings(), frozenset[Knows]()
-    for key, value in settings.items():
-        if is_stated_attack(value):
-            found[key], more = attack_from_knowledge(value[0], dict(value[1]), knowledge)
-            known |= more
-    return found, known
 
 
 def name_of(attack: Attack) -> str:
@@ -278,7 +272,11 @@ def _default_prior(info: AttackInfo, knowledge: PublicKnowledge) -> object:
     place would be a weaker attack, without a word.
     """
     if knowledge.public is None:
-        raise _prior_missing(info, knowledge)
+        shipped = ((kind, word) for kind in info.priors for word in shipped_names(kind))
+        words = [word for kind, word in shipped if shipped_shape(kind, word) == knowledge.shape] or ["FOLDER"]
+        stated = " or ".join(f"prior={word}" for word in dict.fromkeys(words))
+        remedy = f"State one that fits (--setting {stated}), or have one chosen. {knowledge.more_public}"
+        raise InvalidInput(f"Expected a prior for {info.name}: there are no public records to choose one by. {remedy}")
     try:
         return knowledge.prior(SHIPPED, info.priors).value
     except InvalidInput:
@@ -286,12 +284,3 @@ def _default_prior(info: AttackInfo, knowledge: PublicKnowledge) -> object:
         if fitted is None:
             raise
     return knowledge.prior(fitted, info.priors).value
-
-
-def _prior_missing(info: AttackInfo, knowledge: PublicKnowledge) -> InvalidInput:
-    """Return the error for an attack without a prior: nobody can choose one without public records."""
-    shipped = ((kind, word) for kind in info.priors for word in shipped_names(kind))
-    words = [word for kind, word in shipped if shipped_shape(kind, word) == knowledge.shape] or ["FOLDER"]
-    stated = " or ".join(f"prior={word}" for word in dict.fromkeys(words))
-    remedy = f"State one that fits (--setting {stated}), or have one chosen. {knowledge.more_public}"
-    return InvalidInput(f"Expected a prior for {info.name}: there are no public records to choose one by. {remedy}")

@@ -42,9 +42,11 @@ class FunctionAttack:
         if isinstance(found, Reconstruction):
             return found
         estimates = self._estimates(found, observation)
-        account = Account(
-            repr(self), _status(estimates), (math.inf,) * len(estimates), Cost(time.monotonic() - begun, 0)
-        )
+        status, lost = Status(Ending.CONVERGED, "it returned estimates"), int((~estimates.isfinite()).sum())
+        if lost:
+            cause = f"{lost} of {estimates.numel()} values that it returned are not finite"
+            status = Status(Ending.DIVERGED, cause, "Return finite estimates")
+        account = Account(repr(self), status, (math.inf,) * len(estimates), Cost(time.monotonic() - begun, 0))
         return Reconstruction(estimates, account)
 
     def _estimates(self, found: object, observation: Observation) -> Tensor:
@@ -106,7 +108,11 @@ Write def function(observation, *, rng): ...
     if not callable(function):
         remedy = f"Pass a name, a configured attack or a function {_SIGNATURE}."
         raise refuse("attack", type(function).__name__, "to be callable", remedy)
-    name = _name_of(function)
+    inner = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    name = getattr(inner, "__name__", type(inner).__name__)
+    name = name if name.isidentifier() else "function"  # a lambda has no name of its own
     if not isinstance(needs, ThreatModel):
         remedy = "Write needs = rr.ThreatModel(sees='one-update'), for instance."
         raise refuse(f"needs of {name}", needs, "to be a ThreatModel", remedy)
@@ -127,18 +133,3 @@ def _check_signature(name: str, function: Callable[..., Any]) -> None:
         if "observation" not in signature.parameters:
             remedy += f" If it configures an attack, call it: {name}(...)."
         raise refuse("attack", f"{name}{signature}", f"to take {_SIGNATURE}", remedy) from error
-
-
-def _name_of(function: Any) -> str:
-    while isinstance(function, partial):
-        function = function.func
-    name = getattr(function, "__name__", type(function).__name__)
-    return name if name.isidentifier() else "function"  # a lambda has no name of its own
-
-
-def _status(estimates: Tensor) -> Status:
-    lost = int((~estimates.isfinite()).sum())
-    if lost:
-        cause = f"{lost} of {estimates.numel()} values that it returned are not finite"
-        return Status(Ending.DIVERGED, cause, "Return finite estimates")
-    return Status(Ending.CONVERGED, "it returned estimates")

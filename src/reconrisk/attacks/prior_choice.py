@@ -103,7 +103,12 @@ def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, fl
     if kind is not None:
         return _as_shipped(_read(kind, name, data_range))
     if word in PRIORS and PRIORS[word].source == "nothing":
-        return _offered(word, kinds, data_range)
+        found = PRIORS[word].load()()
+        if not is_prior(found):
+            raise refuse("prior", word, f"to be a prior, its function returned a {type(found).__name__}")
+        _check_kind(word, found, kinds)
+        source = f"offered as {word}{_scaled(found.data_range, data_range)}"
+        return StatedPrior(found if found.data_range == data_range else found.scaled_to(data_range), source)
     if not Path(word).expanduser().is_dir():
         names = [name for kind in kinds for name in shipped_names(kind)]
         fitted = [kind for kind in kinds if is_fitted(kind)]
@@ -134,16 +139,6 @@ def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float
 def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> Prior:
     found: Prior = PRIORS[kind].load()(name, data_range=data_range)
     return found
-
-
-def _offered(word: str, kinds: tuple[str, ...], data_range: tuple[float, float]) -> StatedPrior:
-    """Return the prior that a plugin offers under a name, in the range of the records."""
-    found = PRIORS[word].load()()
-    if not is_prior(found):
-        raise refuse("prior", word, f"to be a prior, its function returned a {type(found).__name__}")
-    _check_kind(word, found, kinds)
-    source = f"offered as {word}{_scaled(found.data_range, data_range)}"
-    return StatedPrior(found if found.data_range == data_range else found.scaled_to(data_range), source)
 
 
 def _check_kind(word: str, prior: Prior, kinds: tuple[str, ...]) -> None:

@@ -275,12 +275,15 @@ class PortfolioEntry:
     settings: Settings = field(default_factory=dict)
 
 
-def _portfolio(name: str) -> tuple[PortfolioEntry, ...]:
-    entries = [PortfolioEntry(row.name, *each) for row in _ROWS for each in row.portfolios.get(name, ())]
-    return tuple(sorted(entries, key=lambda entry: entry.evaluations))
-
-
-PORTFOLIOS: Mapping[str, tuple[PortfolioEntry, ...]] = {name: _portfolio(name) for name in ("quick", "thorough")}
+PORTFOLIOS: Mapping[str, tuple[PortfolioEntry, ...]] = {
+    name: tuple(
+        sorted(
+            (PortfolioEntry(row.name, *each) for row in _ROWS for each in row.portfolios.get(name, ())),
+            key=lambda entry: entry.evaluations,
+        )
+    )
+    for name in ("quick", "thorough")
+}
 """Attacks that an audit chooses from by what its threat allows, cheapest first."""
 
 _SYNONYMS = {"steps": "iterations"}  # one word for the length of a search, however an attack calls its steps
@@ -389,7 +392,11 @@ def _read(text: str, word: str, hint: Any) -> object:
             return _READERS[kind](word, choice)
         except (KeyError, ValueError):
             continue
-    words = [_describe_type(choice, kind) for choice, kind in choices.items() if kind in _READERS]
+    words = [
+        " or ".join(map(str, typing.get_args(choice))) if kind is Literal else _WORDS[kind]
+        for choice, kind in choices.items()
+        if kind in _READERS
+    ]
     if words in ([], ["none"]):
         raise refuse("setting", text, "to be one that a word can state", "Set it in Python instead.")
     raise refuse("setting", text, f"to be {' or '.join(words)}")
@@ -402,9 +409,4 @@ _READERS: Mapping[Any, Callable[[str, Any], object]] = {
     types.NoneType: lambda word, _: {"none": None}[word.lower()],
     Literal: lambda word, choice: {str(value): value for value in typing.get_args(choice)}[word],
 }
-
-
-def _describe_type(choice: Any, kind: Any) -> str:
-    if kind is Literal:
-        return " or ".join(str(value) for value in typing.get_args(choice))
-    return {bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "none"}[kind]
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", types.NoneType: "none"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -49,13 +49,19 @@ def average_observations(observations: Sequence[Observation]) -> Observation:
     for other in observations[1:]:
         _check_match(first, other)
     precisions = [{name: _precision(each, name) for name in first.released} for each in observations]
-    totals = {name: _added([each[name] for each in precisions]) for name in first.released}
+    totals = {name: functools.reduce(torch.add, [each[name] for each in precisions]) for name in first.released}
     released = {}
     for name, total in totals.items():
         weighted = [each.released[name] * known[name] for each, known in zip(observations, precisions, strict=True)]
-        released[name] = torch.where(total > 0, _added(weighted) / torch.where(total > 0, total, 1.0), 0.0)
+        whole = functools.reduce(torch.add, weighted)
+        released[name] = torch.where(total > 0, whole / torch.where(total > 0, total, 1.0), 0.0)
     kept = None if first.kept is None else {name: total > 0 for name, total in totals.items()}
-    noise_std = None if first.noise_std is None else _noise(first.noise_std, totals)
+    noise_std = None
+    if first.noise_std is not None:  # where nothing was sent that of one observation, since it does not matter
+        noise_std = {
+            name: torch.where(total > 0, torch.where(total > 0, total, 1.0).rsqrt(), first.noise_std[name])
+            for name, total in totals.items()
+        }
     return replace(first, released=released, noise_std=noise_std, kept=kept)
 
 
@@ -64,18 +70,6 @@ def _precision(observation: Observation, name: str) -> Tensor:
     if observation.noise_std is not None:
         ones = ones / observation.noise_std[name].square()
     return ones if observation.kept is None else ones * observation.kept[name]
-
-
-def _noise(one: Mapping[str, Tensor], totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The deviation of the means; where nothing was sent that of one observation, since it does not matter."""
-    return {
-        name: torch.where(total > 0, torch.where(total > 0, total, 1.0).rsqrt(), one[name])
-        for name, total in totals.items()
-    }
-
-
-def _added(tensors: Sequence[Tensor]) -> Tensor:
-    return functools.reduce(torch.add, tensors)
 
 
 def _check_match(first: Observation, other: Observation) -> None:
@@ -124,7 +118,11 @@ class Analytic:
         observation.check_covers(self.needs)
         check_single(observation)
         layer = read_layer(observation)
-        estimate = _default(layer, observation) if self.estimate is None else self.estimate
+        estimate = self.estimate
+        if estimate is None and observation.record_norms is not None and (layer.noisy or layer.bias is None):
+            estimate = known_norm()
+        elif estimate is None:
+            estimate = total_least_squares() if layer.noisy else least_squares()
         attack = f"Analytic(estimate={estimate!r}, scales={self.scales!r})"
         evaluations = 0
         if estimate.uses_scales and layer.is_active:
@@ -204,35 +202,27 @@ def inverted(
     The objective is the norm of what the estimate leaves unexplained of the layer, relative to the layer.
     """
     low, high = observation.data_range
-    failure = _failure(layer)
-    if failure is not None:
-        flat, residual, status = torch.full_like(layer.weight[0], (low + high) / 2), math.inf, failure
+    flat, residual = torch.full_like(layer.weight[0], (low + high) / 2), math.inf
+    if layer.reads_record is False:
+        cause = f"the layer does not read the record: a probe reaches {layer.name!r} changed"
+        status = Status(Ending.NOT_APPLICABLE, cause, _OTHER_ATTACK)
+    elif not layer.is_active:
+        status = Status(Ending.NOT_APPLICABLE, "no neuron of the layer is active", "Attack the other layers")
     else:
         flat = estimate(layer, observation)
         residual = layer.residual(flat)
         status = _status(layer, estimate, residual)
         if layer.reads_record is None and status.ending is Ending.EXACT:
             status, evaluations = _confirmed(observation, flat), evaluations + 1
-        if status.ending is Ending.EXACT:
-            status = _told_of_range(status, flat, observation)
+        smallest, largest = (float(end) for end in flat.aminmax())
+        is_within = max(low - smallest, largest - high) <= _ROUNDING * (high - low)
+        if status.ending is Ending.EXACT and not is_within:  # the estimate is cut to the stated range
+            cut = f"with values from {smallest:.3g} to {largest:.3g} that are cut to {observation.data_range}"
+            remedy = "State the range of the records as data_range"
+            status = Status(Ending.CONVERGED, f"{status.cause}, {cut}", remedy)
     account = Account(attack, status, (residual,), Cost(time.monotonic() - begun, evaluations))
     estimates = flat.clamp(low, high).view(1, *observation.input_shape).to(torch.get_default_dtype())
     return Reconstruction(estimates, account)
-
-
-def _default(layer: LayerGradient, observation: Observation) -> LayerEstimate:
-    if observation.record_norms is not None and (layer.noisy or layer.bias is None):
-        return known_norm()
-    return total_least_squares() if layer.noisy else least_squares()
-
-
-def _failure(layer: LayerGradient) -> Status | None:
-    if layer.reads_record is False:
-        cause = f"the layer does not read the record: a probe reaches {layer.name!r} changed"
-        return Status(Ending.NOT_APPLICABLE, cause, _OTHER_ATTACK)
-    if not layer.is_active:
-        return Status(Ending.NOT_APPLICABLE, "no neuron of the layer is active", "Attack the other layers")
-    return None
 
 
 def _status(layer: LayerGradient, estimate: LayerEstimate, residual: float) -> Status:
@@ -245,16 +235,6 @@ def _status(layer: LayerGradient, estimate: LayerEstimate, residual: float) -> S
     return Status(
         Ending.CONVERGED, f"{estimate!r} over {len(layer.weight)} noisy neurons, relative residual {residual:.1e}"
     )
-
-
-def _told_of_range(status: Status, flat: Tensor, observation: Observation) -> Status:
-    """Not exact where the record lies beyond the stated range, to which the estimate is cut."""
-    low, high = observation.data_range
-    smallest, largest = (float(end) for end in flat.aminmax())
-    if max(low - smallest, largest - high) <= _ROUNDING * (high - low):
-        return status
-    cause = f"{status.cause}, with values from {smallest:.3g} to {largest:.3g} that are cut to {observation.data_range}"
-    return Status(Ending.CONVERGED, cause, "State the range of the records as data_range")
 
 
 def _confirmed(observation: Observation, flat: Tensor) -> Status:

@@ -146,7 +146,11 @@ class PosteriorMean(LayerEstimate):
 
     def __repr__(self) -> str:
         """Shapes instead of values where mean and deviation are tensors."""
-        return f"PosteriorMean(mean={_shown(self.mean)}, std={_shown(self.std)})"
+        mean, std = (
+            f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r}"
+            for value in (self.mean, self.std)
+        )
+        return f"PosteriorMean(mean={mean}, std={std})"
 
 
 def least_squares() -> LeastSquares:
@@ -277,10 +281,6 @@ def _flat(name: str, value: float | Tensor, observation: Observation) -> Tensor:
     if tuple(value.shape) not in ((), observation.input_shape):
         raise refuse(f"{name}.shape", tuple(value.shape), f"to be {observation.input_shape}, that of a record")
     return value.detach().double().flatten()
-
-
-def _shown(value: float | Tensor) -> str:
-    return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r}"
 
 
 _BY_NAME: Mapping[str, Callable[[], LayerEstimate]] = {

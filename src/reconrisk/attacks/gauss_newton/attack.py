@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -82,19 +82,16 @@ class Search:
             return ZERO_RELEASE
         self._begun = begun
         try:
-            self._starts()
+            for turn in range(self._settings.restarts):
+                outcome, objective = self._descend(self._start(turn), f"Gauss-Newton, start {turn + 1}")
+                self._ends.append(objective)
+                if self._fits() or outcome in (Outcome.ITERATIONS, Outcome.SECONDS):
+                    break
         except KeyboardInterrupt:
             if self._descent is not None:
                 self._keep(self._descent.point.inputs, Outcome.ITERATIONS)
             return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
         return self._status()
-
-    def _starts(self) -> None:
-        for turn in range(self._settings.restarts):
-            outcome, objective = self._descend(self._start(turn), f"Gauss-Newton, start {turn + 1}")
-            self._ends.append(objective)
-            if self._fits() or outcome in (Outcome.ITERATIONS, Outcome.SECONDS):
-                return
 
     def _start(self, turn: int) -> Tensor:
         """Noise around the middle of the range, or around the warm start, which comes first without."""
@@ -288,16 +285,10 @@ class GaussNewton:
 
     def __repr__(self) -> str:
         """Every setting; tensors by their shape."""
-        given = {
-            "iterations": self.iterations,
-            "inner_iterations": self.inner_iterations,
-            "restarts": self.restarts,
-            "seconds": self.seconds,
-            "tolerance": self.tolerance,
-            "prior_mean": _shown(self.prior_mean),
-            "prior_std": _shown(self.prior_std),
-            "warm_start": self.warm_start,
-        }
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in ("prior_mean", "prior_std"):
+            if isinstance(given[name], Tensor):
+                given[name] = f"tensor of shape {tuple(given[name].shape)}"
         return f"gauss_newton({', '.join(f'{name}={value}' for name, value in given.items())})"
 
 
@@ -343,7 +334,3 @@ def gauss_newton(
     tensor([[0.2500, 0.5000]])
     """
     return GaussNewton(iterations, inner_iterations, restarts, seconds, tolerance, prior_mean, prior_std, warm_start)
-
-
-def _shown(value: Tensor | float | None) -> object:
-    return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -86,10 +86,13 @@ def assembled(point: Point, *, rng: torch.Generator, in_time: Callable[[], bool]
     bucket = torch.randint(kept, (rows,), generator=rng, device=rng.device).to(point.inputs.device)
     sign = 2.0 * torch.randint(2, (rows,), generator=rng, device=rng.device).to(point.inputs.device) - 1
     sketched = []
-    for basis in _bases(point.inputs, max(1, min(_AT_ONCE, _VALUES_AT_ONCE // rows))):
+    at_once = max(1, min(_AT_ONCE, _VALUES_AT_ONCE // rows))
+    for chosen in torch.arange(size, device=point.inputs.device).split(at_once):
         if not in_time():
             return None
-        block = columns(basis).float()
+        basis = point.inputs.new_zeros(len(chosen), size)
+        basis[torch.arange(len(chosen), device=chosen.device), chosen] = 1
+        block = columns(basis.view(len(chosen), *point.inputs.shape)).float()
         hashed = block if rows <= 2 * kept else block.new_zeros(len(block), kept).index_add_(1, bucket, block * sign)
         sketched.append(hashed)
     matrix = _gram(torch.cat(sketched))
@@ -108,24 +111,13 @@ def _gram(rows: Tensor) -> Tensor:
     return matrix
 
 
-def _bases(inputs: Tensor, count: int) -> Iterator[Tensor]:
-    for chosen in torch.arange(inputs.numel(), device=inputs.device).split(count):
-        basis = inputs.new_zeros(len(chosen), inputs.numel())
-        basis[torch.arange(len(chosen), device=inputs.device), chosen] = 1
-        yield basis.view(len(chosen), *inputs.shape)
-
-
 def _fastest(point: Point) -> Product:
     """Vectorised forward mode in single precision where torch has it and it is right, else one product at a time."""
 
     def vectorised(basis: Tensor) -> Tensor:
-        place = point.inputs.float()
-
-        def one(tangent: Tensor) -> Tensor:
-            moved: Tensor = torch.func.jvp(point.likelihood, (place,), (tangent,))[1]
-            return moved
-
-        columns: Tensor = torch.func.vmap(one)(basis.float())
+        place = (point.inputs.float(),)
+        push = torch.func.vmap(lambda tangent: torch.func.jvp(point.likelihood, place, (tangent,))[1])
+        columns: Tensor = push(basis.float())
         return columns
 
     def one_by_one(basis: Tensor) -> Tensor:

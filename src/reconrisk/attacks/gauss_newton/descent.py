@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.gauss_newton.curvature import LARGEST, Curvature, assembled
-from reconrisk.attacks.gauss_newton.problem import Point, Product, Step, damped_step
+from reconrisk.attacks.gauss_newton.problem import Point, Product, damped_step
 from reconrisk.core.progress import ProgressBar
 
 _FIRST_STEP = 0.3  # of the data range, root mean square: about what the first damping allows
@@ -113,7 +113,9 @@ class Descent:
             return Outcome.FITTED
         if settled and predicted <= STATIONARY * size / likelihood.rows * origin.loss:
             return Outcome.STATIONARY
-        return self._patience(still=still)
+        gained = self.point.loss < 0.99 * self._milestone and not still
+        self._milestone, self._idle = (self.point.loss, 0) if gained else (self._milestone, self._idle + 1)
+        return Outcome.STALLED if self._idle >= _PATIENCE else None
 
     def _move(self, proposal: Point, predicted: float) -> None:
         """Go there if it is better, and trust the linear model as far as its prediction came true."""
@@ -141,14 +143,10 @@ class Descent:
         rounding = math.sqrt(loss / self.point.likelihood.rows)
         return rounding < _ENOUGH or (rounding < ROUNDING and loss > before / 2) or (still and loss < before / 4)
 
-    def _patience(self, *, still: bool) -> Outcome | None:
-        gained = self.point.loss < 0.99 * self._milestone and not still
-        self._milestone, self._idle = (self.point.loss, 0) if gained else (self._milestone, self._idle + 1)
-        return Outcome.STALLED if self._idle >= _PATIENCE else None
-
     def _preconditioner(self) -> Product | None:
         size = self.point.inputs.numel()
-        if self._products_left > _WORTH * _assembly_cost(size) and size <= LARGEST:
+        cost = size * (0.2 + size / 10_000)  # of the matrix and its factor, roughly, in products with the Jacobian
+        if self._products_left > _WORTH * cost and size <= LARGEST:
             self._products_left = 0.0
             fresh = assembled(self.point, rng=self.rng, in_time=self.in_time)
             self.curvature = fresh or self.curvature
@@ -193,7 +191,15 @@ class BoundedDescent:
         inputs, slope = origin.inputs, origin.pull(origin.residual)
         margin = self._margin * (high - low)
         held = ((inputs <= low + margin) & (slope < 0)) | ((inputs >= high - margin) & (slope > 0))
-        step = self._step(~held)
+        step = damped_step(
+            origin,
+            damping=0.0,
+            forcing=_FORCING,
+            iterations=self.inner_iterations,
+            in_time=self.in_time,
+            precondition=None if self.curvature is None else self.curvature.solver_within(~held),
+            free=~held,
+        )
         change = step.change + held * slope.sign() * (high - low)
         before = origin.loss
         self._search(change)
@@ -213,18 +219,6 @@ class BoundedDescent:
         predicted = before - float((origin.residual - step.pushed).square().sum())
         return Outcome.STATIONARY if predicted <= 10 * noticeable else Outcome.STALLED
 
-    def _step(self, free: Tensor) -> Step:
-        precondition: Product | None = None if self.curvature is None else self.curvature.solver_within(free)
-        return damped_step(
-            self.point,
-            damping=0.0,
-            forcing=_FORCING,
-            iterations=self.inner_iterations,
-            in_time=self.in_time,
-            precondition=precondition,
-            free=free,
-        )
-
     def _search(self, change: Tensor) -> None:
         """Halve the step until the fit improves, and on while it improves further."""
         low, high = self.data_range
@@ -235,8 +229,3 @@ class BoundedDescent:
                 self.point, improved = proposal, True
             elif improved:
                 return
-
-
-def _assembly_cost(size: int) -> float:
-    """Return what assembling and factorising the matrix costs, roughly, in products with the Jacobian."""
-    return size * (0.2 + size / 10_000)

@@ -105,18 +105,14 @@ def working_precision(observation: Observation, labels: Tensor, inputs: Tensor) 
     return torch.float64
 
 
-def _precision(observation: Observation) -> float:
-    """The relative precision of what was released, but not beyond what the solver itself rounds."""
-    kinds = [tensor.dtype for tensor in observation.released.values() if tensor.is_floating_point()]
-    return max([torch.finfo(kind).eps for kind in kinds] + [1e-10])
-
-
 def _weights(observation: Observation, equal: bool) -> dict[str, Tensor]:
     """One over the standard deviation of each value; 0 for those that say nothing."""
     released = {name: tensor.double() for name, tensor in observation.released.items()}
     kept = observation.kept or {name: torch.ones_like(value, dtype=torch.bool) for name, value in released.items()}
     whole = _root_mean_square(torch.cat([value[kept[name]] for name, value in released.items()]))
-    precision = _precision(observation)
+    # the relative precision of what was released, but not beyond what the solver itself rounds
+    kinds = [tensor.dtype for tensor in observation.released.values() if tensor.is_floating_point()]
+    precision = max([torch.finfo(kind).eps for kind in kinds] + [1e-10])
     weights = {}
     for name, value in released.items():
         size = max(_root_mean_square(value[kept[name]]), _SMALLEST_SHARE * whole)

@@ -216,7 +216,9 @@ def most_likely_candidate(
     posterior = (log_ratios.double() + (weights / weights.sum()).log()).softmax(0)
     rows = candidates.flatten(1).double()
     radius = math.sqrt(rows.shape[1] * check_nonnegative("mse", mse)) * (1 + 1e-12)
-    masses = torch.cat([(_distances(part, rows) <= radius).double() @ posterior for part in rows.split(_ROWS)])
+    mode = "donot_use_mm_for_euclid_dist"
+    near = (torch.cdist(part, rows, compute_mode=mode) <= radius for part in rows.split(_ROWS))  # some at a time
+    masses = torch.cat([part.double() @ posterior for part in near])
     return int(masses.argmax()), posterior, masses
 
 
@@ -273,7 +275,11 @@ def match_candidates(
     _check_records(model, loss_fn, candidates, candidate_labels, known_inputs, known_labels)
     rate = check_positive("sampling_probability", check_probability("sampling_probability", sampling_probability))
     who = _participation(participation, len(steps) - 1, len(known_inputs), rate)
-    scale = _divisor(batch_size, len(known_inputs) + 1, rate) / check_positive("learning_rate", learning_rate)
+    if batch_size is None and rate < 1:
+        remedy = "Pass what sums were divided by: under sampling usually the expected batch, records times probability."
+        raise refuse("batch_size", None, "to be given under sampling", remedy)
+    divisor = len(known_inputs) + 1.0 if batch_size is None else check_positive("batch_size", batch_size)
+    scale = divisor / check_positive("learning_rate", learning_rate)
     std = check_positive("noise_multiplier", noise_multiplier) * check_positive("clip_norm", clip_norm)
     ratios, left = torch.zeros(2, len(candidates), dtype=torch.float64)
     rounded = 0.0
@@ -285,7 +291,10 @@ def match_candidates(
         ratios += _sampled(exponents, rate)
         # whoever did not enter leaves the residual as it is
         left += (residual / std).square().sum() - 2 * (exponents if rate == 1 else exponents.clamp(min=0))
-        rounded += _rounding(before, after, scale, (len(known) + 1) * clip_norm) ** 2
+        # rounding moves the noisy sum by that of the iterates, and by that of the gradients
+        unit = _ROUNDINGS * max(torch.finfo(value.dtype).eps for value in before.values())
+        norms = flat(before).norm() + flat(after).norm()
+        rounded += float(unit * (scale * norms + (len(known) + 1) * clip_norm)) ** 2
     index, posterior, masses = most_likely_candidate(ratios, candidates, prior=prior, mse=mse)
     status = _status(float(left.min()), len(flat(steps[0])) * (len(steps) - 1), math.sqrt(rounded) / std)
     mass = 0.0 if status is not None else float(masses[index].clamp(max=1.0))
@@ -308,23 +317,6 @@ def _status(left: float, values: int, rounded: float) -> Status | None:
     usual = math.sqrt(values)
     cause = f"no candidate explains the run: the nearest leaves {found / usual:.3g} times the noise that is stated"
     return Status(Ending.NOT_APPLICABLE, cause, _REMEDY)
-
-
-def _rounding(before: Mapping[str, Tensor], after: Mapping[str, Tensor], scale: float, gradients: float) -> float:
-    """How far rounding moves the noisy sum of a step, as a norm: that of the iterates, and that of the gradients."""
-    each = max(torch.finfo(value.dtype).eps for value in before.values())
-    return float(_ROUNDINGS * each * (scale * (flat(before).norm() + flat(after).norm()) + gradients))
-
-
-def _divisor(given: float | None, records: int, rate: float) -> float:
-    if given is None and rate < 1:
-        remedy = "Pass what sums were divided by: under sampling usually the expected batch, records times probability."
-        raise refuse("batch_size", None, "to be given under sampling", remedy)
-    return float(records) if given is None else check_positive("batch_size", given)
-
-
-def _distances(part: Tensor, rows: Tensor) -> Tensor:
-    return torch.cdist(part, rows, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _check_records(

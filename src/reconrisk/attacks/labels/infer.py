@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from reconrisk.releases.updates.local_update import LocalUpdateMap
 DECLARE = "Declare the labels as known instead: add Knows.LABELS to the threat and pass labels."
 
 _PROBES = 16
+_MOST_STEPS = 16  # of a local update, along which parameters are looked at
 _ROUNDING = 1e-7  # of a float32 gradient, relative to its norm
 
 
@@ -76,12 +78,17 @@ def output_layer(observation: Observation) -> OutputLayer:
     step = _step(forward, sent, {name: network.parameters[name] for name in names})
     gradient = _columns(step.gradient, names) / _weight(forward, loss_fn, observation.batch_size)
     softmax = is_cross_entropy(loss_fn, len(gradient))
+    path = step.path
+    if len(path) > _MOST_STEPS:
+        path = [path[round(number)] for number in torch.linspace(0, len(path) - 1, _MOST_STEPS).tolist()]
+    ones = network.outputs.new_ones(len(network.outputs), 1)
+    read = [ones if sent[name].ndim == 1 or network.features is None else network.features for name in names]
     return OutputLayer(
         gradient=gradient,
-        parameters=torch.stack([_columns(values, names) for values in _spaced(step.path)]),
+        parameters=torch.stack([_columns(values, names) for values in path]),
         weighted=sent[names[0]].ndim == 2,
         biased=sent[names[-1]].ndim == 1,
-        features=_columns_of_features(network, sent, names),
+        features=torch.cat(read, dim=1),
         outputs=network.outputs,
         offset=network.offset(names),
         loss_fn=loss_fn,
@@ -243,22 +250,8 @@ def _clipped(observation: Observation, forward: GradientMap | LocalUpdateMap) ->
     return not all(torch.equal(replayed[name], tensor) for name, tensor in longer.items())
 
 
-def _spaced(path: Sequence[Mapping[str, Tensor]], most: int = 16) -> Sequence[Mapping[str, Tensor]]:
-    return (
-        path
-        if len(path) <= most
-        else [path[round(number)] for number in torch.linspace(0, len(path) - 1, most).tolist()]
-    )
-
-
 def _columns(tensors: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
     return torch.cat([tensors[name].reshape(len(tensors[name]), -1) for name in names], dim=1)
-
-
-def _columns_of_features(network: _Network, sent: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
-    ones = network.outputs.new_ones(len(network.outputs), 1)
-    parts = [ones if sent[name].ndim == 1 or network.features is None else network.features for name in names]
-    return torch.cat(parts, dim=1)
 
 
 def _noise_std(observation: Observation, gradient: Tensor, sent: Tensor, names: Sequence[str], balanced: bool) -> float:
@@ -468,19 +461,16 @@ def _typical_gradients(layer: OutputLayer, amounts: Tensor) -> tuple[Tensor, flo
 def _separated(layer: OutputLayer, records: int) -> Separated:
     """The records that can be told apart; where nobody knows of clipping, with it if not without."""
     _, direction, _ = _amounts(layer)
-
-    def attempt(sized: bool) -> Separated:
-        return separate(
-            layer.gradient,
-            layer.parameters[0],
-            records,
-            direction=direction,
-            offset=layer.offset,
-            biased=layer.biased,
-            sized=sized,
-            noise_std=layer.noise_std,
-        )
-
+    attempt = partial(
+        separate,
+        layer.gradient,
+        layer.parameters[0],
+        records,
+        direction=direction,
+        offset=layer.offset,
+        biased=layer.biased,
+        noise_std=layer.noise_std,
+    )
     found = attempt(sized=not layer.clipped)
     if layer.clipped is not None or len(found.labels) == records:
         return found

@@ -210,7 +210,8 @@ class _Problem:
             step, _ = torch.linalg.solve_ex(damped, jacobian.mT @ point.residual[:, :, None])
             tried = self._at(labels, point.coordinates - step[:, :, 0])
             better = tried.loss < point.loss
-            point = _Point(*(_where(better, new, old) for new, old in _pairs(tried, point)))
+            pairs = zip(vars(tried).values(), vars(point).values(), strict=True)
+            point = _Point(*(torch.where(better if new.ndim == 1 else better[:, None], new, old) for new, old in pairs))
             damping = torch.where(better, damping / 4, damping * 4).clamp(1e-12, 1e8)
         return point
 
@@ -222,12 +223,3 @@ def _candidates(space: _Space) -> int:
 
 def _work(space: _Space) -> int:
     return _candidates(space) * space.left.numel()
-
-
-def _pairs(new: _Point, old: _Point) -> list[tuple[Tensor, Tensor]]:
-    names = ("coordinates", "probabilities", "errors", "residual", "loss")
-    return [(getattr(new, name), getattr(old, name)) for name in names]
-
-
-def _where(chosen: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(chosen if new.ndim == 1 else chosen[:, None], new, old)

@@ -91,7 +91,9 @@ class Imprint:
         """The ends of the bins, equally likely under what is public, and the standard deviation of the measurement."""
         levels = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
         if isinstance(self.public, Tensor):
-            measured = (_shaped(self.public, shape).flatten(1).double() @ measure).cpu()
+            if tuple(self.public.shape[1:]) != shape:
+                raise refuse("public.shape", tuple(self.public.shape), f"to be (records, *{shape})")
+            measured = (self.public.flatten(1).double() @ measure).cpu()
             # order statistics at i (N + 1) / k: the probability of a bin is then Beta((N + 1) / k, ...), of mean 1 / k
             inner = torch.from_numpy(np.quantile(measured.numpy(), levels.numpy(), method="weibull"))
             middle, spread = float(measured.mean()), float(measured.std())
@@ -216,12 +218,6 @@ def _has_quantiles(law: Distribution) -> bool:
         return bool(law.icdf(torch.tensor(0.5)).isfinite())
     except NotImplementedError:
         return False
-
-
-def _shaped(public: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if tuple(public.shape[1:]) != shape:
-        raise refuse("public.shape", tuple(public.shape), f"to be (records, *{shape})")
-    return public
 
 
 def settings_from_knowledge(knowledge: PublicKnowledge, given: Mapping[str, object]) -> dict[str, object]:

@@ -159,15 +159,12 @@ class Objective:
         except (RuntimeError, ValueError, NotImplementedError):
             return False
         usable = torch.stack([value.flatten(1).isfinite().all(1) for value in plain.gradients.values()]).all(0)
+        near = torch.finfo(torch.float64).eps ** 0.5  # the rounding of double precision through two derivatives
+        pairs = [(fast.gradients[name][usable], value[usable]) for name, value in plain.gradients.items()]
         return bool(usable.any()) and all(
-            _close(fast.gradients[name][usable], value[usable]) for name, value in plain.gradients.items()
+            torch.allclose(found, expected, rtol=near, atol=near * float(expected.abs().max()))
+            for found, expected in pairs
         )
-
-
-def _close(found: Tensor, expected: Tensor) -> bool:
-    """Up to the rounding of double precision through two derivatives."""
-    tolerance = torch.finfo(torch.float64).eps ** 0.5
-    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
 
 
 def likelihood_of(observation: Observation) -> GaussianLikelihood | LaplaceLikelihood:
@@ -259,10 +256,12 @@ class GradientMatching:
         variables = {"inputs": self.parametrization.begin(observation, starts, rng), **labels.variables}
         search = _Search(objective(variables))
         status = self._search(objective, search, begun)
-        winner = search.winner()
+        winner = int(search.best.scores.nan_to_num(nan=math.inf).argmin())
         best = {name: tensor[winner : winner + 1] for name, tensor in search.best.variables.items()}
+        low, high = observation.data_range
+        made = self.parametrization.finish(objective.inputs(best)[0], observation).detach()
         return Match(
-            estimates=_usable(self.parametrization.finish(objective.inputs(best)[0], observation), observation),
+            estimates=made.nan_to_num(nan=(low + high) / 2).clamp(low, high).to(torch.get_default_dtype()),
             coordinates=best["inputs"][0],
             value=float(search.best.scores[winner]),
             status=status,
@@ -328,13 +327,3 @@ class _Search:
     def lowest(self) -> float:
         """The lowest objective of all restarts."""
         return float(self.best.scores.nan_to_num(nan=math.inf).min())
-
-    def winner(self) -> int:
-        """The restart with the lowest objective."""
-        return int(self.best.scores.nan_to_num(nan=math.inf).argmin())
-
-
-def _usable(estimates: Tensor, observation: Observation) -> Tensor:
-    low, high = observation.data_range
-    middle = (low + high) / 2
-    return estimates.detach().nan_to_num(nan=middle).clamp(low, high).to(torch.get_default_dtype())

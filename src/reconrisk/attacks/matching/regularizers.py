@@ -101,11 +101,7 @@ class L2Norm:
     def bind(self, observation: Observation) -> Penalty:
         """For records of any shape."""
         low, high = observation.data_range
-
-        def penalty(inputs: Tensor) -> Tensor:
-            return ((inputs - (low + high) / 2) / (high - low)).square().flatten(1).mean(1)
-
-        return penalty
+        return lambda inputs: ((inputs - (low + high) / 2) / (high - low)).square().flatten(1).mean(1)
 
 
 @dataclass(frozen=True)
@@ -132,12 +128,7 @@ class GroupConsistency:
     def bind(self, observation: Observation) -> Penalty:
         """For records of any shape."""
         low, high = observation.data_range
-
-        def penalty(inputs: Tensor) -> Tensor:
-            consensus = inputs.detach().nanmean(0)
-            return ((inputs - consensus) / (high - low)).square().flatten(1).mean(1)
-
-        return penalty
+        return lambda inputs: ((inputs - inputs.detach().nanmean(0)) / (high - low)).square().flatten(1).mean(1)
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,19 @@ class Tabular:
 
     @cached_property
     def _blocks(self) -> _Blocks | None:
-        categorical = [column for column in self.columns if isinstance(column, CategoricalColumn)]
-        return _Blocks.of_columns(categorical, width_of(self.columns)) if categorical else None
+        columns = [column for column in self.columns if isinstance(column, CategoricalColumn)]
+        if not columns:
+            return None
+        width, most = width_of(self.columns), max(len(column.categories) for column in columns)
+        gather = torch.full((len(columns), most), width)
+        scatter = torch.zeros(width, dtype=torch.int64)
+        categorical = torch.zeros(width, dtype=torch.bool)
+        for place, column in enumerate(columns):
+            places = torch.arange(len(column.categories))
+            gather[place, : len(places)] = column.start + places
+            scatter[column.coordinates] = place * most + places
+            categorical[column.coordinates] = True
+        return _Blocks(gather, scatter, categorical)
 
     @cached_property
     def _ceiling(self) -> Tensor:
@@ -152,19 +163,6 @@ class _Blocks:
     gather: Tensor
     scatter: Tensor
     categorical: Tensor
-
-    @classmethod
-    def of_columns(cls, columns: Sequence[CategoricalColumn], width: int) -> _Blocks:
-        most = max(len(column.categories) for column in columns)
-        gather = torch.full((len(columns), most), width)
-        scatter = torch.zeros(width, dtype=torch.int64)
-        categorical = torch.zeros(width, dtype=torch.bool)
-        for place, column in enumerate(columns):
-            places = torch.arange(len(column.categories))
-            gather[place, : len(places)] = column.start + places
-            scatter[column.coordinates] = place * most + places
-            categorical[column.coordinates] = True
-        return cls(gather, scatter, categorical)
 
     def of(self, values: Tensor, padding: float) -> Tensor:
         padded = torch.cat([values, values.new_full((*values.shape[:-1], 1), padding)], dim=-1)
@@ -280,11 +278,11 @@ class VariedLabels:
         if observation.labels is not None:
             return GivenLabels().begin(observation, restarts, rng)
         logits = torch.randn((restarts, observation.batch_size, classes_of(observation)), generator=rng)
-
-        def chosen(variables: Variables) -> tuple[int, ...]:
-            return tuple(int(label) for label in variables["labels"][0].argmax(-1))
-
-        return LabelChoice(lambda variables: variables["labels"].softmax(-1), chosen, {"labels": logits})
+        return LabelChoice(
+            lambda variables: variables["labels"].softmax(-1),
+            lambda variables: tuple(int(label) for label in variables["labels"][0].argmax(-1)),
+            {"labels": logits},
+        )
 
 
 def classes_of(observation: Observation) -> int:

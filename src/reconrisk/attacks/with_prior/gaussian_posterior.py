@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time as clock
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -172,7 +171,11 @@ class _Search:
             raise KeyboardInterrupt
 
     def _descend(self, weighted: Observation) -> Outcome:
-        decoded = replace(weighted, forward=self._forward, input_shape=tuple(self._coordinates.shape[1:]))
+        decoded = replace(
+            weighted,
+            forward=lambda inputs, labels: self._seen.forward(self._decoded(inputs), labels),
+            input_shape=tuple(self._coordinates.shape[1:]),
+        )
         pull = Pull(torch.zeros_like(self._coordinates), torch.ones_like(self._coordinates))
         likelihood = Likelihood(decoded, self._labels, pull, self._dtype)
         settings = (self._attack.iterations, self._attack.inner_iterations, 0.0, _SPAN)
@@ -191,6 +194,3 @@ class _Search:
     def _decoded(self, coordinates: Tensor) -> Tensor:
         made: Tensor = self._mean + (coordinates @ self._root.T).unflatten(1, self._seen.input_shape)
         return made
-
-    def _forward(self, inputs: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
-        return self._seen.forward(self._decoded(inputs), labels)

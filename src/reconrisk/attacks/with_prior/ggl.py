@@ -172,8 +172,9 @@ class _Fitness:
     def __call__(self, flat: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The objective of each row; inf where it is no number."""
         with torch.no_grad():
-            records = self.records(flat)
-            distances = torch.stack([self._distance(each) for each in records])
+            seen, distance = self._observation, self._likelihood or self._attack.distance
+            caused = (compared(seen.forward(each, self._labels), seen) for each in self.records(flat))
+            distances = torch.stack([distance(each, self._observed) for each in caused])
         self.evaluations += len(flat)
         found = distances.double().cpu().numpy()
         scores = found + self._improbability(flat, found)
@@ -195,7 +196,3 @@ class _Fitness:
             self._unit = float(np.std(distances[np.isfinite(distances)])) if np.isfinite(distances).any() else 0.0
         lengths = (flat.reshape(len(flat), -1, self._attack.prior.latent_size) ** 2).mean(2)
         return np.asarray(self._unit * self._attack.latent_weight * ((lengths - 1) ** 2).mean(1))
-
-    def _distance(self, records: Tensor) -> Tensor:
-        caused = compared(self._observation.forward(records, self._labels), self._observation)
-        return (self._likelihood or self._attack.distance)(caused, self._observed)

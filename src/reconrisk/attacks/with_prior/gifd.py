@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.attacks.matching.distances import Cosine, Distance, check_distance
@@ -65,7 +64,9 @@ class Gifd:
         for number in range(1, len(layers)):
             if match.status.is_failure:
                 break
-            ball = Features(self.prior, number, self._entering(number, match), self.radius)
+            with torch.no_grad():
+                centre = layers[number - 1](match.coordinates)
+            ball = Features(self.prior, number, centre, self.radius)
             stage = replace(search, name=f"gifd, layer {number}", steps=self.layer_steps, restarts=1)
             match = replace(stage, parametrization=ball).match(observation, rng=rng)
             evaluations, misfit = evaluations + match.evaluations + 1, self._misfit(match, observation)
@@ -80,12 +81,6 @@ class Gifd:
             observed = compared(observation.released, observation)
             distance = self.distance if observation.noise_std is None else likelihood_of(observation)
             return float(distance(caused, observed))
-
-    def _entering(self, number: int, match: Match) -> Tensor:
-        """What the layer before makes of the coordinates that were found before it."""
-        with torch.no_grad():
-            made: Tensor = layers_of(self.prior)[number - 1](match.coordinates)
-        return made
 
     def __repr__(self) -> str:
         """Every setting; the prior by its name."""

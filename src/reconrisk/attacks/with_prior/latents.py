@@ -81,19 +81,20 @@ class GeneratorWeights(_Made):
     def begin(self, observation: Observation, inputs: Tensor, rng: torch.Generator) -> Tensor:
         """The weights as they are, for every restart and record."""
         del observation, rng
-        flat = torch.cat([value.detach().flatten() for value in self._module.parameters()])
+        flat = torch.cat([value.detach().flatten() for value in module_of(self.prior).parameters()])
         return flat.expand(*inputs.shape[:2], -1).clone()
 
     def decode(self, coordinates: Tensor, observation: Observation) -> Tensor:
         """What the generator makes of the latent values with these weights."""
         del observation
-        sizes = [value.numel() for value in self._module.parameters()]
-        shapes = {name: value.shape for name, value in self._module.named_parameters()}
+        module = module_of(self.prior)
+        sizes = [value.numel() for value in module.parameters()]
+        shapes = {name: value.shape for name, value in module.named_parameters()}
 
         def made(flat: Tensor, latent: Tensor) -> Tensor:
             parts = zip(shapes.items(), flat.split(sizes), strict=True)
             named = {name: part.view(shape) for (name, shape), part in parts}
-            found: Tensor = torch.func.functional_call(self._module, named, (latent[None],))[0]
+            found: Tensor = torch.func.functional_call(module, named, (latent[None],))[0]
             return found
 
         latents = self.latents.to(coordinates.dtype)
@@ -103,10 +104,6 @@ class GeneratorWeights(_Made):
         records = self.prior.checked(values.flatten(0, 1), coordinates.shape[0] * coordinates.shape[1])
         found: Tensor = records.unflatten(0, coordinates.shape[:2])
         return found
-
-    @property
-    def _module(self) -> nn.Module:
-        return module_of(self.prior)
 
 
 @dataclass(frozen=True, eq=False)

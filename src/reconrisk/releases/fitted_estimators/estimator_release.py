@@ -17,7 +17,6 @@ from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
 from reconrisk.releases.fitted_estimators.estimators import (
     Floats,
     LinearModel,
-    check_kind,
     is_estimator,
     read_estimator,
 )

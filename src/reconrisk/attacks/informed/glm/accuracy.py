@@ -89,7 +89,10 @@ def _ceiling(equations: TargetEquations, rounding: float) -> float:
         return math.inf
     if limit == 0:
         drawn = _TYPICAL if equations.input_precision > _DOUBLE else 1.0  # one draw of rounding is not another
-        return max(drawn * rounding, _of_normal_equations(equations))
+        # a direct solver leaves the rounding of sums over records, all of one sign at worst
+        moved = float((equations.scales * equations.theta.abs()).sum(1).max())
+        solved = equations.model.precision * float(equations.objective.weights.sum()) * moved
+        return max(drawn * rounding, solved)
     return max(limit, equations.model.optimisation.objective_limit, rounding)
 
 
@@ -161,12 +164,6 @@ def _from_copies(equations: TargetEquations) -> float:
     rounded = replace(equations.objective, design=design * (1 + equations.input_precision * draws))
     moved = rounded.gradient(equations.theta) - equations.moments
     return float((moved / equations.scales).square().mean().sqrt())
-
-
-def _of_normal_equations(equations: TargetEquations) -> float:
-    """Tau of the gradient that a direct solver leaves: rounding of sums over records, all of one sign at worst."""
-    moved = float((equations.scales * equations.theta.abs()).sum(1).max())
-    return equations.model.precision * float(equations.objective.weights.sum()) * moved
 
 
 def _seen(

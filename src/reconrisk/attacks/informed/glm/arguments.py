@@ -68,7 +68,9 @@ class Given:
         classes = getattr(self.model, "classes_", None)
         if label is not None and classes is not None and label not in classes:
             raise refuse("label", label, "to be one of estimator.classes_", f"It knows {classes.tolist()}.")
-        whole = self._whole(label)
+        last = self.labels[:1] if label is None else np.asarray(label).reshape(1, *self.labels.shape[1:])
+        weights = np.append(weights_of_records(self.sample_weight, len(self.labels)), float(self.target_weight))
+        whole = self._read(np.concatenate([self.labels, last]), weights)
         if whole.weight.shape[1] != self.inputs.shape[1]:
             raise refuse(
                 "known_inputs.shape",
@@ -84,20 +86,11 @@ class Given:
         weights = np.array(weights_of_records(self.sample_weight, len(self.labels)))
         return equations(self._read(self.labels, weights), self.inputs, self.target_weight, self.input_precision)
 
-    def _whole(self, label: object | None) -> LinearModel:
-        """The model as fitted to the known records and, last, the target."""
-        last = self.labels[:1] if label is None else np.asarray(label).reshape(1, *self.labels.shape[1:])
-        known = weights_of_records(self.sample_weight, len(self.labels))
-        return self._read(np.concatenate([self.labels, last]), np.append(known, float(self.target_weight)))
-
     def _read(self, labels: NDArray[Any], weights: NDArray[np.float64]) -> LinearModel:
         if is_estimator(self.model):
             return read_estimator(self.model, labels, weights)
-        if isinstance(self.model, nn.Module):
-            return self._torch(labels)
-        return self._stated(labels, weights)
-
-    def _torch(self, labels: NDArray[Any]) -> LinearModel:
+        if not isinstance(self.model, nn.Module):
+            return self._stated(labels, weights)
         if self.sample_weight is not None or self.target_weight != 1:
             raise refuse("sample_weight", "given", "to be None for a torch model", "State its coefficients instead.")
         loss_fn, decay = self.settings["loss_fn"], self.settings["weight_decay"]

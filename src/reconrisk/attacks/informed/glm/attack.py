@@ -140,21 +140,14 @@ def glm(
     found = outcomes(given, known, label)
     if noise_std is not None:
         found = under_noise(found, given, known, label, check_positive("noise_std", noise_std))
-    spread = found[0].equations.spread(known.isnan())
-    return _result(found, given, spread, noise_std, time.monotonic() - begun)
-
-
-def _result(
-    found: list[Outcome], given: Given, spread: float, noise_std: float | None, seconds: float
-) -> GlmReconstruction:
     best = found[0]
-    name = type(given.model).__name__ if given.reads_itself else given.settings["family"]
+    name = type(model).__name__ if given.reads_itself else family
     number = isinstance(best.label, (int, float, np.number)) and float(best.label).is_integer()
     account = Account(
-        attack=f"glm({name}, known={len(given.inputs)}, noise_std={noise_std})",
-        status=_status(best, len(found), spread, noise_std),
+        attack=f"glm({name}, known={len(inputs)}, noise_std={noise_std})",
+        status=_status(best, len(found), best.equations.spread(known.isnan()), noise_std),
         objective=(best.misfit,),
-        cost=Cost(seconds, 1),
+        cost=Cost(time.monotonic() - begun, 1),
         labels=(int(best.label),) if number else None,
     )
     others = [outcome.record.numpy() for outcome in found[1:]]
@@ -226,7 +219,13 @@ class GlmObserved:
         if label is None and "intercept" not in observation.released and not hasattr(known.estimator, "classes_"):
             remedy = "Without an intercept, coefficients do not tell the length of a record from its label."
             raise refuse("threat", observation.threat, "to know the labels", remedy)
-        noise_std = _noise(observation)
+        noise_std = None
+        if observation.noise_std is not None:
+            stds = torch.cat([value.double().flatten() for value in observation.noise_std.values()])
+            low, high = (float(end) for end in stds.aminmax())
+            if high > low * (1 + 1e-6):
+                raise refuse("noise_std", f"{low:g} to {high:g}", "to be one number for all")
+            noise_std = float(stds[0])
         found = glm(
             known.shown(observation.released),
             known.known_inputs,
@@ -238,9 +237,11 @@ class GlmObserved:
         )
         record = _likeliest(found, known, observation.data_range).clamp(*observation.data_range)
         estimates = record.view(1, *observation.input_shape).to(torch.get_default_dtype())
-        return Reconstruction(
-            estimates, replace(found.account, attack=repr(self), status=_observed_status(found, noise_std))
-        )
+        status = found.status
+        if noise_std is not None and status.ending is Ending.NOT_APPLICABLE:
+            # what known noise hides is a finding, not a failure
+            status = Status(Ending.CONVERGED, status.cause, status.remedy)
+        return Reconstruction(estimates, replace(found.account, attack=repr(self), status=status))
 
     def __repr__(self) -> str:
         """It has no settings."""
@@ -295,20 +296,3 @@ def _likeliest(found: GlmReconstruction, known: EstimatorMap, data_range: tuple[
     within = outside <= max(_ROUNDING * (data_range[1] - data_range[0]), float(outside.min()))
     distances = torch.cdist(rows, known.scaled(known.known_inputs)).min(1).values
     return rows[int(distances.masked_fill(~within, torch.inf).argmin())]
-
-
-def _noise(observation: Observation) -> float | None:
-    if observation.noise_std is None:
-        return None
-    values = torch.cat([value.double().flatten() for value in observation.noise_std.values()])
-    if float(values.max()) > float(values.min()) * (1 + 1e-6):
-        raise refuse("noise_std", f"{float(values.min()):g} to {float(values.max()):g}", "to be one number for all")
-    return float(values[0])
-
-
-def _observed_status(found: GlmReconstruction, noise_std: float | None) -> Status:
-    """As the attack ended; what known noise hides is a finding, not a failure."""
-    status = found.status
-    if noise_std is None or status.ending is not Ending.NOT_APPLICABLE:
-        return status
-    return Status(Ending.CONVERGED, status.cause, status.remedy)

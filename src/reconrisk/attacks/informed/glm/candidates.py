@@ -96,8 +96,15 @@ def glm_candidates(
     ([False, True], True)
     """
     given = _given(model, known_inputs, known_labels, conventions)
-    rows = _candidates(records, given.inputs.shape[1])
-    names = _names(labels, len(rows))
+    features = given.inputs.shape[1]
+    rows = torch.as_tensor(np.asarray(records, dtype=float))
+    rows = rows.reshape(len(rows), -1) if rows.ndim > 1 else rows[None]
+    if rows.shape[1] != features or not bool(rows.isfinite().all()):
+        raise refuse("records.shape", tuple(rows.shape), f"to be (candidates, {features}) finite numbers")
+    values = np.asarray(labels)
+    if len(values) != len(rows):
+        raise refuse("labels", f"of {len(values)} records", f"to be of {len(rows)}, as records")
+    names = list(finite_labels("labels", values))  # as the estimator names them
     systems = {label: given.equations(label) for label in set(names)} if given.depends_on_label else {}
     common = None if systems else given.equations(None)
     pieces = [common or systems[label] for label in names]
@@ -167,22 +174,6 @@ def _given(model: Any, known_inputs: Any, known_labels: Any, conventions: dict[s
     return Given(model, inputs, labels, settings, *weights, precision_of(known_inputs))
 
 
-def _candidates(records: Any, features: int) -> Tensor:
-    rows = torch.as_tensor(np.asarray(records, dtype=float))
-    rows = rows.reshape(len(rows), -1) if rows.ndim > 1 else rows[None]
-    if rows.shape[1] != features or not bool(rows.isfinite().all()):
-        raise refuse("records.shape", tuple(rows.shape), f"to be (candidates, {features}) finite numbers")
-    return rows
-
-
-def _names(labels: ArrayLike, records: int) -> list[Any]:
-    """The candidates' labels, each as the estimator names it."""
-    values = np.asarray(labels)
-    if len(values) != records:
-        raise refuse("labels", f"of {len(values)} records", f"to be of {records}, as records")
-    return list(finite_labels("labels", values))
-
-
 def _gradient(system: TargetEquations, row: Tensor, label: Any) -> Tensor:
     """The gradient of the objective with a candidate at the released coefficients."""
     pulls = system.target_weight * (target_row(system.model, index_of(system.model, label)) - system.means(row))
@@ -206,18 +197,13 @@ class _NewtonSteps:
 
     def length(self, gradient: Tensor, record: Tensor | None) -> float:
         """The length of the step for a gradient, with a candidate's curvature added to the Hessian (Woodbury)."""
-        step = torch.cholesky_solve(gradient.reshape(-1, 1), self._factor)
+        system, step = self._equations, torch.cholesky_solve(gradient.reshape(-1, 1), self._factor)
         if record is not None:
-            side = self._root(record)
+            # side side^T is the Hessian of the candidate's own loss
+            values, vectors = torch.linalg.eigh(system.curvature(record))
+            root = vectors * values.clamp_min(0.0).sqrt() * math.sqrt(system.target_weight)
+            side = torch.kron(root.contiguous(), system.known_columns(record)[:, None].contiguous())
             turned = torch.cholesky_solve(side, self._factor)
             inner = torch.eye(side.shape[1], dtype=side.dtype) + side.T @ turned
             step = step - turned @ torch.linalg.solve(inner, side.T @ step)
         return float(step.norm())
-
-    def _root(self, record: Tensor) -> Tensor:
-        """B with ``B B^T`` the Hessian of the candidate's own loss."""
-        system = self._equations
-        row = system.known_columns(record)
-        values, vectors = torch.linalg.eigh(system.curvature(record))
-        root = vectors * values.clamp_min(0.0).sqrt() * math.sqrt(system.target_weight)
-        return torch.kron(root.contiguous(), row[:, None].contiguous())

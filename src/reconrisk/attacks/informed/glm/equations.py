@@ -149,7 +149,12 @@ def equations(
         penalties[-1] = model.intercept_penalty
         theta = torch.cat([theta, torch.as_tensor(model.bias)[:, None]], dim=1)
     weights = torch.as_tensor(np.ascontiguousarray(model.sample_weights))
-    objective = GlmObjective(design, _targets(model), weights, penalties, model.family, TORCH, model.bias is not None)
+    labels = torch.as_tensor(model.labels)
+    if model.family == "multinomial":
+        targets = torch.eye(len(model.weight), dtype=torch.float64)[labels.long()]
+    else:
+        targets = labels.reshape(len(labels), -1)
+    objective = GlmObjective(design, targets, weights, penalties, model.family, TORCH, model.bias is not None)
     return TargetEquations(model, objective, theta, float(target_weight), input_precision)
 
 
@@ -161,13 +166,6 @@ def target_row(model: LinearModel, label: object) -> Tensor:
     if model.family == "squared" and len(values) != len(model.weight):
         raise refuse("label", label, f"to be {len(model.weight)} numbers, one per output")
     return values
-
-
-def _targets(model: LinearModel) -> Tensor:
-    labels = torch.as_tensor(model.labels)
-    if model.family == "multinomial":
-        return torch.eye(len(model.weight), dtype=torch.float64)[labels.long()]
-    return labels.reshape(len(labels), -1)
 
 
 def _quadratic(curvature: float, slope: float) -> list[float]:

@@ -64,8 +64,8 @@ def most_likely(
         raise refuse(
             "model", f"of {equations.theta.numel()} coefficients", f"to have at most {_MOST_COEFFICIENTS} under noise"
         )
-    record, label, point = start.clone(), target.clone(), _solved(equations, start, target, equations.theta)
-    converged = False
+    record, label, converged = start.clone(), target.clone(), False
+    point = minimise(_with_target(equations, start, target), equations.theta)
     for _ in range(_STEPS):
         by_record, by_label = _derivatives(equations, record, label, point)
         columns = torch.cat([by_record[:, free], by_label], dim=1) if free_label else by_record[:, free]
@@ -124,7 +124,7 @@ def _moved(
         if not float(candidate.norm()) <= reach:
             continue
         try:
-            solved = _solved(equations, candidate, candidate_label, point)
+            solved = minimise(_with_target(equations, candidate, candidate_label), point)
         except InvalidInput:  # a candidate so far off that its model has no minimum in floats
             continue
         if float((equations.theta - solved).norm()) < before:
@@ -141,10 +141,6 @@ def _with_target(equations: TargetEquations, record: Tensor, target: Tensor) -> 
         targets=torch.cat([known.targets, target[None]]),
         weights=torch.cat([known.weights, known.weights.new_full((1,), equations.target_weight)]),
     )
-
-
-def _solved(equations: TargetEquations, record: Tensor, target: Tensor, start: Tensor) -> Tensor:
-    return minimise(_with_target(equations, record, target), start)
 
 
 def _derivatives(equations: TargetEquations, record: Tensor, target: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,13 +194,10 @@ class Outcome:
 def outcomes(given: Given, known: Tensor, label: object | None) -> list[Outcome]:
     """Every record that explains the model, best first; never empty: one without a trace is the known records' mean."""
     if label is None and given.depends_on_label:
-        each = [one for value in _classes(given) for one in _of(given.equations(value), known, value)]
+        classes = np.unique(getattr(given.model, "classes_", ()))
+        each = [one for value in classes for one in _of(given.equations(value), known, value)]
         return sorted(each, key=lambda one: one.misfit)[:1]
     return _of(given.equations(label), known, label)
-
-
-def _classes(given: Given) -> list[Any]:
-    return list(np.unique(given.model.classes_)) if hasattr(given.model, "classes_") else []
 
 
 def _of(equations: TargetEquations, known: Tensor, label: object | None) -> list[Outcome]:
@@ -263,12 +256,8 @@ def _from_roots(equations: TargetEquations, known: Tensor, target: Tensor | None
         return [_no_trace(equations, known, target)]
     best = min(one.misfit for one in found)
     fitting = [one for one in found if one.misfit <= max(_AS_GOOD * best, _ROUNDING)]
-    return sorted(fitting, key=lambda one: _distance(equations, one.record))
-
-
-def _distance(equations: TargetEquations, record: Tensor) -> float:
-    """To the nearest known record."""
-    return float(torch.cdist(record[None], equations.objective.design[:, : equations.features]).min())
+    inputs = equations.objective.design[:, : equations.features]
+    return sorted(fitting, key=lambda one: float(torch.cdist(one.record[None], inputs).min()))
 
 
 def _no_trace(equations: TargetEquations, known: Tensor, target: Tensor | None) -> Outcome:
@@ -277,7 +266,7 @@ def _no_trace(equations: TargetEquations, known: Tensor, target: Tensor | None) 
     row = equations.means(record) if target is None else target
     if target is None and equations.model.family in _CLASSIFIERS:
         row = max(possible_targets(equations.model), key=lambda each: float(-(each - row).norm()))
-    return replace(_outcome(equations, record, row, _NO_TRACE, 0.0, math.inf))
+    return _outcome(equations, record, row, _NO_TRACE, 0.0, math.inf)
 
 
 def read_label(equations: TargetEquations, record: Tensor, pulls: Tensor) -> Tensor:
@@ -329,7 +318,9 @@ def under_noise(
     first = found[0]
     classifier = first.equations.model.family in _CLASSIFIERS
     if label is None and classifier and first.equations.has_intercept:
-        rows = _likely_targets(first.equations, known)
+        rows, pulls = possible_targets(first.equations.model), first.equations.pulls(known)
+        if pulls is not None and len(pulls) > 1:  # the two of several classes whose pull is the most like a label's
+            rows = [rows[index] for index in pulls.argsort(descending=True)[:2].tolist()]
         names = [label_of(first.equations.model, row) for row in rows]
         systems = [given.equations(name) for name in names] if given.depends_on_label else [first.equations] * len(rows)
         starts = [(system, first.record, row) for system, row in zip(systems, rows, strict=True)]
@@ -342,14 +333,6 @@ def under_noise(
         refined += [_refined(system, mean, row, known.isnan(), free_label, noise_std) for system, _, row in starts]
     several = len(refined) > 1 and not first.equations.has_intercept
     return refined if several else sorted(refined, key=lambda one: one.misfit)[:1]
-
-
-def _likely_targets(equations: TargetEquations, known: Tensor) -> list[Tensor]:
-    """Both labels of two, or the two of several classes whose pull is the most like that of a label."""
-    rows, pulls = possible_targets(equations.model), equations.pulls(known)
-    if pulls is None or len(pulls) == 1:
-        return rows
-    return [rows[index] for index in pulls.argsort(descending=True)[:2].tolist()]
 
 
 def _refined(

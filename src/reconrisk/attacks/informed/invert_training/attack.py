@@ -80,9 +80,12 @@ class InvertTraining:
         observation.check_covers(self.needs)
         if observation.batch_size != 1:
             raise refuse("batch_size", observation.batch_size, "to be 1", "All records but one must be known.")
-        problem = self._problem(observation)
+        training, forward = self._training_of(observation), observation.forward
+        problem = problem_for(training, observation.input_shape)
+        if isinstance(forward, DefendedMap) and not adds_noise_alone(forward.defense, observation.released):
+            problem = Defended(problem, forward.defense, _checked_names(problem, observation.released))
         row = problem.flatten(_checked_names(problem, observation.released))
-        weights = _weights(problem, observation, noise_of(self._training_of(observation)))
+        weights = _weights(problem, observation, noise_of(training))
         return self._rebuilt(
             problem, row[None], observation.labels, weights, observation.data_range, tuple(observation.input_shape)
         )
@@ -110,13 +113,6 @@ class InvertTraining:
         if noise_std is not None:
             weights = torch.full((problem.size,), 1 / check_positive("noise_std", noise_std), dtype=torch.float64)
         return self._rebuilt(problem, rows, labels, weights, data_range, problem.shape)
-
-    def _problem(self, observation: Observation) -> Problem:
-        """Training as stated, or as the observation says it can be replayed."""
-        problem, forward = problem_for(self._training_of(observation), observation.input_shape), observation.forward
-        if not isinstance(forward, DefendedMap) or adds_noise_alone(forward.defense, observation.released):
-            return problem
-        return Defended(problem, forward.defense, _checked_names(problem, observation.released))
 
     def _training_of(self, observation: Observation) -> Training:
         if self.training is not None:
@@ -159,7 +155,18 @@ class InvertTraining:
             settings = (kind, noisy, starts, known, data_range, effort, self.labels_tried)
             found.append(Inversion(whole, observed[part], *settings, in_time))
             stopped = stopped or found[-1].run()
-        return self._account(problem, found, stopped, begun, in_time(), shape)
+        records = torch.cat([one.fit.records for one in found]).unflatten(1, shape)
+        names = ("sizes", "plausible", "errors")
+        sizes, explained, errors = (torch.cat([getattr(one, name) for one in found]) for name in names)
+        errors = errors / (data_range[1] - data_range[0])
+        account = Account(
+            attack=repr(self),
+            status=_status(sizes, explained, errors, bool(noisy), stopped, in_time()),
+            objective=tuple(sizes.tolist()),
+            cost=Cost(time.monotonic() - begun, problem.trainings),
+            labels=stated_labels(torch.cat([one.fit.labels for one in found])),
+        )
+        return Reconstruction(records.to(torch.get_default_dtype()), account)
 
     def _starts(self, problem: Problem, data_range: tuple[float, float]) -> Tensor:
         if self.starts is None:
@@ -171,29 +178,6 @@ class InvertTraining:
             raise refuse("starts.shape", shape, f"to be one record {problem.shape}, or one for each of {many} classes")
         check_all_within("starts", flat, data_range)
         return flat
-
-    def _account(
-        self,
-        problem: Problem,
-        found: list[Inversion],
-        stopped: bool,
-        begun: float,
-        in_time: bool,
-        shape: tuple[int, ...],
-    ) -> Reconstruction:
-        width = found[0].data_range[1] - found[0].data_range[0]
-        records = torch.cat([one.fit.records for one in found]).unflatten(1, shape)
-        labels = torch.cat([one.fit.labels for one in found])
-        names = ("sizes", "plausible", "errors")
-        sizes, explained, errors = (torch.cat([getattr(one, name) for one in found]) for name in names)
-        account = Account(
-            attack=repr(self),
-            status=_status(sizes, explained, errors / width, bool(found[0].noisy), stopped, in_time),
-            objective=tuple(sizes.tolist()),
-            cost=Cost(time.monotonic() - begun, problem.trainings),
-            labels=stated_labels(labels),
-        )
-        return Reconstruction(records.to(torch.get_default_dtype()), account)
 
     def __repr__(self) -> str:
         """Every setting; tensors by their shape."""

@@ -91,11 +91,6 @@ class ChordSearch:
             self._advance(rows, number)
             self._judge(rows)
 
-    def evaluate(self, rows: Tensor, records: Tensor) -> Tensor:
-        """Residuals of records under the labels of these rows."""
-        values = self.problem.values(records.to(self.dtype), self.fit.labels[rows])
-        return self.observed[rows] - values.double()
-
     def _begin(self, rows: Tensor) -> None:
         """Count progress of these rows from here, with the derivative they have now."""
         self._known[rows] = False
@@ -109,7 +104,7 @@ class ChordSearch:
         length = change.norm(dim=1)
         change = change * (self._radius[rows] / length.clamp_min(1e-300)).clamp_max(1)[:, None]
         points = (self.fit.records[rows] + change).clamp(low, high)
-        residuals = self.evaluate(rows, points)
+        residuals = self.observed[rows] - self.problem.values(points.to(self.dtype), self.fit.labels[rows]).double()
         whole = self.fit.residuals.clone()
         whole[rows] = residuals
         steps = self.tangents.solve(_finite(whole))[rows]
@@ -153,17 +148,14 @@ class ChordSearch:
         spent = still | (self._refreshed[stuck] >= self.effort.refreshes)
         self._open[stuck[fits | spent]] = False
         self._open[rows[norms[rows] <= _SURE * self.expected[rows]]] = False
-        self._refresh(stuck[~(fits | spent)])
-
-    def _refresh(self, rows: Tensor) -> None:
-        if not len(rows):
-            return
-        points = self.fit.records[rows].to(self.problem.coarse)
-        fresh = self.problem.tangents(points, self.fit.labels[rows], self.effort.directions)
-        self.tangents = self.tangents.replaced(rows, fresh)
-        self._refreshed[rows] += 1
-        self._radius[rows] = self._longest
-        self._begin(rows)
+        renewed = stuck[~(fits | spent)]
+        if len(renewed):
+            points = self.fit.records[renewed].to(self.problem.coarse)
+            fresh = self.problem.tangents(points, self.fit.labels[renewed], self.effort.directions)
+            self.tangents = self.tangents.replaced(renewed, fresh)
+            self._refreshed[renewed] += 1
+            self._radius[renewed] = self._longest
+            self._begin(renewed)
 
 
 def _finite(residuals: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reconrisk.attacks.informed.invert_training.tangents import Tangents
 from reconrisk.core.defense import Defense
@@ -50,7 +50,12 @@ class Problem(ABC):
         fixed, labels = training.fixed_inputs, training.fixed_labels
         self.inputs = torch.zeros(0, self.d) if fixed is None else fixed.flatten(1)
         self.labels = torch.zeros(0, dtype=torch.int64) if labels is None else labels
-        self.classes = _classes(training.model, shape, self.labels)
+        self.classes: int | None = None
+        if not self.labels.is_floating_point() and self.labels.ndim == 1:
+            kind = next((value.dtype for value in training.model.parameters()), torch.float32)
+            with torch.no_grad():
+                outputs = copy.deepcopy(training.model).eval()(torch.zeros(1, *shape, dtype=kind))
+            self.classes = int(outputs.shape[-1])
 
     @property
     def trainings(self) -> int:
@@ -139,7 +144,9 @@ class ShadowProblem(Problem):
         """All trainings together, some at a time."""
         self._trained += len(records)
         parts = zip(records.split(_AT_ONCE), labels.split(_AT_ONCE), strict=True)
-        return torch.cat([self._training.train(some.unflatten(1, self.shape), known) for some, known in parts])
+        quiet = None if self._training.private is None else torch.Generator().manual_seed(0)
+        trained = [self._training.train(some.unflatten(1, self.shape), known, rng=quiet) for some, known in parts]
+        return torch.cat(trained)
 
     def push(self, record: Tensor, label: Tensor, directions: Tensor) -> Tensor:
         """Tangents through the training, all together."""
@@ -187,14 +194,6 @@ class ClippedProblem(ShadowProblem):
 
     def __init__(self, training: ShadowTraining, private: Gaussian) -> None:
         super().__init__(replace(training, private=Gaussian(_NO_NOISE, private.clip_norm)))
-
-    def values(self, records: Tensor, labels: Tensor) -> Tensor:
-        """All trainings together, some at a time."""
-        self._trained += len(records)
-        parts = zip(records.split(_AT_ONCE), labels.split(_AT_ONCE), strict=True)
-        quiet = torch.Generator().manual_seed(0)
-        trained = [self._training.train(some.unflatten(1, self.shape), known, rng=quiet) for some, known in parts]
-        return torch.cat(trained)
 
     def push(self, record: Tensor, label: Tensor, directions: Tensor) -> Tensor:
         """Central differences in double precision: a clipped gradient has no derivative where clipping sets in."""
@@ -321,15 +320,6 @@ def _together(training: TrainingMap) -> ShadowTraining | None:
         return None
     settings = (training.optimizer, training.steps, training.loss_fn, training.batches)
     return ShadowTraining(training.model, fixed, labels, *settings)
-
-
-def _classes(model: nn.Module, shape: tuple[int, ...], labels: Tensor) -> int | None:
-    if labels.is_floating_point() or labels.ndim != 1:
-        return None
-    kind = next((value.dtype for value in model.parameters()), torch.float32)
-    with torch.no_grad():
-        outputs = copy.deepcopy(model).eval()(torch.zeros(1, *shape, dtype=kind))
-    return int(outputs.shape[-1])
 
 
 _FAR = 1e6  # times what was sent: a norm that any clipping changes

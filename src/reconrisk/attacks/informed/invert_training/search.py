@@ -190,7 +190,11 @@ class Inversion:
             search = self._search(rows, fit, search.tangents, torch.float64)
             search.run("records, double precision")
         if self.noisy:
-            self._likelihood(rows, search.fit)
+            fit = search.fit
+            for place, row in enumerate(rows):
+                settings = (fit.labels[place], self.data_range, self.in_time)
+                exact = LikelihoodFit(self.problem, self.observed[row], *settings)
+                fit.records[place], fit.residuals[place] = exact.run(fit.records[place], _EXACT_STEPS)
         kept = self._keep(rows, search.fit)
         self._running = None
         self.accuracy[rows[kept]] = search.tangents.spread()[kept]
@@ -207,11 +211,6 @@ class Inversion:
         fit = Fit(best.records[rows], best.labels[rows], best.residuals[rows])
         tangents = self.problem.tangents(fit.records.to(self.problem.coarse), fit.labels, effort.directions)
         self._attempt(rows, self._search(rows, fit, tangents, self.problem.coarse))
-
-    def _likelihood(self, rows: Tensor, fit: Fit) -> None:
-        for place, row in enumerate(rows):
-            exact = LikelihoodFit(self.problem, self.observed[row], fit.labels[place], self.data_range, self.in_time)
-            fit.records[place], fit.residuals[place] = exact.run(fit.records[place], _EXACT_STEPS)
 
     def _keep(self, rows: Tensor, fit: Fit) -> Tensor:
         better = fit.norms < self.fit.norms[rows]

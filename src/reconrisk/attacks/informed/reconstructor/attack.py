@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from reconrisk.attacks.informed.reconstructor.features import Reading, Scaling, features_of, reading, scaling
-from reconrisk.attacks.informed.reconstructor.linear import LinearFit, LinearReconstruction, linear_reconstruction
+from reconrisk.attacks.informed.reconstructor.linear import LinearReconstruction, linear_reconstruction
 from reconrisk.attacks.informed.reconstructor.network import built_network
 from reconrisk.attacks.informed.reconstructor.settings import Perceptual, ReconstructorSettings
 from reconrisk.attacks.informed.reconstructor.shadow_knowledge import FEWEST, ShadowKnowledge
 from reconrisk.attacks.informed.reconstructor.training import (
     ShadowPairs,
-    TrainedNetwork,
     predicted,
     seeded,
     train_network,
@@ -57,7 +56,12 @@ class Reconstructor:
         """The record behind one released model; ``rng`` is not used, a trained reconstructor is deterministic."""
         begun = time.monotonic()
         observation.check_covers(self.needs)
-        self._check_records(observation)
+        if observation.batch_size != 1:
+            raise refuse("batch_size", observation.batch_size, "to be 1", "Shadow models have one target each.")
+        if tuple(observation.input_shape) != self.input_shape:
+            raise refuse("input_shape", observation.input_shape, f"to be {self.input_shape}, as the shadow targets'")
+        if tuple(observation.data_range) != self.data_range:
+            raise refuse("data_range", observation.data_range, f"to be {self.data_range}, as the shadow targets'")
         row = self.reading.row(observation.released)[None]
         estimates, labels = self.estimates_and_labels(row)
         account = Account(
@@ -72,18 +76,18 @@ class Reconstructor:
     def estimates_and_labels(self, rows: Tensor) -> tuple[Tensor, tuple[int, ...] | None]:
         """The same with the class of each record, where the reconstructor tells classes apart."""
         self._check_rows(rows)
+        labels = None
         if self.linear is None:
-            return self._by_network(self.scaling(rows)), None
-        estimates, chosen = self.linear(rows[:, self.scaling.kept])
-        known = self.linear.labels
-        labels = None if known is None else tuple(known[index] for index in chosen.tolist())
-        if self.network is not None:
-            return self._by_network(residual_features(self.linear, estimates, chosen, self.data_range)), labels
-        return estimates.clamp(*self.data_range).reshape(-1, *self.input_shape), labels
-
-    def _by_network(self, features: Tensor) -> Tensor:
-        network = self.network if self.network is not None else nn.Identity()
-        return predicted(network, features).clamp(*self.data_range)
+            features = self.scaling(rows)
+        else:
+            estimates, chosen = self.linear(rows[:, self.scaling.kept])
+            known = self.linear.labels
+            labels = None if known is None else tuple(known[index] for index in chosen.tolist())
+            if self.network is None:
+                return estimates.clamp(*self.data_range).reshape(-1, *self.input_shape), labels
+            features = residual_features(self.linear, estimates, chosen, self.data_range)
+        network = nn.Identity() if self.network is None else self.network
+        return predicted(network, features).clamp(*self.data_range), labels
 
     def unlike(self, rows: Tensor) -> Tensor:
         """How far each model is from the shadow models, 1 for the farthest of these."""
@@ -100,14 +104,6 @@ class Reconstructor:
         if self.interrupted:
             return Status(Ending.INTERRUPTED, cause, "Train the reconstructor to its end")
         return Status(Ending.CONVERGED, cause)
-
-    def _check_records(self, observation: Observation) -> None:
-        if observation.batch_size != 1:
-            raise refuse("batch_size", observation.batch_size, "to be 1", "Shadow models have one target each.")
-        if tuple(observation.input_shape) != self.input_shape:
-            raise refuse("input_shape", observation.input_shape, f"to be {self.input_shape}, as the shadow targets'")
-        if tuple(observation.data_range) != self.data_range:
-            raise refuse("data_range", observation.data_range, f"to be {self.data_range}, as the shadow targets'")
 
     def _check_rows(self, rows: Tensor) -> None:
         if rows.ndim != 2 or rows.shape[1] != self.reading.size:
@@ -181,8 +177,7 @@ def reconstructor(
         interrupted=False,
         needs=knowledge.threat,
     )
-    shadows = _Shadows(read, knowledge.targets.float(), knowledge.labels)
-    return _learned(blank, shadows, rng, perceptual, checkpoint)
+    return _learned(blank, knowledge, read, rng, perceptual, checkpoint)
 
 
 def fine_tuned_reconstructor(
@@ -219,8 +214,17 @@ def fine_tuned_reconstructor(
     network = copy.deepcopy(attack.network).requires_grad_()
     done = train_network(network, pairs, settings, rng=rng, perceptual=perceptual)
     farthest = float(_distances(pairs.features).max())
-    changed = replace(attack, settings=settings, scaling=scaled, shadows=len(rows), farthest=farthest)
-    return _with_network(replace(changed, needs=knowledge.threat), done)
+    return replace(
+        attack,
+        settings=settings,
+        scaling=scaled,
+        network=done.network,
+        shadows=len(rows),
+        error=done.error,
+        farthest=farthest,
+        interrupted=done.interrupted,
+        needs=knowledge.threat,
+    )
 
 
 def rescaled(before: Scaling, rows: Tensor) -> Scaling:
@@ -239,26 +243,21 @@ def residual_features(
     return torch.cat([estimates.clamp(*data_range), one_hot(chosen, len(linear.maps)).to(estimates.dtype)], 1)
 
 
-@dataclass(frozen=True, eq=False)
-class _Shadows:
-    rows: Tensor
-    targets: Tensor
-    labels: Tensor
-
-
 def _learned(
     blank: Reconstructor,
-    shadows: _Shadows,
+    knowledge: ShadowKnowledge,
+    read: Tensor,
     rng: torch.Generator,
     perceptual: Perceptual | None,
     checkpoint: str | Path | None,
 ) -> Reconstructor:
-    settings, shape = blank.settings, blank.input_shape
+    settings, shape, targets = blank.settings, blank.input_shape, knowledge.targets.float()
     if settings.start == "none":
-        features = blank.scaling(shadows.rows)
+        features = blank.scaling(read)
         maps = None
     else:
-        fit = _linear(blank, shadows)
+        kept = read[:, blank.scaling.kept]
+        fit = linear_reconstruction(kept, targets.flatten(1), knowledge.labels, blank.data_range)
         blank = replace(blank, linear=fit.linear, error=fit.error)
         if settings.network == "none":
             return blank
@@ -266,18 +265,9 @@ def _learned(
         features = residual_features(fit.linear, fit.left_out, fit.chosen, blank.data_range)
         maps = len(fit.linear.maps)
     network = seeded(lambda: built_network(settings, blank.scaling.size, shape, blank.data_range, maps), rng)
-    pairs = _pairs(features, shadows.targets, settings, blank.data_range, rng)
+    pairs = _pairs(features, targets, settings, blank.data_range, rng)
     done = train_network(network, pairs, settings, rng=rng, perceptual=perceptual, checkpoint=checkpoint)
-    return _with_network(blank, done)
-
-
-def _linear(blank: Reconstructor, shadows: _Shadows) -> LinearFit:
-    read = shadows.rows[:, blank.scaling.kept]
-    return linear_reconstruction(read, shadows.targets.flatten(1), shadows.labels, blank.data_range)
-
-
-def _with_network(attack: Reconstructor, done: TrainedNetwork) -> Reconstructor:
-    return replace(attack, network=done.network, error=done.error, interrupted=done.interrupted)
+    return replace(blank, network=done.network, error=done.error, interrupted=done.interrupted)
 
 
 def _pairs(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reconrisk.attacks.informed.reconstructor.attack import Reconstructor
 from reconrisk.attacks.informed.reconstructor.features import Reading, Scaling
@@ -32,14 +32,31 @@ def save_reconstructor(attack: Reconstructor, path: str | Path) -> Path:
     keeps its shadow models, so that its file is about as large as they are.
     """
     tensors: dict[str, Tensor] = {f"scaling.{name}": getattr(attack.scaling, name) for name in ("kept", "mean", "std")}
-    linear = attack.linear
+    linear, about = attack.linear, None
     if linear is not None:
+        scales = [one.scale for one in linear.maps]
+        about = {"by_direction": linear.by_direction, "labels": linear.labels, "ridge": linear.ridge, "scales": scales}
         tensors["linear.origin"] = linear.origin
         for number, one in enumerate(linear.maps):
             tensors |= {f"linear.{number}.{name}": getattr(one, name) for name in _MAP_TENSORS}
     if attack.network is not None:
         tensors |= {f"network.{name}": value for name, value in attack.network.state_dict().items()}
-    return write_tensors(path, tensors, _header(attack))
+    header = {
+        "format": _FORMAT,
+        "settings": dataclasses.asdict(attack.settings),
+        "names": attack.reading.names,
+        "shapes": attack.reading.shapes,
+        "linear": about,
+        "network": attack.network is not None,
+        "input_shape": attack.input_shape,
+        "data_range": attack.data_range,
+        "shadows": attack.shadows,
+        "error": attack.error,
+        "farthest": attack.farthest,
+        "interrupted": attack.interrupted,
+        "needs": to_plain(attack.needs),
+    }
+    return write_tensors(path, tensors, header)
 
 
 def load_reconstructor(path: str | Path) -> Reconstructor:
@@ -64,29 +81,6 @@ def load_reconstructor(path: str | Path) -> Reconstructor:
         raise InvalidFile(path, "content", problem, _REMEDY) from error
 
 
-def _header(attack: Reconstructor) -> dict[str, Any]:
-    linear = attack.linear
-    about = None
-    if linear is not None:
-        scales = [one.scale for one in linear.maps]
-        about = {"by_direction": linear.by_direction, "labels": linear.labels, "ridge": linear.ridge, "scales": scales}
-    return {
-        "format": _FORMAT,
-        "settings": dataclasses.asdict(attack.settings),
-        "names": attack.reading.names,
-        "shapes": attack.reading.shapes,
-        "linear": about,
-        "network": attack.network is not None,
-        "input_shape": attack.input_shape,
-        "data_range": attack.data_range,
-        "shadows": attack.shadows,
-        "error": attack.error,
-        "farthest": attack.farthest,
-        "interrupted": attack.interrupted,
-        "needs": to_plain(attack.needs),
-    }
-
-
 def _attack(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Reconstructor:
     settings = ReconstructorSettings(**header["settings"])
     shapes = tuple(tuple(int(side) for side in shape) for shape in header["shapes"])
@@ -96,7 +90,15 @@ def _attack(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Reconst
     if not len(scaled.kept) == len(scaled.mean) == len(scaled.std) <= what.size or int(scaled.kept.max()) >= what.size:
         raise ValueError("its scaling does not fit what it reads")
     linear = None if header["linear"] is None else _linear(tensors, header["linear"])
-    network = _network(tensors, settings, scaled.size, shape, (low, high), linear) if header["network"] else None
+    network = None
+    if header["network"]:
+        maps = None if linear is None else len(linear.maps)
+        with torch.random.fork_rng(devices=[]):  # first weights are drawn, and replaced
+            network = built_network(settings, scaled.size, shape, (low, high), maps)
+        prefix = "network."
+        own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        network.load_state_dict(own)
+        network.eval().requires_grad_(requires_grad=False)
     return Reconstructor(
         settings=settings,
         reading=what,
@@ -124,19 +126,3 @@ def _linear(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> LinearRe
     return LinearReconstruction(
         tensors["linear.origin"], bool(about["by_direction"]), tuple(maps), labels, float(about["ridge"])
     )
-
-
-def _network(
-    tensors: Mapping[str, Tensor],
-    settings: ReconstructorSettings,
-    features: int,
-    shape: tuple[int, ...],
-    data_range: tuple[float, float],
-    linear: LinearReconstruction | None,
-) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):  # first weights are drawn, and replaced
-        network = built_network(settings, features, shape, data_range, None if linear is None else len(linear.maps))
-    prefix = "network."
-    own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    network.load_state_dict(own)
-    return network.eval().requires_grad_(requires_grad=False)

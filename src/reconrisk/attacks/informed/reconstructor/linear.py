@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -142,8 +143,10 @@ def linear_reconstruction(rows: Tensor, targets: Tensor, labels: Tensor, data_ra
     """
     origin = sum((part.double().sum(0) for part in rows.split(_ROWS_AT_ONCE)), torch.zeros(())) / len(rows)
     pairs = _Pairs(rows, targets, labels, data_range, origin)
-    some = pairs.subset(torch.linspace(0, len(rows) - 1, min(len(rows), _TRIED)).round().long())
-    forms = [(by_direction, by_class) for by_direction in (True, False) for by_class in some.class_choices()]
+    chosen = torch.linspace(0, len(rows) - 1, min(len(rows), _TRIED)).round().long()
+    some = replace(pairs, rows=rows[chosen], targets=targets[chosen], labels=labels[chosen])
+    has_classes = not labels.is_floating_point() and labels.ndim == 1 and len(some.classes()) > 1
+    forms = list(itertools.product((True, False), (True, False) if has_classes else (False,)))
     tried = {form: _fitted(some, *form) for form in track(forms, "forms")}
     best = min(forms, key=lambda form: tried[form].error)
     return tried[best] if len(rows) <= _TRIED else _fitted(pairs, *best)
@@ -159,23 +162,13 @@ class _Pairs:
     data_range: tuple[float, float]
     origin: Tensor
 
-    def subset(self, chosen: Tensor) -> _Pairs:
-        return _Pairs(self.rows[chosen], self.targets[chosen], self.labels[chosen], self.data_range, self.origin)
-
-    def moved(self, by_direction: bool) -> Tensor:
-        return torch.cat([moved_from(self.origin, part, by_direction) for part in self.rows.split(_ROWS_AT_ONCE)])
-
-    def class_choices(self) -> tuple[bool, ...]:
-        """Whether maps by class may be tried: classes are known, and there are several."""
-        classes = not self.labels.is_floating_point() and self.labels.ndim == 1 and len(self.classes()) > 1
-        return (True, False) if classes else (False,)
-
     def classes(self) -> tuple[int, ...]:
         return tuple(int(label) for label in self.labels.unique() if int((self.labels == label).sum()) >= _FEWEST)
 
 
 def _fitted(pairs: _Pairs, by_direction: bool, by_class: bool) -> LinearFit:
-    moved, targets = pairs.moved(by_direction), pairs.targets
+    targets = pairs.targets
+    moved = torch.cat([moved_from(pairs.origin, part, by_direction) for part in pairs.rows.split(_ROWS_AT_ONCE)])
     labels = pairs.classes() if by_class else None
     groups = [torch.arange(len(moved))[:_POOLED]]
     if labels is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -75,10 +76,7 @@ def transposed_reconstructor(features: int, shape: Sequence[int], data_range: tu
         raise refuse("shape", tuple(shape), "to be an image whose sides are multiples of 4", 'Use network="dense".')
     channels, height, width = shape
     first, second = _CHANNELS
-
-    def doubled(fan_in: int, fan_out: int) -> nn.Module:
-        return nn.ConvTranspose2d(fan_in, fan_out, kernel_size=5, stride=2, padding=2, output_padding=1)
-
+    doubled = partial(nn.ConvTranspose2d, kernel_size=5, stride=2, padding=2, output_padding=1)
     return nn.Sequential(
         nn.Linear(features, first * (height // 4) * (width // 4)),
         nn.ReLU(),

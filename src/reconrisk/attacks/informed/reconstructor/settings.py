@@ -54,9 +54,6 @@ class ReconstructorSettings:
         check_whole("epochs", self.epochs)
         if self.patience is not None:
             check_whole("patience", self.patience)
-        self._check_parts()
-
-    def _check_parts(self) -> None:
         if self.start == "none" and self.network == "none":
             raise refuse("network", self.network, "to be a network where there is no linear start", 'Use "dense".')
         if self.start == "linear" and self.network == "transposed":

@@ -185,7 +185,8 @@ def train_network(
     bar = ProgressBar("reconstructor epochs", total=settings.epochs - run.done)
     interrupted = False
     try:
-        while run.goes_on():
+        patience = settings.epochs if settings.patience is None else settings.patience
+        while run.done < settings.epochs and run.done - run.best_epoch < patience:
             run.epoch()
             run.judge()
             bar.advance()
@@ -230,10 +231,6 @@ class _Run:
         self.done, self.best_epoch, self.best_error = 0, 0, math.inf
         self.best: Mapping[str, Tensor] = copy.deepcopy(network.state_dict())
 
-    def goes_on(self) -> bool:
-        waited = self.done - self.best_epoch
-        return self.done < self.settings.epochs and (self.settings.patience is None or waited < self.settings.patience)
-
     def epoch(self) -> None:
         self.network.train()
         order = self.learned[torch.randperm(len(self.learned), generator=self.shuffle)]
@@ -252,23 +249,20 @@ class _Run:
 
     def _step(self, features: Tensor, targets: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        estimates = self.network(features)
-        self._loss(estimates, targets).backward()
+        settings, estimates = self.settings, self.network(features)
+        error = estimates - targets
+        loss = settings.absolute * error.abs().mean() + settings.squared * error.square().mean()
+        if self.perceptual is not None and settings.perceptual:
+            loss = loss + settings.perceptual * self.perceptual(estimates, targets).mean().to(loss.dtype)
+        if self.discriminator is not None:
+            loss = loss + settings.adversarial * (self.discriminator(estimates) - 1).square().mean()
+        loss.backward()
         self.optimizer.step()
         if self.discriminator is not None and self.rival is not None:
             self.rival.zero_grad(set_to_none=True)
             real, made = self.discriminator(targets), self.discriminator(estimates.detach())
             ((real - 1).square().mean() + made.square().mean()).div(2).backward()
             self.rival.step()
-
-    def _loss(self, estimates: Tensor, targets: Tensor) -> Tensor:
-        settings, error = self.settings, estimates - targets
-        loss = settings.absolute * error.abs().mean() + settings.squared * error.square().mean()
-        if self.perceptual is not None and settings.perceptual:
-            loss = loss + settings.perceptual * self.perceptual(estimates, targets).mean().to(loss.dtype)
-        if self.discriminator is not None:
-            loss = loss + settings.adversarial * (self.discriminator(estimates) - 1).square().mean()
-        return loss
 
     def _parts(self) -> dict[str, Part]:
         rivals = {"discriminator": self.discriminator, "rival": self.rival}
