@@ -9,12 +9,12 @@ from enum import Enum
 import numpy as np
 from scipy.stats import fisher_exact
 
-from reconrisk.core.guarantee import Estimate, rounded_up
+from reconrisk.core.guarantee import Estimate
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.storage.text_table import align_columns
 from reconrisk.studies.audit.result import AuditLine, AuditResult, measured_columns
-from reconrisk.studies.audit.words import percent
+from reconrisk.studies.audit.words import line_cells, percent
 
 ABSENT = "absent"
 """What stands for a setting that one of two audits does not have."""
@@ -99,11 +99,15 @@ class AuditComparison(Result):
     @property
     def sentence(self) -> str:
         """What changed, in one sentence."""
-        parts = [
-            f"{change.value} ({', '.join(_in_short(line) for line in self.changed(change))})"
-            for change in Change
-            if self.changed(change)
-        ]
+        parts = []
+        for change in Change:
+            shown = []
+            for line in self.changed(change):
+                defenses = dict.fromkeys((line.before.defense, line.after.defense))
+                shares = " -> ".join(percent(each.success).partition(" [")[0] for each in (line.before, line.after))
+                shown.append(f"{line.before.goal} under {' -> '.join(defenses)} {shares}")
+            if shown:
+                parts.append(f"{change.value} ({', '.join(shown)})")
         return f"From {self.before} to {self.after}: {'; '.join(parts) or 'no goal is in both under one defense'}."
 
     def table(self) -> str:
@@ -140,17 +144,26 @@ def compare_results(before: AuditResult, after: AuditResult) -> AuditComparison:
     Edge cases: what was run in one audit only is listed and not compared.
     Reference: `Fisher (1922) <https://doi.org/10.2307/2340521>`_, exact test for two proportions.
     """
+    old, new = dict(_settings(before)), dict(_settings(after))
     pairs = _matched(before, after)
     confidence = min(before.confidence, after.confidence)
     single = before.subject.batch_size == after.subject.batch_size == 1
+    only_before, only_after = (
+        tuple(f"{line.goal} under {line.defense}" for line in found.lines if line not in [pair[side] for pair in pairs])
+        for side, found in enumerate((before, after))
+    )
     return AuditComparison(
         before=before.run,
         after=after.run,
         confidence=confidence,
-        settings=_differing(before, after),
-        lines=tuple(_line_change(old, new, len(pairs), confidence, single=single) for old, new in pairs),
-        only_before=_left_over(before, [old for old, _ in pairs]),
-        only_after=_left_over(after, [new for _, new in pairs]),
+        settings=tuple(
+            SettingChange(name, old.get(name, ABSENT), new.get(name, ABSENT))
+            for name in dict.fromkeys((*old, *new))
+            if old.get(name, ABSENT) != new.get(name, ABSENT)
+        ),
+        lines=tuple(_line_change(*pair, len(pairs), confidence, single=single) for pair in pairs),
+        only_before=only_before,
+        only_after=only_after,
     )
 
 
@@ -166,10 +179,6 @@ def _matched(before: AuditResult, after: AuditResult) -> list[tuple[AuditLine, A
     return [(line, there[key]) for line, key in wanted if line.defense in others and key in there]
 
 
-def _left_over(result: AuditResult, matched: list[AuditLine]) -> tuple[str, ...]:
-    return tuple(f"{line.goal} under {line.defense}" for line in result.lines if line not in matched)
-
-
 def _line_change(before: AuditLine, after: AuditLine, lines: int, confidence: float, *, single: bool) -> LineChange:
     old, new = before.success, after.success
     if not old.samples or not new.samples:
@@ -178,13 +187,11 @@ def _line_change(before: AuditLine, after: AuditLine, lines: int, confidence: fl
     if not single:
         apart = old.high < new.low or new.high < old.low
         return LineChange(before, after, direction if apart else Change.CHANCE)
-    ways = lines * _attacks(before) * _attacks(after)
+    ways = lines
+    for line in (before, after):
+        ways *= max(1, sum(not outcome.is_baseline for outcome in line.outcomes))
     p_value = min(1.0, ways * _fisher(old, new))
     return LineChange(before, after, direction if p_value <= 1 - confidence else Change.CHANCE, p_value)
-
-
-def _attacks(line: AuditLine) -> int:
-    return max(1, sum(not outcome.is_baseline for outcome in line.outcomes))
 
 
 def _fisher(before: Estimate, after: Estimate) -> float:
@@ -196,15 +203,6 @@ def _fisher(before: Estimate, after: Estimate) -> float:
     """
     counts = [(round(each.value * each.samples), each.samples) for each in (before, after)]
     return float(fisher_exact(np.array([[hits, samples - hits] for hits, samples in counts])).pvalue)
-
-
-def _differing(before: AuditResult, after: AuditResult) -> tuple[SettingChange, ...]:
-    old, new = dict(_settings(before)), dict(_settings(after))
-    return tuple(
-        SettingChange(name, old.get(name, ABSENT), new.get(name, ABSENT))
-        for name in dict.fromkeys((*old, *new))
-        if old.get(name, ABSENT) != new.get(name, ABSENT)
-    )
 
 
 def _settings(result: AuditResult) -> Iterator[tuple[str, str]]:
@@ -241,7 +239,9 @@ def _table(lines: tuple[LineChange, ...]) -> list[str]:
         ("goal", "defense", "", "success", "best attack", "guess", "bound", "worst record", "verdict")
     ]
     for line in lines:
-        rows += [_row("before", line.before), _row("after", line.after)]
+        for when, each in (("before", line.before), ("after", line.after)):
+            goal, defense, *cells = line_cells(each)
+            rows.append((goal, defense, when, *cells))
     texts = align_columns(rows)
     found = texts[:1]
     for number, line in enumerate(lines):
@@ -249,24 +249,3 @@ def _table(lines: tuple[LineChange, ...]) -> list[str]:
         chance = "" if line.p_value is None else f" (p = {line.p_value:.2g})"
         found.append(f"  {line.change.value}{chance}")
     return found
-
-
-def _row(when: str, line: AuditLine) -> tuple[str, ...]:
-    bound = line.bound
-    return (
-        str(line.goal),
-        line.defense,
-        when,
-        percent(line.success),
-        line.best_attack or "none",
-        f"{100 * line.baseline.value:.3g}%",
-        "none" if bound is None else f"<= {rounded_up(100 * bound.value)}%",
-        "none" if line.worst_record < 0 else f"{line.worst_record} ({line.worst_score:.3g})",
-        "; ".join((line.verdict.value, *(check.standing.value for check in line.limits))),
-    )
-
-
-def _in_short(line: LineChange) -> str:
-    defenses = dict.fromkeys((line.before.defense, line.after.defense))
-    shares = " -> ".join(percent(each.success).partition(" [")[0] for each in (line.before, line.after))
-    return f"{line.before.goal} under {' -> '.join(defenses)} {shares}"

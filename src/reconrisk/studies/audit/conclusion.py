@@ -9,8 +9,8 @@ outsider would.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any
 
 from torch import Tensor
@@ -303,7 +303,8 @@ class Conclusion:
     confidence: float
     guarantees: GuaranteeFinder
     training: Mechanism | None
-    account: object | None
+    account: Any
+    _answers: dict[tuple[Goal, str], tuple[Answer, ...]] = field(default_factory=dict, init=False)
 
     def result(self, trials: Sequence[Trial], seconds: float, estimates: Estimates) -> AuditResult:
         """The result of these trials."""
@@ -365,10 +366,6 @@ class Conclusion:
                 for label, defense in self.experiment.plan.defenses.items():
                     self._answers[goal, label] = self.guarantees.answers(goal, label, defense)
         return self._answers
-
-    @cached_property
-    def _answers(self) -> dict[tuple[Goal, str], tuple[Answer, ...]]:
-        return {}
 
     def _evidence(self, trials: Sequence[Trial]) -> Mapping[str, Evidence]:
         """Trials by defense and attack, without attacks that applied to no update."""
@@ -484,25 +481,21 @@ class Conclusion:
                 data_range=data.data_range[1] - data.data_range[0],
                 delta=_DELTA,
             )
-        return TrainingAudit(self.training, corridor, _leakage(self.account, data.data_range))
-
-
-def _leakage(account: Any, data_range: tuple[float, float]) -> LeakageHistogram | None:
-    """The spread of leakage over the records of an account."""
-    if account is None:
-        return None
-    summary = account.summary(data_range=data_range)
-    return LeakageHistogram(
-        records=summary.records,
-        steps=summary.steps,
-        edges=summary.edges,
-        counts=summary.histogram,
-        not_positive=summary.not_positive,
-        median=summary.median,
-        maximum=summary.maximum,
-        least_mse_lower_bound=summary.least_mse_lower_bound,
-        confidence=summary.confidence,
-    )
+        if self.account is None:
+            return TrainingAudit(self.training, corridor, None)
+        summary = self.account.summary(data_range=data.data_range)
+        leakage = LeakageHistogram(
+            records=summary.records,
+            steps=summary.steps,
+            edges=summary.edges,
+            counts=summary.histogram,
+            not_positive=summary.not_positive,
+            median=summary.median,
+            maximum=summary.maximum,
+            least_mse_lower_bound=summary.least_mse_lower_bound,
+            confidence=summary.confidence,
+        )
+        return TrainingAudit(self.training, corridor, leakage)
 
 
 def _assumptions(lines: Sequence[AuditLine], population: int) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from reconrisk.attacks.analytic.attack import analytic
 from reconrisk.core.observation import Observation
@@ -78,7 +78,13 @@ def run_demo(*, seed: int = 0, trials: int = TRIALS, show_plan: Callable[[str], 
     rng = torch.Generator().manual_seed(seed)
     with _one_thread():
         train, test = (load_dataset("mnist", split=split) for split in ("train", "test"))
-        model = _train(lenet(train.shape, 10, activation=nn.Tanh, rng=rng), train.inputs, train.class_labels, rng)
+        model = lenet(train.shape, 10, activation=nn.Tanh, rng=rng)
+        optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+        for rows in track(torch.randperm(len(train.inputs), generator=rng).split(64), "Training"):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(train.inputs[rows]), train.class_labels[rows]).backward()
+            optimizer.step()
+        model.eval()
         accuracy = float((model(test.inputs).argmax(1) == test.class_labels).float().mean())
         result = audit(
             model,
@@ -113,12 +119,3 @@ def check_demo(*, seed: int, trials: int) -> None:
     check_whole("trials", trials)
     if check_whole("seed", seed, minimum=0) >= _SEEDS:
         raise refuse("seed", seed, "< 2^63")
-
-
-def _train(model: nn.Module, inputs: Tensor, labels: Tensor, rng: torch.Generator) -> nn.Module:
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    for rows in track(torch.randperm(len(inputs), generator=rng).split(64), "Training"):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
-        optimizer.step()
-    return model.eval()

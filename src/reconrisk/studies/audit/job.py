@@ -97,7 +97,10 @@ def job_from_spec(spec: AuditSpec) -> Job:
     with _about("budget"):
         seconds_from_budget(spec.budget)
     with _about("defenses"):
-        defenses = tuple(_defense(choice) for choice in spec.defenses) or None
+        defenses = tuple(
+            None if choice == Choice(UNDEFENDED) else defense_by_name(choice.name, **dict(choice.settings))
+            for choice in spec.defenses
+        )
     with _about("attacks"):
         attacks = _attacks(spec)
     with _about("data"):
@@ -112,7 +115,7 @@ def job_from_spec(spec: AuditSpec) -> Job:
             model = load_weights(model, spec.path(spec.weights))
     with _about("model, data"):
         training_loss(model.eval(), dataset)
-    return Job(spec, model.train(spec.train_mode), dataset, public, defenses, attacks)
+    return Job(spec, model.train(spec.train_mode), dataset, public, defenses or None, attacks)
 
 
 @contextmanager
@@ -124,26 +127,18 @@ def _about(key: str) -> Iterator[None]:
         raise InvalidInput(f"{key}: {error}") from error
 
 
-def _defense(choice: Choice) -> Defense | None:
-    if choice == Choice(UNDEFENDED):
-        return None
-    return defense_by_name(choice.name, **dict(choice.settings))
-
-
 def _attacks(spec: AuditSpec) -> str | tuple[AttackChoice, ...]:
     choices = spec.attacks
     if len(choices) == 1 and choices[0].name in PORTFOLIOS and not choices[0].settings:
         return choices[0].name
-    return tuple(attack_in_words(_located(choice, spec)) for choice in choices)
-
-
-def _located(choice: Choice, spec: AuditSpec) -> Choice:
-    """The choice with the folder of a prior as seen from where the process is."""
-    settings = dict(choice.settings)
-    word = settings.get("prior")
-    if isinstance(word, str) and not is_prior_name(word) and spec.path(word).is_dir():
-        settings["prior"] = str(spec.path(word))
-    return Choice(choice.name, tuple(settings.items()))
+    found = []
+    for choice in choices:
+        settings = dict(choice.settings)
+        word = settings.get("prior")
+        if isinstance(word, str) and not is_prior_name(word) and spec.path(word).is_dir():
+            settings["prior"] = str(spec.path(word))  # the folder of a prior as seen from where the process is
+        found.append(attack_in_words(Choice(choice.name, tuple(settings.items()))))
+    return tuple(found)
 
 
 def _loaded(spec: AuditSpec, split: str | None) -> Dataset:

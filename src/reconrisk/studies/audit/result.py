@@ -343,8 +343,14 @@ class AuditResult(Result):
 
         With ``strict`` also limits that too few trials were run to show.
         """
-        wrong = [contradiction_of(line, each) for line, each in self.contradictions]
-        return (*wrong, *(_exceeded(line, check) for line in self.lines for check in line.unmet(strict=strict)))
+        found = [contradiction_of(line, each) for line, each in self.contradictions]
+        for line in self.lines:
+            reached = f"is reached with probability {line.success}"
+            if line.verdict is Verdict.NOTHING_RUN:
+                reached = "was attacked by nothing that worked"
+            limit = f"LIMIT: {line.goal} under {line.defense} {reached}, the limit is"
+            found += [f"{limit} {check.limit}: {check.standing.value}." for check in line.unmet(strict=strict)]
+        return tuple(found)
 
     def line(self, defense: str, goal: Goal) -> AuditLine:
         """The line of a goal under a defense."""
@@ -386,10 +392,3 @@ def contradiction_of(line: AuditLine, each: Comparison) -> str:
         f"{each.highest}, but the bound that covers it is {each.guarantee}: the mechanism does not do what it says, "
         "or the code is wrong."
     )
-
-
-def _exceeded(line: AuditLine, check: LimitCheck) -> str:
-    reached = f"is reached with probability {line.success}"
-    if line.verdict is Verdict.NOTHING_RUN:
-        reached = "was attacked by nothing that worked"
-    return f"LIMIT: {line.goal} under {line.defense} {reached}, the limit is {check.limit}: {check.standing.value}."

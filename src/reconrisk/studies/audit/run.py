@@ -165,13 +165,15 @@ def _experiment(
     population = population_of(dataset, records, rng, () if known is None else known.among(dataset))
     defenses = settled_by_public(defenses, population, public)
     others = public_records(population, public, threat, known)
+    norms = (getattr(defense, "clip_norm", None) for defense in defenses.values())
+    least_clip = min((norm for norm in norms if norm is not None), default=None)
     knowledge = PublicKnowledge(
         dataset.shape,
         subject.recipe.batch_size,
         others,
         dataset.subset(list(population.rows)) if subject.has_candidates else None,
         dataset.columns,
-        _least_clip(defenses) if Knows.DEFENSE in threat.knows else None,
+        least_clip if Knows.DEFENSE in threat.knows else None,
         subject.trained_model,
         dataset.data_range,
         others is dataset,
@@ -202,11 +204,6 @@ def _training(training: Mechanism | None, account: Any, subject: Subject) -> Mec
     found: Mechanism | None = account.mechanism() if training is None and account is not None else training
     subject.check_training(found)
     return subject.training_mechanism if training is None and subject.training_mechanism is not None else found
-
-
-def _least_clip(defenses: Mapping[str, Defense | None]) -> float | None:
-    norms = (getattr(defense, "clip_norm", None) for defense in defenses.values())
-    return min((norm for norm in norms if norm is not None), default=None)
 
 
 def _run(
@@ -282,7 +279,9 @@ def _info(
 def _call(experiment: Experiment, options: Mapping[str, object], portfolio: str | None) -> str:
     """The call that makes the same trials of the same model and data; what was configured in Python is named only."""
     plan, threat = experiment.plan, experiment.threat
-    powers = {"sees": threat.sees.value, "knows": _sorted(threat.knows), "controls": _sorted(threat.controls)}
+    powers: dict[str, object] = {"sees": threat.sees.value}
+    powers["knows"] = sorted(str(power.value) for power in threat.knows)
+    powers["controls"] = sorted(str(power.value) for power in threat.controls)
     stated: dict[str, object] = {
         "defenses": list(plan.defenses),
         "attacks": portfolio or [planned.label for planned in plan.attacks if not planned.is_baseline],
@@ -298,10 +297,6 @@ def _call(experiment: Experiment, options: Mapping[str, object], portfolio: str 
     if any(experiment.threat_of(each) != threat for each in plan.attacks if not each.is_baseline):
         return f"rr.audit(model, data, {written})"  # a stated threat without the prior would leave them out
     return f"rr.audit(model, data, threat=rr.ThreatModel({adversary}), {written})"
-
-
-def _sorted(powers: frozenset[Any]) -> list[str]:
-    return sorted(str(power.value) for power in powers)
 
 
 def _size_of_an_update(experiment: Experiment) -> str:

@@ -241,14 +241,6 @@ def _table(name: str, value: Any, known: Iterable[str]) -> Mapping[str, Any]:
     return value
 
 
-def _choices(name: str, value: Any) -> tuple[Choice, ...]:
-    return tuple(Choice.read(name, each) for each in _several(name, value))
-
-
-def _budget(name: str, value: Any) -> str:
-    return value if isinstance(value, str) else f"{check_positive(name, value):g}s"
-
-
 def _confidence(name: str, value: Any) -> float:
     if not 0 < check_probability(name, value) < 1:
         raise refuse(name, value, "in (0, 1)", "0.95 is usual.")
@@ -259,14 +251,16 @@ _READERS: Mapping[str, Any] = {
     **dict.fromkeys(("model", "data", "folder", "weights", "split", "label", "account", "store", "out"), _text),
     **dict.fromkeys(("train_mode", "redact"), _truth),
     **dict.fromkeys(("trials", "batch_size", "local_steps"), check_whole),
-    **dict.fromkeys(("defenses", "attacks"), _choices),
+    **dict.fromkeys(
+        ("defenses", "attacks"), lambda name, value: tuple(Choice.read(name, each) for each in _several(name, value))
+    ),
     "data_range": _data_range,
     "records": _records,
     "local_learning_rate": check_positive,
     "threat": _threat,
     "goals": lambda name, value: tuple(goal_from_text(each) for each in _several(name, value)),
     "max_risk": lambda name, value: tuple(limit_from_text(each) for each in _several(name, value)),
-    "budget": _budget,
+    "budget": lambda name, value: value if isinstance(value, str) else f"{check_positive(name, value):g}s",
     "seed": _seed,
     "confidence": _confidence,
     "training": _training,

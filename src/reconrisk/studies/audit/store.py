@@ -46,7 +46,14 @@ def columns_of(run: str, trials: Iterable[Trial]) -> Columns:
     found = tuple(trials)
     metrics = tuple(dict.fromkeys(scores.metric for trial in found for scores in trial.scores))
     names = ("run", "defense", "attack", "draw", "record", *metrics, "status", "seconds", "evaluations", "seed")
-    rows = [row for trial in found for row in _rows(run, trial, metrics)]
+    rows: list[tuple[Any, ...]] = []
+    for trial in found:
+        key, account = trial.key, trial.account
+        known = {scores.metric: scores.values for scores in trial.scores}
+        values = [known.get(metric, (None,) * len(trial.records)) for metric in metrics]
+        cost = (account.status.ending.value, account.cost.seconds, account.cost.evaluations, trial.seed)
+        for place, record in enumerate(trial.records):
+            rows.append((run, key.defense, key.attack, key.draw, record, *(each[place] for each in values), *cost))
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
@@ -58,15 +65,6 @@ def write_columns(path: str | Path, columns: Columns, *, form: str | None = None
         raise refuse("format", form, f"to be one of {', '.join(FORMS)}", "State it, or end the name of the file so.")
     write = FORMS[form]
     return write_whole(path, lambda temporary: write(temporary, columns), secret=True)
-
-
-def _rows(run: str, trial: Trial, metrics: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
-    key, account = trial.key, trial.account
-    known = {scores.metric: scores.values for scores in trial.scores}
-    values = [known.get(metric, (None,) * len(trial.records)) for metric in metrics]
-    cost = (account.status.ending.value, account.cost.seconds, account.cost.evaluations, trial.seed)
-    for place, record in enumerate(trial.records):
-        yield (run, key.defense, key.attack, key.draw, record, *(each[place] for each in values), *cost)
 
 
 def _write_csv(path: Path, columns: Columns) -> None:
@@ -241,25 +239,21 @@ def _is_new(connection: sqlite3.Connection, path: Path | None) -> bool:
 
 
 def _fill(connection: sqlite3.Connection, path: Path | None) -> None:
-    _patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
-    with transaction(connection):
-        if _is_new(connection, path):  # another process may have been faster
-            for statement in _TABLES:
-                connection.execute(statement)
-
-
-def _patiently(act: Callable[[], object]) -> None:
-    """Try again while another process holds the file: SQLite does not wait when the journal changes."""
+    """Make the tables, unless another process does: SQLite does not wait for it when the journal changes."""
     until = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
-            act()
+            connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > until:
                 raise
             time.sleep(0.01)
         else:
-            return
+            break
+    with transaction(connection):
+        if _is_new(connection, path):  # another process may have been faster
+            for statement in _TABLES:
+                connection.execute(statement)
 
 
 T = TypeVar("T")
@@ -330,13 +324,21 @@ class Store:
             yield Store(connection, Path(path))
 
     def begin(self, info: RunInfo) -> None:
-        """Make a run known, if it is not."""
+        """Make a run known, if it is not; remove what killed processes were writing.
+
+        It may be private, and nobody will ask for it.
+        """
         with explained(self._path, f"run {info.run}"), transaction(self._connection):
             self._connection.execute(
                 "INSERT OR IGNORE INTO runs (run, created, subject, data, info) VALUES (?, ?, ?, ?, ?)",
                 (info.run, info.created, info.subject, info.data, to_json(info)),
             )
-        self._sweep(info.run)
+        if self._path is None:
+            return
+        for file in self._folder(info.run).glob("tmp*"):
+            with suppress(OSError):  # another process may be faster, and nothing depends on it
+                if time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
+                    file.unlink(missing_ok=True)
 
     def add(self, run: str, trial: Trial, estimates: Tensor) -> None:
         """Keep a trial; one of the same key is replaced, which is how an attack with other settings comes in."""
@@ -404,7 +406,7 @@ class Store:
         name = self.name(run)
         with explained(self._path, f"run {name}"):
             (text,) = self._connection.execute("SELECT info FROM runs WHERE run = ?", (name,)).fetchone()
-        return self._parsed(text, RunInfo, f"run {name}")
+        return _parsed(text, RunInfo, str(self._path), f"run {name}")
 
     def result(self, run: str | None = None, *, with_exposures: bool = True) -> AuditResult:
         """The result of a run, which may be stated by the beginning of its name; of the newest for None.
@@ -422,7 +424,7 @@ class Store:
         """Every trial of a run, update by update."""
         with explained(self._path, f"trials of run {run}"):
             rows = self._connection.execute(_TRIALS, (run,)).fetchall()
-        return tuple(self._parsed(text, Trial, f"trials of run {run}") for (text,) in rows)
+        return tuple(_parsed(text, Trial, str(self._path), f"trials of run {run}") for (text,) in rows)
 
     def estimates(self, run: str, key: TrialKey) -> Tensor | None:
         """The estimates of a trial, None if they are gone."""
@@ -450,18 +452,6 @@ class Store:
         if self._path is None:
             raise refuse("store", None, "to be a file")
         return self._path.with_name(f"{self._path.name}.arrays") / run
-
-    def _sweep(self, run: str) -> None:
-        """Remove what killed processes were writing: it may be private, and nobody will ask for it."""
-        if self._path is None:
-            return
-        for file in self._folder(run).glob("tmp*"):
-            with suppress(OSError):  # another process may be faster, and nothing depends on it
-                if time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
-                    file.unlink(missing_ok=True)
-
-    def _parsed(self, text: str, kind: type[T], place: str) -> T:
-        return _parsed(text, kind, str(self._path), place)
 
 
 def result_from_json(text: str, *, path: str, with_exposures: bool = True) -> AuditResult:

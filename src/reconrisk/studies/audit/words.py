@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from reconrisk.core.storage.text_table import align_columns
 from reconrisk.core.threat import Knows, Sees
 
 if TYPE_CHECKING:
-    from reconrisk.studies.audit.comparison import AuditComparison, LineChange
+    from reconrisk.studies.audit.comparison import AuditComparison
     from reconrisk.studies.audit.result import AuditLine, AuditResult, Comparison
 
 
@@ -24,9 +23,13 @@ def sentence_of(result: AuditResult) -> str:
             f"{each.highest}, where {each.guarantee}; the mechanism or the code is wrong."
         )
     goal = result.goals[0]
-    parts = [_clause(line) for line in result.lines if line.goal == goal]
-    text = f"From {_seen(result)}, "
-    text += f"{_goal_in_words(str(goal))}: " + "; ".join(parts) + "."
+    parts = []
+    for line in result.lines:
+        if line.goal == goal:
+            bound, attack = line.bound, line.best_attack or "no attack"
+            proved = "" if bound is None else f", at most {rounded_up(100 * bound.value)}% by any adversary covered"
+            parts.append(f"{_under(line.defense)} {percent(line.success)} of records by {attack}{proved}")
+    text = f"From {_seen(result)}, rebuilt to {goal}: {'; '.join(parts)}."
     for limit in dict.fromkeys(check.limit for _, check in result.exceeded):
         where = [_under(line.defense) for line, check in result.exceeded if check.limit == limit]
         text += f" The limit {limit} is exceeded {' and '.join(where)}."
@@ -49,7 +52,7 @@ def table_of(result: AuditResult) -> str:
     """
     rows = [
         ("goal", "defense", "success", "best attack", "guess", "bound", "worst record", "verdict"),
-        *(_row(line) for line in result.lines),
+        *(line_cells(line) for line in result.lines),
     ]
     lines = [*align_columns(rows), *_guarantees(result)]
     missing = result.planned - result.done
@@ -69,22 +72,16 @@ def _guarantees(result: AuditResult) -> list[str]:
     for line in result.lines:
         for each in line.comparisons:
             found.setdefault(each.guarantee, []).append((line, each))
-    return [f"{_where(where)}: {guarantee}; {_use(where)}" for guarantee, where in found.items()]
-
-
-def _where(where: list[tuple[AuditLine, Comparison]]) -> str:
-    goals, defenses = (
-        dict.fromkeys(map(str, each)) for each in zip(*((a.goal, a.defense) for a, _ in where), strict=True)
-    )
-    return f"{', '.join(goals)} {' and '.join(map(_under, defenses))}"
-
-
-def _use(where: list[tuple[AuditLine, Comparison]]) -> str:
-    compared = [each for _, each in where if each.is_compared]
-    if not compared:
-        return f"not compared: {where[0][1].why}"
-    known = [each.tightness for each in compared if each.tightness is not None]
-    return f"compared, tightness {max(known):.2g}" if known else "compared"
+    lines = []
+    for guarantee, where in found.items():
+        goals = ", ".join(dict.fromkeys(str(line.goal) for line, _ in where))
+        under = " and ".join(dict.fromkeys(_under(line.defense) for line, _ in where))
+        compared = [each for _, each in where if each.is_compared]
+        use = "compared" if compared else f"not compared: {where[0][1].why}"
+        known = [each.tightness for each in compared if each.tightness is not None]
+        use += f", tightness {max(known):.2g}" if known else ""
+        lines.append(f"{goals} {under}: {guarantee}; {use}")
+    return lines
 
 
 def percent(estimate: Estimate) -> str:
@@ -99,7 +96,8 @@ def percent(estimate: Estimate) -> str:
     return f"{100 * estimate.value:.3g}% [{low}, {high}]"
 
 
-def _row(line: AuditLine) -> tuple[str, ...]:
+def line_cells(line: AuditLine) -> tuple[str, ...]:
+    """Return the cells of a line in a table: goal, defense, success, best attack, guess, bound, record, verdict."""
     bound = line.bound
     standing = "".join(f"; {check.standing.value}" for check in line.limits)
     return (
@@ -114,18 +112,8 @@ def _row(line: AuditLine) -> tuple[str, ...]:
     )
 
 
-def _clause(line: AuditLine) -> str:
-    bound = line.bound
-    proved = "" if bound is None else f", at most {rounded_up(100 * bound.value)}% by any adversary covered"
-    return f"{_under(line.defense)} {percent(line.success)} of records by {line.best_attack or 'no attack'}{proved}"
-
-
 def _under(defense: str) -> str:
     return "without a defense" if defense == "none" else f"under {defense}"
-
-
-def _goal_in_words(goal: str) -> str:
-    return f"rebuilt to {goal}"
 
 
 _WIDTH = 160
@@ -142,7 +130,12 @@ def notebook_html(result: AuditResult) -> str:
     missing = result.planned - result.done
     note = f" {missing} of {result.planned} trials were not run." if missing else ""
     note += "".join(f" Warning: {words}." for words in result.warnings)
-    rows = [_html_row(line) for line in result.lines]
+    rows = []
+    for line in result.lines:
+        standing = "".join(f"; {check.standing.value}" for check in line.limits)
+        words = (str(line.goal), line.defense, percent(line.success))
+        rest = (line.best_attack or "none", percent(line.baseline), _bound(line), f"{line.verdict.value}{standing}")
+        rows.append(_cells(*map(escape, words), _mark(line), *map(escape, rest)))
     return f"<div>{_table(result.sentence, _COLUMNS, rows)}<p><small>{escape(_KEY + note)}</small></p></div>"
 
 
@@ -151,7 +144,13 @@ def comparison_html(comparison: AuditComparison) -> str:
 
     Guarantee: no record is shown, and no name becomes markup.
     """
-    rows = [row for line in comparison.lines for row in _change_rows(line)]
+    rows = []
+    for line in comparison.lines:
+        chance = "" if line.p_value is None else f" (p = {line.p_value:.2g})"
+        for when, each, said in (("before", line.before, ""), ("after", line.after, f"{line.change.value}{chance}")):
+            words = (str(each.goal), each.defense, when, percent(each.success))
+            rest = (each.best_attack or "none", _bound(each), said)
+            rows.append(_cells(*map(escape, words), _mark(each), *map(escape, rest)))
     notes = [str(setting) for setting in comparison.settings] or ["no setting differs"]
     notes += [f"only before: {text}" for text in comparison.only_before]
     notes += [f"only after: {text}" for text in comparison.only_after]
@@ -169,23 +168,8 @@ def _cells(*cells: str) -> str:
     return "<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells) + "</tr>"
 
 
-def _change_rows(line: LineChange) -> Iterator[str]:
-    chance = "" if line.p_value is None else f" (p = {line.p_value:.2g})"
-    for when, each, said in (("before", line.before, ""), ("after", line.after, f"{line.change.value}{chance}")):
-        words = (str(each.goal), each.defense, when, percent(each.success))
-        rest = (each.best_attack or "none", _bound(each), said)
-        yield _cells(*map(escape, words), _mark(each), *map(escape, rest))
-
-
 def _bound(line: AuditLine) -> str:
     return "none" if line.bound is None else f"≤ {rounded_up(100 * line.bound.value)}%"
-
-
-def _html_row(line: AuditLine) -> str:
-    standing = "".join(f"; {check.standing.value}" for check in line.limits)
-    words = (str(line.goal), line.defense, percent(line.success))
-    rest = (line.best_attack or "none", percent(line.baseline), _bound(line), f"{line.verdict.value}{standing}")
-    return _cells(*map(escape, words), _mark(line), *map(escape, rest))
 
 
 def _mark(line: AuditLine) -> str:

@@ -170,6 +170,7 @@ _DRAWS = 64
 _RELATIVE_ERROR = 0.2
 _CONFIDENCE = 0.95
 _GRID = 100_001
+_NOISES = (GaussianNoise, LaplaceNoise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,10 +305,6 @@ def _parts(defense: Any) -> Sequence[Any]:
     return defense.parts if isinstance(defense, Chain) else (defense,)
 
 
-def _adds_noise(part: Any) -> bool:
-    return isinstance(part, (GaussianNoise, LaplaceNoise))
-
-
 def _noise_stage(defense: Any, release: Release) -> tuple[tuple[Any, ...], Any] | None:
     """The parts before the first noise and the noise; None where there is none, or the parts before it may jump."""
     by_private = [part for part in _parts(defense) if hasattr(part, "for_release")]
@@ -315,7 +312,7 @@ def _noise_stage(defense: Any, release: Release) -> tuple[tuple[Any, ...], Any] 
         return None
     parts = _parts(chosen_for(defense, release))
     for place, part in enumerate(parts):
-        if _adds_noise(part):
+        if isinstance(part, _NOISES):
             return None if getattr(part, "is_local", False) else (tuple(parts[:place]), part)
         if not isinstance(part, (Clip, MaskedRelease)) or getattr(part, "is_local", False):
             return None
@@ -328,7 +325,7 @@ def _moments(gradient: Mapping[str, Tensor], defense: Defense) -> tuple[dict[str
     variance = {name: torch.zeros_like(value) for name, value in mean.items()}
     noisy = False
     for part in _parts(defense):
-        if _adds_noise(part):
+        if isinstance(part, _NOISES):
             stds = part.noise_std(mean)
             if stds is None or (noisy and getattr(part, "clip_norm", None) is not None):
                 return None

@@ -140,8 +140,11 @@ def train_defended(
     loss_fn = update.loss_fn or training_loss(copy.deepcopy(model).eval(), training)
     fresh = fresh_defense(defense)
     server = _server(working, optimizer, learning_rate)
+    if not isinstance(rng, torch.Generator):
+        raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
     # drawn apart, so that the noise of a defense does not change who is drawn after it
-    order, noise = (torch.Generator().manual_seed(_seed(rng)) for _ in range(2))
+    seeds = torch.randint(2**62, (2,), generator=rng).tolist()
+    order, noise = (torch.Generator().manual_seed(seed) for seed in seeds)
     batches = _batches(training, check_whole("clients", clients), update.batch_size, order)
     losses: list[float] = []
     for _ in track(range(stepped), "training"):
@@ -193,13 +196,13 @@ def evaluated(model: nn.Module, dataset: Dataset, loss_fn: LossFunction) -> tupl
     total, right = 0.0, 0
     with torch.no_grad():
         for start in range(0, len(dataset), _EVALUATED):
-            outputs, answers = (
-                quiet(dataset.inputs[start : start + _EVALUATED]),
-                labels[start : start + _EVALUATED],
-            )
+            outputs = quiet(dataset.inputs[start : start + _EVALUATED])
+            answers = labels[start : start + _EVALUATED]
             total += float(loss_fn(outputs, answers)) * len(answers)
             if not labels.is_floating_point():
-                right += int((_classes(outputs) == answers).logical_and(outputs.isfinite().flatten(1).all(1)).sum())
+                # the class is the largest output, or the sign of the only one
+                classes = (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)
+                right += int((classes == answers).logical_and(outputs.isfinite().flatten(1).all(1)).sum())
     mean = total / len(dataset)
     return (mean if mean < float("inf") else float("inf")), (
         None if labels.is_floating_point() else right / len(dataset)
@@ -222,7 +225,9 @@ def _round(
         if not all(bool(value.isfinite().all()) for value in update.values()):
             return update, loss  # which no defense takes, and nobody can step along
         if defense is not None:
-            update = _chosen(defense, client, inputs, labels)(update, rng=rng)
+            by_client = hasattr(defense, "for_release")
+            own = chosen_for(defense, client.release(inputs, labels)) if by_client else defense
+            update = own(update, rng=rng)
         for name, value in update.items():
             part = sign * value / len(batches)
             mean[name] = mean[name] + part if name in mean else part
@@ -239,13 +244,6 @@ def _update(client: Client, inputs: Tensor, labels: Tensor) -> tuple[dict[str, T
     loss = client.loss_fn(client.model(inputs), labels)
     found = torch.autograd.grad(loss, list(named.values()), materialize_grads=True)
     return dict(zip(named, found, strict=True)), float(loss.detach())
-
-
-def _chosen(defense: Defense, client: Client, inputs: Tensor, labels: Tensor) -> Defense:
-    """The defense itself, or the one it chooses for what this client sends."""
-    if not hasattr(defense, "for_release"):
-        return defense
-    return chosen_for(defense, client.release(inputs, labels))
 
 
 def _gradients_spent(defense: Defense | None) -> float | None:
@@ -288,14 +286,3 @@ def _server(model: nn.Module, optimizer: str, learning_rate: float) -> torch.opt
     if not trained:
         raise refuse("model", type(model).__name__, "to have parameters to train", "Call model.requires_grad_().")
     return OPTIMIZERS[optimizer](trained, lr=rate)  # type: ignore[call-arg]  # both take lr
-
-
-def _seed(rng: torch.Generator) -> int:
-    if not isinstance(rng, torch.Generator):
-        raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
-    return int(torch.randint(2**62, (1,), generator=rng))
-
-
-def _classes(outputs: Tensor) -> Tensor:
-    """The class of each record: the largest output, or the sign of the only one."""
-    return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)

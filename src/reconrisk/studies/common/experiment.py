@@ -114,10 +114,18 @@ class Experiment:
         return Reconstruction(torch.full(shape, float("nan")), account)
 
     def _distortion(self, key: TrialKey, release: Release, observation: Observation) -> float | None:
-        """What the defense did to the update, measured once for all attacks: by the first guess."""
+        """Squared distance of what was sent to what would have been, over the squared norm of the latter.
+
+        It is measured once for all attacks: by the first guess.
+        """
         if key.attack != next((each.label for each in self.plan.attacks if each.is_baseline), None):
             return None
-        return 0.0 if self.plan.defenses[key.defense] is None else _distance(release, observation)
+        if self.plan.defenses[key.defense] is None:
+            return 0.0
+        undefended = release.value()
+        norm = sum(float(value.double().square().sum()) for value in undefended.values())
+        pairs = ((observation.released[name].double(), value.double()) for name, value in undefended.items())
+        return sum(float((sent - value).square().sum()) for sent, value in pairs) / norm if norm > 0 else 0.0
 
     def _rng(self, kind: str, key: TrialKey) -> torch.Generator:
         """A generator for what is stated, and nothing else: order and number of trials do not matter."""
@@ -142,11 +150,3 @@ def _said(error: Exception) -> str:
     """The kind of an error and the first line of its message."""
     first = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def _distance(release: Release, observation: Observation) -> float:
-    """Squared distance of what was sent to what would have been, over the squared norm of the latter."""
-    undefended = release.value()
-    norm = sum(float(value.double().square().sum()) for value in undefended.values())
-    pairs = ((observation.released[name].double(), value.double()) for name, value in undefended.items())
-    return sum(float((sent - value).square().sum()) for sent, value in pairs) / norm if norm > 0 else 0.0

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from reconrisk.accounting.phases import has_phases, phases_of
@@ -38,6 +37,7 @@ class GuaranteeFinder:
     scope: GuaranteeScope = OF_UPDATES
     trained_with: Mechanism | None = None
     """The mechanism of the noise that an attacked model was trained with."""
+    _priors: dict[Goal, PriorSuccess | None] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod
     def of(
@@ -56,16 +56,13 @@ class GuaranteeFinder:
         stated = [guarantee for guarantee in (source(goal, label) for source in self.stated) if guarantee is not None]
         answers = [Answer(guarantee, True, _STATED) for guarantee in stated]
         mechanism = None if defense is None else defense.mechanism
-        if mechanism is not None:
-            found = [_of_one_update(each, mechanism) for each in self._from(mechanism, goal)]
-            answers += [_limited(each, self.scope.of_defenses) for each in found]
-        return (*answers, *self._of_training(goal))
-
-    def _of_training(self, goal: Goal) -> list[Answer]:
-        """Find guarantees of the whole run, as far as they are about the attacked records."""
+        sources = [] if mechanism is None else [(mechanism, self.scope.of_defenses)]
         runs = dict.fromkeys(each for each in (self.trained_with, self.training) if each is not None)
-        found = [_of_one_update(each, run) for run in runs for each in self._from(run, goal)]
-        return [_limited(each, self.scope.of_training) for each in found]
+        sources += [(run, self.scope.of_training) for run in runs]
+        for source, reason in sources:  # which says why its guarantees are not about the attacked records
+            found = [_of_one_update(each, source) for each in self._from(source, goal)]
+            answers += [each if reason is None else Answer(each.guarantee, False, reason) for each in found]
+        return tuple(answers)
 
     def prior(self, goal: Goal) -> PriorSuccess | None:
         """The best success of guesses, None for a goal that no mean squared error stands for."""
@@ -77,10 +74,6 @@ class GuaranteeFinder:
                 else self.population.prior_success(mse, knows=self.threat.knows, batch_size=self.batch_size)
             )
         return self._priors[goal]
-
-    @cached_property
-    def _priors(self) -> dict[Goal, PriorSuccess | None]:
-        return {}
 
     def _from(self, mechanism: Mechanism, goal: Goal) -> Sequence[Answer]:
         prior, data = self.prior(goal), self.population.dataset
@@ -97,8 +90,3 @@ def _of_one_update(answer: Answer, mechanism: Mechanism) -> Answer:
         return answer
     sampled = not all(phase.is_full_batch for phase in phases_of(mechanism))
     return replace(answer, is_about_targets=False, why=_SAMPLED) if sampled else answer
-
-
-def _limited(answer: Answer, reason: str | None) -> Answer:
-    """Return the answer as one that is not about the attacked records, for this reason; as it is for None."""
-    return answer if reason is None else Answer(answer.guarantee, False, reason)

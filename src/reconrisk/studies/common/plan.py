@@ -303,15 +303,15 @@ def _allowed(threat: ThreatModel, prior: StatedPrior | None, any_prior: bool) ->
 
 def _chosen(choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledge, any_prior: bool) -> PlannedAttack:
     """Plan an attack that somebody chose; one that needs more than the threat has is refused."""
-    evaluations = None
+    words = None
     if isinstance(choice, (str, tuple)):
         stated = (
             Choice.read("attacks", choice) if isinstance(choice, str) else Choice(choice[0], tuple(choice[1].items()))
         )
-        name, settings = attack_in_words(stated)
-        attack, derived = attack_from_knowledge(name, settings, knowledge)
-        info: AttackInfo | None = ATTACKS[name]
-        label, evaluations = _label(name, _named(stated, knowledge.prior_of(attack))), _as_listed(name, settings)
+        words = attack_in_words(stated)
+        attack, derived = attack_from_knowledge(*words, knowledge)
+        info: AttackInfo | None = ATTACKS[stated.name]
+        label = _label(stated.name, _named(stated, knowledge.prior_of(attack)))
     else:
         attack, derived = attack_from_function(choice), frozenset()
         label = name_of(attack)
@@ -325,9 +325,7 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledg
     is_baseline = info is not None and info.guess_for is not None and info.guess_for <= threat.knows
     if not is_baseline and not _allowed(threat, prior, any_prior).covers(needed):
         raise refuse("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
-    steps = getattr(attack, "steps", None)
-    usual = steps if isinstance(steps, int) else _usual(info)
-    count = usual if evaluations is None else evaluations
+    count = _count_evaluations(attack, info, words)
     seconds = 0.0 if prior is None or is_baseline else seconds_of_a_prior(prior.value, attack, count)
     return PlannedAttack(label, attack, is_baseline, True, count, prior, seconds)
 
@@ -348,16 +346,17 @@ def attack_in_words(choice: Choice) -> tuple[str, dict[str, object]]:
     return choice.name, {**dict(choice.settings), **settings_from_text(choice.name, words)}
 
 
-def _as_listed(name: str, settings: Mapping[str, object]) -> int | None:
-    """The evaluations of an attack that a portfolio lists with these settings."""
+def _count_evaluations(attack: Attack, info: AttackInfo | None, words: tuple[str, Mapping[str, object]] | None) -> int:
+    """Return about how many evaluations an attack takes: as a portfolio lists it, its steps, or the usual number."""
     listed = (entry for entries in PORTFOLIOS.values() for entry in entries)
-    return next((entry.evaluations for entry in listed if (entry.name, entry.settings) == (name, settings)), None)
-
-
-def _usual(info: AttackInfo | None) -> int:
-    """Return about how many evaluations an attack takes with settings that no portfolio has."""
-    listed = [count for entries in (info.portfolios if info else {}).values() for count, _ in entries]
-    return max(listed, default=_TYPICAL_EVALUATIONS)
+    found = next((entry.evaluations for entry in listed if (entry.name, entry.settings) == words), None)
+    if found is not None:
+        return found
+    steps = getattr(attack, "steps", None)
+    if isinstance(steps, int):
+        return steps
+    counts = [count for entries in (info.portfolios if info else {}).values() for count, _ in entries]
+    return max(counts, default=_TYPICAL_EVALUATIONS)
 
 
 def _needed(info: AttackInfo | None, attack: Attack, derived: Iterable[Knows], threat: ThreatModel) -> ThreatModel:
@@ -367,13 +366,10 @@ def _needed(info: AttackInfo | None, attack: Attack, derived: Iterable[Knows], t
 
 
 def _label(name: str, settings: Mapping[str, object]) -> str:
-    written = ", ".join(f"{key}={_written(value)}" for key, value in settings.items())
+    """The attack with its settings in words: a setting that is an attack by its name."""
+    words = {key: value[0] if is_stated_attack(value) else value for key, value in settings.items()}
+    written = ", ".join(f"{key}={value}" for key, value in words.items())
     return f"{name}({written})" if settings else name
-
-
-def _written(value: object) -> str:
-    """A setting in words: an attack by its name."""
-    return value[0] if is_stated_attack(value) else str(value)
 
 
 def _guess(name: str, knowledge: PublicKnowledge) -> PlannedAttack | None:

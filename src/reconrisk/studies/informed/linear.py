@@ -182,7 +182,10 @@ class _Run:
     def _on(self, model: Any, place: int) -> tuple[GlmReconstruction, Finding]:
         rows, row = self.split.known(place).numpy(), self.split.targets[place]
         inputs, labels = self._inputs[rows], self._labels[rows]
-        subject, stated = self._stated(model)
+        subject, stated = model, dict[str, Any]()
+        if isinstance(model, Coefficients):  # which say nothing else about themselves
+            subject = model.weight
+            stated = {"family": self._family(model), "penalty": self._penalty, "intercept": model.intercept}
         if self.weights is not None:
             stated |= {"sample_weight": self.weights[rows], "target_weight": float(self.weights[row])}
         own = self._labels[row] if self.known_labels else None
@@ -217,16 +220,6 @@ class _Run:
         sought = ~self.known if bool(self.known.any()) else None
         return linear_bound(linear, inputs[:-1], inputs[-1], noise_std=self.noise_std, sought=sought)
 
-    def _stated(self, model: Any) -> tuple[Any, dict[str, Any]]:
-        """The model, and what it does not say about itself."""
-        if not isinstance(model, Coefficients):
-            return model, {}
-        return model.weight, {
-            "family": self._family(model),
-            "penalty": self._penalty,
-            "intercept": model.intercept,
-        }
-
     def _family(self, model: Coefficients) -> Family:
         if model.kind == "logistic":
             return "logistic" if len(np.atleast_2d(model.weight)) == 1 else "multinomial"
@@ -253,13 +246,11 @@ class _Run:
                 raise InvalidInput(f"Expected records that {type(blank).__name__} can be fitted to. {error}") from error
         if self.noise_std is not None:
             fitted = copy.deepcopy(fitted)
-            fitted.coef_ = fitted.coef_ + self.noise_std * self._noise(fitted.coef_)
-            fitted.intercept_ = fitted.intercept_ + self.noise_std * self._noise(fitted.intercept_)
+            for name in ("coef_", "intercept_"):
+                value = getattr(fitted, name)
+                drawn = torch.randn(np.shape(value), generator=self.rng, dtype=torch.float64).numpy()
+                setattr(fitted, name, value + self.noise_std * drawn)
         return fitted
-
-    def _noise(self, like: Any) -> Floats:
-        drawn: Floats = torch.randn(np.shape(like), generator=self.rng, dtype=torch.float64).numpy()
-        return drawn
 
     def _estimator(self, records: float) -> Any:
         from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge  # slow to import

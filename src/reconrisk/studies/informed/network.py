@@ -95,7 +95,7 @@ def rebuild_informed(
         steps=check_whole("steps", steps),
         loss_fn=loss,
         labels=labels,
-        attack=_named(attack),
+        attack=attack,
         shadows=_shadows(split, attack, shadows, store),
         store=store,
         known_labels=known_labels,
@@ -197,12 +197,12 @@ class _Run:
         return bounded, accounts
 
     def _inverted(self, training: ShadowTraining, models: Tensor, places: range) -> tuple[list[Finding], list[Account]]:
-        rows = [self.split.targets[place] for place in places]
+        rows, data_range = [self.split.targets[place] for place in places], self.split.dataset.data_range
         known = self.labels[rows] if self.known_labels else None
         attack = invert_training(training, seconds=self.seconds)
-        found = attack.rebuild(models, labels=known, noise_std=self.noise_std, data_range=self._range)
+        found = attack.rebuild(models, labels=known, noise_std=self.noise_std, data_range=data_range)
         account = found.account
-        exact = _EXACT * (self._range[1] - self._range[0]) if account.status.ending is Ending.EXACT else None
+        exact = _EXACT * (data_range[1] - data_range[0]) if account.status.ending is Ending.EXACT else None
         findings = [
             Finding(
                 estimate=estimate,
@@ -224,14 +224,14 @@ class _Run:
         rows = knowledge.shadow_models(store=store, rng=self.rng)
         if self.noise_std is not None:
             rows = rows + self.noise_std * torch.randn(rows.shape, generator=self.rng)
-        attack = reconstructor(knowledge, data_range=self._range, shadow_models=rows, rng=self.rng)
+        attack = reconstructor(knowledge, data_range=data.data_range, shadow_models=rows, rng=self.rng)
 
         def forward(inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
             return training.unflatten(training.train(inputs, labels)[0])
 
         findings, accounts = [], []
         for place, model in enumerate(models):
-            seen = Observation(training.unflatten(model), forward, attack.needs, data.shape, self._range)
+            seen = Observation(training.unflatten(model), forward, attack.needs, data.shape, data.data_range)
             found = attack(seen, rng=self.rng)
             label = None if found.labels is None or self.known_labels else found.labels[0]
             error = None if found.status.is_failure else math.sqrt(attack.error)
@@ -240,11 +240,6 @@ class _Run:
             accounts.append(found.account)
         cost = Cost(time.monotonic() - begun, len(shadows))  # learning is what takes time, once for all models
         return findings, [replace(accounts[0], cost=cost), *accounts[1:]]
-
-    @property
-    def _range(self) -> tuple[float, float]:
-        low, high = self.split.dataset.data_range
-        return low, high
 
     def _bound(self, training: ShadowTraining, place: int) -> float | None:
         """The least mean squared error of unbiased estimates of one target under known noise."""
@@ -255,12 +250,6 @@ class _Run:
         directions = torch.eye(size, dtype=torch.float64).unflatten(1, self.split.dataset.shape)
         moved = training.push(record, self.labels[row : row + 1], directions).double() / self.noise_std
         return least_unbiased_mse(moved @ moved.T)
-
-
-def _named(attack: AttackName) -> AttackName:
-    if attack not in get_args(AttackName):
-        raise refuse("attack", attack, f"to be one of {', '.join(get_args(AttackName))}")
-    return attack
 
 
 def _loss_and_labels(
@@ -281,7 +270,9 @@ def _loss_and_labels(
 
 
 def _shadows(split: InformedSplit, attack: str, count: int | None, store: str | Path | None) -> Tensor | None:
-    """The records left over that serve as shadow targets."""
+    """The records left over that serve as shadow targets; None for an attack without any."""
+    if attack not in get_args(AttackName):
+        raise refuse("attack", attack, f"to be one of {', '.join(get_args(AttackName))}")
     if attack != "reconstructor":
         for name, value in (("shadows", count), ("store", store)):
             if value is not None:

@@ -121,7 +121,7 @@ class InformedReport(Result):
 
     def table(self) -> str:
         """Return what was attacked, a line per target, all together, and how the attacks ended."""
-        parts = (self._heading(), self._table(), (*self._summary(), *self._endings()))
+        parts = (self._heading(), self._table(), self._summary())
         return "\n\n".join("\n".join(part) for part in parts)
 
     def _heading(self) -> Iterator[str]:
@@ -139,33 +139,27 @@ class InformedReport(Result):
             yield f"INTERRUPTED: {reached if len(self.targets) < self.requested else whole}."
 
     def _table(self) -> Iterator[str]:
-        bound, asked = self._has_bound, self._has_membership
+        bound, asked = self._has_bound, any(target.membership for target in self.targets)
         scores = f"{'mse':>11}{'psnr':>8}{'neighbour':>11}{'(record)':>10}{'class mean':>12}"
         more = f"{'Cramer-Rao':>11}" * bound + f"{'objective':>11}" + f"  {'membership':<10}" * asked
         yield f"{'target':>8}  {'label':<10} {'found':<10}{scores}{more}".rstrip()
         for target in self.targets[:_LISTED]:
-            yield self._line(target).rstrip()
+            place = f"({target.neighbour})"
+            scores = f"{target.mse:>11.3g}{target.psnr:>8.1f}{target.neighbour_mse:>11.3g}{place:>10}"
+            scores += f"{target.class_mean_mse:>12.3g}"
+            least = "none" if target.cramer_rao_mse is None else f"{target.cramer_rao_mse:.3g}"
+            more = f"{least:>11}" * bound + f"{target.objective:>11.3g}" + f"  {target.membership:<10}" * asked
+            labels = f"{target.label[:10]:<10} {target.found[:10] or '-':<10}"
+            yield f"{target.record:>8}  {labels}{scores}{more}".rstrip()
         if len(self.targets) > _LISTED:
             yield f"{'...':>8} and {len(self.targets) - _LISTED} more in the report"
-
-    def _line(self, target: InformedTarget) -> str:
-        place = f"({target.neighbour})"
-        scores = f"{target.mse:>11.3g}{target.psnr:>8.1f}{target.neighbour_mse:>11.3g}{place:>10}"
-        scores += f"{target.class_mean_mse:>12.3g}"
-        least = "none" if target.cramer_rao_mse is None else f"{target.cramer_rao_mse:.3g}"
-        more = f"{least:>11}" * self._has_bound + f"{target.objective:>11.3g}"
-        more += f"  {target.membership:<10}" * self._has_membership
-        return f"{target.record:>8}  {target.label[:10]:<10} {target.found[:10] or '-':<10}{scores}{more}"
 
     @property
     def _has_bound(self) -> bool:
         return any(target.cramer_rao_mse is not None for target in self.targets)
 
-    @property
-    def _has_membership(self) -> bool:
-        return any(target.membership for target in self.targets)
-
     def _summary(self) -> Iterator[str]:
+        """All targets together, then the first of each ending, and how many there are of it."""
         names = ("mse", "neighbour_mse", "class_mean_mse")
         own, neighbour, mean = (median(getattr(target, name) for target in self.targets) for name in names)
         nearer = sum(target.beats_neighbour for target in self.targets)
@@ -179,14 +173,10 @@ class InformedReport(Result):
             yield f"label     {right} of {len(sought)} found"
         if self._has_bound:
             yield "Cramer-Rao is the least mse of unbiased estimates; a biased one, such as a clipped one, may be below"
-
-    def _endings(self) -> Iterator[str]:
-        """The first of each ending, and how many there are of it."""
         endings = [account.status.ending for account in self.accounts]
         for ending in dict.fromkeys(endings):
-            first = endings.index(ending)
             several = f" ({endings.count(ending)} of {len(endings)} models)" if len(endings) > 1 else ""
-            yield f"status    {self.accounts[first].status}{several}"
+            yield f"status    {self.accounts[endings.index(ending)].status}{several}"
         seconds = sum(account.cost.seconds for account in self.accounts)
         yield f"cost      {seconds:.1f} s, {sum(account.cost.evaluations for account in self.accounts)} evaluations"
 

@@ -159,18 +159,28 @@ def leakage(
         clip_norm=clip_norm * overshoot,
         sampling_probability=sampling_probability,
     )
+    loss = _checked_loss(model, dataset, loss_fn, parameters)
+    if not _SMALLEST_ERROR <= check_positive("relative_error", relative_error, "0.05 is usual.") < 1:
+        remedy = "For exact traces use rr.fisher_trace without relative_error."
+        raise refuse("relative_error", relative_error, f"in [{_SMALLEST_ERROR}, 1)", remedy)
+    if not 0.5 <= check_probability("confidence", confidence) < 1:
+        raise refuse("confidence", confidence, "in [0.5, 1)", "0.95 is usual.")
     step = _Step(
         model,
-        _checked_loss(model, dataset, loss_fn, parameters),
+        loss,
         clip,
         noise_multiplier * clip_norm,
         sampling_probability,
         parameters,
-        _checked_error(relative_error),
-        _checked_confidence(confidence),
+        relative_error,
+        confidence,
         rng,
     )
-    rows = _drawn(len(dataset), records, rng)
+    count = len(dataset) if records is None else check_whole("records", records)
+    if count > len(dataset):
+        raise refuse("records", count, f"<= {len(dataset)}, the number of records", "Leave it out to use all.")
+    # in random order, so that what an interrupted run has done is a random sample
+    rows = torch.randperm(len(dataset), generator=rng)[:count]
     found = _measured(step, dataset, rows)
     return _report(found, dataset, step, mechanism, requested=len(rows), model_name=model_name)
 
@@ -184,27 +194,6 @@ def _checked_loss(
     given_labels(dataset)
     first_outputs(model, dataset)
     return loss_fn
-
-
-def _checked_error(relative_error: float) -> float:
-    if not _SMALLEST_ERROR <= check_positive("relative_error", relative_error, "0.05 is usual.") < 1:
-        remedy = "For exact traces use rr.fisher_trace without relative_error."
-        raise refuse("relative_error", relative_error, f"in [{_SMALLEST_ERROR}, 1)", remedy)
-    return relative_error
-
-
-def _checked_confidence(confidence: float) -> float:
-    if not 0.5 <= check_probability("confidence", confidence) < 1:
-        raise refuse("confidence", confidence, "in [0.5, 1)", "0.95 is usual.")
-    return confidence
-
-
-def _drawn(available: int, records: int | None, rng: torch.Generator) -> Tensor:
-    """Rows in random order, so that what an interrupted run has done is a random sample."""
-    count = available if records is None else check_whole("records", records)
-    if count > available:
-        raise refuse("records", count, f"<= {available}, the number of records", "Leave it out to use all.")
-    return torch.randperm(available, generator=rng)[:count]
 
 
 def _measured(step: _Step, dataset: Dataset, rows: Tensor) -> _Traces:
@@ -225,8 +214,11 @@ def _measured(step: _Step, dataset: Dataset, rows: Tensor) -> _Traces:
 def _report(
     found: _Traces, dataset: Dataset, step: _Step, mechanism: Mechanism, *, requested: int, model_name: str | None
 ) -> LeakageReport:
-    dimension = math.prod(dataset.shape)
-    guess = constant_guess_mse(low=dataset.data_range[0], high=dataset.data_range[1])
+    dimension, (low, high) = math.prod(dataset.shape), dataset.data_range
+    guess = constant_guess_mse(low=low, high=high)
+    units = f"mean squared errors are those of values in [{low:g}, {high:g}]"
+    if any(isinstance(column, NumericColumn) for column in dataset.columns or ()):
+        units = SCALED
     resolution = torch.finfo(dataset.inputs.dtype).eps
     # derivatives that are not told from zero count as large as they may be: rounding is no infinite safety
     least = dimension * (step.sampling_probability * resolution / step.noise_std) ** 2
@@ -252,15 +244,8 @@ def _report(
         seed=step.rng.initial_seed(),
         guarantee=_worst_case(float(upper.max()), dimension, guess, mechanism, step),
         constant_guess_mse=guess,
-        units=_units(dataset),
+        units=units,
     )
-
-
-def _units(dataset: Dataset) -> str:
-    if any(isinstance(column, NumericColumn) for column in dataset.columns or ()):
-        return SCALED
-    low, high = dataset.data_range
-    return f"mean squared errors are those of values in [{low:g}, {high:g}]"
 
 
 def _worst_case(upper: float, dimension: int, guess: float, mechanism: Mechanism, step: _Step) -> Guarantee:

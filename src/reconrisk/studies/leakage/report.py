@@ -193,10 +193,11 @@ class LeakageReport(Result):
         interval = f"{self.confidence:.0%} interval"
         head = f"  {'record':>8}  {'label':<12} {'dFIL':>10}  {interval:<24} unbiased MSE at least"
         sides = (("most exposed", self.most_exposed()), ("least exposed", self.least_exposed()))
-        return [line for title, rows in sides for line in (title, head, *map(_line, rows))]
-
-
-def _line(row: ExposedRecord) -> str:
-    interval = f"[{row.low:.4g}, {row.high:.4g}]"
-    bound = rounded_down(row.mse_lower_bound)
-    return f"  {row.record:>8}  {row.label[:12]:<12} {row.dfil:>10.4g}  {interval:<24} {bound}"
+        lines = []
+        for title, rows in sides:
+            lines += [title, head]
+            for row in rows:
+                interval = f"[{row.low:.4g}, {row.high:.4g}]"
+                scores = f"{row.dfil:>10.4g}  {interval:<24} {rounded_down(row.mse_lower_bound)}"
+                lines.append(f"  {row.record:>8}  {row.label[:12]:<12} {scores}")
+        return lines

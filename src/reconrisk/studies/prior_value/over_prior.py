@@ -62,11 +62,6 @@ class _Met:
     state: Tensor
     found: Reconstruction
 
-    @property
-    def is_known_of(self) -> bool:
-        """Whether the attack was told anything of the record beside its update."""
-        return any(getattr(self.observation, name) is not None for name in _OF_THE_RECORD)
-
 
 @dataclass(frozen=True, eq=False)
 class AlsoOnAnother:
@@ -93,18 +88,15 @@ class AlsoOnAnother:
         state = rng.get_state()
         found = self.attack(observation, rng=rng)
         self._pair.append(_Met(observation, rng.device, state, found))
-        if found.status.ending is not Ending.INTERRUPTED and len(self.made) + len(self._pair) in self._ends:
+        ends = {int(pair[-1]) + 1 for pair in pairs_of(self.updates)}
+        if found.status.ending is not Ending.INTERRUPTED and len(self.made) + len(self._pair) in ends:
             self.made.extend([self._exchanged(place) for place in range(len(self._pair))])
             self._pair.clear()
         return found
 
-    @property
-    def _ends(self) -> set[int]:
-        return {int(pair[-1]) + 1 for pair in pairs_of(self.updates)}
-
     def _exchanged(self, place: int) -> Tensor:
         own, another = self._pair[place], self._pair[place - 1]
-        if not own.is_known_of:
+        if all(getattr(own.observation, name) is None for name in _OF_THE_RECORD):  # nothing is known of the record
             return another.found.estimates
         rng = torch.Generator(own.device).set_state(own.state)
         found = self.attack(with_update_of(another.observation, own.observation), rng=rng)
@@ -169,7 +161,10 @@ def leakage_over_prior(
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     targets = choose_records(dataset, chosen_records)
-    chosen, known = _metrics(metrics, dataset), tuple(knows)
+    chosen: tuple[Metric, ...] = (psnr(data_range=dataset.data_range), mse())
+    if metrics is not None:
+        chosen = (metrics,) if isinstance(metrics, Metric) else tuple(metrics)
+    known = tuple(knows)
     seed = int(torch.randint(2**62, (1,), generator=rng))
 
     def run(configured: Attack, client: Client) -> list[AttackedUpdate]:
@@ -222,8 +217,13 @@ class _Compared:
         others: Sequence[Tensor],
     ) -> OverPrior:
         """Compare the scores by one metric; ``others`` are the estimates from the other update of each pair."""
-        mine, guess = (_values(each[: self.updates], metric) for each in (attacked, alone))
-        other = self._from_another(metric, targets, others)
+        mine, guess = (
+            torch.cat([update.values[metric.name] for update in each[: self.updates]]).double()
+            for each in (attacked, alone)
+        )
+        batches = targets[: self.batch_size * self.updates].split(self.batch_size)
+        pairs = zip(others[: self.updates], batches, strict=True)
+        other = torch.cat([score(each, batch, metric)[metric.name] for each, batch in pairs]).double()
         sign = 1.0 if metric.higher_is_better else -1.0
         return OverPrior(
             repr(metric),
@@ -235,11 +235,6 @@ class _Compared:
             self._mean_of_pairs(sign * _difference(mine, other)),
         )
 
-    def _from_another(self, metric: Metric, targets: Tensor, others: Sequence[Tensor]) -> Tensor:
-        batches = targets[: self.batch_size * self.updates].split(self.batch_size)
-        pairs = zip(others[: self.updates], batches, strict=True)
-        return torch.cat([score(other, batch, metric)[metric.name] for other, batch in pairs]).double()
-
     def _mean(self, values: Tensor) -> Estimate:
         means = [float(update.mean()) for update in values.split(self.batch_size)]
         return student_interval(means, self.confidence, over="updates")
@@ -250,10 +245,6 @@ class _Compared:
         by_pair = [float(means[pair].mean()) for pair in pairs_of(self.updates)]
         found = student_interval(by_pair, self.confidence, over="pairs of updates")
         return replace(found, value=float(means.mean()))
-
-
-def _values(updates: Sequence[AttackedUpdate], metric: Metric) -> Tensor:
-    return torch.cat([update.values[metric.name] for update in updates]).double()
 
 
 def _difference(one: Tensor, other: Tensor) -> Tensor:
@@ -282,9 +273,3 @@ def _check_batches(records: Sequence[int], batch_size: int) -> None:
     if count < _LEAST * size:
         remedy = "Another record's update is a baseline, and intervals are over pairs."
         raise refuse("records", count, f">= {_LEAST * size}, {_LEAST} updates", remedy)
-
-
-def _metrics(stated: Metric | Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...]:
-    if stated is None:
-        return (psnr(data_range=dataset.data_range), mse())
-    return (stated,) if isinstance(stated, Metric) else tuple(stated)

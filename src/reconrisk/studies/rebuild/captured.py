@@ -127,7 +127,9 @@ class _Beside:
 
     def told(self, report: RebuildReport, found: Reconstruction, observation: Observation) -> RebuildReport:
         """The report with the prior, and with how well estimates and guesses explain the update."""
-        labels = _labels(found, observation)
+        labels = observation.labels
+        if labels is None and found.labels is not None:
+            labels = torch.tensor(found.labels)  # as the attack inferred them
         if self.prior is not None:
             report = replace(report, guesser=PRIOR_ALONE, prior=self.prior.said)
         if labels is None or found.status.is_failure or len(found.estimates) != len(labels):
@@ -136,13 +138,6 @@ class _Beside:
         draw = None if self.drawn is None else _misfit(observation, self.drawn, labels)
         own, in_noise = _misfit(observation, found.estimates, labels), observation.noise_std is not None
         return replace(report, misfit=Misfit(own, guess, draw, in_noise))
-
-
-def _labels(found: Reconstruction, observation: Observation) -> Tensor | None:
-    """The labels that are known, or those that the attack inferred."""
-    if observation.labels is not None:
-        return observation.labels
-    return None if found.labels is None else torch.tensor(found.labels)
 
 
 def _misfit(observation: Observation, records: Tensor, labels: Tensor) -> float:
@@ -161,12 +156,9 @@ def _told_of_misfit(reconstruction: Reconstruction, observation: Observation) ->
     if off**2 <= _EXPLAINED:
         return reconstruction
     cause = f"{status.cause}; the estimates' update differs from the captured one by {off:.0%}"
-    told = replace(status, ending=_without_exact(status.ending), cause=cause, remedy=_MISFIT)
+    ending = Ending.CONVERGED if status.ending is Ending.EXACT else status.ending
+    told = replace(status, ending=ending, cause=cause, remedy=_MISFIT)
     return replace(reconstruction, account=replace(reconstruction.account, status=told))
-
-
-def _without_exact(ending: Ending) -> Ending:
-    return Ending.CONVERGED if ending is Ending.EXACT else ending
 
 
 def _example(shape: tuple[int, ...], data_range: tuple[float, float], public: Dataset | None) -> Dataset:

@@ -67,8 +67,10 @@ class RebuiltColumn:
     def __str__(self) -> str:
         """Shares of right values and mean errors, of the attack and of what is typical."""
         error = sum(self.error) / len(self.error) if self.error else None
-        mine = f"{_share(sum(self.right) / len(self.right))}{_error(error)}"
-        return f"{self.name[:24]:<24}{mine} {_share(self.typical_right)}{_error(self.typical_error)}".rstrip()
+        shares = (sum(self.right) / len(self.right), self.typical_right)
+        right, typical_right = ("" if share is None else f"{share:.1%}" for share in shares)
+        wrong, typical_wrong = ("" if each is None else f"{each:.4g}" for each in (error, self.typical_error))
+        return f"{self.name[:24]:<24}{right:>8}{wrong:>11} {typical_right:>8}{typical_wrong:>11}".rstrip()
 
 
 @serializable("misfit")
@@ -179,21 +181,23 @@ class RebuildReport(Result):
 
     def table(self) -> str:
         """Return what was attacked, a line per record, the best rebuilt, and how the attacks ended."""
-        parts = (self._heading(), self._table(), self._columns(), (*self._best(), *self._endings()))
+        head = f"{'column':<24}{'right':>8}{'error':>11}{'typical':>9}{'error':>11}"
+        columns = (head, *map(str, self.columns)) if self.columns else ()
+        parts = (self._heading(), self._table(), columns, self._summary())
         return "\n\n".join(text for text in ("\n".join(part) for part in parts) if text)
 
     def to_rows(self) -> tuple[Row, ...]:
         """Return one row for each record."""
-        return tuple(map(self._to_row, range(len(self.records))))
-
-    def _to_row(self, place: int) -> Row:
-        row: Row = {"record": self.records[place], "update": self.updates[place], "label": self.labels[place]}
-        row["inferred"] = self.inferred[place] if self.inferred else None
-        for score in self.scores:
-            row |= {score.name: score.values[place], f"{score.name}_guess": score.guess[place]}
-        for column in self.columns:
-            row[f"right {column.name}"] = column.right[place]
-        return {**row, "objective": self.objective[place]}
+        rows = []
+        for place, record in enumerate(self.records):
+            row: Row = {"record": record, "update": self.updates[place], "label": self.labels[place]}
+            row["inferred"] = self.inferred[place] if self.inferred else None
+            for score in self.scores:
+                row |= {score.name: score.values[place], f"{score.name}_guess": score.guess[place]}
+            for column in self.columns:
+                row[f"right {column.name}"] = column.right[place]
+            rows.append({**row, "objective": self.objective[place]})
+        return tuple(rows)
 
     def _heading(self) -> Iterator[str]:
         values = " x ".join(str(side) for side in self.shape)
@@ -214,15 +218,12 @@ class RebuildReport(Result):
         metrics = "".join(f"{score.name:>10}{'guess':>9}" for score in self.scores)
         yield self._row("record", "update", "label", "inferred", metrics, "objective")
         for place in range(min(len(self.records), _LISTED)):
-            yield self._line(place)
+            metrics = "".join(f"{score.values[place]:>10.4g}{score.guess[place]:>9.3g}" for score in self.scores)
+            inferred = self.inferred[place] if self.inferred else ""
+            record, update = str(self.records[place]), str(self.updates[place])
+            yield self._row(record, update, self.labels[place], inferred, metrics, f"{self.objective[place]:.3g}")
         if len(self.records) > _LISTED:
             yield f"{'...':>8} and {len(self.records) - _LISTED} more in the report"
-
-    def _line(self, place: int) -> str:
-        metrics = "".join(f"{score.values[place]:>10.4g}{score.guess[place]:>9.3g}" for score in self.scores)
-        inferred = self.inferred[place] if self.inferred else ""
-        record, update = str(self.records[place]), str(self.updates[place])
-        return self._row(record, update, self.labels[place], inferred, metrics, f"{self.objective[place]:.3g}")
 
     def _row(self, record: str, update: str, label: str, inferred: str, metrics: str, objective: str) -> str:
         """One line, without the columns that say nothing: each record its own update, labels that are known."""
@@ -230,12 +231,8 @@ class RebuildReport(Result):
         used = f" {inferred[:10]:<10}" if self.inferred and Knows.LABELS not in self.threat.knows else ""
         return f"{record:>8}{shared}  {label[:10]:<10}{used}{metrics}{objective:>12}"
 
-    def _columns(self) -> Iterator[str]:
-        if self.columns:
-            yield f"{'column':<24}{'right':>8}{'error':>11}{'typical':>9}{'error':>11}"
-            yield from map(str, self.columns)
-
-    def _best(self) -> Iterator[str]:
+    def _summary(self) -> Iterator[str]:
+        """All records together, then the first of each ending, and how many there are of it."""
         for score in self.scores:
             values = sum(score.values) / len(score.values), sum(score.guess) / len(score.guess)
             best = f"best rebuilt {score.values[score.best]:.4g} (record {self.records[score.best]})"
@@ -245,9 +242,6 @@ class RebuildReport(Result):
         peaks = [f"{score.name} {sum(score.oracle) / len(score.oracle):.4g}" for score in self.scores if score.oracle]
         if peaks:
             yield f"oracle    {', '.join(peaks)} at the steps nearest to the records, which no attacker can choose"
-
-    def _endings(self) -> Iterator[str]:
-        """The first of each ending, and how many there are of it."""
         endings = [account.status.ending for account in self.accounts]
         for ending in dict.fromkeys(endings):
             first = endings.index(ending)
@@ -260,11 +254,3 @@ class RebuildReport(Result):
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _share(value: float | None) -> str:
-    return f"{'':>8}" if value is None else f"{value:>8.1%}"
-
-
-def _error(value: float | None) -> str:
-    return f"{'':>11}" if value is None else f"{value:>11.4g}"

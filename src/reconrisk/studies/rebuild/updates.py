@@ -113,7 +113,10 @@ def rebuild(
     prior = prior_to_beat(configured, knowledge)
     guess: Attack = constant_guess() if prior is None else alone(prior.value)
     threat = configured.needs.knowing(*knows, *derived)
-    run = AttackOnUpdates(configured, client, defense, threat, _metrics(metrics, dataset), guess)
+    judged = fitting_metrics(("psnr", "ssim", "mse"), dataset.shape, dataset.data_range)
+    if metrics is not None:
+        judged = (metrics,) if isinstance(metrics, Metric) else tuple(metrics)
+    run = AttackOnUpdates(configured, client, defense, threat, judged, guess)
     updates = run.run(chosen, size, rng=rng, progress=progress)
     done = sum(len(each.estimates) for each in updates)
     report = _report(
@@ -157,12 +160,6 @@ def _public(dataset: Dataset, records: Sequence[int], public: Dataset | None) ->
     others = torch.ones(len(dataset), dtype=torch.bool)
     others[list(records)] = False
     return dataset.subset(others.nonzero().squeeze(1)) if bool(others.any()) else None
-
-
-def _metrics(stated: Metric | Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...]:
-    if stated is not None:
-        return (stated,) if isinstance(stated, Metric) else tuple(stated)
-    return fitting_metrics(("psnr", "ssim", "mse"), dataset.shape, dataset.data_range)
 
 
 def _report(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from reconrisk.attacks.knowledge import PublicKnowledge
@@ -99,6 +99,8 @@ class Attackers:
     limits: tuple[Limit, ...]
     seed: int
     executor: Executor = IN_PROCESS
+    _guessed: dict[int, list[list[bool]]] = field(default_factory=dict, init=False, repr=False)
+    _plans: dict[float | None, tuple[PlannedAttack, ...]] = field(default_factory=dict, init=False, repr=False)
 
     def share(self, defense: Defense | None, draws: Sequence[int], allowed: Sequence[int], token: CancelToken) -> Share:
         """Attack the updates ``draws``, until more records are rebuilt than is allowed for some limit.
@@ -206,14 +208,6 @@ class Attackers:
     @cached_property
     def _undefended(self) -> Experiment:
         return self._experiment(None)
-
-    @cached_property
-    def _guessed(self) -> dict[int, list[list[bool]]]:
-        return {}
-
-    @cached_property
-    def _plans(self) -> dict[float | None, tuple[PlannedAttack, ...]]:
-        return {}
 
 
 def most_allowed(at_most: float, *, trials: int, per_trial: int, confidence: float) -> int | None:

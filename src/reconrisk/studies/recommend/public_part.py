@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from reconrisk.attacks.baselines import constant_guess
 from reconrisk.core.defense import Defense
@@ -17,6 +15,7 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import Reference
 from reconrisk.releases.release import Release
 from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_moments
+from reconrisk.studies.common.attacked_updates import labels_or_zeros
 from reconrisk.studies.common.defended_release import (
     PRIOR_DRAWS,
     PRIOR_ERROR,
@@ -70,17 +69,14 @@ class PublicPart:
         dimension = self.drawn[0].inputs[0].numel()
         traces = torch.full((len(self.drawn),), math.inf)
         if defense is not None:
-            rng = torch.Generator().manual_seed(self.seed)
-            traces = torch.cat(list(self._traces(defense, rng)))
+            rng, found = torch.Generator().manual_seed(self.seed), []
+            for release in self.drawn:
+                # of the first record of each update, until one is infinite: then the mean is
+                found.append(trace_of_information(release, defense, relative_error=PRIOR_ERROR, rng=rng)[:1])
+                if not bool(found[-1].isfinite()):
+                    break
+            traces = torch.cat(found)
         return mse_bound_from_traces(traces, dimension=dimension, data_range=self.data_range)
-
-    def _traces(self, defense: Defense, rng: torch.Generator) -> Iterator[Tensor]:
-        """The information about the first record of each update, until one is infinite: then the mean is."""
-        for release in self.drawn:
-            found = trace_of_information(release, defense, relative_error=PRIOR_ERROR, rng=rng)[:1]
-            yield found
-            if not bool(found.isfinite()):
-                return
 
 
 def public_part(subject: ModelUpdates, *, seed: int) -> PublicPart:
@@ -95,7 +91,7 @@ def public_part(subject: ModelUpdates, *, seed: int) -> PublicPart:
     if count < 2:
         raise refuse("public", len(public), f">= {2 * batch_size} records, two updates", "Pass more of them.")
     batches = torch.randperm(len(public), generator=rng)[: count * batch_size].split(batch_size)
-    labels = _labels(public)
+    labels = labels_or_zeros(public)
     releases = tuple(client.release(public.inputs[rows], labels[rows]) for rows in batches)
     prior = tuple(
         client.release(drawn_from_box(public.inputs[rows], public.data_range, rng=rng), labels[rows])
@@ -126,7 +122,3 @@ def split_off(dataset: Dataset, public: Dataset | None, rng: torch.Generator) ->
     if count < 1:
         raise refuse("data", len(dataset), ">= 4 records, to split off public ones", "Or pass public=.")
     return dataset.subset(order[:count]), tuple(order[count:])
-
-
-def _labels(dataset: Dataset) -> Tensor:
-    return torch.zeros(len(dataset), dtype=torch.int64) if dataset.labels is None else dataset.labels

@@ -27,9 +27,9 @@ from reconrisk.studies.common.population import LARGEST, Population
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
 from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT, ONE_GRADIENT, Records, UpdateRecipe
 from reconrisk.studies.recommend.attacked_share import Attackers, most_allowed, trials_beyond_guesses, trials_that_show
-from reconrisk.studies.recommend.public_part import PublicPart, public_part, split_off
+from reconrisk.studies.recommend.public_part import public_part, split_off
 from reconrisk.studies.recommend.result import Recommendation
-from reconrisk.studies.recommend.search import ATTEMPTS, Case, Choosing, Trained
+from reconrisk.studies.recommend.search import ATTEMPTS, UNDEFENDED, Case, Choosing, Trained
 
 _GUESSED = 32  # public records, of which guesses are scored
 _MARGIN = 0.99  # of the bound without any release: what noise can come near to
@@ -95,13 +95,20 @@ def recommend_defense(
     >>> found.best, found.option("none").met.value
     ('gaussian_noise', 'no')
     """
-    total, subject = CancelToken(seconds_from_budget(budget)), _checked_subject(model, data, update)
+    total = CancelToken(seconds_from_budget(budget))
+    if not ModelUpdates.supports(model):
+        raise refuse("model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights.")
+    subject = ModelUpdates.of(model, data, update)
     dataset, limits = subject.dataset, checked_limits(accept)
     checked_goals(None, limits, dataset)
     _check_target(limits, mse_bound, evidence, dataset.data_range)
     chosen = _families(families)
     rng = torch.Generator().manual_seed(checked_seed(seed))
     reference, rows = split_off(dataset, public, rng)
+    stated_threat = subject.threat(threat)
+    level = _level(confidence, families=len(chosen), limits=len(limits))
+    if not check_finite("resolution", resolution) > 1:
+        raise refuse("resolution", resolution, "> 1", "It is the factor between what is found and what is needed.")
     asked = _Asked(
         subject,
         limits,
@@ -109,18 +116,16 @@ def recommend_defense(
         evidence,
         reference,
         rows,
-        subject.threat(threat),
+        stated_threat,
         attacks,
-        _level(confidence, families=len(chosen), limits=len(limits)),
-        _checked_resolution(resolution),
+        level,
+        resolution,
         check_whole("finalists", finalists),
         seed,
         executor,
     )
-    steps, seeds = (
-        check_whole("training_steps", training_steps, minimum=0),
-        check_whole("training_seeds", training_seeds),
-    )
+    steps = check_whole("training_steps", training_steps, minimum=0)
+    seeds = check_whole("training_seeds", training_seeds)
     training = asked.training(steps, seeds, check_positive("learning_rate", learning_rate))
     case = asked.case(training, search_trials, confirm_trials, rng)
     found = Choosing(case, chosen, total)
@@ -159,9 +164,22 @@ class _Asked:
 
     def case(self, training: Trained, search: int, confirm: int | None, rng: torch.Generator) -> Case:
         """Everything that answers are found with."""
-        known, size = self._public_part(), self.subject.recipe.batch_size
-        population = Population(self.subject.dataset, self.rows[:LARGEST])
-        first = self._attackers(population)
+        known = public_part(replace(self.subject, dataset=self.reference), seed=self.seed)
+        if self.mse_bound is not None and not known.is_smooth:
+            words = "to be left out for a model that is not known to be smooth, such as one with ReLU or max-pooling"
+            raise refuse("mse_bound", self.mse_bound, words, "Its gradient may jump. State accept= instead.")
+        population, size = Population(self.subject.dataset, self.rows[:LARGEST]), self.subject.recipe.batch_size
+        first = Attackers(
+            self.subject,
+            population,
+            self.reference,
+            self.threat,
+            self.attacks,
+            (self.rows[:size],),
+            self.limits,
+            self.seed,
+            self.executor,
+        )
         guess = _guessed(first, rng) if self.measured else ()
         tried, fresh = _trials(self.measured, guess, self.rows, size, search, confirm, self.level)
         return Case(
@@ -181,26 +199,6 @@ class _Asked:
             training=training,
         )
 
-    def _attackers(self, population: Population) -> Attackers:
-        return Attackers(
-            self.subject,
-            population,
-            self.reference,
-            self.threat,
-            self.attacks,
-            (self.rows[: self.subject.recipe.batch_size],),
-            self.limits,
-            self.seed,
-            self.executor,
-        )
-
-    def _public_part(self) -> PublicPart:
-        known = public_part(replace(self.subject, dataset=self.reference), seed=self.seed)
-        if self.mse_bound is not None and not known.is_smooth:
-            words = "to be left out for a model that is not known to be smooth, such as one with ReLU or max-pooling"
-            raise refuse("mse_bound", self.mse_bound, words, "Its gradient may jump. State accept= instead.")
-        return known
-
 
 def _result(asked: _Asked, found: Choosing, *, subject: str, confidence: float) -> Recommendation:
     case, low, high = found.case, *asked.subject.dataset.data_range
@@ -216,7 +214,7 @@ def _result(asked: _Asked, found: Choosing, *, subject: str, confidence: float) 
         options=found.options(),
         best=ranked[0],
         runner_up=ranked[1],
-        undefended=found.undefended,
+        undefended=found.costs.get(UNDEFENDED),
         guess=case.guess,
         is_smooth=case.public.is_smooth,
         prior_information=float(box_prior_information(high - low)),
@@ -228,14 +226,8 @@ def _result(asked: _Asked, found: Choosing, *, subject: str, confidence: float) 
         seed=asked.seed,
         seconds=time.monotonic() - found.total.begun,
         ended=found.ended,
-        defenses=found.defenses,
+        defenses={family: candidate.defense for family, candidate in found.found.items()},
     )
-
-
-def _checked_subject(model: nn.Module, data: Records, update: UpdateRecipe) -> ModelUpdates:
-    if not ModelUpdates.supports(model):
-        raise refuse("model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights.")
-    return ModelUpdates.of(model, data, update)
 
 
 def _level(confidence: float, *, families: int, limits: int) -> float:
@@ -243,12 +235,6 @@ def _level(confidence: float, *, families: int, limits: int) -> float:
     if not 0 < check_probability("confidence", confidence) < 1:
         raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     return 1 - (1 - confidence) / ((families + 1) * ATTEMPTS * max(1, limits))
-
-
-def _checked_resolution(resolution: float) -> float:
-    if not check_finite("resolution", resolution) > 1:
-        raise refuse("resolution", resolution, "> 1", "It is the factor between what is found and what is needed.")
-    return resolution
 
 
 def _families(names: Sequence[str] | None) -> tuple[str, ...]:

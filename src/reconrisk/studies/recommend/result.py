@@ -1,7 +1,4 @@
-"""The result of a search for a defense: one row per family, the cheapest that meets the target and the second.
-
-:func:`sentence_of` and :func:`table_of` write it in words.
-"""
+"""The result of a search for a defense: one row per family, the cheapest that meets the target and the second."""
 
 from __future__ import annotations
 
@@ -177,29 +174,65 @@ class Recommendation(Result):
     @property
     def sentence(self) -> str:
         """What to do, on what evidence, at which cost, and what is second best."""
-        return sentence_of(self)
+        if self.best is None:
+            return f"No defense was shown to meet {self.target}: {_nearest(self)}{_end(self)}"
+        best = self.option(self.best)
+        words = [f"Use {best.code}: {_evidence(self, best)}, {_cost(self, best)}.", *_caution(self, best)]
+        if not all(value >= 1 for value in best.proved):
+            words.append(
+                "Private records took part in the choice of family and strength, which its guarantee does not cover."
+            )
+        if self.runner_up is not None:
+            second = self.option(self.runner_up)
+            words.append(f"Second best is {second.code}: {_cost(self, second)}.")
+            if _overlap(best, second):
+                words.append("The two differ by no more than seeds do.")
+        else:
+            words.append("There is no second that was shown to meet the target.")
+        return " ".join(words) + _end(self)
 
     def table(self) -> str:
-        """Return every family in a line."""
-        return table_of(self)
+        """Return every family in a line, the recommended marked with an arrow."""
+        rows = [tuple(f"{head}?" if head == "est. MSE bound" and not self.is_smooth else head for head in _HEADER)]
+        marks = {self.best: "->", self.runner_up: "2."}
+        for option in self.options:
+            kept, deviation, bound = option.utility_kept, option.utility_deviation, option.mse_bound
+            rows.append(
+                (
+                    marks.get(option.family, ""),
+                    option.family,
+                    option.met.value,
+                    ", ".join(_share(risk) for risk in option.risks) or "-",
+                    ", ".join("-" if value >= 1 else f"<= {rounded_up(value)}" for value in option.proved) or "-",
+                    "-" if bound is None or not bound.low else f">= {rounded_down(bound.low)}",
+                    "-" if kept is None else f"{kept:.3g}",
+                    "-" if deviation is None else f"{deviation:.3g}",
+                    "-" if option.training is None else str(option.training),
+                    option.code + (f"  ({option.remark})" if option.remark else ""),
+                )
+            )
+        lines = align_columns(rows)
+        if self.undefended is not None:
+            lines.append(f"training without a defense: {self.undefended}")
+        return "\n".join(lines)
 
     def to_rows(self) -> tuple[Row, ...]:
         """Return one row for each family."""
-        return tuple(self._to_row(option) for option in self.options)
-
-    def _to_row(self, option: DefenseOption) -> Row:
-        rank = {self.best: "best", self.runner_up: "runner-up"}.get(option.family)
-        row: Row = {"family": option.family, "defense": option.code, "strength": option.strength, "rank": rank}
-        row["met"] = option.met.value
-        for place, limit in enumerate(self.accept):
-            risk = option.risks[place] if place < len(option.risks) else None
-            row[f"rebuilt {limit.goal}"] = None if risk is None else risk.value
-            row[f"rebuilt {limit.goal} high"] = None if risk is None else risk.high
-            row[f"proved {limit.goal}"] = option.proved[place] if place < len(option.proved) else None
-        row["mse_bound"] = None if option.mse_bound is None else option.mse_bound.low
-        row |= {"utility_kept": option.utility_kept, "utility_deviation": option.utility_deviation}
-        row["training"] = None if option.training is None else str(option.training)
-        return {**row, "tried": option.tried, "remark": option.remark}
+        rows = []
+        ranks = {self.best: "best", self.runner_up: "runner-up"}
+        for option in self.options:
+            row: Row = {"family": option.family, "defense": option.code, "strength": option.strength}
+            row |= {"rank": ranks.get(option.family), "met": option.met.value}
+            for place, limit in enumerate(self.accept):
+                risk = option.risks[place] if place < len(option.risks) else None
+                row[f"rebuilt {limit.goal}"] = None if risk is None else risk.value
+                row[f"rebuilt {limit.goal} high"] = None if risk is None else risk.high
+                row[f"proved {limit.goal}"] = option.proved[place] if place < len(option.proved) else None
+            row["mse_bound"] = None if option.mse_bound is None else option.mse_bound.low
+            row |= {"utility_kept": option.utility_kept, "utility_deviation": option.utility_deviation}
+            row["training"] = None if option.training is None else str(option.training)
+            rows.append({**row, "tried": option.tried, "remark": option.remark})
+        return tuple(rows)
 
 
 def _interval(estimate: Estimate) -> str:
@@ -207,52 +240,6 @@ def _interval(estimate: Estimate) -> str:
 
 
 _HEADER = ("", "family", "meets", "rebuilt", "proved", "est. MSE bound", "U1 kept", "U2 dev.", "training", "defense")
-
-
-def sentence_of(found: Recommendation) -> str:
-    """What to do, on what evidence, at which cost, and what is second best."""
-    if found.best is None:
-        return f"No defense was shown to meet {found.target}: {_nearest(found)}{_end(found)}"
-    best = found.option(found.best)
-    words = [
-        f"Use {best.code}: {_evidence(found, best)}, {_cost(found, best)}.",
-        *_caution(found, best),
-        *_choice(best),
-    ]
-    if found.runner_up is not None:
-        second = found.option(found.runner_up)
-        words.append(f"Second best is {second.code}: {_cost(found, second)}.")
-        if _overlap(best, second):
-            words.append("The two differ by no more than seeds do.")
-    else:
-        words.append("There is no second that was shown to meet the target.")
-    return " ".join(words) + _end(found)
-
-
-def table_of(found: Recommendation) -> str:
-    """Every family in a line, the recommended marked with an arrow."""
-    header = tuple(f"{head}?" if head == "est. MSE bound" and not found.is_smooth else head for head in _HEADER)
-    rows = [header, *(_row(found, option) for option in found.options)]
-    lines = align_columns(rows)
-    if found.undefended is not None:
-        lines.append(f"training without a defense: {found.undefended}")
-    return "\n".join(lines)
-
-
-def _row(found: Recommendation, option: DefenseOption) -> tuple[str, ...]:
-    mark = {found.best: "->", found.runner_up: "2."}.get(option.family, "")
-    return (
-        mark,
-        option.family,
-        option.met.value,
-        ", ".join(_share(risk) for risk in option.risks) or "-",
-        ", ".join("-" if value >= 1 else f"<= {rounded_up(value)}" for value in option.proved) or "-",
-        "-" if option.mse_bound is None or not option.mse_bound.low else f">= {rounded_down(option.mse_bound.low)}",
-        "-" if option.utility_kept is None else f"{option.utility_kept:.3g}",
-        "-" if option.utility_deviation is None else f"{option.utility_deviation:.3g}",
-        "-" if option.training is None else str(option.training),
-        option.code + (f"  ({option.remark})" if option.remark else ""),
-    )
 
 
 def _evidence(found: Recommendation, option: DefenseOption) -> str:
@@ -289,13 +276,6 @@ def _caution(found: Recommendation, option: DefenseOption) -> list[str]:
         f"That is about the attacks tried: the estimated bound on the error of any estimate, {rounded_down(bound)}, "
         f"is below the {error:.3g} of {below[0]}, so that better attacks are not excluded."
     ]
-
-
-def _choice(option: DefenseOption) -> list[str]:
-    """What the guarantee of a mechanism, where there is one, says nothing about."""
-    if all(value >= 1 for value in option.proved):
-        return []
-    return ["Private records took part in the choice of family and strength, which its guarantee does not cover."]
 
 
 def _cost(found: Recommendation, option: DefenseOption) -> str:

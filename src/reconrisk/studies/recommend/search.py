@@ -99,7 +99,12 @@ def smallest_met(
     >>> smallest_met(lambda level: level >= 0.3, low=0.01, high=100.0, start=1.0, resolution=1.5)
     0.354
     """
-    _check(low, high, start, resolution)
+    for name, value in (("low", low), ("high", high), ("start", start)):
+        check_positive(name, value)
+    if not low < high:
+        raise refuse("low", low, f"< high={high}")
+    if not resolution > 1:
+        raise refuse("resolution", resolution, "> 1", "It is the factor between what is found and what is needed.")
     met, unmet = _bracket(is_met, low, high, min(max(start, low), high))
     if met is None or unmet is None:
         return met
@@ -125,15 +130,6 @@ def _bracket(
         if is_met(following) != first:
             return (level, following) if first else (following, level)
         level = following
-
-
-def _check(low: float, high: float, start: float, resolution: float) -> None:
-    for name, value in (("low", low), ("high", high), ("start", start)):
-        check_positive(name, value)
-    if not low < high:
-        raise refuse("low", low, f"< high={high}")
-    if not resolution > 1:
-        raise refuse("resolution", resolution, "> 1", "It is the factor between what is found and what is needed.")
 
 
 UNDEFENDED = "none"
@@ -265,16 +261,6 @@ class Choosing:
         shown = [option for option in self.options() if option.met.is_shown]
         return tuple(option.family for option in sorted(shown, key=lambda option: option.rank, reverse=True))
 
-    @property
-    def undefended(self) -> TrainingCost | None:
-        """Training without a defense."""
-        return self.costs.get(UNDEFENDED)
-
-    @property
-    def defenses(self) -> dict[str, Defense | None]:
-        """The defenses that were found, by family."""
-        return {name: candidate.defense for name, candidate in self.found.items()}
-
     def options(self) -> tuple[DefenseOption, ...]:
         """A row for every family."""
         return tuple(self._option(name) for name in (UNDEFENDED, *self.families))
@@ -312,14 +298,11 @@ class Choosing:
             self.reasons[name] = "its time was over"
             return _settled(_best_of(tried, self.reasons[name]))
         except KeyboardInterrupt:
-            self._keep(name, tried)
+            best = _settled(_best_of(tried, "interrupted"))
+            if best is not None:
+                self.found[name] = best
             raise
         return _best_of(tried, self.reasons.get(name, ""))
-
-    def _keep(self, name: str, tried: Sequence[Candidate]) -> None:
-        best = _settled(_best_of(tried, "interrupted"))
-        if best is not None:
-            self.found[name] = best
 
     def _search_family(
         self, family: FamilyInfo, start: float | None, token: CancelToken, tried: list[Candidate]

@@ -239,7 +239,9 @@ class TradeoffResult(Result):
     def front(self, attacker: str) -> tuple[TradeoffRow, ...]:
         """Rows that no other row of the attacker beats: better in one measure and no worse in the other, by means."""
         rows = self.of(attacker)
-        kept = pareto([self._goodness(row) for row in rows])
+        signs = ((self.utility, UTILITIES[self.utility]), (self.leakage, LEAKAGES[self.leakage]))
+        useful, protected = ([sign * row.measured(name).value for row in rows] for name, sign in signs)
+        kept = pareto(list(zip(useful, protected, strict=True)))
         return tuple(row for row, is_kept in zip(rows, kept, strict=True) if is_kept)
 
     def dominates(self, family: str, other: str, *, attacker: str = "aware") -> Dominance:
@@ -291,11 +293,6 @@ class TradeoffResult(Result):
         """Whether gradients are known to move without jumps as the record moves, which the bound assumes."""
         return not any(note.startswith("MSE bound?") for note in self.notes)
 
-    def _goodness(self, row: TradeoffRow) -> tuple[float, float]:
-        """Utility and protection of a row, the larger the better."""
-        utility, leakage = UTILITIES[self.utility], LEAKAGES[self.leakage]
-        return utility * row.measured(self.utility).value, leakage * row.measured(self.leakage).value
-
     def _gains(self, rival: TradeoffRow, row: TradeoffRow) -> tuple[Estimate, Estimate]:
         """By how much a row is better than another in utility and protection, over the seeds that both have."""
         found = []
@@ -328,7 +325,10 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
     >>> pareto([(0.0, 2.0), (1.0, 1.0), (0.0, 1.0), (1.0, 1.0)])
     [True, True, False, True]
     """
-    return [not any(_no_worse(other, point) and other != point for other in points) for point in points]
+    return [
+        not any(other[0] >= point[0] and other[1] >= point[1] and other != point for other in points)
+        for point in points
+    ]
 
 
 def rows_from_cells(cells: Iterable[TradeoffCell], *, confidence: float) -> tuple[TradeoffRow, ...]:
@@ -370,10 +370,6 @@ def _row(cells: Sequence[TradeoffCell], attacker: str, confidence: float) -> Tra
         diverged=sum(cell.diverged for cell in cells),
         seconds=sum(cell.seconds for cell in cells),
     )
-
-
-def _no_worse(point: tuple[float, float], other: tuple[float, float]) -> bool:
-    return point[0] >= other[0] and point[1] >= other[1]
 
 
 def _cells(row: TradeoffRow, *, starred: bool) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from reconrisk.studies.common.defended_training import TrainingRecipe, fresh_def
 from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, planned_attacks
 from reconrisk.studies.common.population import Population
-from reconrisk.studies.common.runs import Trial, TrialKey, environment
+from reconrisk.studies.common.runs import Trial, environment
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates, given_labels
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reconrisk.studies.tradeoff.result import ATTACKERS, AttackScore, TradeoffCell
@@ -210,7 +210,9 @@ class Study:
         experiment = Experiment(plan, subject, population, self.threat_of(attacker), metrics, seed)
         found: dict[str, list[Trial]] = {planned.label: [] for planned in plan.attacks}
         for key in plan.trials():
-            trial = _finished(experiment, key)
+            trial, _ = experiment.trial(key)
+            if trial.account.status.ending is Ending.INTERRUPTED:  # ends the whole run: half of it says nothing
+                raise KeyboardInterrupt
             found[key.attack].append(trial)
         guess = next(planned.label for planned in plan.attacks if planned.is_baseline)
         return [
@@ -307,14 +309,6 @@ class Study:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' if count > 1 else ''}"
-
-
-def _finished(experiment: Experiment, key: TrialKey) -> Trial:
-    """A trial; one that Ctrl-C ended ends the whole run, as half of it says nothing."""
-    trial, _ = experiment.trial(key)
-    if trial.account.status.ending is Ending.INTERRUPTED:
-        raise KeyboardInterrupt
-    return trial
 
 
 def _score(attacker: str, planned: PlannedAttack, trials: Sequence[Trial], guesses: Sequence[Trial]) -> AttackScore:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.informed.glm.accuracy import leftover_limit
 from reconrisk.attacks.informed.glm.arguments import known_records
-from reconrisk.attacks.informed.glm.equations import TargetEquations, equations
+from reconrisk.attacks.informed.glm.equations import equations
 from reconrisk.attacks.registry import ESTIMATOR
 from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidInput
@@ -102,7 +102,8 @@ class FittedEstimator(Subject):
 
     def evaluate(self, release: Release) -> int:
         """Fit once."""
-        return _fit_once(release)
+        release.evaluated()  # type: ignore[attr-defined]  # the subject made it
+        return 1
 
     @property
     def guarantee_scope(self) -> GuaranteeScope:
@@ -162,9 +163,13 @@ class FittedEstimator(Subject):
         Guarantee: coefficients that are farther off than the solver's rule explains are refused: the estimator was
         fitted to other records. A solver that stopped early, or whose rule says nothing, is stated instead.
         """
-        system, solver = self._equations, self._equations.model.optimisation
-        left = _size(system.moments, system)
-        typical = float(self._pulls(system).median())
+        system = equations(model_of_all(self.estimator, self.names, self.weights), self.inputs, 1.0)
+        solver = system.model.optimisation
+        left = float((system.moments / system.scales).square().mean().sqrt())
+        # the length of each record's gradient, in the scales of the columns
+        residuals = system.objective.residuals(system.theta) * system.objective.weights[:, None]
+        rows = (system.objective.design / system.scales).square().mean(1)
+        typical = float((residuals.square().mean(1) * rows).sqrt().median())
         ranges = () if self.low is None else ("errors are in units of the ranges of the columns, taken as public",)
         if left <= _SMALL * typical:
             return (
@@ -184,16 +189,6 @@ class FittedEstimator(Subject):
             "records from this attack; fitted further, or to whoever knows the solver's path, they may show"
         )
         return (lost, *ranges)
-
-    @cached_property
-    def _equations(self) -> TargetEquations:
-        return equations(model_of_all(self.estimator, self.names, self.weights), self.inputs, 1.0)
-
-    def _pulls(self, system: TargetEquations) -> Tensor:
-        """The length of each record's gradient, in the scales of the columns."""
-        residuals = system.objective.residuals(system.theta) * system.objective.weights[:, None]
-        rows = (system.objective.design / system.scales).square().mean(1)
-        return (residuals.square().mean(1) * rows).sqrt()
 
 
 def fitted_to(estimator: Any, data: Any) -> FittedEstimator:
@@ -259,10 +254,6 @@ def _labels(estimator: Any, names: NDArray[Any], classes: tuple[str, ...] | None
     return torch.as_tensor(np.searchsorted(known, names))
 
 
-def _size(gradient: Tensor, system: TargetEquations) -> float:
-    return float((gradient / system.scales).square().mean().sqrt())
-
-
 @dataclass(frozen=True, eq=False)
 class OneRecordEstimator(GivenRelease):
     """The release of an estimator of which one record is unknown, as it is passed."""
@@ -300,14 +291,10 @@ class OneRecordEstimator(GivenRelease):
 
     def evaluate(self, release: Release) -> int:
         """Fit once."""
-        return _fit_once(release)
+        release.evaluated()  # type: ignore[attr-defined]  # the subject made it
+        return 1
 
     @property
     def guarantee_scope(self) -> GuaranteeScope:
         """The estimator was fitted without noise."""
         return GuaranteeScope(of_training=WITHOUT_NOISE)
-
-
-def _fit_once(release: Release) -> int:
-    release.evaluated()  # type: ignore[attr-defined]  # the subject made it
-    return 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -75,6 +75,8 @@ class ModelUpdates(Subject):
     model: nn.Module
     dataset: Dataset
     recipe: UpdateRecipe = ONE_GRADIENT
+    # clients by the id of their attack, which is kept so that no other object gets it
+    _clients: dict[int, tuple[Attack, Client]] = field(default_factory=dict, init=False, repr=False)
 
     sees = (Sees.ONE_UPDATE,)
 
@@ -112,11 +114,6 @@ class ModelUpdates(Subject):
         if id(attack) not in self._clients:
             self._clients[id(attack)] = (attack, client_for(attack, self.model, self.dataset, self.recipe))
         return self._clients[id(attack)][1]
-
-    @cached_property
-    def _clients(self) -> dict[int, tuple[Attack, Client]]:
-        """Clients with their attacks, which are kept so that no other object gets their id."""
-        return {}
 
 
 def training_loss(model: nn.Module, dataset: Dataset) -> LossFunction:

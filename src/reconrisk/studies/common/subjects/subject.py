@@ -269,7 +269,12 @@ def records_of(data: Any, release: Release | None = None) -> Dataset:
     if not isinstance(data, tuple) or len(data) != 2:
         came = None if data is None else type(data).__name__
         raise refuse("data", came, "to hold the records that are attacked", _DATA)
-    inputs, labels = (_tensor(name, each) for name, each in zip(("records", "labels"), data, strict=True))
+    tensors: list[Tensor] = []
+    for name, values in zip(("records", "labels"), data, strict=True):
+        if not isinstance(values, (Tensor, np.ndarray, list)):
+            raise refuse(name, type(values).__name__, "to be a tensor or an array", _DATA)
+        tensors.append(values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values)))
+    inputs, labels = tensors
     return Dataset("records", inputs.float(), labels.float() if labels.is_floating_point() else labels.long())
 
 
@@ -281,11 +286,3 @@ def check_no_recipe(recipe: UpdateRecipe) -> None:
             raise refuse(name, value, "to be left out for a trained model", "Its training is stated with it.")
     if recipe.batch_size != 1:
         raise refuse("batch_size", recipe.batch_size, "to be 1", "All records but one of a trained model are known.")
-
-
-def _tensor(name: str, values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach()
-    if isinstance(values, (np.ndarray, list)):
-        return torch.as_tensor(np.asarray(values))
-    raise refuse(name, type(values).__name__, "to be a tensor or an array", _DATA)

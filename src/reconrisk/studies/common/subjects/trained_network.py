@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -41,6 +41,8 @@ class TrainedNetwork(Subject):
 
     given: TrainedModelRelease | PrivateModelRelease
     dataset: Dataset
+    # the model of the current draw: training it may take longer than an attack
+    _trained: dict[tuple[int, ...], Release] = field(default_factory=dict, init=False, repr=False)
 
     unit = "model"
     trained_model = TRAINING
@@ -78,16 +80,18 @@ class TrainedNetwork(Subject):
     def describe(self, attack: Attack) -> str:
         """Describe the training in one phrase."""
         del attack
-        if isinstance(self.given, PrivateModelRelease):
-            training = self.given.training
-            trained = f"{training.step_count} steps of {_rule(training.optimizer)} with clipped gradients and noise"
-            return f"the model after {trained} on one record and {_count(len(training.fixed_inputs))} that are known"
-        release = self.given
-        fixed = 0 if release.fixed_inputs is None else len(release.fixed_inputs)
-        steps = release.steps if release.steps is not None else len(release.batches or ())
-        seen = "the model" if release.queries is None else "what the model says of known queries"
-        known = f"on one record and {_count(fixed)} that are known"
-        return f"{seen} after {steps} steps of {_rule(release.optimizer)} {known}"
+        given = self.given
+        training = given.training if isinstance(given, PrivateModelRelease) else given
+        rule = type(training.optimizer).__name__
+        rule = "SGD" if rule == "StochasticGradientDescent" else rule
+        fixed = 0 if training.fixed_inputs is None else len(training.fixed_inputs)
+        known = f"on one record and {fixed} other{'' if fixed == 1 else 's'} that are known"
+        if isinstance(given, PrivateModelRelease):
+            steps = given.training.step_count
+            return f"the model after {steps} steps of {rule} with clipped gradients and noise {known}"
+        steps = given.steps if given.steps is not None else len(given.batches or ())
+        seen = "the model" if given.queries is None else "what the model says of known queries"
+        return f"{seen} after {steps} steps of {rule} {known}"
 
     def release(self, rows: tuple[int, ...], attack: Attack, rng: torch.Generator | None = None) -> Release:
         """Return the model that is trained on these rows too; one without noise is trained once for all attacks."""
@@ -127,11 +131,6 @@ class TrainedNetwork(Subject):
     def guarantee_scope(self) -> GuaranteeScope:
         """Guarantees of a run are about a model that was trained with that noise."""
         return GuaranteeScope(of_training=None if isinstance(self.given, PrivateModelRelease) else WITHOUT_NOISE)
-
-    @cached_property
-    def _trained(self) -> dict[tuple[int, ...], Release]:
-        """The model of the current draw: training it may take longer than an attack."""
-        return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,12 +185,3 @@ def _check_takes_target(training: TrainedModelRelease | ShadowTraining) -> None:
     if not any(int(torch.as_tensor(rows).max()) >= fixed for rows in training.batches):
         remedy = f"Its number is {fixed}, after the fixed records: leave batches out, or name it in one of them."
         raise refuse("batches", "without the target", "to hold the record that is attacked", remedy)
-
-
-def _count(count: int) -> str:
-    return f"{count} other{'' if count == 1 else 's'}"
-
-
-def _rule(rule: Any) -> str:
-    name = type(rule).__name__
-    return {"StochasticGradientDescent": "SGD"}.get(name, name)
