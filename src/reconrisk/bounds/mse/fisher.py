@@ -103,13 +103,7 @@ def _from_matrix(information: ArrayLike, mean_jacobian: ArrayLike | None, bias: 
             raise refuse("mean_jacobian.shape", jacobian.shape, f"to equal information.shape={matrix.shape}")
         gains = ((jacobian @ axes) ** 2).sum(axis=0)
         gains[gains <= eigenvalue_error(gains)] = 0.0
-    return float(_ratios(gains, values, error).sum()) / size + float(np.mean(offsets**2))
-
-
-def _ratios(gains: Floats, values: Floats, error: float) -> Floats:
-    """``gains / values`` with eigenvalues rounded up; inf along the kernel only where it is exact.
-
-    An eigenvalue below its own error may be anything up to that error, so it counts as the error.
-    """
+    # An eigenvalue below its own error may be anything up to it, so it counts as the error: inf only if that is exact.
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(gains > 0, gains / (np.maximum(values, 0.0) + error), 0.0)
+        ratios = np.where(gains > 0, gains / (np.maximum(values, 0.0) + error), 0.0)
+    return float(ratios.sum()) / size + float(np.mean(offsets**2))
