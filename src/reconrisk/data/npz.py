@@ -68,7 +68,9 @@ def dataset_from_npz(
             path, "keys", f"Expected split={split!r}, found splits: {found}.", "Choose one of these, or None."
         )
     loaded = [_loaded(archive, members, part, path) for part in wanted]
-    if len(wanted) < len(parts) and any(_needs_all(part) for part in loaded):
+    # ranges and class names must come from all splits, so that each is encoded alike
+    coded = any(part.inputs.ndim == 2 or (part.labels is not None and part.labels.dtype.kind == "U") for part in loaded)
+    if len(wanted) < len(parts) and coded:
         loaded = [_loaded(archive, members, part, path) for part in parts]
     described = _described(loaded, path, data_range)
     chosen = np.repeat([split in (None, part.split) for part in loaded], [len(part.inputs) for part in loaded])
@@ -92,11 +94,6 @@ class _Loaded:
     input_key: str
     inputs: Array
     labels: Array | None
-
-
-def _needs_all(part: _Loaded) -> bool:
-    """Whether ranges or class names must come from all splits, so that each is encoded alike."""
-    return part.inputs.ndim == 2 or (part.labels is not None and part.labels.dtype.kind == "U")
 
 
 def _parts(members: Mapping[str, object], path: Path, inputs: str | None, labels: str | None) -> list[_Part]:
