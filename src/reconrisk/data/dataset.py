@@ -130,15 +130,12 @@ class Dataset:
         return f"Dataset({', '.join(parts)}, licence: {self.licence})"
 
 
-def _layout(dataset: Dataset) -> tuple[object, ...]:
-    return dataset.shape, dataset.data_range, dataset.classes, dataset.columns, dataset.labels is None
-
-
 def joined(parts: Sequence[Dataset], path: Path) -> Dataset:
     """The records of several parts of one data set, which lies at ``path``, one after the other."""
     first = parts[0]
-    for part in parts[1:]:
-        if _layout(part) != _layout(first):
+    layouts = [(part.shape, part.data_range, part.classes, part.columns, part.labels is None) for part in parts]
+    for part, layout in zip(parts, layouts, strict=True):
+        if layout != layouts[0]:
             raise InvalidFile(
                 path,
                 part.name,

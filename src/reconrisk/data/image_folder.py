@@ -97,7 +97,12 @@ def _pixels(path: Path, size: tuple[int, int] | None) -> Pixels:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=_FORMATS) as image:
                 image.load()
-                mode, converted = image.mode, _plain_mode(image)
+                mode, converted = image.mode, None
+                if mode in _GREY:
+                    converted = image.convert("L")
+                elif mode in _COLOUR:
+                    # by way of RGBA: the palette may state its transparency as bytes, which RGB alone would warn about
+                    converted = (image.convert("RGBA") if mode == "P" else image).convert("RGB")
     # the decoders raise many types on damaged bytes, SyntaxError and struct.error among them
     except Exception as error:
         raise InvalidFile(
@@ -110,15 +115,6 @@ def _pixels(path: Path, size: tuple[int, int] | None) -> Pixels:
     if size is not None:
         converted = converted.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(converted)
-
-
-def _plain_mode(image: Image.Image) -> Image.Image | None:
-    if image.mode in _GREY:
-        return image.convert("L")
-    if image.mode in _COLOUR:
-        # by way of RGBA: the palette may state its transparency as bytes, which RGB alone would warn about
-        return (image.convert("RGBA") if image.mode == "P" else image).convert("RGB")
-    return None
 
 
 def _check_sizes(paths: list[Path], images: list[Pixels]) -> None:

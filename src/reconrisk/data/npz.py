@@ -97,9 +97,10 @@ class _Loaded:
 
 
 def _parts(members: Mapping[str, object], path: Path, inputs: str | None, labels: str | None) -> list[_Part]:
+    keys = ", ".join(sorted(members)) or "none"
     for key in (inputs, labels):
         if key is not None and key not in members:
-            raise InvalidFile(path, f"key {key!r}", f"Expected it among {_listed(members)}.", "Pass one of these.")
+            raise InvalidFile(path, f"key {key!r}", f"Expected it among {keys}.", "Pass one of these.")
     plain = inputs or _first(members, _INPUT_KEYS)
     split_keys = {split: _first(members, _with_split(_INPUT_KEYS, split)) for split in SPLITS}
     parts = [
@@ -114,14 +115,10 @@ def _parts(members: Mapping[str, object], path: Path, inputs: str | None, labels
             path,
             "keys",
             f"Expected inputs under one of {', '.join(_INPUT_KEYS)}, or of train_images, x_train and so on, found "
-            f"{_listed(members)}.",
+            f"{keys}.",
             "Name the key with inputs=, and that of the labels with labels=.",
         )
     return parts
-
-
-def _listed(members: Iterable[str]) -> str:
-    return ", ".join(sorted(members)) or "none"
 
 
 def _first(members: Mapping[str, object], keys: Iterable[str]) -> str | None:

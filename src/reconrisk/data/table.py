@@ -174,7 +174,11 @@ def typed(
         raise refuse("ignore", tuple(ignore), "to leave a column of inputs, and the label")
     series = {i: _series(table, i) for i in [*indices, *([] if label_index is None else [label_index])]}
     if missing == "drop":
-        series = _complete(series)
+        present = np.all([~one.missing[one.codes] for one in series.values()], axis=0)
+        if not present.any():
+            line = f"line {table.lines[0]}"
+            raise InvalidFile(table.path, line, "Expected a complete record, every one lacks a value.", "Do not drop.")
+        series = {index: one.kept(present) for index, one in series.items()}
     return Typed(
         table.path,
         tuple(series[i] for i in indices),
@@ -194,16 +198,6 @@ def _index(option: str, column: str | int, names: Sequence[str]) -> int:
     raise refuse(
         option, column, f"to be one of the columns {', '.join(names)}", f"Did you mean {close[0]}?" if close else ""
     )
-
-
-def _complete(series: dict[int, _Series]) -> dict[int, _Series]:
-    present = np.all([~one.missing[one.codes] for one in series.values()], axis=0)
-    if not present.any():
-        first = next(iter(series.values()))
-        raise InvalidFile(
-            first.path, f"line {first.lines[0]}", "Expected a complete record, every one lacks a value.", "Do not drop."
-        )
-    return {index: one.kept(present) for index, one in series.items()}
 
 
 def _check_finite(series: _Series) -> None:
