@@ -99,7 +99,7 @@ def _from_matrix(information: ArrayLike, mean_jacobian: ArrayLike | None, bias: 
             raise refuse("mean_jacobian.shape", jacobian.shape, f"to equal information.shape={matrix.shape}")
         gains = ((jacobian @ axes) ** 2).sum(axis=0)
         gains[gains <= eigenvalue_error(gains)] = 0.0
-    # An eigenvalue below its own error may be anything up to it, so it counts as the error: inf only if that is exact.
+    # Eigenvalues are rounded up: one below its own error may be anything up to it. Inf only along an exact kernel.
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(gains > 0, gains / (np.maximum(values, 0.0) + error), 0.0)
     return float(ratios.sum()) / size + float(np.mean(offsets**2))
