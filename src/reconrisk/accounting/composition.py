@@ -29,6 +29,7 @@ from reconrisk.accounting.loss import (
     step_loss,
 )
 from reconrisk.accounting.phases import Phase
+from reconrisk.accounting.trade_off import log_sum_exp
 
 MAX_POINTS = 2**21
 """Most lattice points of one transform: 16 MB an array, some ten arrays at a time."""
@@ -110,7 +111,7 @@ class _Moments:
 
     def log_moment(self, exponents: Array) -> Array:
         """Log E exp(exponent * loss) of all steps."""
-        return self.steps * _log_sum_exp(np.multiply.outer(exponents, self.losses) + self.log_mass)
+        return self.steps * log_sum_exp(np.multiply.outer(exponents, self.losses) + self.log_mass)
 
 
 @dataclass(frozen=True)
@@ -161,12 +162,6 @@ def _moments(loss: LossDistribution, steps: int) -> _Moments:
     with np.errstate(divide="ignore"):
         log_mass = np.log(np.concatenate([np.maximum(mass.sum(1) - share, 0.0), share]))
     return _Moments(losses, log_mass, steps)
-
-
-def _log_sum_exp(logs: Array) -> Array:
-    """Along the last axis; scipy's own costs as much as a transform here."""
-    largest = logs.max(-1, keepdims=True)
-    return np.asarray(largest[..., 0] + np.log(np.exp(logs - largest).sum(-1)))
 
 
 def _spread(moments: list[_Moments], tilt: float) -> float:
@@ -255,7 +250,7 @@ def _tilted(loss: LossDistribution, tilt: float) -> tuple[Array, float]:
         return loss.mass, 0.0
     with np.errstate(divide="ignore"):
         logs = np.log(loss.mass) + tilt * loss.losses
-    log_moment = float(_log_sum_exp(logs))
+    log_moment = float(log_sum_exp(logs))
     return np.exp(logs - log_moment), log_moment
 
 

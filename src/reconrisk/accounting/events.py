@@ -107,34 +107,24 @@ def _curve(leaves: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbourin
     renyi = RdpAccountant(_ACCOUNTANT_ORDERS, _RELATIONS[neighbouring])
     unsupported = [event for event, _ in events if not renyi.supports(event)]
     if not unsupported:
-        return _renyi(renyi, events, neighbouring)
+        for event, count in events:
+            renyi.compose(event, count)
+        orders, epsilons = np.asarray(renyi.orders), np.asarray(renyi.rdp)
+        usable = np.isfinite(epsilons) & (epsilons > 0)  # zeros are what the accountant answers on numerical trouble
+        if not usable.any():
+            names = [type(event).__name__ for event, _ in events]
+            raise refuse("event", names, "to have a finite, positive Renyi curve")
+        return RenyiDP(tuple(orders[usable].tolist()), tuple(epsilons[usable].tolist()), neighbouring)
     losses = PLDAccountant(_RELATIONS[neighbouring], value_discretization_interval=_LOSS_STEP)
     if neighbouring is Neighbouring.ADD_OR_REMOVE and all(losses.supports(event) for event, _ in events):
-        return _profile(losses, events)
+        for event, count in events:
+            losses.compose(event, count)
+        # the accountant's own upper bounds on delta, with room for the round-off of its transforms
+        deltas = [min(1.0, float(losses.get_delta(epsilon)) + _ROUND_OFF) for epsilon in _EPSILONS]
+        return PrivacyCurve(_EPSILONS, tuple(deltas))
     remedy = "Pass its epsilon and delta as ApproximateDP, or its Renyi curve as RenyiDP."
     name = type(unsupported[0]).__name__
     raise refuse("event", name, f"to have an accountant for {neighbouring.value}", remedy)
-
-
-def _renyi(
-    accountant: RdpAccountant, events: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbouring
-) -> RenyiDP:
-    for event, count in events:
-        accountant.compose(event, count)
-    orders, epsilons = np.asarray(accountant.orders), np.asarray(accountant.rdp)
-    usable = np.isfinite(epsilons) & (epsilons > 0)  # zeros are what the accountant answers on numerical trouble
-    if not usable.any():
-        names = [type(event).__name__ for event, _ in events]
-        raise refuse("event", names, "to have a finite, positive Renyi curve")
-    return RenyiDP(tuple(orders[usable].tolist()), tuple(epsilons[usable].tolist()), neighbouring)
-
-
-def _profile(accountant: PLDAccountant, events: list[tuple[dp_event.DpEvent, int]]) -> PrivacyCurve:
-    """The accountant's own upper bounds on delta, with room for the round-off of its transforms."""
-    for event, count in events:
-        accountant.compose(event, count)
-    deltas = [min(1.0, float(accountant.get_delta(epsilon)) + _ROUND_OFF) for epsilon in _EPSILONS]
-    return PrivacyCurve(_EPSILONS, tuple(deltas))
 
 
 def _for_replacement(event: dp_event.DpEvent) -> dp_event.DpEvent:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from reconrisk.accounting.phases import Phase, phases_of
+from reconrisk.accounting.trade_off import log_sum_exp
 from reconrisk.core.mechanism import NoiseMechanism
 from reconrisk.core.validation import refuse
 
@@ -84,7 +85,7 @@ def _whole_log_moment(phase: Phase, order: int) -> float:
     gain = k * (k - 1) / 2 / phase.noise_multiplier / phase.noise_multiplier
     with np.errstate(divide="ignore"):
         log_excess = gain + np.log(-np.expm1(-gain))  # the weights sum to one, which must not drown the rest
-    return float(np.logaddexp(0.0, _log_sum(logs + log_excess))) * (1 + 1e-11)
+    return float(np.logaddexp(0.0, log_sum_exp(logs + log_excess))) * (1 + 1e-11)
 
 
 def _quadrature(phase: Phase, orders: Array) -> Array:
@@ -104,12 +105,7 @@ def _quadrature(phase: Phase, orders: Array) -> Array:
     x = low + step * np.arange(nodes + 1)
     ratio = np.logaddexp(math.log1p(-q), math.log(q) + (x - 0.5) / s / s)
     log_density = -((x / s) ** 2) / 2 - math.log(s * math.sqrt(2 * math.pi) / step)
-    return _log_sum(np.multiply.outer(orders, ratio) + log_density) + _ROUND_OFF
-
-
-def _log_sum(logs: Array) -> Array:
-    largest = logs.max(-1, keepdims=True)
-    return np.asarray(largest[..., 0] + np.log(np.exp(logs - largest).sum(-1)))
+    return log_sum_exp(np.multiply.outer(orders, ratio) + log_density) + _ROUND_OFF
 
 
 def replace_one_order_two(mechanism: NoiseMechanism) -> float:

@@ -125,7 +125,13 @@ class _Search:
             guess = self._secant(slope)
             if guess is not None and abs(safe[0] - guess) <= tolerance and safe == self.evaluated[-1]:
                 break
-            point = self._try(self._next(safe[0], unsafe[0], guess, tolerance))
+            # The secant's guess, a little on the safe side, so that the safe end closes in; else the middle. Every
+            # fourth step halves the bracket, whatever the shape of the risk.
+            stalled = len(self.evaluated) % 4 == 0
+            if guess is None or stalled or not unsafe[0] < guess + tolerance / 2 < safe[0]:
+                point = self._try((safe[0] + unsafe[0]) / 2)
+            else:
+                point = self._try(guess + tolerance / 2)
             if point[1] <= self.target:
                 safe = point
             else:
@@ -164,13 +170,6 @@ class _Search:
         if slope is None or not math.isfinite(slope) or slope >= 0 or not math.isfinite(risk):
             return None
         return position + (self.target - risk) / slope
-
-    def _next(self, safe: float, unsafe: float, guess: float | None, tolerance: float) -> float:
-        """The secant's guess, a little on the safe side, so that the safe end closes in; else the middle."""
-        stalled = len(self.evaluated) % 4 == 0  # every fourth step halves the bracket, whatever the shape of the risk
-        if guess is None or stalled or not unsafe < guess + tolerance / 2 < safe:
-            return (safe + unsafe) / 2
-        return guess + tolerance / 2
 
 
 def _count_bracket(is_safe: Callable[[int], bool], start: int, high: int) -> tuple[int, int | None]:

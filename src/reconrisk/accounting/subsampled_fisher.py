@@ -59,7 +59,7 @@ def subsampled_information(shift: ArrayLike, sampling_probability: float) -> Sub
     rate = check_probability("sampling_probability", sampling_probability)
     shifts = np.asarray(shift, dtype=float)
     if np.isnan(shifts).any() or (shifts < 0).any():
-        raise refuse("shift", float(shifts.ravel()[_first_bad(shifts)]), ">= 0", "Pass norms over noise_std.")
+        raise refuse("shift", float(shifts[~(shifts >= 0)][0]), ">= 0", "Pass norms over noise_std.")
     flat = shifts.ravel()
     across, along = np.full(flat.shape, rate), np.full(flat.shape, rate)
     if 0 < rate < 1:
@@ -103,7 +103,10 @@ def _integrate(
     shifts: Floats, rate: float, band: NDArray[np.intp], largest: float, across: Floats, along: Floats
 ) -> None:
     """Fill both factors for the shifts in ``band``, none above ``largest``, at most a chunk of nodes at a time."""
-    width, spacing = _strip(largest)
+    # Half-width of the strip in which the integrand is analytic and tame, and the spacing that makes use of it: the
+    # poles of w lie at imaginary part pi/c; up to 3/4 of that, |1 + t e^(i angle)| >= sin(angle) max(1, t) holds.
+    width = min(_ANGLE / largest, math.sqrt(2 * _EXPONENT))
+    spacing = 2 * math.pi * width / (_EXPONENT + width * width / 2)
     count = math.ceil(_REACH / spacing)
     nodes = spacing * np.arange(-count, count + 1)
     weights = spacing / math.sqrt(2 * math.pi) * np.exp(-(nodes**2) / 2)
@@ -118,15 +121,6 @@ def _integrate(
         across[part], along[part] = upper[:, 0], upper[:, 1]
 
 
-def _strip(largest: float) -> tuple[float, float]:
-    """Half-width of the strip in which the integrand is analytic and tame, and the spacing that makes use of it.
-
-    The poles of w lie at imaginary part pi/c; up to 3/4 of that, |1 + t e^(i angle)| >= sin(angle) max(1, t) holds.
-    """
-    width = min(_ANGLE / largest, math.sqrt(2 * _EXPONENT))
-    return width, 2 * math.pi * width / (_EXPONENT + width * width / 2)
-
-
 def _raised(sums: Floats, c: Floats, rate: float, width: float, spacing: float) -> Floats:
     """The sums with everything added that they may lack, and never above 1.
 
@@ -137,7 +131,3 @@ def _raised(sums: Floats, c: Floats, rate: float, width: float, spacing: float) 
     size = np.stack([np.minimum(1.0, tilted), np.minimum(1 + width**2, tilted * (1 + c * c + width**2))], axis=1)
     rounding = (2 * _REACH / spacing + 64 + 4 * (c * _REACH + c * c / 2 - math.log(rate))) * _EPS
     return np.minimum(sums * (1 + rounding)[:, None] + growth * size + _TRUNCATED, 1.0)
-
-
-def _first_bad(shifts: Floats) -> int:
-    return int(np.flatnonzero(~(shifts.ravel() >= 0))[0])

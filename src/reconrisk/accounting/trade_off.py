@@ -36,6 +36,12 @@ def log_complement(log_probability: float) -> float:
     return math.log1p(-math.exp(log_probability))
 
 
+def log_sum_exp(logs: Array) -> Array:
+    """Logarithm of a sum of exponentials along the last axis; scipy's own costs as much as a transform here."""
+    largest = logs.max(-1, keepdims=True)
+    return np.asarray(largest[..., 0] + np.log(np.exp(logs - largest).sum(-1)))
+
+
 def log_success_from_posterior_odds(epsilon: float, log_prior: float) -> float:
     r"""Pure DP under replacement: posterior odds grow by at most :math:`e^\varepsilon`.
 

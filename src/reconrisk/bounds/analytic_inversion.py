@@ -246,9 +246,12 @@ class RunLaw(Law):
         The logarithms of the binomial weights and of the law given the hits are concave in the count, so the terms fall
         on both sides of the largest; what is left out is below exp(-45) of it.
         """
+        one = self._given(1)
 
         def log_terms(counts: NDArray[np.int64]) -> Floats:
-            return self.hits.log_pmf(counts) + self._log_given(counts, error, pdf=pdf)
+            scaled = np.minimum(counts * min(error, _LARGEST / counts[-1]), _LARGEST)
+            given = one.log_pdf(scaled) + np.log(counts) if pdf else one.log_cdf(scaled)
+            return self.hits.log_pmf(counts) + given
 
         attempts = self.hits.attempts
         peak = argmax_of_concave(log_terms, 1, attempts)
@@ -258,11 +261,6 @@ class RunLaw(Law):
         level = largest - _NEGLIGIBLE - math.log(attempts)
         low, high = level_set_of_concave(log_terms, 1, peak, attempts, level)
         return float(logsumexp(log_terms(np.arange(low, high + 1))))
-
-    def _log_given(self, counts: NDArray[np.int64], error: float, *, pdf: bool) -> Floats:
-        one = self._given(1)
-        scaled = np.minimum(counts * min(error, _LARGEST / counts[-1]), _LARGEST)
-        return one.log_pdf(scaled) + np.log(counts) if pdf else one.log_cdf(scaled)
 
 
 def analytic_inversion_law(mechanism: Mechanism, *, dimension: int, norm: float, observations: int = 1) -> ChiSquareLaw:

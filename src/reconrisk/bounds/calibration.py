@@ -122,7 +122,10 @@ def calibrate(
     >>> 2.3794 < answer.value < 2.3796, round(answer.guarantees[0].value, 4)
     (True, 0.2)
     """
-    setting = _checked_setting(adjust)
+    try:
+        setting = Adjust(adjust)
+    except ValueError as error:
+        raise refuse("adjust", adjust, f"to be one of {', '.join(item.value for item in Adjust)}") from error
     remedy = "Pass a list, such as [risks.identification(candidates=1000, at_most=0.01)]."
     if not isinstance(risks, (list, tuple)) or not all(isinstance(risk, RISKS) for risk in risks):
         raise refuse("risks", risks, "to be a list of risks", remedy)
@@ -163,16 +166,6 @@ class _Settings:
             rate, part = part.sampling_probability, part.mechanism
         return cls(part.noise_multiplier, part.clip_norm, rate, steps)
 
-    def with_setting(self, setting: Adjust, value: float) -> _Settings:
-        if setting is Adjust.STEPS:
-            return replace(self, steps=int(value))
-        if setting is Adjust.NOISE_MULTIPLIER:
-            return replace(self, noise_multiplier=value)
-        return replace(self, sampling_probability=value)
-
-    def mechanism(self) -> NoisePhase:
-        return dp_sgd(**vars(self))
-
 
 @dataclass(frozen=True)
 class _Adjustable:
@@ -198,10 +191,11 @@ class _Adjustable:
     def at(self, value: float) -> NoiseMechanism:
         """The training with the setting at ``value``; noise multipliers of later phases keep their proportion."""
         if len(self.phases) == 1:
-            return self.phases[0].with_setting(self.setting, value).mechanism()
+            setting = {self.setting.value: int(value) if self.setting is Adjust.STEPS else value}
+            return dp_sgd(**{**vars(self.phases[0]), **setting})
         factor = value / self.start
         scaled = (replace(phase, noise_multiplier=phase.noise_multiplier * factor) for phase in self.phases)
-        return Composed(tuple(phase.mechanism() for phase in scaled))
+        return Composed(tuple(dp_sgd(**vars(phase)) for phase in scaled))
 
     def solve(self, risk: Risk) -> float:
         """The least private value at which ``risk`` holds."""
@@ -251,18 +245,9 @@ class _Adjustable:
             guarantees = tuple(risk.guarantee(self.at(value)) for risk in risks)
             if all(attained(item) <= risk.limit for item, risk in zip(guarantees, risks, strict=True)):
                 return value, guarantees
-            value = self._safer(value, step)
+            if self.setting is Adjust.STEPS:
+                value = max(1.0, value - 1)
+            else:
+                value *= 1 + step if self.setting is Adjust.NOISE_MULTIPLIER else 1 - step
             step *= 2
         raise InvalidInput(f"Expected {self.setting.value}={value!r} to meet every risk. Report this: it should.")
-
-    def _safer(self, value: float, step: float) -> float:
-        if self.setting is Adjust.STEPS:
-            return max(1.0, value - 1)
-        return value * (1 + step) if self.setting is Adjust.NOISE_MULTIPLIER else value * (1 - step)
-
-
-def _checked_setting(adjust: Adjust | str) -> Adjust:
-    try:
-        return Adjust(adjust)
-    except ValueError as error:
-        raise refuse("adjust", adjust, f"to be one of {', '.join(item.value for item in Adjust)}") from error

@@ -244,6 +244,10 @@ class RiskCorridor(Result):
             )
             for point in self.interior
         )
+        who = "knows the norm, finds every direction equally likely, uses any attack"
+        from_scratch = (who, _log_of(self.from_scratch), "guarantee")
+        if self.simple_guesses.constant_guess_succeeds:
+            from_scratch = ("guesses a constant", 0.0, "certain")
         return (
             (
                 "knows nothing and uses riess2025's attack",
@@ -252,7 +256,7 @@ class RiskCorridor(Result):
                 if self.is_one_phase
                 else "as if all phases had the least noise, no bound",
             ),
-            self._from_scratch_line(),
+            from_scratch,
             *inside,
             (
                 f"has a prior that succeeds with {self.prior_success:.3g}, uses any attack",
@@ -260,12 +264,6 @@ class RiskCorridor(Result):
                 "guarantee",
             ),
         )
-
-    def _from_scratch_line(self) -> tuple[str, float, str]:
-        if self.simple_guesses.constant_guess_succeeds:
-            return ("guesses a constant", 0.0, "certain")
-        who = "knows the norm, finds every direction equally likely, uses any attack"
-        return (who, _log_of(self.from_scratch), "guarantee")
 
     @property
     def sentence(self) -> str:
@@ -276,11 +274,11 @@ class RiskCorridor(Result):
         else:
             first = (
                 "Somebody who knows nothing of a record but its norm, to whom every direction is equally likely, "
-                f"rebuilds it {quality} with probability at most {_shown(self.from_scratch)}."
+                f"rebuilds it {quality} with probability at most {readable_probability(_log_of(self.from_scratch))}."
             )
         return (
             f"{first} Somebody who would succeed with probability {self.prior_success:.3g} by guessing does so with "
-            f"probability at most {_shown(self.identification)} after the release."
+            f"probability at most {readable_probability(_log_of(self.identification))} after the release."
         )
 
     def table(self) -> str:
@@ -344,6 +342,7 @@ def risk_corridor(
         check_positive("prior_stds", width, "A prior without spread knows the record.")
     named = success_upper_bound(mechanism, prior_success=prior_success)
     law = _law(mechanism, size, norm)
+    noise, hits = dominating_phase(mechanism)
     return RiskCorridor(
         mechanism=mechanism,
         dimension=size,
@@ -358,12 +357,12 @@ def risk_corridor(
         error_discount=law.quantile(named.value) if named.value < 1 else math.inf,
         interior=tuple(InteriorPoint(width, *_inside(mechanism, size, norm, width, threshold)) for width in widths),
         simple_guesses=what_simple_guesses_reach(
-            Gaussian(noise_multiplier=dominating_phase(mechanism)[0]),
+            Gaussian(noise_multiplier=noise),
             dimension=size,
             norm=norm,
             mse=threshold,
             data_range=data_range,
-            observations=_expected_hits(mechanism),
+            observations=max(1, round(hits.attempts * hits.probability)),  # expected releases with the record
         ),
         epsilon=epsilon_of_training(mechanism, delta),
         delta=delta,
@@ -475,12 +474,6 @@ def _inside(
     return float(given(np.array([0]))[0]), log_average_upper_bound(hits, given)
 
 
-def _expected_hits(mechanism: NoiseMechanism) -> int:
-    """How many releases contain the record on average, at least one."""
-    _, hits = dominating_phase(mechanism)
-    return max(1, round(hits.attempts * hits.probability))
-
-
 def readable_probability(log_probability: float) -> str:
     """A probability for reading, from its natural logarithm, rounded up; powers of ten where it is no float.
 
@@ -492,10 +485,6 @@ def readable_probability(log_probability: float) -> str:
     if log_probability > -600:
         return rounded_up(math.exp(log_probability), 3)
     return f"1e{math.ceil(log_probability / math.log(10))}"
-
-
-def _shown(guarantee: Guarantee) -> str:
-    return readable_probability(_log_of(guarantee))
 
 
 def _log_of(guarantee: Guarantee) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from reconrisk.accounting.phases import has_phases
@@ -60,30 +59,15 @@ def guarantees_for(question: Question) -> tuple[Answer, ...]:
     False success probability at most known norm, direction uniform on the sphere
     False mean squared error at least unbiased estimators, mean squared error only
     """
-    return tuple(answer for source in _SOURCES for answer in source(question))
-
-
-def _with_prior(question: Question) -> tuple[Answer, ...]:
-    guarantee = success_upper_bound(question.mechanism, prior_success=question.prior)
-    return (Answer(guarantee, True, f"targets are {question.prior.belief}"),)
-
-
-def _from_scratch(question: Question) -> tuple[Answer, ...]:
-    """For whoever knows a norm alone; nothing where guessing zero succeeds already."""
     mechanism, norm = question.mechanism, question.least_norm
-    if not has_phases(mechanism) or question.mse * question.dimension >= norm * norm:
-        return ()
-    guarantee = from_scratch_success(mechanism, dimension=question.dimension, norm=norm, mse=question.mse)
-    return (Answer(guarantee, False, "the directions of these records are not uniform on the sphere"),)
-
-
-def _unbiased(question: Question) -> tuple[Answer, ...]:
-    if not has_phases(question.mechanism):
-        return ()
+    with_prior = success_upper_bound(mechanism, prior_success=question.prior)
+    answers = [Answer(with_prior, True, f"targets are {question.prior.belief}")]
+    if not has_phases(mechanism):
+        return tuple(answers)
+    if question.mse * question.dimension < norm * norm:  # else guessing zero succeeds already
+        from_norm = from_scratch_success(mechanism, dimension=question.dimension, norm=norm, mse=question.mse)
+        answers.append(Answer(from_norm, False, "the directions of these records are not uniform on the sphere"))
     width = question.data_range[1] - question.data_range[0]
-    guarantee = mse_lower_bound_from_rdp(replace_one_order_two(question.mechanism), diameters=width)
-    stated = replace(guarantee, mechanism=question.mechanism)
-    return (Answer(stated, False, "an error of unbiased estimates, no success probability; attacks may be biased"),)
-
-
-_SOURCES: tuple[Callable[[Question], tuple[Answer, ...]], ...] = (_with_prior, _from_scratch, _unbiased)
+    unbiased = replace(mse_lower_bound_from_rdp(replace_one_order_two(mechanism), diameters=width), mechanism=mechanism)
+    why = "an error of unbiased estimates, no success probability; attacks may be biased"
+    return (*answers, Answer(unbiased, False, why))

@@ -313,15 +313,11 @@ def _reach(dimension: int, mse: float) -> tuple[int, float]:
     return d, math.sqrt(d * check_nonnegative("mse", mse))
 
 
-def _numbers(name: str, values: ArrayLike) -> Floats:
+def _rows(name: str, values: ArrayLike) -> Floats:
     try:
-        return np.asarray(values, dtype=float)
+        rows = np.asarray(values, dtype=float)
     except (TypeError, ValueError) as error:
         raise refuse(name, values, "to be an array of numbers") from error
-
-
-def _rows(name: str, values: ArrayLike) -> Floats:
-    rows = _numbers(name, values)
     if rows.ndim < 2 or not rows.size:
         raise refuse(f"{name}.shape", rows.shape, "to be (records, values)", "Reshape each record to one row.")
     if not np.isfinite(rows).all():

@@ -58,7 +58,12 @@ def read_adult_folder(folder: str | Path, *, split: str | None = None, missing: 
     folder = Path(folder)
     if split is not None and split not in _FILES:
         raise refuse("split", split, f"to be one of {', '.join(_FILES)} or None")
-    tables = {name: typed(_table(_file(folder, name)), label="income", missing=missing) for name in _FILES}
+    tables = {}
+    for name, file in _FILES.items():
+        path = _found(folder, name)
+        if path is None:
+            raise InvalidFile(folder, file, "Expected this file, gzip or not.", "Fetch it from UCI's archive.")
+        tables[name] = typed(_table(path), label="income", missing=missing)
     columns = covering(*(table.columns() for table in tables.values()))
     encoding = replace(_INCOMES, columns=columns)
     parts = [table.dataset(encoding=encoding) for name, table in tables.items() if split in (None, name)]
@@ -73,13 +78,6 @@ def has_adult_files(folder: Path) -> bool:
 def _found(folder: Path, split: str) -> Path | None:
     names = (_FILES[split], f"{_FILES[split]}.gz")
     return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-def _file(folder: Path, split: str) -> Path:
-    found = _found(folder, split)
-    if found is None:
-        raise InvalidFile(folder, _FILES[split], "Expected this file, gzip or not.", "Fetch it from UCI's archive.")
-    return found
 
 
 def _table(path: Path) -> TextTable:

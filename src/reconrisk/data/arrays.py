@@ -47,23 +47,19 @@ def inputs_from_array(array: Array, path: Path, place: str, data_range: tuple[fl
     if array.dtype.kind not in "buif":
         raise InvalidFile(path, place, f"Expected numbers, found {array.dtype}.", "Save it as bytes or floats.")
     if array.ndim == 2:
-        return _table_inputs(array, path, place, data_range)
+        if data_range is not None:
+            raise refuse(
+                "data_range", data_range, "to be None for a table", "Its columns are scaled by the range they have."
+            )
+        values = _as_floats(array, np.float64)
+        _check_within(values, path, place, -math.inf, math.inf)
+        columns = numeric_columns([f"column {i}" for i in range(array.shape[1])], values)
+        return Inputs(torch.from_numpy(encode(columns, list(values.T))), (0.0, 1.0), columns)
     if array.ndim == 3:
         array = array.reshape(len(array), 1, *array.shape[1:])  # not array[:, None]: numpy converts that much slower
     elif array.shape[-1] in _CHANNELS:
         array = np.moveaxis(array, -1, 1)
     return _image_inputs(array, path, place, data_range)
-
-
-def _table_inputs(array: Array, path: Path, place: str, data_range: tuple[float, float] | None) -> Inputs:
-    if data_range is not None:
-        raise refuse(
-            "data_range", data_range, "to be None for a table", "Its columns are scaled by the range they have."
-        )
-    values = _as_floats(array, np.float64)
-    _check_within(values, path, place, -math.inf, math.inf)
-    columns = numeric_columns([f"column {i}" for i in range(array.shape[1])], values)
-    return Inputs(torch.from_numpy(encode(columns, list(values.T))), (0.0, 1.0), columns)
 
 
 def _image_inputs(array: Array, path: Path, place: str, data_range: tuple[float, float] | None) -> Inputs:

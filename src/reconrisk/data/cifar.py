@@ -92,7 +92,8 @@ def read_cifar_folder(folder: str | Path, *, split: str | None = None) -> Datase
     if not files:
         wanted = "data_batch_1 or test_batch" if split is None else _SPLITS[split].replace("\\d+", "1").split("(")[0]
         raise InvalidFile(folder, wanted, "Expected such a batch, with or without .bin.", "Put the batches there.")
-    batches = joined([_read_batch(file) for file in files], folder)
+    read = [read_cifar_binary(file) if file.suffix == ".bin" else read_cifar_python(file) for file in files]
+    batches = joined(read, folder)
     return replace(batches, source=f"{folder}: {', '.join(file.name for file in files)}")
 
 
@@ -103,7 +104,3 @@ def _batch_files(folder: Path, split: str) -> list[Path]:
         if batches:
             return batches
     return []
-
-
-def _read_batch(path: Path) -> Dataset:
-    return read_cifar_binary(path) if path.suffix == ".bin" else read_cifar_python(path)

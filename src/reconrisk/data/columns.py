@@ -72,14 +72,11 @@ def encode(columns: Sequence[Column], values: Sequence[npt.NDArray[Any]]) -> npt
         if isinstance(column, CategoricalColumn):
             records[np.arange(len(entries)), column.start + entries] = 1
         elif column.high > column.low:
-            records[:, column.start] = _scaled(entries.astype(np.float64), column.low, column.high)
+            numbers, low, high = entries.astype(np.float64), column.low, column.high
+            if math.isinf(high - low):  # a range wider than the largest float: its half is not
+                numbers, low, high = numbers / 2, low / 2, high / 2
+            records[:, column.start] = (numbers - low) / (high - low)
     return records
-
-
-def _scaled(values: npt.NDArray[np.float64], low: float, high: float) -> npt.NDArray[np.float64]:
-    if math.isinf(high - low):  # a range wider than the largest float: its half is not
-        return (values / 2 - low / 2) / (high / 2 - low / 2)
-    return (values - low) / (high - low)
 
 
 def decode(columns: Sequence[Column], inputs: Tensor) -> dict[str, npt.NDArray[Any]]:

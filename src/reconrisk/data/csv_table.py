@@ -64,7 +64,7 @@ def text_table(
     path: Path, text: str, *, header: bool | None, delimiter: str | None = None, names: Sequence[str] | None = None
 ) -> TextTable:
     """The cells of a text table by column; empty lines are passed over, every other has as many fields as the first."""
-    rows = _rows(path, text, _delimiter_of(text) if delimiter is None else delimiter)
+    rows = _rows(path, text, delimiter)
     first_line, first = rows[0]
     for line, row in rows:
         if len(row) != len(first):
@@ -92,8 +92,11 @@ def text_table(
     return TextTable(path, tuple(names), tuple(line for line, _ in rows), cells)
 
 
-def _rows(path: Path, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
-    """Line number and fields of each line that is not empty."""
+def _rows(path: Path, text: str, delimiter: str | None) -> list[tuple[int, list[str]]]:
+    """Line number and fields of each line that is not empty; the first one tells the delimiter if none is given."""
+    if delimiter is None:
+        first = next((line for line in io.StringIO(text) if line.strip()), "")
+        delimiter = max(_DELIMITERS, key=first.count)
     if len(delimiter) != 1 or delimiter in '"\r\n ':
         raise refuse("delimiter", delimiter, "to be one character, neither quote, blank nor line end")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
@@ -109,11 +112,6 @@ def _rows(path: Path, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
     if not rows:
         raise InvalidFile(path, "line 1", "Expected records, found only empty lines.", "Check the file.")
     return rows
-
-
-def _delimiter_of(text: str) -> str:
-    first = next((line for line in io.StringIO(text) if line.strip()), "")
-    return max(_DELIMITERS, key=first.count)
 
 
 def _has_header(path: Path, rows: Sequence[tuple[int, Sequence[str]]]) -> bool:

@@ -42,19 +42,15 @@ class Dataset:
         if self.inputs.dtype != torch.float32 or self.inputs.ndim < 2:
             raise refuse("inputs", (self.inputs.dtype, tuple(self.inputs.shape)), "to be float32, records first")
         check_not_empty("inputs", self.inputs.flatten())
-        self._check_range()
-        if self.columns is not None and self.inputs.shape[1:] != (width_of(self.columns),):
-            raise refuse("inputs.shape", tuple(self.inputs.shape), f"to be (records, {width_of(self.columns)})")
-        if self.labels is not None:
-            self._check_labels(self.labels)
-
-    def _check_range(self) -> None:
         ends = [check_finite("data_range", end) for end in self.data_range]
         if len(ends) != 2 or not ends[0] < ends[1]:
             raise refuse("data_range", self.data_range, "to be (low, high) with low < high")
         check_all_within("inputs", self.inputs, (ends[0], ends[1]), "State the range of the values.")
-
-    def _check_labels(self, labels: Tensor) -> None:
+        if self.columns is not None and self.inputs.shape[1:] != (width_of(self.columns),):
+            raise refuse("inputs.shape", tuple(self.inputs.shape), f"to be (records, {width_of(self.columns)})")
+        labels = self.labels
+        if labels is None:
+            return
         if labels.dtype not in (torch.int64, torch.float32):
             raise refuse("labels.dtype", labels.dtype, "to be int64 for classes or float32 for regression")
         if labels.ndim < 1 or len(labels) != len(self.inputs):
@@ -122,28 +118,24 @@ class Dataset:
     def __repr__(self) -> str:
         """Sizes and origin instead of values."""
         low, high = self.data_range
-        parts = [self.name, f"{len(self)} x {self.shape} in [{low:g}, {high:g}]", self._label_words()]
+        if self.labels is None:
+            labels = "no labels"
+        elif self.labels.is_floating_point():
+            labels = "real labels"
+        else:
+            labels = "class labels" if self.classes is None else f"{len(self.classes)} classes"
+        parts = [self.name, f"{len(self)} x {self.shape} in [{low:g}, {high:g}]", labels]
         if self.columns is not None:
             parts.append(f"{len(self.columns)} columns")
         return f"Dataset({', '.join(parts)}, licence: {self.licence})"
-
-    def _label_words(self) -> str:
-        if self.labels is None:
-            return "no labels"
-        if self.labels.is_floating_point():
-            return "real labels"
-        return "class labels" if self.classes is None else f"{len(self.classes)} classes"
-
-
-def _layout(dataset: Dataset) -> tuple[object, ...]:
-    return dataset.shape, dataset.data_range, dataset.classes, dataset.columns, dataset.labels is None
 
 
 def joined(parts: Sequence[Dataset], path: Path) -> Dataset:
     """The records of several parts of one data set, which lies at ``path``, one after the other."""
     first = parts[0]
-    for part in parts[1:]:
-        if _layout(part) != _layout(first):
+    layouts = [(part.shape, part.data_range, part.classes, part.columns, part.labels is None) for part in parts]
+    for part, layout in zip(parts, layouts, strict=True):
+        if layout != layouts[0]:
             raise InvalidFile(
                 path,
                 part.name,

@@ -18,7 +18,14 @@ def stored_bytes(path: Path) -> bytes:
 
     Guarantee: memory follows what is really there, never what a header claims.
     """
-    raw = _raw_bytes(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InvalidFile(
+            path, "byte 0", f"Expected a readable file, {error.strerror}.", "Check path and rights."
+        ) from error
+    if not raw:
+        raise InvalidFile(path, "byte 0", "Expected a data file, found an empty one.", "Fetch or write it again.")
     if raw.startswith(GZIP_MAGIC):
         return _gunzipped(path, raw)
     if path.suffix == ".gz":
@@ -28,18 +35,6 @@ def stored_bytes(path: Path) -> bytes:
             f"Expected the gzip magic {GZIP_MAGIC.hex(' ')}, found {raw[:2].hex(' ')}.",
             "Drop .gz from its name if it is not compressed, else fetch it again.",
         )
-    return raw
-
-
-def _raw_bytes(path: Path) -> bytes:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InvalidFile(
-            path, "byte 0", f"Expected a readable file, {error.strerror}.", "Check path and rights."
-        ) from error
-    if not raw:
-        raise InvalidFile(path, "byte 0", "Expected a data file, found an empty one.", "Fetch or write it again.")
     return raw
 
 

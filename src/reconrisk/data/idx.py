@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from reconrisk.data.file_bytes import stored_bytes
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _PARTS = {"train": "train", "test": "t10k"}
 _IMAGES = re.compile(r"images[-.]idx\d")
-
-
-@dataclass(frozen=True)
-class _Header:
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    size: int
 
 
 def read_idx(
@@ -59,28 +51,6 @@ def idx_array(path: Path) -> npt.NDArray[Any]:
     Guarantee: the sizes in the header are checked against the bytes present before anything of that size is made.
     """
     data = stored_bytes(path)
-    header = _header(path, data)
-    start = 4 + 4 * len(header.shape)
-    present = len(data) - start
-    if present != header.size:
-        problem = "truncated" if present < header.size else "followed by foreign bytes"
-        raise InvalidFile(
-            path,
-            f"byte {start + min(present, header.size)}",
-            f"Expected {header.size} bytes of values for shape {header.shape}, found {present}.",
-            f"It is {problem}: fetch it again.",
-        )
-    if header.size == 0:
-        raise InvalidFile(path, "byte 4", f"Expected records, found shape {header.shape}.", "Write it again.")
-    return np.frombuffer(data, dtype=header.dtype, offset=start).reshape(header.shape)
-
-
-def is_idx(data: bytes) -> bool:
-    """Whether the file begins as an IDX file does: two zero bytes, a known type, at least one axis."""
-    return len(data) >= 4 and data[:2] == b"\0\0" and data[2] in _TYPES and data[3] > 0
-
-
-def _header(path: Path, data: bytes) -> _Header:
     if not is_idx(data):
         raise InvalidFile(
             path,
@@ -89,13 +59,29 @@ def _header(path: Path, data: bytes) -> _Header:
             "Check that it is an IDX file, such as train-images-idx3-ubyte.",
         )
     axes = data[3]
-    if len(data) < 4 + 4 * axes:
+    start = 4 + 4 * axes
+    if len(data) < start:
         raise InvalidFile(
             path, f"byte {len(data)}", f"Expected {axes} sizes of four bytes in the header, it ends.", "Fetch it again."
         )
-    shape = struct.unpack_from(f">{axes}I", data, 4)
-    dtype = np.dtype(_TYPES[data[2]])
-    return _Header(dtype, shape, math.prod(shape) * dtype.itemsize)
+    shape, dtype = struct.unpack_from(f">{axes}I", data, 4), np.dtype(_TYPES[data[2]])
+    size, present = math.prod(shape) * dtype.itemsize, len(data) - start
+    if present != size:
+        problem = "truncated" if present < size else "followed by foreign bytes"
+        raise InvalidFile(
+            path,
+            f"byte {start + min(present, size)}",
+            f"Expected {size} bytes of values for shape {shape}, found {present}.",
+            f"It is {problem}: fetch it again.",
+        )
+    if size == 0:
+        raise InvalidFile(path, "byte 4", f"Expected records, found shape {shape}.", "Write it again.")
+    return np.frombuffer(data, dtype=dtype, offset=start).reshape(shape)
+
+
+def is_idx(data: bytes) -> bool:
+    """Whether the file begins as an IDX file does: two zero bytes, a known type, at least one axis."""
+    return len(data) >= 4 and data[:2] == b"\0\0" and data[2] in _TYPES and data[3] > 0
 
 
 def _labels_beside(path: Path) -> Path | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +37,16 @@ def read_image_folder(
     if not folder.is_dir():
         raise InvalidFile(folder, "folder", "Expected a folder of images, found none.", "Check path and split.")
     groups = _groups(folder)
-    height_width = None if size is None else _checked_size(size)
+    height_width = None
+    if size is not None:
+        height, width = size if isinstance(size, tuple) else (size, size)
+        height_width = check_whole("size", height), check_whole("size", width)
     paths = [path for group in groups.values() for path in group]
     images = [_pixels(path, height_width) for path in paths]
     _check_sizes(paths, images)
-    grey = all(image.ndim == 2 for image in images)
-    stacked = np.stack([image[None] if grey else _coloured(image).transpose(2, 0, 1) for image in images])
+    if not all(image.ndim == 2 for image in images):
+        images = [image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2) for image in images]
+    stacked = np.stack([image[None] if image.ndim == 2 else image.transpose(2, 0, 1) for image in images])
     inputs = torch.from_numpy(stacked.astype(np.float32)).div_(255)
     if list(groups) == [""]:
         return Dataset(folder.name, inputs, source=str(folder))
@@ -87,11 +90,6 @@ def _groups(folder: Path) -> dict[str, list[Path]]:
     return classes
 
 
-def _checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
-    height, width = size if isinstance(size, tuple) else (size, size)
-    return check_whole("size", height), check_whole("size", width)
-
-
 def _pixels(path: Path, size: tuple[int, int] | None) -> Pixels:
     """Height x width, or height x width x 3."""
     try:
@@ -99,7 +97,12 @@ def _pixels(path: Path, size: tuple[int, int] | None) -> Pixels:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=_FORMATS) as image:
                 image.load()
-                mode, converted = image.mode, _plain_mode(image)
+                mode, converted = image.mode, None
+                if mode in _GREY:
+                    converted = image.convert("L")
+                elif mode in _COLOUR:
+                    # by way of RGBA: the palette may state its transparency as bytes, which RGB alone would warn about
+                    converted = (image.convert("RGBA") if mode == "P" else image).convert("RGB")
     # the decoders raise many types on damaged bytes, SyntaxError and struct.error among them
     except Exception as error:
         raise InvalidFile(
@@ -114,30 +117,14 @@ def _pixels(path: Path, size: tuple[int, int] | None) -> Pixels:
     return np.asarray(converted)
 
 
-def _plain_mode(image: Image.Image) -> Image.Image | None:
-    if image.mode in _GREY:
-        return image.convert("L")
-    if image.mode in _COLOUR:
-        # by way of RGBA: the palette may state its transparency as bytes, which RGB alone would warn about
-        return (image.convert("RGBA") if image.mode == "P" else image).convert("RGB")
-    return None
-
-
 def _check_sizes(paths: list[Path], images: list[Pixels]) -> None:
     first = images[0].shape[:2]
     for path, image in zip(paths, images, strict=True):
-        if image.shape[:2] != first:
+        height, width = image.shape[:2]
+        if (height, width) != first:
             raise InvalidFile(
                 path,
                 "the image",
-                f"Expected {first[0]} x {first[1]} pixels as in {paths[0].name}, found {_times(image)}.",
+                f"Expected {first[0]} x {first[1]} pixels as in {paths[0].name}, found {height} x {width}.",
                 "Pass size= to resize all: --size where a command has it.",
             )
-
-
-def _times(image: npt.NDArray[Any]) -> str:
-    return f"{image.shape[0]} x {image.shape[1]}"
-
-
-def _coloured(image: Pixels) -> Pixels:
-    return image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2)

@@ -59,7 +59,8 @@ _IMAGE_MAGICS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM", b"RIFF", b"II*\0",
 def format_of(path: Path) -> Format:
     """The format of what lies at ``path``."""
     if path.is_dir():
-        return _folder_format(path)
+        tests = ((has_cifar_files, CIFAR_FOLDER), (has_idx_files, IDX_FOLDER), (has_adult_files, ADULT_FOLDER))
+        return next((found for test, found in tests if test(path)), IMAGE_FOLDER)
     head = _head(path)
     name = path.name.lower().removesuffix(".gz")
     found = _by_magic(head, name, path) or _by_name(name) or _by_text(head, name)
@@ -73,11 +74,6 @@ def format_of(path: Path) -> Format:
             "Convert it to npz with arrays images and labels.",
         )
     return found
-
-
-def _folder_format(folder: Path) -> Format:
-    tests = ((has_cifar_files, CIFAR_FOLDER), (has_idx_files, IDX_FOLDER), (has_adult_files, ADULT_FOLDER))
-    return next((found for test, found in tests if test(folder)), IMAGE_FOLDER)
 
 
 def _by_magic(head: bytes, name: str, path: Path) -> Format | None:
@@ -150,19 +146,18 @@ def load_dataset(name_or_path: str | Path, *, split: str | None = None, **option
     if isinstance(name_or_path, str) and name_or_path in SHIPPED:
         return _called(SHIPPED[name_or_path], (), name_or_path, split, options)
     if isinstance(name_or_path, str) and name_or_path in FULL_SETS:
-        return _full_set(name_or_path, split, options)
+        name, full = name_or_path, FULL_SETS[name_or_path]
+        dataset = _called(full.read, (full_set_path(name),), name, split, options)
+        source = f"{full.source} ({dataset.source})"
+        return replace(dataset, name=name, source=source, licence=full.licence, classes=full.classes or dataset.classes)
     path = Path(name_or_path).expanduser()
     if not path.exists():
-        raise _unknown(name_or_path)
+        names = [*SHIPPED, *FULL_SETS]
+        remedy = f"Check the path or the name.{did_you_mean(str(name_or_path), names)}"
+        known = f"to be a file, a folder or one of {', '.join(names)}"
+        raise refuse("name_or_path", str(name_or_path), known, remedy)
     found = format_of(path)
     return _called(found.read, (path,), found.name, split, options)
-
-
-def _full_set(name: str, split: str | None, options: dict[str, Any]) -> Dataset:
-    full = FULL_SETS[name]
-    dataset = _called(full.read, (full_set_path(name),), name, split, options)
-    source = f"{full.source} ({dataset.source})"
-    return replace(dataset, name=name, source=source, licence=full.licence, classes=full.classes or dataset.classes)
 
 
 def _called(
@@ -178,9 +173,3 @@ def _called(
             )
             raise refuse(option, value, f"to be left out for {kind}", remedy)
     return read(*subject, **given)
-
-
-def _unknown(name: str | Path) -> Exception:
-    names = [*SHIPPED, *FULL_SETS]
-    remedy = f"Check the path or the name.{did_you_mean(str(name), names)}"
-    return refuse("name_or_path", str(name), f"to be a file, a folder or one of {', '.join(names)}", remedy)

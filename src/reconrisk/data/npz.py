@@ -68,7 +68,9 @@ def dataset_from_npz(
             path, "keys", f"Expected split={split!r}, found splits: {found}.", "Choose one of these, or None."
         )
     loaded = [_loaded(archive, members, part, path) for part in wanted]
-    if len(wanted) < len(parts) and any(_needs_all(part) for part in loaded):
+    # ranges and class names must come from all splits, so that each is encoded alike
+    coded = any(part.inputs.ndim == 2 or (part.labels is not None and part.labels.dtype.kind == "U") for part in loaded)
+    if len(wanted) < len(parts) and coded:
         loaded = [_loaded(archive, members, part, path) for part in parts]
     described = _described(loaded, path, data_range)
     chosen = np.repeat([split in (None, part.split) for part in loaded], [len(part.inputs) for part in loaded])
@@ -94,15 +96,11 @@ class _Loaded:
     labels: Array | None
 
 
-def _needs_all(part: _Loaded) -> bool:
-    """Whether ranges or class names must come from all splits, so that each is encoded alike."""
-    return part.inputs.ndim == 2 or (part.labels is not None and part.labels.dtype.kind == "U")
-
-
 def _parts(members: Mapping[str, object], path: Path, inputs: str | None, labels: str | None) -> list[_Part]:
+    keys = ", ".join(sorted(members)) or "none"
     for key in (inputs, labels):
         if key is not None and key not in members:
-            raise InvalidFile(path, f"key {key!r}", f"Expected it among {_listed(members)}.", "Pass one of these.")
+            raise InvalidFile(path, f"key {key!r}", f"Expected it among {keys}.", "Pass one of these.")
     plain = inputs or _first(members, _INPUT_KEYS)
     split_keys = {split: _first(members, _with_split(_INPUT_KEYS, split)) for split in SPLITS}
     parts = [
@@ -117,14 +115,10 @@ def _parts(members: Mapping[str, object], path: Path, inputs: str | None, labels
             path,
             "keys",
             f"Expected inputs under one of {', '.join(_INPUT_KEYS)}, or of train_images, x_train and so on, found "
-            f"{_listed(members)}.",
+            f"{keys}.",
             "Name the key with inputs=, and that of the labels with labels=.",
         )
     return parts
-
-
-def _listed(members: Iterable[str]) -> str:
-    return ", ".join(sorted(members)) or "none"
 
 
 def _first(members: Mapping[str, object], keys: Iterable[str]) -> str | None:

@@ -195,7 +195,8 @@ def pickled_entries(data: bytes, path: Path, keys: Sequence[str]) -> dict[str, A
         if not isinstance(found, dict):
             raise ValueError(f"a {type(found).__name__} instead of a dictionary")
         named = {key.decode("utf-8") if isinstance(key, bytes) else key: value for key, value in found.items()}
-        entries = {key: _plain(named[key]) for key in keys if key in named}
+        present = {key: named[key] for key in keys if key in named}
+        entries = {key: value.to_numpy() if isinstance(value, _Array) else value for key, value in present.items()}
     except _Forbidden as error:
         problem = f"Expected only containers, numbers, text and arrays of bytes, it asks for {error}."
         raise InvalidFile(path, f"byte {position}", problem, _REMEDY) from error
@@ -207,7 +208,3 @@ def pickled_entries(data: bytes, path: Path, keys: Sequence[str]) -> dict[str, A
             problem = f"Expected it beside the keys found: {', '.join(sorted(named)) or 'none'}."
             raise InvalidFile(path, f"key {key!r}", problem, "Check that it is the right file.")
     return entries
-
-
-def _plain(value: Any) -> Any:
-    return value.to_numpy() if isinstance(value, _Array) else value

@@ -83,10 +83,6 @@ class _Series:
     def is_numeric(self) -> bool:
         return not self.missing.all() and not np.isnan(self.numbers[~self.missing]).any()
 
-    @property
-    def is_mostly_numbers(self) -> bool:
-        return bool((~np.isnan(self.numbers))[self.codes].mean() > 0.5)
-
     def kept(self, records: npt.NDArray[np.bool_]) -> _Series:
         codes = self.codes[records]
         used = np.unique(codes)
@@ -134,7 +130,11 @@ class Typed:
         columns: list[Column] = []
         for one, codes in zip(self.inputs, self.as_codes, strict=True):
             start = columns[-1].coordinates.stop if columns else 0
-            columns.append(_numeric(one, start) if one.is_numeric and not codes else _categorical(one, start, codes))
+            if one.is_numeric and not codes:
+                _check_finite(one)
+                columns.append(NumericColumn(one.name, float(one.numbers.min()), float(one.numbers.max()), start))
+            else:
+                columns.append(_categorical(one, start, codes))
         return tuple(columns)
 
     def dataset(self, *, regression: bool = False, encoding: Encoding = _INFERRED) -> Dataset:
@@ -174,7 +174,11 @@ def typed(
         raise refuse("ignore", tuple(ignore), "to leave a column of inputs, and the label")
     series = {i: _series(table, i) for i in [*indices, *([] if label_index is None else [label_index])]}
     if missing == "drop":
-        series = _complete(series)
+        present = np.all([~one.missing[one.codes] for one in series.values()], axis=0)
+        if not present.any():
+            line = f"line {table.lines[0]}"
+            raise InvalidFile(table.path, line, "Expected a complete record, every one lacks a value.", "Do not drop.")
+        series = {index: one.kept(present) for index, one in series.items()}
     return Typed(
         table.path,
         tuple(series[i] for i in indices),
@@ -196,21 +200,6 @@ def _index(option: str, column: str | int, names: Sequence[str]) -> int:
     )
 
 
-def _complete(series: dict[int, _Series]) -> dict[int, _Series]:
-    present = np.all([~one.missing[one.codes] for one in series.values()], axis=0)
-    if not present.any():
-        first = next(iter(series.values()))
-        raise InvalidFile(
-            first.path, f"line {first.lines[0]}", "Expected a complete record, every one lacks a value.", "Do not drop."
-        )
-    return {index: one.kept(present) for index, one in series.items()}
-
-
-def _numeric(series: _Series, start: int) -> NumericColumn:
-    _check_finite(series)
-    return NumericColumn(series.name, float(series.numbers.min()), float(series.numbers.max()), start)
-
-
 def _check_finite(series: _Series) -> None:
     if series.missing.any():
         raise series.invalid(series.missing, "a number", "Fill it in, or pass missing='drop'.")
@@ -219,7 +208,8 @@ def _check_finite(series: _Series) -> None:
 
 
 def _categorical(series: _Series, start: int, codes: bool) -> CategoricalColumn:
-    if series.is_mostly_numbers and not codes:
+    mostly_numbers = (~np.isnan(series.numbers))[series.codes].mean() > 0.5
+    if mostly_numbers and not codes:
         remedy = f"Correct it, or pass categorical=[{series.name!r}] if its numbers are codes."
         raise series.invalid(np.isnan(series.numbers) & ~series.missing, "a number as in most lines", remedy)
     categories = sorted(set(_category_names(series)))
@@ -267,20 +257,16 @@ def _labels(series: _Series, regression: bool, given: tuple[str, ...] | None) ->
             raise series.invalid(np.isnan(series.numbers), "a number", "Correct it, or pass regression=False.")
         _check_finite(series)
         return torch.from_numpy(series.numbers[series.codes].astype(np.float32)), None
-    names = _class_names(series)
+    names: Sequence[str] = series.texts
+    if series.is_numeric:
+        _check_finite(series)
+        names = [str(int(number)) if number == int(number) else str(number) for number in series.numbers]
     classes = _sorted_classes(series, names) if given is None else given
     index = {name: i for i, name in enumerate(classes)}
     indices = np.array([index.get(name, -1) for name in names])
     if (indices < 0).any():
         raise series.invalid(indices < 0, f"one of the classes {', '.join(classes)}", "Correct it.")
     return torch.from_numpy(indices[series.codes].astype(np.int64)), classes
-
-
-def _class_names(series: _Series) -> list[str]:
-    if not series.is_numeric:
-        return list(series.texts)
-    _check_finite(series)
-    return [str(int(number)) if number == int(number) else str(number) for number in series.numbers]
 
 
 def _sorted_classes(series: _Series, names: Sequence[str]) -> tuple[str, ...]:

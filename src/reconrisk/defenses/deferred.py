@@ -121,7 +121,8 @@ class FromMoments(UnchosenDefense):
 
     def __str__(self) -> str:
         """The name with its settings."""
-        written = (f"{key}={_word(value)}" for key, value in self.settings.items())
+        numbers = {key: f"{value:g}" for key, value in self.settings.items() if isinstance(value, (int, float))}
+        written = (f"{key}={value}" for key, value in {**self.settings, **numbers}.items())
         return f"{self.build.__name__}({', '.join(written)})"
 
 
@@ -138,7 +139,3 @@ def chosen_by_public(defense: Defense, inputs: Tensor, labels: Tensor) -> Defens
     if isinstance(defense, FromMoments) and defense.public is None:
         return defense.with_public(inputs, labels)
     return defense
-
-
-def _word(value: object) -> str:
-    return f"{value:g}" if isinstance(value, (int, float)) else str(value)

@@ -46,16 +46,13 @@ class Quantised(SendingDefense):
         del sent
 
     def _rounded(self, tensor: Tensor) -> Tensor:
-        """In double precision: sums of half precision overflow."""
-        return self._rounded_double(tensor.double()).to(tensor)
-
-    def _rounded_double(self, tensor: Tensor) -> Tensor:
+        values = tensor.double()  # sums of half precision overflow
         if self.levels == 2:
-            return tensor.abs().mean() * tensor.sign()
-        largest = tensor.abs().max()
+            return (values.abs().mean() * values.sign()).to(tensor)
+        largest = values.abs().max()
         step = 2 * largest / (self.levels - 1)
         safe = step.clamp_min(torch.finfo(torch.float64).tiny)
-        return ((tensor + largest) / safe).round() * step - largest
+        return (((values + largest) / safe).round() * step - largest).to(tensor)
 
     def __str__(self) -> str:
         """The call that configures it."""

@@ -279,14 +279,14 @@ def defense_of_one_step(mechanism: Mechanism) -> Defense | None:
     clip_and_noise(noise_multiplier=2, clip_norm=1)
     """
     phases = mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,)
-    found = [step for step in map(_gaussian, phases) if step is not None]
+    found: list[Gaussian] = []
+    for phase in phases:
+        step = phase
+        while isinstance(step, (Repeated, PoissonSampled)):
+            step = step.mechanism
+        if isinstance(step, Gaussian):
+            found.append(step)
     if not found:
         return None
-    step = min(found, key=lambda each: each.noise_multiplier)
-    return defense_by_name("clip_and_noise", noise_multiplier=step.noise_multiplier, clip_norm=step.clip_norm)
-
-
-def _gaussian(mechanism: Mechanism) -> Gaussian | None:
-    while isinstance(mechanism, (Repeated, PoissonSampled)):
-        mechanism = mechanism.mechanism
-    return mechanism if isinstance(mechanism, Gaussian) else None
+    least = min(found, key=lambda each: each.noise_multiplier)
+    return defense_by_name("clip_and_noise", noise_multiplier=least.noise_multiplier, clip_norm=least.clip_norm)

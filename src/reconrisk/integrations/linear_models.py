@@ -119,7 +119,9 @@ def information_from_estimator(
     if issparse(features):
         raise refuse("features", "sparse", "to be a dense array", "Pass features.toarray().")
     _check_features(features)
-    given = _given_labels(labels)
+    given = np.asarray(labels)
+    if given.ndim == 0:
+        raise refuse("labels", labels, "to be one label per record", "Pass the labels the estimator was fitted to.")
     model = read_estimator(estimator, given, weights_of_records(sample_weight, len(given)))
     setting: dict[str, Any] = {
         "features": features,
@@ -146,13 +148,6 @@ def _check_features(features: ArrayLike) -> None:
     place = np.argwhere(~np.isfinite(values))[0]
     name = f"features[{', '.join(map(str, place))}]"
     raise refuse(name, float(values[tuple(place)]), "to be finite", "Remove or impute what is missing, then fit again.")
-
-
-def _given_labels(labels: ArrayLike | None) -> NDArray[Any]:
-    given = np.asarray(labels)
-    if given.ndim == 0:
-        raise refuse("labels", labels, "to be one label per record", "Pass the labels the estimator was fitted to.")
-    return given
 
 
 def _check_near(rough: GlmFit, polished: GlmFit) -> None:

@@ -90,16 +90,12 @@ def _success(estimates: Tensor, candidates: Tensor, truth: Tensor) -> Tensor:
     # Rounding in the matrix product can part equals, so it only says who may be nearest; differences decide.
     close = errors <= (errors.amin(1) + 2 * rounding_error(estimates, candidates))[:, None]
     record, candidate = close.nonzero().unbind(1)
-    exact = _errors_of_pairs(estimates, candidates, record, candidate)
+    one, other = rows(estimates), rows(candidates)
+    at_once = max(1, _VALUES_AT_ONCE // one.shape[1])
+    pairs = zip(torch.split(record, at_once), torch.split(candidate, at_once), strict=True)
+    exact = torch.cat([(one[i] - other[j]).square().mean(1) for i, j in pairs])
     least = torch.full_like(errors[:, 0], torch.inf).scatter_reduce(0, record, exact, "amin")
     nearest = exact <= least[record] * (1 + _EQUAL)
     equals = torch.bincount(record[nearest], minlength=len(estimates))
     hits = torch.bincount(record[nearest & (candidate == truth[record])], minlength=len(estimates))
     return hits.double() / equals
-
-
-def _errors_of_pairs(estimates: Tensor, candidates: Tensor, record: Tensor, candidate: Tensor) -> Tensor:
-    one, other = rows(estimates), rows(candidates)
-    at_once = max(1, _VALUES_AT_ONCE // one.shape[1])
-    pairs = zip(torch.split(record, at_once), torch.split(candidate, at_once), strict=True)
-    return torch.cat([(one[i] - other[j]).square().mean(1) for i, j in pairs])

@@ -40,13 +40,7 @@ def relative_leakage(metric: Metric, estimates: Tensor, targets: Tensor, prior_g
             f"{metric.name}.best", metric.best, "to be finite", "Use a metric with a finite best score, such as mse()."
         )
     check_records("targets", targets)
-    scores, prior = metric(estimates, targets), metric(_for_each(prior_guess, targets), targets)
-    closed = (scores - prior) / (metric.best - prior)
-    closed = torch.where(prior.isinf(), (scores != prior).double(), closed)
-    return torch.where(prior == metric.best, 0.0, closed)
-
-
-def _for_each(prior_guess: Tensor, targets: Tensor) -> Tensor:
+    scores = metric(estimates, targets)
     if prior_guess.shape == targets.shape[1:]:
         prior_guess = prior_guess.expand(targets.shape)
     if prior_guess.shape != targets.shape:
@@ -55,7 +49,10 @@ def _for_each(prior_guess: Tensor, targets: Tensor) -> Tensor:
             tuple(prior_guess.shape),
             f"to be one record {tuple(targets.shape[1:])} or one for each target {tuple(targets.shape)}",
         )
-    return check_finite_records("prior_guess", prior_guess)
+    prior = metric(check_finite_records("prior_guess", prior_guess), targets)
+    closed = (scores - prior) / (metric.best - prior)
+    closed = torch.where(prior.isinf(), (scores != prior).double(), closed)
+    return torch.where(prior == metric.best, 0.0, closed)
 
 
 def mse() -> Metric:

@@ -89,10 +89,9 @@ def goal_from_text(text: str) -> Goal:
     psnr>=20
     """
     found = re.fullmatch(r"\s*([A-Za-z][\w-]*)\s*(>=|<=)\s*([^\s:]+)\s*", str(text))
-    if found is None:
-        raise _no_goal(text)
-    if found[1] not in METRICS or not METRICS[found[1]].is_goal:
-        raise _no_goal(text, did_you_mean(found[1], _names()).strip())
+    if found is None or found[1] not in METRICS or not METRICS[found[1]].is_goal:
+        hint = "" if found is None else did_you_mean(found[1], _names()).strip()
+        raise refuse("goal", text, f"to be a metric ({', '.join(_names())}) with a threshold, {_FORM}", hint)
     row = METRICS[found[1]]
     goal = Goal(row.name, _number("goal", text, found[3]), row.higher_is_better)
     if found[2] != _better(row):
@@ -116,7 +115,8 @@ def limit_from_text(text: str) -> Limit:
     percent = word.endswith("%")
     number = _number("max_risk", text, word.removesuffix("%"))
     if not percent and number >= 1:
-        raise refuse("max_risk", text, "to have a percent sign or a share below 1", _write_instead(number))
+        remedy = f"Write {number:g}% or {number / 100:g}." if number <= 100 else "No share is above 100%."
+        raise refuse("max_risk", text, "to have a percent sign or a share below 1", remedy)
     return Limit(goal_from_text(goal), number / 100 if percent else number)
 
 
@@ -142,14 +142,6 @@ def _check_reachable(row: MetricInfo, goal: Goal) -> Goal:
 
 def _better(row: MetricInfo) -> str:
     return ">=" if row.higher_is_better else "<="
-
-
-def _no_goal(text: str, hint: str = "") -> Exception:
-    return refuse("goal", text, f"to be a metric ({', '.join(_names())}) with a threshold, {_FORM}", hint)
-
-
-def _write_instead(number: float) -> str:
-    return f"Write {number:g}% or {number / 100:g}." if number <= 100 else "No share is above 100%."
 
 
 def _number(name: str, text: str, word: str) -> float:

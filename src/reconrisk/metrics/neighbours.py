@@ -50,10 +50,15 @@ def nearest_neighbour_oracle(
     check_same_records("known", check_finite_records("known", known), "targets", targets)
     values_at_once = check_whole("values_at_once", values_at_once)
     metric = mse() if metric is None else metric
-    if metric.function is squared_error:
-        indices = _nearest(targets, known, pairwise_mse, *_block_of_rows(targets, values_at_once))
-    else:
-        indices = _nearest(targets, known, partial(_losses, metric), *_block_of_pairs(targets, known, values_at_once))
+    size = targets[0].numel()
+    if metric.function is squared_error:  # a matrix product: rows of either side, and a block of errors
+        targets_at_once = max(1, min(len(targets), values_at_once // size, 1024))
+        known_at_once = max(1, values_at_once // max(size, targets_at_once))
+        indices = _nearest(targets, known, pairwise_mse, targets_at_once, known_at_once)
+    else:  # every pair is written out
+        pairs = max(1, values_at_once // size)
+        known_at_once = min(len(known), pairs)
+        indices = _nearest(targets, known, partial(_losses, metric), pairs // known_at_once, known_at_once)
     return NearestNeighbours(metric(known[indices], targets), indices)
 
 
@@ -82,14 +87,3 @@ def _losses(metric: Metric, targets: Tensor, known: Tensor) -> Tensor:
     estimates, repeated = known[None].expand(pairs).flatten(0, 1), targets[:, None].expand(pairs).flatten(0, 1)
     scores = metric(estimates, repeated).double().view(pairs[:2])
     return -scores if metric.higher_is_better else scores
-
-
-def _block_of_rows(targets: Tensor, values_at_once: int) -> tuple[int, int]:
-    targets_at_once = max(1, min(len(targets), values_at_once // targets[0].numel(), 1024))
-    return targets_at_once, max(1, values_at_once // max(targets[0].numel(), targets_at_once))
-
-
-def _block_of_pairs(targets: Tensor, known: Tensor, values_at_once: int) -> tuple[int, int]:
-    pairs = max(1, values_at_once // targets[0].numel())
-    known_at_once = min(len(known), pairs)
-    return pairs // known_at_once, known_at_once

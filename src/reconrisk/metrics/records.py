@@ -154,7 +154,11 @@ def match_indices(estimates: Tensor, targets: Tensor) -> Tensor:
     usable = finite_rows(estimates).nonzero().squeeze(1)
     matched = torch.full((len(targets),), -1, device=usable.device)
     if len(usable):
-        costs = _costs(estimates[usable].detach(), targets).cpu().numpy()
+        # a bounded, strictly concave function of the distance, so that the triangle inequality holds strictly
+        values = rows(targets)
+        spread = float((values - values.mean(0)).square().mean().sqrt()) or 1.0
+        distances = pairwise_mse(estimates[usable].detach(), targets).sqrt()
+        costs = (1 - spread / (distances + spread)).cpu().numpy()
         chosen, of_target = (torch.from_numpy(side).to(usable.device) for side in linear_sum_assignment(costs))
         matched[of_target] = usable[chosen]
     return matched
@@ -181,10 +185,3 @@ def reordered(estimates: Tensor, indices: Tensor, targets: Tensor) -> Tensor:
     found = indices >= 0
     result[found] = values[indices[found]]
     return result
-
-
-def _costs(estimates: Tensor, targets: Tensor) -> Tensor:
-    """A bounded, strictly concave function of the distance, so that the triangle inequality holds strictly."""
-    values = rows(targets)
-    spread = float((values - values.mean(0)).square().mean().sqrt()) or 1.0
-    return 1 - spread / (pairwise_mse(estimates, targets).sqrt() + spread)

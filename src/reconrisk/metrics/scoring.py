@@ -59,12 +59,22 @@ class Scores(Mapping[str, Tensor]):
     @property
     def mean(self) -> dict[str, float]:
         """Mean score by metric; an infinitely bad score of one record makes it the worst."""
-        return {metric.name: _mean(metric, self.by_metric[metric.name]) for metric in self.metrics}
+        means = {}
+        for metric in self.metrics:
+            scores = self.by_metric[metric.name]
+            lost = math.isinf(metric.worst) and bool((scores == metric.worst).any())
+            means[metric.name] = metric.worst if lost else float(scores.mean())
+        return means
 
     @property
     def most_exposed(self) -> dict[str, Exposed]:
         """By metric the record that was rebuilt best: what an audit must look at first."""
-        return {metric.name: _most_exposed(metric, self.by_metric[metric.name]) for metric in self.metrics}
+        exposed = {}
+        for metric in self.metrics:
+            scores = self.by_metric[metric.name]
+            record = int(scores.argmax() if metric.higher_is_better else scores.argmin())
+            exposed[metric.name] = Exposed(record, float(scores[record]))
+        return exposed
 
     def __repr__(self) -> str:
         """A line for each metric: its settings, the mean and the most exposed record."""
@@ -112,7 +122,13 @@ def score(
     _check_metrics(metrics)
     values = estimates.estimates if isinstance(estimates, Reconstruction) else estimates
     check_finite_records("targets", targets)
-    matched = _positions(values, targets) if in_order else match_indices(values, targets)
+    if not in_order:
+        matched = match_indices(values, targets)
+    elif check_records("estimates", values).shape == targets.shape:
+        matched = torch.arange(len(targets), device=targets.device)
+    else:
+        expected = f"to equal targets.shape={tuple(targets.shape)} with in_order"
+        raise refuse("estimates.shape", tuple(values.shape), expected)
     arranged = reordered(values, matched, targets)
     return Scores({metric.name: metric(arranged, targets) for metric in metrics}, metrics, matched)
 
@@ -127,21 +143,3 @@ def _check_metrics(metrics: tuple[Metric, ...]) -> None:
         if names.count(name) > 1:
             remedy = "Name one of them otherwise: dataclasses.replace(metric, name=...)."
             raise refuse("metrics", names, f"to hold {name} once", remedy)
-
-
-def _positions(estimates: Tensor, targets: Tensor) -> Tensor:
-    if check_records("estimates", estimates).shape != targets.shape:
-        raise refuse(
-            "estimates.shape", tuple(estimates.shape), f"to equal targets.shape={tuple(targets.shape)} with in_order"
-        )
-    return torch.arange(len(targets), device=targets.device)
-
-
-def _mean(metric: Metric, scores: Tensor) -> float:
-    lost = math.isinf(metric.worst) and bool((scores == metric.worst).any())
-    return metric.worst if lost else float(scores.mean())
-
-
-def _most_exposed(metric: Metric, scores: Tensor) -> Exposed:
-    record = int(scores.argmax() if metric.higher_is_better else scores.argmin())
-    return Exposed(record, float(scores[record]))

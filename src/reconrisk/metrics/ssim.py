@@ -47,7 +47,15 @@ def _similarity(estimates: Tensor, targets: Tensor, *, data_range: tuple[float, 
 
     check_within(targets, data_range)
     one, other = (images(each, "SSIM").double() for each in (estimates, targets))
-    sigma = _SIGMA * _kernel_that_fits(other) / _KERNEL
+    side = min(other.shape[-2:])
+    if side < 3:
+        raise refuse(
+            "targets.shape",
+            tuple(other.shape),
+            "to be images of at least 3 x 3 pixels",
+            "Structure needs a neighbourhood; use mse() or ncc().",
+        )
+    sigma = _SIGMA * min(_KERNEL, side - 1 + side % 2) / _KERNEL  # of the largest odd kernel that fits
     # The whole map, averaged here: releases of torchmetrics differ in whether they crop it before they average.
     _, pixels = structural_similarity_index_measure(
         one, other, sigma=sigma, data_range=data_range[1] - data_range[0], reduction="none", return_full_image=True
@@ -55,15 +63,3 @@ def _similarity(estimates: Tensor, targets: Tensor, *, data_range: tuple[float, 
     scores = pixels.flatten(1).mean(1).nan_to_num(nan=-1.0).clamp(-1, 1)
     exact = (one == other).flatten(1).all(1)
     return scores.masked_fill(exact, 1.0)  # rounding leaves constant images a little below
-
-
-def _kernel_that_fits(pictures: Tensor) -> int:
-    side = min(pictures.shape[-2:])
-    if side < 3:
-        raise refuse(
-            "targets.shape",
-            tuple(pictures.shape),
-            "to be images of at least 3 x 3 pixels",
-            "Structure needs a neighbourhood; use mse() or ncc().",
-        )
-    return min(_KERNEL, side - 1 + side % 2)

@@ -65,7 +65,12 @@ def success_interval(successes: int, *, trials: int, per_trial: int = 1, confide
     0.5 [0.04023, 0.9598] (95% Bentkus, 4 samples)
     """
     if check_whole("per_trial", per_trial) == 1:
-        return _of_single_records(clopper_pearson(successes, trials, confidence), successes)
+        exact = clopper_pearson(successes, trials, confidence)
+        # Ends where n p = tail: P(S >= 1) <= n p whatever the single probabilities, but 1 - (1 - p)^n only if equal.
+        end = (1 - exact.confidence) / 2 / exact.samples
+        low = min(exact.low, end) if successes == 1 else exact.low
+        high = max(exact.high, 1 - end) if successes == exact.samples - 1 else exact.high
+        return replace(exact, low=low, high=high)
     total = check_whole("trials", trials, remedy="An interval needs at least one trial.") * per_trial
     successes = check_whole("successes", successes, minimum=0)
     if successes > total:
@@ -74,14 +79,6 @@ def success_interval(successes: int, *, trials: int, per_trial: int = 1, confide
     low = clopper_pearson(successes // per_trial, trials, inner).low
     high = 1 - clopper_pearson((total - successes) // per_trial, trials, inner).low
     return Estimate(successes / total, low, high, float(confidence), trials, "Bentkus")
-
-
-def _of_single_records(exact: Estimate, successes: int) -> Estimate:
-    """Ends where n p = tail: P(S >= 1) <= n p whatever the single probabilities, but 1 - (1 - p)^n only if equal."""
-    end = (1 - exact.confidence) / 2 / exact.samples
-    low = min(exact.low, end) if successes == 1 else exact.low
-    high = max(exact.high, 1 - end) if successes == exact.samples - 1 else exact.high
-    return replace(exact, low=low, high=high)
 
 
 def student_interval(values: Sequence[float], confidence: float = 0.95, *, over: str) -> Estimate:

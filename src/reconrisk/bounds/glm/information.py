@@ -189,7 +189,11 @@ def glm_information(
     _check_minimum(theta, problem.newton_step(theta, factor), check_positive("tolerance", tolerance))
     inverse = problem.arrays.solve(factor, np.eye(len(hessian)))
     unit = 4 * (len(hessian) + np.sqrt(len(problem.design))) * _EPSILON
-    traces = _traces(problem, theta, inverse, _checked_margin(unit, hessian, inverse))
+    condition = float(np.abs(hessian).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max())
+    if not unit * condition < 0.1:
+        remedy = "Scale the features or raise the penalty."
+        raise refuse("hessian", f"of condition {condition:.2g}", "to be invertible", remedy)
+    traces = _traces(problem, theta, inverse, margin=unit * condition)
     inverse_traces = None
     if problem.outputs == 1:
         inverse_traces = noise**2 * inverse_traces_of_one_output(problem, theta, hessian, traces, unit)
@@ -209,16 +213,6 @@ def _check_minimum(theta: Floats, newton_step: Floats, tolerance: float) -> None
             "Train to a tighter tolerance, polish by Newton's method (polish=True, or fit_glm(start=...)), or check "
             "penalty and weights.",
         )
-
-
-def _checked_margin(unit: float, hessian: Floats, inverse: Floats) -> float:
-    """How far traces of the inverse may be off, relative to the sizes of their terms."""
-    condition = float(np.abs(hessian).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max())
-    if not unit * condition < 0.1:
-        raise refuse(
-            "hessian", f"of condition {condition:.2g}", "to be invertible", "Scale the features or raise the penalty."
-        )
-    return unit * condition
 
 
 def _traces(problem: GlmObjective[Floats], theta: Floats, inverse: Floats, margin: float) -> Floats:

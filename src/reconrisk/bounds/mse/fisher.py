@@ -61,12 +61,18 @@ def mse_lower_bound_from_fisher(
         given = (information, trace, spectral_norm)
         raise refuse("(information, trace, spectral_norm)", given, "to have exactly one value", "Prefer the matrix.")
     biased = mean_jacobian is not None or bool(np.any(finite_array("bias", bias, dimensions=(0, 1)) != 0))
-    if information is None:
-        if biased:
-            raise refuse("information", None, "to be a matrix", "The form for biased estimates needs all of it.")
-        bound = _from_summary(trace, spectral_norm, dimension)
-    else:
+    if information is not None:
         bound = _from_matrix(information, mean_jacobian, bias)
+    elif biased:
+        raise refuse("information", None, "to be a matrix", "The form for biased estimates needs all of it.")
+    elif trace is None:
+        largest = check_nonnegative("spectral_norm", spectral_norm)
+        bound = math.inf if largest == 0 else 1 / largest
+    elif dimension is None:
+        raise refuse("dimension", None, "to be the dimension of the record", "A trace alone does not tell it.")
+    else:
+        total = check_nonnegative("trace", trace)
+        bound = math.inf if total == 0 else check_whole("dimension", dimension) / total
     assumptions = (_INFORMATION, _BIASED if biased else _UNBIASED)
     return mse_guarantee(
         bound,
@@ -77,16 +83,6 @@ def mse_lower_bound_from_fisher(
         reference=Reference("Theorem 2", "guo2022"),
         assumptions=(*assumptions, _SINGULAR) if math.isinf(bound) else assumptions,
     )
-
-
-def _from_summary(trace: float | None, spectral_norm: float | None, dimension: int | None) -> float:
-    if trace is None:
-        largest = check_nonnegative("spectral_norm", spectral_norm)
-        return math.inf if largest == 0 else 1 / largest
-    if dimension is None:
-        raise refuse("dimension", None, "to be the dimension of the record", "A trace alone does not tell it.")
-    total = check_nonnegative("trace", trace)
-    return math.inf if total == 0 else check_whole("dimension", dimension) / total
 
 
 def _from_matrix(information: ArrayLike, mean_jacobian: ArrayLike | None, bias: ArrayLike) -> float:
@@ -103,13 +99,7 @@ def _from_matrix(information: ArrayLike, mean_jacobian: ArrayLike | None, bias: 
             raise refuse("mean_jacobian.shape", jacobian.shape, f"to equal information.shape={matrix.shape}")
         gains = ((jacobian @ axes) ** 2).sum(axis=0)
         gains[gains <= eigenvalue_error(gains)] = 0.0
-    return float(_ratios(gains, values, error).sum()) / size + float(np.mean(offsets**2))
-
-
-def _ratios(gains: Floats, values: Floats, error: float) -> Floats:
-    """``gains / values`` with eigenvalues rounded up; inf along the kernel only where it is exact.
-
-    An eigenvalue below its own error may be anything up to that error, so it counts as the error.
-    """
+    # Eigenvalues are rounded up: one below its own error may be anything up to it. Inf only along an exact kernel.
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(gains > 0, gains / (np.maximum(values, 0.0) + error), 0.0)
+        ratios = np.where(gains > 0, gains / (np.maximum(values, 0.0) + error), 0.0)
+    return float(ratios.sum()) / size + float(np.mean(offsets**2))

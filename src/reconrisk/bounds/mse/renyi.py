@@ -59,8 +59,12 @@ def mse_lower_bound_from_rdp(
     steps, cap = _steps(diameters, low, high, record)
     rates = nonnegative_array("slopes", slopes, dimensions=(0, 1), remedy="Pass 1 for unbiased estimates.")
     offsets = finite_array("bias", bias, dimensions=(0, 1), remedy="Pass 0 for unbiased estimates.")
-    moved = _mean_square("slopes", rates, steps)
-    variance = moved * _reciprocal_expm1(epsilon) if moved > 0 else 0.0
+    if rates.ndim and steps.ndim and rates.shape != steps.shape:
+        raise refuse("slopes.shape", rates.shape, f"to equal the shape of the box, {steps.shape}")
+    moved = float(np.mean((rates * steps) ** 2))
+    # 1 / (e^epsilon - 1) without overflow; inf at 0
+    inverse = math.inf if epsilon == 0 else math.exp(-epsilon) / -math.expm1(-epsilon)
+    variance = moved * inverse if moved > 0 else 0.0
     unbiased = bool((rates == 1).all() and (offsets == 0).all())
     return mse_guarantee(
         variance + float(np.mean(offsets**2)),
@@ -93,14 +97,3 @@ def _steps(
         return (upper - lower) / 2, cap
     target = record_in_box(record, low=lower, high=upper)
     return np.maximum(target - lower, upper - target), cap
-
-
-def _mean_square(name: str, rates: Floats, steps: Floats) -> float:
-    if rates.ndim and steps.ndim and rates.shape != steps.shape:
-        raise refuse(f"{name}.shape", rates.shape, f"to equal the shape of the box, {steps.shape}")
-    return float(np.mean((rates * steps) ** 2))
-
-
-def _reciprocal_expm1(epsilon: float) -> float:
-    """``1 / (e^epsilon - 1)`` without overflow; inf at 0."""
-    return math.inf if epsilon == 0 else math.exp(-epsilon) / -math.expm1(-epsilon)

@@ -173,7 +173,10 @@ def log_gammainc(shape: float, x: ArrayLike) -> Floats:
             np.log(special.gammainc(shape, np.minimum(points, shape))),
         )
     if lower.any():
-        logs[lower] = _log_by_series(shape, points[lower])
+        small = points[lower]
+        parts = np.split(small, range(_PART, len(small), _PART))  # bounds the memory of a block of terms
+        sums = np.concatenate([_series(shape, part) for part in parts])
+        logs[lower] = log_gamma_density(shape, small) + np.log(sums)
     return np.asarray(logs)
 
 
@@ -235,13 +238,6 @@ def log_gammainc_inverse(shape: float, log_probability: float) -> float:
         if abs(step) <= 4 * _EPSILON * max(1.0, abs(log_x)):
             break
     return math.exp(log_x)
-
-
-def _log_by_series(shape: float, x: Floats) -> Floats:
-    """The power series, in parts of bounded size."""
-    parts = np.split(x, range(_PART, len(x), _PART))
-    sums = np.concatenate([_series(shape, part) for part in parts])
-    return np.asarray(log_gamma_density(shape, x) + np.log(sums))
 
 
 def _series(shape: float, x: Floats) -> Floats:

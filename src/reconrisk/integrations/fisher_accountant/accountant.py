@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from reconrisk.integrations.fisher_accountant.summary import LeakageSummary
 from reconrisk.integrations.opacus import step as opacus
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.release import check_records, directions_rng
-from reconrisk.releases.updates.clipped_gradient import ClippedProbes, probe_clipped_gradients
+from reconrisk.releases.updates.clipped_gradient import probe_clipped_gradients
 from reconrisk.releases.updates.clipping import HardClip
 
 _PILOT_PROBES = 32  # their own standard deviation is then known to an eighth
@@ -105,7 +106,9 @@ class FisherAccountant:
         self._model = checked_model(opacus.plain_copy(model))
         self._loss_fn = loss_fn
         self._records = checked_indices(records, len(inputs))
-        self._inputs, self._labels = (inputs, labels) if records is None else _selected(inputs, labels, self._records)
+        self._inputs, self._labels = inputs, labels
+        if records is not None:
+            self._inputs, self._labels = (each[self._records.to(each.device)] for each in (inputs, labels))
         self._relative_error, self._probes = checked_accuracy(relative_error, probes)
         self._all_at_once = records is not None
         self._block = None if records_per_step is None else check_whole("records_per_step", records_per_step)
@@ -160,7 +163,11 @@ class FisherAccountant:
             self._probes = self._pilot(block, phase, tensors, self._rng)
         ledger.add(self._evaluated(block, phase, tensors, self._probes_now(ledger, self._probes), self._rng))
         self._ledger = ledger
-        self._remember(phase)
+        last = self._phases[-1] if self._phases else None
+        if last is not None and replace(last, steps=1) == phase:
+            self._phases[-1] = replace(last, steps=last.steps + 1)
+        else:
+            self._phases.append(phase)
         if self._bar is not None:
             self._bar.advance()
 
@@ -301,9 +308,6 @@ class FisherAccountant:
             rng=rng,
             state=state,
         )
-        return self._traces(found, phase)
-
-    def _traces(self, found: ClippedProbes, phase: TrainingPhase) -> Tensor:
         noise_std, rate = phase.noise_multiplier * phase.clip_norm, phase.sampling_probability
         squares, radial = found.squares.double().cpu(), found.radial.double().cpu()
         scale = rate / noise_std**2
@@ -325,23 +329,5 @@ class FisherAccountant:
         wanted = float(relative.nan_to_num(0.0, 0.0).quantile(_COVERED)) / (self._relative_error or 1.0) ** 2
         return max(2, math.ceil(wanted))
 
-    def _remember(self, phase: TrainingPhase) -> None:
-        last = self._phases[-1] if self._phases else None
-        if last is not None and (last.noise_multiplier, last.clip_norm, last.sampling_probability, last.poisson) == (
-            phase.noise_multiplier,
-            phase.clip_norm,
-            phase.sampling_probability,
-            phase.poisson,
-        ):
-            self._phases[-1] = TrainingPhase(
-                last.noise_multiplier, last.clip_norm, last.sampling_probability, last.poisson, last.steps + 1
-            )
-        else:
-            self._phases.append(phase)
-
     def _fingerprint(self) -> Tensor:
         return self._settings.fingerprint(self._inputs, self._labels)
-
-
-def _selected(inputs: Tensor, labels: Tensor, records: Tensor) -> tuple[Tensor, Tensor]:
-    return inputs[records.to(inputs.device)], labels[records.to(labels.device)]

@@ -108,13 +108,14 @@ class LeakageSummary(Result):
 
     def table(self) -> str:
         """Return the distribution over records, the bounds, the extremes and the assumptions."""
+        worst = rounded_down(self.least_mse_lower_bound)
         rows = [
             ("records, dimension, steps, runs", f"{self.records}, {self.dimension}, {self.steps}, {self.runs}"),
             ("leakage tr(I)/d: maximum", f"{self.maximum:.4g}"),
             ("                 median", f"{self.median:.4g}"),
             *((f"                 {level:.0%} quantile", f"{value:.4g}") for level, value in self.quantiles),
             ("relative standard error (median)", f"{self.relative_standard_error:.2g}"),
-            (f"MSE of unbiased estimates >= (worst record, {self.confidence:.0%})", self._worst()),
+            (f"MSE of unbiased estimates >= (worst record, {self.confidence:.0%})", worst),
             ("                             (median record)", rounded_down(self.median_mse_lower_bound)),
         ]
         if self.rdp_bound is not None and self.constant_guess_mse is not None:
@@ -130,9 +131,6 @@ class LeakageSummary(Result):
             )
         lines += ["", *(f"Assumes: {each}." for each in self.assumptions), self.notice]
         return "\n".join(lines)
-
-    def _worst(self) -> str:
-        return rounded_down(self.least_mse_lower_bound)
 
 
 def summarize(

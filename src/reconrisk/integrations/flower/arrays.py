@@ -43,7 +43,8 @@ def updates_of(
     if set(received) != set(trained):
         names = sorted(set(received) ^ set(trained))
         raise refuse("arrays", names, "to be in both message and reply", "Return every array that the server sent.")
-    defended = trainable_names(model)
+    # by every name that a parameter has
+    defended = {name for name, value in model.named_parameters(remove_duplicate=False) if value.requires_grad}
     update: dict[str, Tensor] = {}
     for name, before in received.items():
         after = trained[name]
@@ -77,8 +78,3 @@ def changed_arrays(
     keys = list(content[label])
     arrays = {key: Array(value.numpy()) for key, value in zip(keys, new.values(), strict=True)}
     content[label] = ArrayRecord(arrays)
-
-
-def trainable_names(model: nn.Module) -> set[str]:
-    """Parameters that require gradients, by every name that they have."""
-    return {name for name, value in model.named_parameters(remove_duplicate=False) if value.requires_grad}

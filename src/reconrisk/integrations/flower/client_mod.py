@@ -49,12 +49,16 @@ class FlowerMod:
         if reply.has_error():
             return reply
         if not trains:
-            _check_sends_no_arrays(message, reply)
+            if reply.content.array_records:
+                expected = f"to be none in the reply to {message.metadata.message_type!r}"
+                remedy = "Only updates of training are defended; put other arrays nowhere."
+                raise refuse("arrays", list(reply.content.array_records), expected, remedy)
             return reply
         trained = tensors_by_name(one_record(reply.content, "reply"), self.model)
         update = updates_of(received, trained, self.model, withhold=self.buffers == "withhold")
         current = self._present(received)
-        rounds = _rounds(context)
+        kept = context.state.metric_records.get(STATE)
+        rounds: list[float] = [] if kept is None else list(kept["noise-multipliers"])
         sent = current({name: value.double() for name, value in update.items()}, rng=self._rng(context, len(rounds)))
         rounds = [*rounds, _noise_multiplier(current.mechanism)]
         _remember(context, rounds, update, current)
@@ -119,7 +123,10 @@ def flower_mod(
     >>> mod.risk.of([1.0] * 4)["success-so-far"] < 3e-3
     True
     """
-    _check_installed()
+    try:
+        import flwr.app  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise MissingExtra("flwr", "fl", "flower_mod") from error
     if any(getattr(part, "is_local", False) for part in getattr(defense, "parts", (defense,))):
         remedy = "Take the global form, which public records choose."
         raise refuse("defense", str(defense), "not to be chosen by the private records", remedy)
@@ -141,12 +148,6 @@ def _noise_multiplier(mechanism: Mechanism | None) -> float:
     if not isinstance(mechanism, Gaussian):
         raise refuse("defense.mechanism", mechanism, "to be Gaussian or None", "Write clip(C) >> noise.")
     return mechanism.noise_multiplier
-
-
-def _rounds(context: Any) -> list[float]:
-    """Noise multipliers of the client's rounds so far."""
-    kept = context.state.metric_records.get(STATE)
-    return [] if kept is None else list(kept["noise-multipliers"])
 
 
 def _remember(context: Any, rounds: list[float], update: Mapping[str, Tensor], defense: Defense) -> None:
@@ -172,17 +173,3 @@ def _report(content: Any, numbers: Mapping[str, float]) -> None:
         next(iter(content.metric_records.values())).update(named)
     else:
         content["metrics"] = MetricRecord(named)
-
-
-def _check_sends_no_arrays(message: Any, reply: Any) -> None:
-    if reply.content.array_records:
-        kind = message.metadata.message_type
-        remedy = "Only updates of training are defended; put other arrays nowhere."
-        raise refuse("arrays", list(reply.content.array_records), f"to be none in the reply to {kind!r}", remedy)
-
-
-def _check_installed() -> None:
-    try:
-        import flwr.app  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise MissingExtra("flwr", "fl", "flower_mod") from error

@@ -70,16 +70,15 @@ class FederatedRisk:
             else epsilon_of_training(Gaussian(found.noise_multiplier / 2), self.delta),
         }
         if self.data_range is not None:
-            numbers["mse-so-far"] = 0.0 if found is None else self._error(found, self.data_range)
+            numbers["mse-so-far"] = 0.0
+            if found is not None:
+                low, high = self.data_range
+                bound = mse_lower_bound_from_rdp(replace_one_order_two(found), low=low, high=high)
+                numbers["mse-so-far"] = bound.value
         return numbers
 
     def _success(self, mechanism: Gaussian | None) -> float:
         return 1.0 if mechanism is None else success_upper_bound(mechanism, prior_success=self.prior_success).value
-
-    @staticmethod
-    def _error(mechanism: Gaussian, data_range: tuple[float, float]) -> float:
-        low, high = data_range
-        return mse_lower_bound_from_rdp(replace_one_order_two(mechanism), low=low, high=high).value
 
 
 def _together(noise_multipliers: Sequence[float]) -> Gaussian | None:
