@@ -17,6 +17,7 @@ from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
 from reconrisk.releases.fitted_estimators.estimators import (
     Floats,
     LinearModel,
+    check_readable,
     is_estimator,
     read_estimator,
 )

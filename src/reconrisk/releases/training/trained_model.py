@@ -81,8 +81,9 @@ class TrainingMap:
     _batches: tuple[Tensor, ...] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.optimizer, UpdateRule):
-            given = type(self.optimizer).__name__
+        rule: object = self.optimizer
+        if not isinstance(rule, UpdateRule):
+            given = type(rule).__name__
             raise refuse("optimizer", given, "to be an update rule", "Pass sgd(...) or adam(...) of reconrisk.")
         _check_fixed(self.fixed_inputs, self.fixed_labels)
         batches = None if self.batches is None else _indices(self.batches)
