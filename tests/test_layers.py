@@ -34,7 +34,7 @@ FORBIDDEN = [
     (LAYERS, "reports.drawing", "studies.audit.result"),
     (LAYERS, "attacks.best_candidate", "reports.drawing"),
     (LAYERS, "metrics.records", "models.linear"),
-    (LAYERS, "accounting.confidence", "bounds.success"),
+    (LAYERS, "accounting.renyi", "bounds.success"),
     (LAYERS, "core.threat", "metrics.records"),
     (STUDIES, "studies.recommend.recommend", "studies.audit.run"),
     (STUDIES, "studies.prior_value.over_prior", "studies.rebuild.updates"),

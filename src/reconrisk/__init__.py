@@ -2,7 +2,7 @@
 
 Folders from the lowest layer up: ``core/`` (shared types); ``accounting/``, ``statistics/``, ``releases/`` and
 ``priors/``; ``attacks/``, ``defenses/``, ``bounds/``, ``metrics/``, ``data/`` and ``models/``; ``reports/``;
-``studies/`` and ``integrations/``; ``cli/``. To follow one audit, read ``core/observation.py``,
+``studies/``, ``testing/`` and ``integrations/``; ``cli/``. To follow one audit, read ``core/observation.py``,
 ``releases/release.py``, ``attacks/matching/loop.py``, ``bounds/success.py`` and ``studies/audit/run.py``.
 
 The public names are listed in ``__init__.pyi``, which type checkers read and from which they are loaded on first use:

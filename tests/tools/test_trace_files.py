@@ -31,7 +31,6 @@ def test_tracing_ends_with_an_error_too():
     assert sys.getprofile() is before
 
 
-@pytest.mark.xfail(reason="the files on the way of a trial are still being merged: issue 19", strict=True)
 @pytest.mark.parametrize(("trace", "limit"), [(trace_trial, 28), (trace_audit, 45)])
 def test_a_reader_of_an_audit_opens_few_files(trace, limit):
     files = trace()
