@@ -46,21 +46,20 @@ def denoising_loss(
     check_not_empty("times", times)
     prior.check_fits(tuple(records.shape[1:]), prior.data_range)
     moved = records.float().to(device_of(prior.predict_noise, records.device))
-    with torch.no_grad():
-        parts = [_loss(prior, part, times, rng) for part in track(moved.split(_AT_ONCE), f"noise {prior.name} finds")]
-    return torch.cat(parts)
-
-
-def _loss(prior: DiffusionPrior, records: Tensor, times: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    values, found = prior.values(records), []
     for time in times:
         if not 0 <= check_whole("times", time, minimum=0) < len(prior.schedule):
             raise refuse("times", time, f"< {len(prior.schedule)}, the times of the prior")
-        share = float(prior.schedule.signal[time])
-        noise = torch.randn(values.shape, generator=rng, device=rng.device).to(values.device)
-        noisy = share**0.5 * values + (1 - share) ** 0.5 * noise
-        found.append((prior.noise(noisy, time) - noise).square().flatten(1).mean(1))
-    return torch.stack(found, dim=1)
+    losses = []
+    with torch.no_grad():
+        for part in track(moved.split(_AT_ONCE), f"noise {prior.name} finds"):
+            values, found = prior.values(part), []
+            for time in times:
+                share = float(prior.schedule.signal[time])
+                noise = torch.randn(values.shape, generator=rng, device=rng.device).to(values.device)
+                noisy = share**0.5 * values + (1 - share) ** 0.5 * noise
+                found.append((prior.noise(noisy, time) - noise).square().flatten(1).mean(1))
+            losses.append(torch.stack(found, dim=1))
+    return torch.cat(losses)
 
 
 def nearest_distance(records: Tensor, others: Tensor) -> Tensor:

@@ -113,11 +113,10 @@ def seen_by_batch_norm(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     seen: dict[str, Tensor] = {}
     kind = nn.modules.batchnorm._BatchNorm
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, kind)}
-
-    def remember(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _, arguments: seen.__setitem__(name, arguments[0])
-
-    handles = [layer.register_forward_pre_hook(remember(name)) for name, layer in layers.items()]
+    handles = [
+        layer.register_forward_pre_hook(lambda _, arguments, name=name: seen.__setitem__(name, arguments[0]))
+        for name, layer in layers.items()
+    ]
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     try:
         copies = {name: value.detach().clone() for name, value in tensors.items()}

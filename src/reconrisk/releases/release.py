@@ -154,13 +154,9 @@ def rows_among(records: Tensor, known: Tensor) -> tuple[int, ...]:
     >>> rows_among(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[3.0, 4.0]]).double())
     (1,)
     """
-    contents = {row.tobytes() for row in _comparable_rows(known)}
-    return tuple(place for place, row in enumerate(_comparable_rows(records)) if row.tobytes() in contents)
-
-
-def _comparable_rows(records: Tensor) -> np.ndarray:
-    values = records.detach().float().flatten(1).numpy()
-    return np.ascontiguousarray(values + 0.0)  # minus zero is zero
+    values = (each.detach().float().flatten(1).numpy() + 0.0 for each in (records, known))  # minus zero is zero
+    rows, contents = ([row.tobytes() for row in np.ascontiguousarray(each)] for each in values)
+    return tuple(place for place, row in enumerate(rows) if row in set(contents))
 
 
 def take_cotangent(name: str, cotangents: Mapping[str, Tensor], like: Tensor) -> Tensor:

@@ -244,7 +244,7 @@ def minimise(objective: GlmObjective[Array], start: Array) -> Array:
     for _ in range(_MAX_STEPS):
         gradient = objective.gradient(theta)
         step = objective.solve(objective.factorise(objective.hessian(theta)), gradient)
-        length = _norm(step) / (1 + _norm(theta))
+        length = math.sqrt(float((step**2).sum())) / (1 + math.sqrt(float((theta**2).sum())))
         if not math.isfinite(length):
             break
         if length <= _CONVERGED or (length <= _STALLED and length >= previous / 2):
@@ -253,10 +253,6 @@ def minimise(objective: GlmObjective[Array], start: Array) -> Array:
     raise refuse(
         "penalty", float(objective.penalties[0]), "to leave a minimum", "Raise it: the coefficients grow for ever."
     )
-
-
-def _norm(values: Array) -> float:
-    return math.sqrt(float((values**2).sum()))
 
 
 def _shorten(objective: GlmObjective[Array], theta: Array, step: Array, decrease: float) -> Array:

@@ -272,11 +272,14 @@ def _probe_until(
     """Squared norms of ``J^T u``, from as many draws as bring each record's relative standard error to ``target``."""
     squares = _probe(linear, template, noise_std, rng, PILOT)
     level = 0
-    while float(_relative_errors(squares).max()) > target:
+    while True:
+        errors = squares.std(0) / math.sqrt(len(squares))
+        relative = torch.where(errors > 0, errors / squares.mean(0), 0.0)  # zero where everything is zero
+        if not float(relative.max()) > target:
+            return squares
         level += 1
         count = math.ceil(PILOT * GROWTH**level) - len(squares)
         squares = torch.cat([squares, _probe(linear, template, noise_std, rng, count)])
-    return squares
 
 
 def _probe(
@@ -297,12 +300,6 @@ def _finite(squares: Tensor) -> Tensor:
             "Check the model for roots, logarithms or norms at zero, or pass inputs.double()."
         )
     return squares
-
-
-def _relative_errors(squares: Tensor) -> Tensor:
-    """Standard errors of the means over rows, relative to them; zero where everything is zero."""
-    errors = squares.std(0) / math.sqrt(len(squares))
-    return torch.where(errors > 0, errors / squares.mean(0), torch.zeros_like(errors))
 
 
 def _basis(coordinates: Tensor, inputs: Tensor) -> Tensor:

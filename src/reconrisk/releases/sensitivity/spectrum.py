@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from scipy.special import betaincinv
@@ -167,18 +168,15 @@ def _products(release: Release, noise_std: NoiseStd) -> Iterator[tuple[int, Prod
     record = 0
     for block in release.blocks(size=1):
         for row in range(len(block.records)):
-            yield record, _product(block, row, noise_std)
+            yield record, partial(_product, block, row, noise_std)
             record += 1
 
 
-def _product(linear: Linearized, row: int, noise_std: NoiseStd) -> Product:
-    def product(vector: Tensor) -> Tensor:
-        tangents = torch.zeros_like(linear.records)
-        tangents[row] = vector.reshape(tangents.shape[1:]).to(tangents.dtype)
-        pushed = whitened(whitened(linear.push(tangents), noise_std), noise_std)
-        return linear.pull(pushed)[row].flatten().double()
-
-    return product
+def _product(linear: Linearized, row: int, noise_std: NoiseStd, vector: Tensor) -> Tensor:
+    tangents = torch.zeros_like(linear.records)
+    tangents[row] = vector.reshape(tangents.shape[1:]).to(tangents.dtype)
+    pushed = whitened(whitened(linear.push(tangents), noise_std), noise_std)
+    return linear.pull(pushed)[row].flatten().double()
 
 
 def _block_lanczos(product: Product, like: Tensor, plan: _Plan, rng: torch.Generator) -> _Krylov:

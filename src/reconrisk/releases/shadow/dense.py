@@ -131,10 +131,6 @@ class Targets:
     inputs: Tensor
     answers: Tensor
 
-    def chosen(self, models: slice) -> Targets:
-        """The targets of some of the models."""
-        return Targets(self.inputs[models], self.answers[models])
-
 
 @dataclass(frozen=True, eq=False)
 class SharedRecords:

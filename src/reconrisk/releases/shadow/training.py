@@ -257,7 +257,8 @@ class ShadowTraining:
         targets, fixed = self._targets(inputs, labels), self._fixed(inputs.dtype)
 
         def train_tile(models: slice) -> None:
-            values, own = engine.layout.packed(starts[models]), targets.chosen(models)
+            values = engine.layout.packed(starts[models])
+            own = Targets(targets.inputs[models], targets.answers[models])
             if isinstance(self.batches, RandomBatches):
                 orders = self._recipe.orders(streams[models])
                 batches: Iterator[SharedRecords | OwnRecords] = (

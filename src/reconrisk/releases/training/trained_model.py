@@ -313,21 +313,18 @@ def _indices(batches: Iterable[Any]) -> tuple[Tensor, ...]:
     if not isinstance(batches, Iterable):
         raise refuse("batches", batches, "to be a list of record numbers for each step", "Write [[0, 1], [2, 3]].")
     found = []
+    wanted = ("to be a list of record numbers", "Count from 0, fixed ones first.")
     for number, rows in enumerate(batches):
         try:
             indices = torch.as_tensor(rows)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise _no_indices(number, rows) from error
+            raise refuse(f"batches[{number}]", rows, *wanted) from error
         if indices.dim() == 1:
             check_not_empty(f"batches[{number}]", indices)
         if indices.dtype not in (torch.int32, torch.int64) or indices.dim() != 1 or int(indices.min()) < 0:
-            raise _no_indices(number, rows)
+            raise refuse(f"batches[{number}]", rows, *wanted)
         found.append(indices)
     return tuple(found)
-
-
-def _no_indices(number: int, rows: object) -> InvalidInput:
-    return refuse(f"batches[{number}]", rows, "to be a list of record numbers", "Count from 0, fixed ones first.")
 
 
 def _check_steps(steps: int | None, batches: Sequence[Tensor] | None) -> int:
