@@ -160,9 +160,7 @@ def attack(
         rebuilt = rebuild(name, client, dataset, update=recipe, public=public, progress=_counter(), **asked, **shared)
     else:
         _check_left_out("a captured update", local_learning_rate=local_learning_rate, **observed)
-        if labels == "known":
-            raise refuse("labels", labels, "to be inferred, or listed for a captured update", "Write --labels 3,5.")
-        known = None if labels == "inferred" else whole_numbers("labels", labels)
+        known = _stated_labels(labels)
         about: dict[str, Any] = {"input_shape": layout.shape, "data_range": layout.data_range, "labels": known}
         about |= {"batch_size": batch_size, "local_steps": local_steps}
         rebuilt = rebuild_captured(name, client, public=dataset, **about, **captured, **shared)
@@ -291,6 +289,12 @@ def _observed(
         "defense": _defense(noise_multiplier, clip_norm, prune),
         "knows": [item for item, known in told.items() if known],
     }
+
+
+def _stated_labels(labels: str) -> list[int] | None:
+    if labels == "known":
+        raise refuse("labels", labels, "to be inferred, or listed for a captured update", "Write --labels 3,5.")
+    return None if labels == "inferred" else whole_numbers("labels", labels)
 
 
 def _check_left_out(what: str, **given: object) -> None:
