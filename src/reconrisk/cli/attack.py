@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from reconrisk.core.defense import Defense
     from reconrisk.data.dataset import Dataset
+    from reconrisk.studies.informed.result import RebuiltInformed
     from reconrisk.studies.rebuild.updates import Rebuilt
 
 _WHAT = "What is attacked"
@@ -141,7 +142,7 @@ def attack(
     client = _client(model, weights, layout, train_mode=train_mode, seed=seed)
     shared: dict[str, Any] = {
         "settings": settings,
-        "model_name": _described(model, weights),
+        "model_name": "none" if model is None else f"{model} with {'random weights' if weights is None else weights}",
         "rng": torch.Generator().manual_seed(seed),
     }
     captured: dict[str, Any] = {"gradient": gradient, "before": before, "after": after}
@@ -163,7 +164,9 @@ def attack(
         about: dict[str, Any] = {"input_shape": layout.shape, "data_range": layout.data_range, "labels": known}
         about |= {"batch_size": batch_size, "local_steps": local_steps}
         rebuilt = rebuild_captured(name, client, public=dataset, **about, **captured, **shared)
-    _finish(out, rebuilt)
+    if sys.stderr.isatty():
+        sys.stderr.write(_ERASE)  # an interrupted run leaves the count of updates behind
+    finish(out, "attack", rebuilt)
 
 
 _LINES = "\n".join(f"{info.name:<20} {info.summary}" for info in ATTACKS.values())
@@ -247,12 +250,6 @@ def _client(
     return built.train(train_mode)
 
 
-def _described(model: str | None, weights: Path | None) -> str:
-    if model is None:
-        return "none"
-    return f"{model} with {'random weights' if weights is None else weights}"
-
-
 def _defense(noise_multiplier: float | None, clip_norm: float | None, pruned: float | None) -> Defense | None:
     from reconrisk.defenses import clip_and_noise, prune
 
@@ -320,14 +317,12 @@ def _counter() -> Callable[[int, int], None] | None:
     return count
 
 
-def _finish(out: Path, rebuilt: Rebuilt) -> None:
-    """Write the files, print the report, and tell by the exit code how it ended."""
+def finish(out: Path, name: str, rebuilt: Rebuilt | RebuiltInformed) -> None:
+    """Write the files of this name, print the report, and tell by the exit code how it ended."""
     report = rebuilt.report
-    written = {"report": rebuilt.save(out / "attack.json"), "estimates": rebuilt.save(out / "attack.safetensors")}
+    written = {"report": rebuilt.save(out / f"{name}.json"), "estimates": rebuilt.save(out / f"{name}.safetensors")}
     if report.is_image:
-        written["picture"] = rebuilt.save(out / "attack.png")
-    if sys.stderr.isatty():
-        sys.stderr.write(_ERASE)  # an interrupted run leaves the count of updates behind
+        written["picture"] = rebuilt.save(out / f"{name}.png")
     typer.echo(f"{report}\n")
     for what, path in written.items():
         typer.echo(f"{what:<9} {path.resolve()}")

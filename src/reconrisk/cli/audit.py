@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconrisk.cli import options as updates
-from reconrisk.cli.inputs import INTERRUPTED, check_folder
+from reconrisk.cli.inputs import INTERRUPTED, check_folder, stated_options
 from reconrisk.cli.options import HOW, WHAT, option
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.studies.audit.spec import AuditSpec, read_spec, spec_from_mapping, values_from_mapping
@@ -121,16 +121,17 @@ def audit(
     given |= {"max_risk": max_risk, "confidence": confidence, "redact": redact, "account": account}
     training: dict[str, Any] = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm}
     training |= {"sampling_probability": sampling_probability, "steps": steps}
-    threat = _stated({"sees": sees, "knows": knows, "controls": controls})
-    given |= {"training": _stated(training) or None, "threat": threat or None}
+    threat = stated_options({"sees": sees, "knows": knows, "controls": controls})
+    given |= {"training": stated_options(training) or None, "threat": threat or None}
     given |= {"out": None if out is None else str(out), "store": None if store is None else str(store)}
-    complete = _spec(spec, _stated(given))
+    complete = _spec(spec, stated_options(given))
     folder = complete.path(complete.out)
     check_folder(folder)
     if junit is not None:
         check_folder(junit.parent)
     result, was_interrupted = _run(complete, to_stderr=as_json)
-    written = _write(result, folder, redact=complete.redact)
+    written = {"report": result.save(folder / "audit.html", redact=complete.redact)}
+    written["json"] = result.save(folder / "audit.json")
     if junit is not None:
         from reconrisk.reports.audit.junit import write_junit  # whatever the file is called
 
@@ -141,10 +142,6 @@ def audit(
         typer.echo(sentence, err=True)
     if was_interrupted or failed:
         raise typer.Exit(INTERRUPTED if was_interrupted else FAILED)
-
-
-def _stated(given: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if value is not None and value != []}
 
 
 def _spec(source: str | None, given: dict[str, Any]) -> AuditSpec:
@@ -217,11 +214,6 @@ def _account(job: Job) -> Any:
         return read_account(job.spec.path(job.spec.account), job.dataset.inputs, job.dataset.labels)
     except (InvalidInput, InvalidFile) as error:
         raise InvalidInput(f"account: {error}") from error
-
-
-def _write(result: AuditResult, folder: Path, *, redact: bool | None) -> dict[str, Path]:
-    """Write the report, and say where its parts are."""
-    return {"report": result.save(folder / "audit.html", redact=redact), "json": result.save(folder / "audit.json")}
 
 
 def _print(result: AuditResult, written: dict[str, Path], *, as_json: bool) -> None:

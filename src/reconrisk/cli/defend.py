@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconrisk.cli import options as updates
-from reconrisk.cli.inputs import INTERRUPTED
+from reconrisk.cli.inputs import INTERRUPTED, stated_options
 from reconrisk.cli.options import option
 from reconrisk.core.errors import InvalidInput
 from reconrisk.metrics.goals import limit_from_text
@@ -90,11 +90,16 @@ def defend(
     Exit code 0: a defense was shown to meet the target. 1: none was. 2: usage. 3: an unexpected error.
     """
     if show_list:
-        _print_list()
+        from reconrisk.defenses.registry import FAMILIES
+
+        for name, info in FAMILIES.items():
+            typer.echo(f"{name:<26} {info.summary}")
         return
-    _check_file(out)
+    # before the work what would fail after it
+    if out is not None and (out.is_dir() or (out.parent.exists() and not out.parent.is_dir())):
+        raise typer.BadParameter(f"{out} cannot be written as a file.", param_hint="--out")
     _check_target(accept, mse_bound)
-    threat = _stated({"sees": sees, "knows": knows, "controls": controls})
+    threat = stated_options({"sees": sees, "knows": knows, "controls": controls})
     given: dict[str, Any] = {"model": model, "weights": weights, "data": data, "split": split, "label": label}
     given |= {"data_range": data_range, "batch_size": batch_size, "local_steps": local_steps}
     given |= {"local_learning_rate": local_learning_rate, "train_mode": train_mode, "attacks": attacks}
@@ -102,7 +107,7 @@ def defend(
     asked: dict[str, Any] = {"mse_bound": mse_bound, "evidence": evidence, "families": family or None}
     asked |= {"search_trials": search_trials, "confirm_trials": confirm_trials, "finalists": finalists}
     asked |= {"training_steps": training_steps, "learning_rate": learning_rate, "training_seeds": training_seeds}
-    found = _found(_stated(given | {"budget": budget or _BUDGET}), asked)
+    found = _found(stated_options(given | {"budget": budget or _BUDGET}), asked)
     if out is not None:
         from reconrisk.reports.plain import write_json  # whatever the file is called
 
@@ -110,10 +115,6 @@ def defend(
     typer.echo(found.to_json(indent=2) if as_json else f"{found}")
     if found.ended == "interrupted" or not found.meets:
         raise typer.Exit(INTERRUPTED if found.ended == "interrupted" else FAILED)
-
-
-def _stated(given: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if value is not None and value != []}
 
 
 def _found(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
@@ -154,16 +155,3 @@ def _check_target(accept: list[str] | None, mse_bound: float | None) -> None:
             limit_from_text(text)
         except InvalidInput as error:
             raise InvalidInput(str(error).replace("max_risk=", "--accept ")) from error
-
-
-def _check_file(out: Path | None) -> None:
-    """Refuse before the work what would fail after it."""
-    if out is not None and (out.is_dir() or (out.parent.exists() and not out.parent.is_dir())):
-        raise typer.BadParameter(f"{out} cannot be written as a file.", param_hint="--out")
-
-
-def _print_list() -> None:
-    from reconrisk.defenses.registry import FAMILIES
-
-    for name, family in FAMILIES.items():
-        typer.echo(f"{name:<26} {family.summary}")

@@ -33,7 +33,11 @@ def doctor() -> None:
     _line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     _line("torch", f"{torch.__version__}, {torch.get_num_threads()} threads, cuda {torch.cuda.is_available()}")
     for extra, package in EXTRAS.items():
-        _line(f"extra {extra}", _installed(package) or f"not installed (pip install 'reconrisk[{extra}]')")
+        try:
+            installed = f"{package} {importlib.metadata.version(package)}"
+        except importlib.metadata.PackageNotFoundError:
+            installed = f"not installed (pip install 'reconrisk[{extra}]')"
+        _line(f"extra {extra}", installed)
     for folder in data_folders() or ("RECONRISK_DATA names no folder; the bundled data sets are there",):
         _line("data", str(folder))
     begun = time.monotonic()
@@ -46,10 +50,3 @@ def doctor() -> None:
 
 def _line(name: str, value: str) -> None:
     typer.echo(f"{name:<18} {value}")
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return f"{package} {importlib.metadata.version(package)}"
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -5,20 +5,20 @@ The options come first, in the groups in which the help shows them.
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconrisk.cli.attack import FAILED
-from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network, whole_numbers
+from reconrisk.cli.attack import finish
+from reconrisk.cli.inputs import check_folder, check_seed, network, whole_numbers
+from reconrisk.cli.options import option
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.validation import did_you_mean, refuse
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     from reconrisk.data.dataset import Dataset
     from reconrisk.releases.training.optimizers import UpdateRule
     from reconrisk.studies.informed.linear import Coefficients, Kind
@@ -31,49 +31,43 @@ _ADVERSARY = "What else the adversary knows, and is asked"
 _SEARCH = "How the attack searches"
 
 
-def _option(panel: str, words: str, *names: str) -> Any:
-    return typer.Option(*names, help=words, rich_help_panel=panel)
-
-
 ModelOption = Annotated[
-    str, _option(_WHAT, "logistic, ridge, linear, poisson; a network by name or package.module:function.")
+    str, option(_WHAT, "logistic, ridge, linear, poisson; a network by name or package.module:function.")
 ]
-DataOption = Annotated[str, _option(_WHAT, "A file or folder of records, or a name such as mnist.")]
-TargetIndexOption = Annotated[str, _option(_WHAT, "The records that are rebuilt, such as 17 or 0,3,8-15.")]
+DataOption = Annotated[str, option(_WHAT, "A file or folder of records, or a name such as mnist.")]
+TargetIndexOption = Annotated[str, option(_WHAT, "The records that are rebuilt, such as 17 or 0,3,8-15.")]
 WeightsOption = Annotated[
-    Path | None, _option(_WHAT, "The released weights; else models are trained here and attacked.")
+    Path | None, option(_WHAT, "The released weights; else models are trained here and attacked.")
 ]
-FixedOption = Annotated[int | None, _option(_WHAT, "Only the first so many other records were trained on; else all.")]
-SplitOption = Annotated[str | None, _option(_WHAT, "train or test, where the data have both.")]
-LabelOption = Annotated[str | None, _option(_WHAT, "Column of the label, for csv files.")]
-NoiseStdOption = Annotated[float | None, _option(_WHAT, "Noise on every released value, known to the adversary.")]
+FixedOption = Annotated[int | None, option(_WHAT, "Only the first so many other records were trained on; else all.")]
+SplitOption = Annotated[str | None, option(_WHAT, "train or test, where the data have both.")]
+LabelOption = Annotated[str | None, option(_WHAT, "Column of the label, for csv files.")]
+NoiseStdOption = Annotated[float | None, option(_WHAT, "Noise on every released value, known to the adversary.")]
 
-StartOption = Annotated[Path | None, _option(_NETWORK, "Weights before training; else those that the seed gives.")]
-StepsOption = Annotated[int | None, _option(_NETWORK, "Steps, each on all records; 100 if not stated.")]
-OptimizerOption = Annotated[str | None, _option(_NETWORK, "sgd or adam; sgd if not stated.")]
-LearningRateOption = Annotated[float | None, _option(_NETWORK, "0.2 for sgd and 0.001 for adam if not stated.")]
-MomentumOption = Annotated[float | None, _option(_NETWORK, "Of sgd; 0.9 if not stated.")]
+StartOption = Annotated[Path | None, option(_NETWORK, "Weights before training; else those that the seed gives.")]
+StepsOption = Annotated[int | None, option(_NETWORK, "Steps, each on all records; 100 if not stated.")]
+OptimizerOption = Annotated[str | None, option(_NETWORK, "sgd or adam; sgd if not stated.")]
+LearningRateOption = Annotated[float | None, option(_NETWORK, "0.2 for sgd and 0.001 for adam if not stated.")]
+MomentumOption = Annotated[float | None, option(_NETWORK, "Of sgd; 0.9 if not stated.")]
 
 RegularizationOption = Annotated[
     float | None,
-    _option(_LINEAR, "1 / C, alpha of ridge, or number of records times alpha of poisson; 1 if fitted here."),
+    option(_LINEAR, "1 / C, alpha of ridge, or number of records times alpha of poisson; 1 if fitted here."),
 ]
-KnownColumnsOption = Annotated[str | None, _option(_LINEAR, "Columns of the target that are known, such as age,sex.")]
+KnownColumnsOption = Annotated[str | None, option(_LINEAR, "Columns of the target that are known, such as age,sex.")]
 
-LabelsOption = Annotated[str, _option(_ADVERSARY, "known or inferred.")]
-MembershipOption = Annotated[bool, _option(_ADVERSARY, "Ask whether each target was trained on.", "--membership")]
+LabelsOption = Annotated[str, option(_ADVERSARY, "known or inferred.")]
+MembershipOption = Annotated[bool, option(_ADVERSARY, "Ask whether each target was trained on.", "--membership")]
 
-AttackOption = Annotated[str | None, _option(_SEARCH, "Of networks: invert_training (if not stated) or reconstructor.")]
+AttackOption = Annotated[str | None, option(_SEARCH, "Of networks: invert_training (if not stated) or reconstructor.")]
 ShadowsOption = Annotated[
-    int | None, _option(_SEARCH, "Shadow models of a reconstructor, by records left over; else all.")
+    int | None, option(_SEARCH, "Shadow models of a reconstructor, by records left over; else all.")
 ]
 StoreOption = Annotated[
-    Path | None, _option(_SEARCH, "Folder that keeps shadow models; a run that was cut goes on there.")
+    Path | None, option(_SEARCH, "Folder that keeps shadow models; a run that was cut goes on there.")
 ]
-SecondsOption = Annotated[
-    float | None, _option(_SEARCH, "Budget of invert_training for each model or batch of models.")
-]
-SeedOption = Annotated[int | None, _option(_SEARCH, "Seed of drawn weights and noise; 0 if not stated.")]
+SecondsOption = Annotated[float | None, option(_SEARCH, "Budget of invert_training for each model or batch of models.")]
+SeedOption = Annotated[int | None, option(_SEARCH, "Seed of drawn weights and noise; 0 if not stated.")]
 
 OutOption = Annotated[
     Path, typer.Option(help="Folder for report, estimates and picture; nothing is written elsewhere.")
@@ -142,7 +136,7 @@ def informed(
         if weights is not None and start is None and seed is None:
             raise InvalidInput("Expected --start or --seed with --weights: the weights before training must be known.")
         rebuilt = _network(model, dataset, targets, weights, seed=drawn, **for_network, **shared)
-    _finish(out, rebuilt)
+    finish(out, "informed", rebuilt)
 
 
 def _check_name(model: str) -> None:
@@ -193,6 +187,7 @@ def _network(
     import torch
 
     from reconrisk.models.weights import load_weights
+    from reconrisk.releases.tensor_files import read_tensors
     from reconrisk.studies.informed.network import rebuild_informed
 
     with torch.random.fork_rng(devices=[]):
@@ -206,7 +201,10 @@ def _network(
     }
     settings |= {"attack": attack or "invert_training", "rng": torch.Generator().manual_seed(seed)}
     settings["model_name"] += f", start {f'drawn from seed {seed}' if start is None else start}"
-    released = None if weights is None else _released(built, weights)
+    released = None
+    if weights is not None:
+        load_weights(copy.deepcopy(built), weights)  # a check that they are those of the model
+        released = dict(read_tensors(weights, "Pass tensors saved by name."))  # in their own precision
     return rebuild_informed(built, dataset, targets, released=released, **settings)
 
 
@@ -222,17 +220,6 @@ def _optimizer(name: str | None, learning_rate: float | None, momentum: float | 
     if momentum is not None:
         raise refuse("momentum", momentum, "to be left out for adam")
     return adam(rate)
-
-
-def _released(model: nn.Module, path: Path) -> dict[str, Tensor]:
-    """The released weights in their own precision, after a check that they are those of the model."""
-    import copy
-
-    from reconrisk.models.weights import load_weights
-    from reconrisk.releases.tensor_files import read_tensors
-
-    load_weights(copy.deepcopy(model), path)
-    return dict(read_tensors(path, "Pass tensors saved by name."))
 
 
 def _coefficients(kind: Kind, path: Path) -> Coefficients:
@@ -274,22 +261,5 @@ def _check_left_out(model: str, given: dict[str, Any]) -> None:
     """Refuse options that mean nothing here instead of passing over them."""
     for name, value in given.items():
         if value is not None:
-            option, kind = name.replace("_", "-"), "a linear model" if model in LINEAR else "a network"
-            raise InvalidInput(f"Expected --{option} to be left out for {model}, {kind}. It is {value}.")
-
-
-def _finish(out: Path, rebuilt: RebuiltInformed) -> None:
-    """Write the files, print the report, and tell by the exit code how it ended."""
-    report = rebuilt.report
-    written = {"report": rebuilt.save(out / "informed.json"), "estimates": rebuilt.save(out / "informed.safetensors")}
-    if report.is_image:
-        written["picture"] = rebuilt.save(out / "informed.png")
-    typer.echo(f"{report}\n")
-    for what, path in written.items():
-        typer.echo(f"{what:<9} {path.resolve()}")
-    if not report.is_image:
-        typer.echo("picture   not drawn: the records are no images")
-    if not report.is_complete:
-        raise typer.Exit(INTERRUPTED)
-    if report.failed:
-        raise typer.Exit(FAILED)
+            stated, kind = name.replace("_", "-"), "a linear model" if model in LINEAR else "a network"
+            raise InvalidInput(f"Expected --{stated} to be left out for {model}, {kind}. It is {value}.")

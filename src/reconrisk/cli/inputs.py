@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -45,6 +45,11 @@ def check_seed(seed: int) -> int:
     if check_whole("seed", seed, minimum=0) >= _SEEDS:
         raise refuse("seed", seed, "< 2^63")
     return seed
+
+
+def stated_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were stated: those with a value, and lists with an element."""
+    return {key: value for key, value in given.items() if value is not None and value != []}
 
 
 def whole_numbers(name: str, text: str) -> list[int]:

@@ -53,6 +53,7 @@ def leakage(
     import torch  # takes seconds to import
 
     from reconrisk.data import load_dataset
+    from reconrisk.data.bundled_sets import SHIPPED
     from reconrisk.models.weights import load_weights
     from reconrisk.studies.leakage.leakage import leakage as measure
 
@@ -72,18 +73,12 @@ def leakage(
         model_name=f"{model} with {weights}",
         rng=torch.Generator().manual_seed(seed),
     )
-    written = _write(out, report, dataset, shown=_shown(data) if show_records is None else show_records)
+    written = _write(out, report, dataset, shown=data in SHIPPED if show_records is None else show_records)
     typer.echo(f"{report}\n")
     for line in written:
         typer.echo(line)
     if not report.is_complete:
         raise typer.Exit(INTERRUPTED)
-
-
-def _shown(data: str) -> bool:
-    from reconrisk.data.bundled_sets import SHIPPED
-
-    return data in SHIPPED
 
 
 def _write(out: Path, report: LeakageReport, dataset: Dataset, *, shown: bool) -> list[str]:

@@ -11,6 +11,7 @@ import typer
 
 from reconrisk.cli.options import AsJson
 from reconrisk.core.registry import GROUPS, Info, Plugin, installed_plugins
+from reconrisk.core.storage.text_table import align_columns
 
 _REGISTRIES = {
     "attack": "reconrisk.attacks.registry:ATTACKS",
@@ -36,7 +37,8 @@ def plugins(as_json: AsJson = False) -> None:
     elif not found:
         typer.echo(_NONE.format(groups=", ".join(GROUPS.values())))
     else:
-        typer.echo("\n".join((_table(found), *_notes(found))))
+        rows = [_HEADINGS, *((each.kind, each.name, each.distribution, each.version, each.where) for each in found)]
+        typer.echo("\n".join((*align_columns(rows), *_notes(found))))
 
 
 def _notes(found: Sequence[Plugin]) -> Iterator[str]:
@@ -48,10 +50,3 @@ def _notes(found: Sequence[Plugin]) -> Iterator[str]:
             yield f"The {kind} {name} cannot be used: reconrisk has one of this name."
         elif count > 1:
             yield f"The {kind} {name} cannot be used: {count} distributions offer it. Uninstall all but one."
-
-
-def _table(found: Sequence[Plugin]) -> str:
-    rows = [_HEADINGS, *((each.kind, each.name, each.distribution, each.version, each.where) for each in found)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADINGS))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)

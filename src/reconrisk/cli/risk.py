@@ -54,6 +54,10 @@ def risk(
         sampling_probability=sampling_probability,
         steps=steps,
     )
+    if (prior_success is None) == (candidates is None):
+        raise InvalidInput("Expected exactly one of --prior-success and --candidates.")
+    if candidates is not None and candidates < 1:
+        raise InvalidInput(f"Expected candidates={candidates} >= 1.")
     corridor = risk_corridor(
         mechanism,
         dimension=dimension,
@@ -61,7 +65,7 @@ def risk(
         mse=mse,
         psnr=psnr,
         data_range=data_range,
-        prior_success=stated_prior(prior_success, candidates),
+        prior_success=1 / candidates if candidates is not None else float(prior_success or 0.0),
         delta=delta,
     )
     if plot is not None:
@@ -74,12 +78,3 @@ def risk(
     print_corridor(corridor)
     if plot is not None:
         typer.echo(f"figure: {plot.resolve()}")
-
-
-def stated_prior(prior_success: float | None, candidates: int | None) -> float:
-    """The prior success, from whichever way it was stated."""
-    if (prior_success is None) == (candidates is None):
-        raise InvalidInput("Expected exactly one of --prior-success and --candidates.")
-    if candidates is not None and candidates < 1:
-        raise InvalidInput(f"Expected candidates={candidates} >= 1.")
-    return 1 / candidates if candidates is not None else float(prior_success or 0.0)

@@ -18,7 +18,6 @@ from reconrisk.core.validation import refuse
 
 if TYPE_CHECKING:
     from reconrisk.studies.audit.result import AuditResult
-    from reconrisk.studies.audit.store import RunSummary
 
 _WAYS = "a JSON file of a result, STORE#RUN, a store (its newest run), or with --store the beginning of a run"
 
@@ -46,7 +45,11 @@ def _result(name: str, text: str, store: Path | None) -> AuditResult:
         with Path(text).open("rb") as beginning:
             is_store = beginning.read(6) == b"SQLite"
         if not is_store:
-            return result_from_json(_text(Path(text)), path=text, with_exposures=False)
+            try:
+                written = Path(text).read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise InvalidFile(Path(text), f"byte {error.start}", "it is no text.", f"Pass {_WAYS}.") from error
+            return result_from_json(written, path=text, with_exposures=False)
         path, run = Path(text), ""
     elif mark and Path(file).is_file():
         path = Path(file)
@@ -56,13 +59,6 @@ def _result(name: str, text: str, store: Path | None) -> AuditResult:
         raise refuse(name, text, f"to be {_WAYS}", "There is no such file.")
     with Store.read(path) as opened:
         return opened.result(run or None, with_exposures=False)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidFile(path, f"byte {error.start}", "it is no text.", f"Pass {_WAYS}.") from error
 
 
 StorePath = Annotated[Path, typer.Argument(help="The store of an audit, a SQLite file.", show_default=False)]
@@ -80,20 +76,17 @@ def runs(store: StorePath, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(to_json(found, indent=2))
         return
-    typer.echo("\n".join(_table(found)) if found else f"There is no run in {store} yet.")
-
-
-def _table(found: tuple[RunSummary, ...]) -> list[str]:
-    rows = [("run", "created", "subject", "data", "trials", "seconds", "verdict"), *map(_row, found)]
-    return align_columns(rows)
-
-
-def _row(run: RunSummary) -> tuple[str, ...]:
-    said = run.sentence if run.standing is None else f"{run.standing}: {run.sentence}"
-    trials = str(run.trials) if run.planned in (None, run.trials) else f"{run.trials} of {run.planned}"
-    verdict = said or "not finished; the same audit goes on with it"
-    created = run.created.removesuffix("+00:00").replace("T", " ")
-    return (run.run, created, run.subject, run.data, trials, f"{run.seconds:.1f}", verdict)
+    if not found:
+        typer.echo(f"There is no run in {store} yet.")
+        return
+    rows: list[tuple[str, ...]] = [("run", "created", "subject", "data", "trials", "seconds", "verdict")]
+    for run in found:
+        said = run.sentence if run.standing is None else f"{run.standing}: {run.sentence}"
+        trials = str(run.trials) if run.planned in (None, run.trials) else f"{run.trials} of {run.planned}"
+        verdict = said or "not finished; the same audit goes on with it"
+        created = run.created.removesuffix("+00:00").replace("T", " ")
+        rows.append((run.run, created, run.subject, run.data, trials, f"{run.seconds:.1f}", verdict))
+    typer.echo("\n".join(align_columns(rows)))
 
 
 def export(

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from reconrisk.bounds.calibration import Calibration
 from reconrisk.bounds.corridor import RiskCorridor
-from reconrisk.core.guarantee import Guarantee, Quantity, rounded_down, rounded_up
+from reconrisk.core.guarantee import Quantity, rounded_down, rounded_up
 
 
 def print_corridor(corridor: RiskCorridor) -> None:
@@ -38,18 +38,14 @@ def print_calibration(calibration: Calibration) -> None:
     console.print(f"The {calibration.extreme} {name} that meets every demand is {answer}.")
     table = Table("demand", "attained", "against", title_justify="left")
     for risk, guarantee in zip(calibration.risks, calibration.guarantees, strict=True):
-        table.add_row(str(risk), _attained(guarantee), guarantee.scope.value)
+        is_upper = guarantee.quantity is Quantity.SUCCESS_PROBABILITY
+        attained = rounded_up(guarantee.value) if is_upper else rounded_down(guarantee.value)
+        table.add_row(str(risk), attained, guarantee.scope.value)
     console.print(table)
     console.print(
         f"The training is then ({rounded_up(calibration.epsilon)}, {calibration.delta:g})-differentially private."
     )
     _print_assumptions(console, [item for guarantee in calibration.guarantees for item in guarantee.assumptions])
-
-
-def _attained(guarantee: Guarantee) -> str:
-    if guarantee.quantity is Quantity.SUCCESS_PROBABILITY:
-        return rounded_up(guarantee.value)
-    return rounded_down(guarantee.value)
 
 
 def _print_assumptions(console: Console, assumptions: Iterable[str]) -> None:

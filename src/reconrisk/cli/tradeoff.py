@@ -72,18 +72,22 @@ def tradeoff(
     """Train under each defense and strength, attack what is sent, and show leakage against utility."""
     check_folder(out)
     check_seed(seed)
+    from reconrisk.attacks.registry import PORTFOLIOS
+    from reconrisk.core.threat import Sees, ThreatModel
     from reconrisk.studies.common.defended_training import TrainingRecipe
     from reconrisk.studies.common.subjects.subject import UpdateRecipe
     from reconrisk.studies.tradeoff.tradeoff import tradeoff as measure
 
     dataset, known = _data(data, split=split, label=label, records=records, public=public, seed=seed)
+    attacks = attacks or ["quick"]
+    threat = ThreatModel(Sees.ONE_UPDATE, knows=frozenset(knows or ()))  # type: ignore[arg-type]  # names are read
     result = measure(
         _built(model, dataset, weights, seed),
         dataset,
         families(defense),
-        _attacks(attacks),
+        attacks[0] if len(attacks) == 1 and attacks[0] in PORTFOLIOS else attacks,
         public=known,
-        threat=_threat(knows),
+        threat=threat,
         training=TrainingRecipe(steps, epochs, clients, batch_size, optimizer, learning_rate),
         update=UpdateRecipe(batch_size=attacked_batch_size),
         trials=trials,
@@ -120,18 +124,15 @@ def families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
             raise refuse("defense", choice.name, "to have a strength", "Name the setting, as in name:setting=0.1,1.")
         if family in found:
             raise refuse("defense", family, "to be stated once", "State all its strengths together.")
+        try:
+            strengths = [float(each) for each in parts["numbers"].split(",")]
+        except ValueError as error:
+            raise refuse("defense", text, _FORM, "Strengths are numbers.") from error
         found[family] = {
-            number: defense_by_name(choice.name, **{**dict(choice.settings), setting: number})
-            for number in _numbers(text, parts["numbers"])
+            strength: defense_by_name(choice.name, **{**dict(choice.settings), setting: strength})
+            for strength in strengths
         }
     return found
-
-
-def _numbers(text: str, numbers: str) -> list[float]:
-    try:
-        return [float(each) for each in numbers.split(",")]
-    except ValueError as error:
-        raise refuse("defense", text, _FORM, "Strengths are numbers.") from error
 
 
 def _data(
@@ -161,20 +162,6 @@ def _built(model: str, dataset: Dataset, weights: Path | None, seed: int) -> Any
         torch.manual_seed(seed)
         built = network(model, shape=dataset.shape, classes=dataset.class_count).eval()
     return built if weights is None else load_weights(built, weights).eval()
-
-
-def _attacks(stated: Sequence[str] | None) -> str | list[str]:
-    from reconrisk.attacks.registry import PORTFOLIOS
-
-    if not stated:
-        return "quick"
-    return stated[0] if len(stated) == 1 and stated[0] in PORTFOLIOS else list(stated)
-
-
-def _threat(knows: Sequence[str] | None) -> Any:
-    from reconrisk.core.threat import Sees, ThreatModel
-
-    return ThreatModel(Sees.ONE_UPDATE, knows=frozenset(knows or ()))  # type: ignore[arg-type]  # names are read
 
 
 def _print(result: TradeoffResult, out: Path, *, as_json: bool) -> None:

@@ -75,10 +75,17 @@ def train_prior(
     read = {name: value for name, value in stated.items() if value is not None}
     training, rest = _parts(data, split, held_out, seed, **read)
     given: dict[str, Any] = {"steps": steps, "batch_size": batch_size, "channels": _channels(channels, kind)}
-    given |= {"learning_rate": learning_rate, "predicts": _predicts(predicts, kind), "seed": seed}
+    if predicts is not None and kind is Kind.gan:
+        raise refuse("predicts", predicts, "only for a diffusion", "Leave it out: a GAN makes pictures of noise.")
+    given |= {"learning_rate": learning_rate, "predicts": predicts, "seed": seed}
     settings = {name: value for name, value in given.items() if value is not None}
     try:
-        _train(kind, training, out, settings)
+        from reconrisk.priors import DiffusionTraining, GanTraining, train_diffusion, train_gan
+
+        if kind is Kind.gan:
+            train_gan(training.inputs, out, GanTraining(**settings), data_range=training.data_range)
+        else:
+            train_diffusion(training.inputs, out, DiffusionTraining(**settings), data_range=training.data_range)
         words = {"data_range": data_range, "size": size, "split": split, "held_out": held_out}
         command = _command(_shown(data), kind, _shown(out), words | settings)
         origin = _origin(data, training, command, held_out, len(rest))
@@ -116,7 +123,12 @@ def _parts(data: str, split: str | None, held_out: str, seed: int, **read: Any) 
         parts = load_dataset(data, split=split, **read), load_dataset(data, split=held_out, **read)
         _check_counts(held_out, *map(len, parts))
         return parts
-    share = _share(held_out)
+    try:
+        share = check_finite("held_out", float(held_out))
+    except ValueError as error:
+        raise refuse("held_out", held_out, "to be train, test or a share such as 0.1") from error
+    if not 0 < share < 1:
+        raise refuse("held_out", share, "to be a share between 0 and 1")
     dataset = load_dataset(data, split=split, **read)
     count = round(share * len(dataset))
     _check_counts(held_out, len(dataset) - count, count)
@@ -133,16 +145,6 @@ def _check_counts(held_out: str, training: int, rest: int) -> None:
         raise refuse("held_out", held_out, f"to leave at least {FEWEST} records on both sides", found)
 
 
-def _share(text: str) -> float:
-    try:
-        share = check_finite("held_out", float(text))
-    except ValueError as error:
-        raise refuse("held_out", text, "to be train, test or a share such as 0.1") from error
-    if not 0 < share < 1:
-        raise refuse("held_out", share, "to be a share between 0 and 1")
-    return share
-
-
 def _channels(text: str | None, kind: Kind) -> tuple[int, ...] | int | None:
     if text is None:
         return None
@@ -155,21 +157,6 @@ def _channels(text: str | None, kind: Kind) -> tuple[int, ...] | int | None:
     if len(numbers) > 1:
         raise refuse("channels", text, "to be one number for a GAN")
     return numbers[0]
-
-
-def _predicts(text: str | None, kind: Kind) -> str | None:
-    if text is not None and kind is Kind.gan:
-        raise refuse("predicts", text, "only for a diffusion", "Leave it out: a GAN makes pictures of noise.")
-    return text
-
-
-def _train(kind: Kind, training: Dataset, out: Path, settings: dict[str, Any]) -> None:
-    from reconrisk.priors import DiffusionTraining, GanTraining, train_diffusion, train_gan
-
-    if kind is Kind.gan:
-        train_gan(training.inputs, out, GanTraining(**settings), data_range=training.data_range)
-    else:
-        train_diffusion(training.inputs, out, DiffusionTraining(**settings), data_range=training.data_range)
 
 
 def _shown(path_or_name: str | Path) -> str:

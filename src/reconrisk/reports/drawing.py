@@ -151,7 +151,11 @@ def write_comparison(
 
     Guarantee: the file appears whole or not at all; missing folders are made; nothing is written elsewhere.
     """
-    panels = [(caption, _panel(picture, data_range)) for caption, picture in pictures]
+    panels = []
+    for caption, picture in pictures:  # squares of one size, pixels enlarged and not smoothed
+        if picture.ndim != 3 or picture.shape[0] not in (1, _COLOURS):
+            raise InvalidInput(f"Expected a picture of 1 or 3 channels x height x width, its shape is {picture.shape}.")
+        panels.append((caption, to_image(picture, data_range).resize((_SIDE, _SIDE), Image.Resampling.NEAREST)))
     width = max(len(panels), _NARROWEST) * (_SIDE + _GAP) + _GAP
     canvas = Image.new("RGB", (width, _SIDE + 4 * _LINE), "white")
     draw = ImageDraw.Draw(canvas)
@@ -191,10 +195,3 @@ def to_image(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
     for place, channel in enumerate(scaled):
         tiles.paste(Image.fromarray(channel), (place % across * width, place // across * height))
     return tiles.convert("RGB")
-
-
-def _panel(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
-    """A square of fixed size, pixels enlarged and not smoothed."""
-    if picture.ndim != 3 or picture.shape[0] not in (1, _COLOURS):
-        raise InvalidInput(f"Expected a picture of 1 or 3 channels x height x width, its shape is {picture.shape}.")
-    return to_image(picture, data_range).resize((_SIDE, _SIDE), Image.Resampling.NEAREST)

@@ -16,7 +16,6 @@ from reconrisk.core.validation import check_not_empty, refuse
 from reconrisk.reports.drawing import Picture, to_image
 
 if TYPE_CHECKING:
-    from reconrisk.studies.rebuild.report import RebuildReport
     from reconrisk.studies.rebuild.updates import Rebuilt
 
 _SIDE = 128
@@ -64,7 +63,10 @@ def write_pictures(rebuilt: Rebuilt, path: Path) -> Path:
     if not report.is_image:
         raise refuse("path", str(path), "to be drawn", "The records are no images: save .safetensors instead.")
     (low, high), (names, panels) = report.data_range, _beside(rebuilt)
-    rows = list(zip(_captions(report), panels, strict=True))
+    captions = [f"{record} ({label[:12]})" for record, label in zip(report.records, report.labels, strict=True)]
+    for score in report.scores[:1]:
+        captions = [f"{text}  {score.name} {value:.4g}" for text, value in zip(captions, score.values, strict=True)]
+    rows = list(zip(captions, panels, strict=True))
     title = f"{report.attack} on {report.data}, {report.accounts[0].status.ending.value}"
     return write_grid(path, names, rows, title=title, data_range=(low, high))
 
@@ -120,12 +122,3 @@ def _enlarged(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
     image = to_image(picture, data_range)
     factor = max(1, _SIDE // max(image.size))
     return image.resize((factor * image.width, factor * image.height), Image.Resampling.NEAREST)
-
-
-def _captions(report: RebuildReport) -> list[str]:
-    """The record, its label and its first score."""
-    captions = [f"{record} ({label[:12]})" for record, label in zip(report.records, report.labels, strict=True)]
-    if not report.scores:
-        return captions
-    first = report.scores[0]
-    return [f"{caption}  {first.name} {value:.4g}" for caption, value in zip(captions, first.values, strict=True)]

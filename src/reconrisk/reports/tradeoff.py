@@ -77,11 +77,6 @@ def write_tradeoff(result: TradeoffResult, path: str | Path) -> Path:
     figure = _figure(result)
     if path.suffix != ".html":
         return save_figure(figure, path, secret=result.is_private)
-    page = _page(result, figure).encode("utf-8", "replace")
-    return write_whole(path, lambda temporary: temporary.write_bytes(page), secret=result.is_private)
-
-
-def _page(result: TradeoffResult, figure: Any) -> str:
     from markupsafe import escape  # beside matplotlib, needed only to write
 
     drawn = io.StringIO()
@@ -90,12 +85,14 @@ def _page(result: TradeoffResult, figure: Any) -> str:
     families = result.families
     pairs = [(one, other) for one in families for other in families if one != other]
     said = [str(result.dominates(*pair, attacker=name)) for name, _ in _PANELS for pair in pairs]
-    return _PAGE.format(
+    text = _PAGE.format(
         figure=svg[svg.index("<svg") :],
         statements="".join(f"<li>{escape(sentence)}</li>" for sentence in said),
         table=escape(result.table()),
         signature=escape(result.signature),
     )
+    page = text.encode("utf-8", "replace")
+    return write_whole(path, lambda temporary: temporary.write_bytes(page), secret=result.is_private)
 
 
 def _figure(result: TradeoffResult) -> Any:
@@ -103,7 +100,8 @@ def _figure(result: TradeoffResult) -> Any:
 
     figure = Figure(figsize=(11.5, 5.2), layout="constrained")
     axes = figure.subplots(1, 2, sharex=True, sharey=True)
-    scales = [_Scale.of(name, [row.measured(name) for row in result.rows]) for name in (result.utility, result.leakage)]
+    measures = (result.utility, result.leakage)
+    scales = [_Scale(name, [row.measured(name).value for row in result.rows]) for name in measures]
     for axis, (attacker, title) in zip(axes, _PANELS, strict=True):
         _panel(axis, result, attacker, scales)
         axis.set_title(title, fontsize=11)
@@ -122,7 +120,9 @@ def _panel(axis: Any, result: TradeoffResult, attacker: str, scales: Sequence[_S
     for place, family in enumerate(result.families):
         rows = sorted(result.of(attacker, family), key=lambda row: row.strength or 0.0)
         look = {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)]}
-        _line(axis, result, rows, scales, beside=_BESIDE[place % len(_BESIDE)], label=_plain(family), **look)
+        # drawn as it is: no formula, and not left out of the legend for a leading underscore
+        label = (f" {family}" if family.startswith("_") else family).replace("$", r"\$")
+        _line(axis, result, rows, scales, beside=_BESIDE[place % len(_BESIDE)], label=label, **look)
     reference = [row for row in result.of(attacker) if row.family not in result.families]
     _line(
         axis, result, reference, scales, beside=_BESIDE[0], label="no defense", color="black", marker="*", markersize=14
@@ -201,11 +201,6 @@ class _Scale:
         span = high - low or abs(high) or 1.0
         self._below, self._above = (low / 3, high * 3) if self._log else (low - span / 8, high + span / 8)
 
-    @classmethod
-    def of(cls, name: str, estimates: Sequence[Estimate]) -> _Scale:
-        """The scale for what is to be shown."""
-        return cls(name, [each.value for each in estimates])
-
     def is_off(self, value: float) -> bool:
         """Whether the axis cannot show a value."""
         return not math.isfinite(value) or value > self._most or (self._log and value <= self._least)
@@ -229,11 +224,6 @@ class _Scale:
             getattr(axis, f"set_{which}scale")("log")
         if self._name in _LESS_IS_BETTER:
             getattr(axis, f"invert_{which}axis")()
-
-
-def _plain(name: str) -> str:
-    """A name that matplotlib draws as it is: no formula, and not left out of the legend for a leading underscore."""
-    return f" {name}".replace("$", r"\$") if name.startswith("_") else name.replace("$", r"\$")
 
 
 def _better(name: str, verb: str) -> str:

@@ -71,12 +71,14 @@ def corridor_of_attacks(result: AuditResult, goal: Goal) -> Markup:
 def _corridor(lines: Sequence[AuditLine], limits: Sequence[float], title: str, width: int, name: str) -> Markup:
     axis, row = Axis(0.0, 1.0, _EDGE, width - _EDGE), 64
     bottom = row * len(lines) + 6
-    parts = _percent_axis(axis, bottom)
+    parts, words = _percent_axis(axis, bottom), list[str]()
     for place, each in enumerate(lines):
         parts += _corridor_row(each, axis, place * row, width)
         parts += [_limit(axis, at_most, place * row + 32, place * row + 56) for at_most in limits]
-    words = " ".join(_row_in_words(each) for each in lines)
-    return drawing(width, bottom + 24, parts, name=name, title=title, words=words)
+        proved = "no bound is compared" if each.bound is None else f"bound {bounded(each.bound)}"
+        numbers = f"{measured(each.success)}, interval {interval(each.success)}, guess {measured(each.baseline)}"
+        words.append(f"{defense_name(each.defense)}: {numbers}, {proved}.")
+    return drawing(width, bottom + 24, parts, name=name, title=title, words=" ".join(words))
 
 
 def _corridor_row(each: AuditLine, axis: Axis, top: float, width: int) -> list[Markup]:
@@ -92,7 +94,9 @@ def _corridor_row(each: AuditLine, axis: Axis, top: float, width: int) -> list[M
         found.append(rectangle(axis.start, middle - 7, start - axis.start, 14, "rebuilt"))
     if bound is not None:
         found.append(line(end, middle - 11, end, middle + 11, "bound"))
-    return [*found, *_marks(each, axis, middle)]
+    if each.baseline.samples:
+        found.append(diamond(axis.at(each.baseline.value), middle, "guess", 5.5))
+    return found + whisker(axis, each.success, middle, "attack")
 
 
 def _row_label(each: AuditLine, top: float, width: int) -> list[Markup]:
@@ -112,13 +116,6 @@ def _row_label(each: AuditLine, top: float, width: int) -> list[Markup]:
     ]
 
 
-def _marks(each: AuditLine, axis: Axis, middle: float) -> list[Markup]:
-    found = []
-    if each.baseline.samples:
-        found.append(diamond(axis.at(each.baseline.value), middle, "guess", 5.5))
-    return found + whisker(axis, each.success, middle, "attack")
-
-
 def whisker(axis: Axis, estimate: Estimate, y: float, kind: str) -> list[Markup]:
     """A measured share with its interval; nothing where nothing was measured."""
     if not estimate.samples:
@@ -126,15 +123,6 @@ def whisker(axis: Axis, estimate: Estimate, y: float, kind: str) -> list[Markup]
     low, high = axis.at(estimate.low), axis.at(estimate.high)
     ends = [line(x, y - 4, x, y + 4, f"{kind} stroke") for x in (low, high)]
     return [line(low, y, high, y, f"{kind} stroke"), *ends, disc(axis.at(estimate.value), y, kind)]
-
-
-def _row_in_words(each: AuditLine) -> str:
-    bound = each.bound
-    proved = "no bound is compared" if bound is None else f"bound {bounded(bound)}"
-    guess = f"guess {measured(each.baseline)}"
-    return (
-        f"{defense_name(each.defense)}: {measured(each.success)}, interval {interval(each.success)}, {guess}, {proved}."
-    )
 
 
 def attacks_against_bounds(result: AuditResult, goal: Goal) -> Markup:
@@ -193,13 +181,15 @@ def _histograms(scores: dict[str, list[float]], goal: Goal, title: str, width: i
     )
     row, parts, words = _BARS + 36, list[Markup](), list[str]()
     for place, (label, mine) in enumerate(scores.items()):
-        top, reached = place * row, sum(map(goal.reached, mine))
+        top, reached, counts = place * row, sum(map(goal.reached, mine)), [0] * _BINS
+        for score in mine:
+            counts[min(_BINS - 1, int(_BINS * (axis.at(score) - axis.start) / (axis.end - axis.start)))] += 1
         parts.append(text(_EDGE, top + 16, defense_name(label), kind="name", room=width - 2 * _EDGE))
-        parts += bars(_counts(axis, mine), axis, top + 28, _BARS)
+        parts += bars(counts, axis, top + 28, _BARS)
         parts.append(_limit(axis, goal.threshold, top + 24, top + 28 + _BARS))
         words.append(f"{defense_name(label)}: {reached} of {len(mine)} records at {goal} or better.")
     bottom = row * len(scores)
-    parts += _number_axis(axis, bottom)
+    parts += [text(axis.at(tick), bottom + 16, number(tick), kind="tiny", anchor="middle") for tick in axis.ticks()]
     parts.append(text(width / 2, bottom + 34, metric_name(goal.metric), kind="tiny", anchor="middle"))
     return drawing(width, bottom + 42, parts, name=name, title=title, words=" ".join(words))
 
@@ -213,13 +203,6 @@ def axis_of(values: Sequence[float], start: float, end: float) -> Axis:
     low, high = min(finite, default=0.0), max(finite, default=1.0)
     pad = 0.04 * (high - low) or abs(high) or 1.0
     return Axis(low - pad, high + pad, start, end)
-
-
-def _counts(axis: Axis, values: Sequence[float]) -> list[int]:
-    counts, width = [0] * _BINS, axis.end - axis.start
-    for value in values:
-        counts[min(_BINS - 1, int(_BINS * (axis.at(value) - axis.start) / width))] += 1
-    return counts
 
 
 def bars(counts: Sequence[int], axis: Axis, top: float, height: float) -> list[Markup]:
@@ -297,10 +280,6 @@ def _percent_axis(axis: Axis, bottom: float) -> list[Markup]:
         anchor = "start" if tick == 0 else "end" if tick == 1 else "middle"
         found += [line(x, 30, x, bottom, "grid"), text(x, bottom + 16, share(tick), kind="tiny", anchor=anchor)]
     return found
-
-
-def _number_axis(axis: Axis, bottom: float) -> list[Markup]:
-    return [text(axis.at(tick), bottom + 16, number(tick), kind="tiny", anchor="middle") for tick in axis.ticks()]
 
 
 def _limit(axis: Axis, value: float, top: float, bottom: float) -> Markup:

@@ -48,7 +48,8 @@ def write_junit(result: AuditResult, path: str | Path, *, strict: bool = False) 
     root = ET.Element("testsuites")
     root.append(suite)
     ET.indent(root)
-    return write_whole(path, lambda temporary: temporary.write_bytes(_bytes(root)), secret=True)
+    written: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
+    return write_whole(path, lambda temporary: temporary.write_bytes(written), secret=True)
 
 
 def _bounds_case(suite: ET.Element, line: AuditLine) -> None:
@@ -83,8 +84,3 @@ def _case(suite: ET.Element, line: AuditLine, name: str) -> ET.Element:
 
 def _clean(words: str) -> str:
     return _NOT_XML.sub("\ufffd", words)
-
-
-def _bytes(root: ET.Element) -> bytes:
-    written: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
-    return written + b"\n"

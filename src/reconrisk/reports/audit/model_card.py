@@ -24,8 +24,10 @@ def model_card(result: AuditResult) -> str:
     """
     subject = result.subject
     version = dict(result.environment.versions).get("reconrisk", "")
+    records = "one record" if subject.batch_size == 1 else f"{subject.batch_size} records"
+    of = ":" if released_thing(result.threat) == "model" else f" ({records} each) of"
     head = (
-        f"What can be rebuilt of a record from {_release(result)} "
+        f"What can be rebuilt of a record from {escape_markdown(subject.release)}{of} "
         f"{_code(subject.model)} ({_code(subject.model_hash)}), measured on {subject.population} records of "
         f"{_code(subject.data)} with reconrisk {escape_markdown(version)} on {escape_markdown(result.created[:10])}."
     )
@@ -62,13 +64,6 @@ def write_model_card(result: AuditResult, path: Path) -> Path:
     return write_whole(path, lambda temporary: temporary.write_bytes(text))
 
 
-def _release(result: AuditResult) -> str:
-    subject = result.subject
-    if released_thing(result.threat) == "model":
-        return f"{escape_markdown(subject.release)}:"
-    return f"{escape_markdown(subject.release)} ({_records(subject.batch_size)} each) of"
-
-
 def _row(line: AuditLine) -> tuple[str, ...]:
     bound = line.bound
     standing = "".join(f"; {check.standing.value}" for check in line.limits)
@@ -82,10 +77,6 @@ def _row(line: AuditLine) -> tuple[str, ...]:
         "none" if bound is None else bounded(bound),
         f"{line.verdict.value}{standing}",
     )
-
-
-def _records(count: int) -> str:
-    return "one record" if count == 1 else f"{count} records"
 
 
 def _code(words: str) -> str:

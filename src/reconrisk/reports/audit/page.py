@@ -69,25 +69,8 @@ def page_of(result: AuditResult, *, redact: bool) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update({name: getattr(audit_words, name) for name in _FILTERS})
     environment.filters["letter"] = audit_figures.letter
-    style, script = _part("page.css"), _part("page.js")
-    page: str = environment.from_string(_part("page.html.jinja")).render(
-        result=result,
-        headline=audit_words.headline(result),
-        notice="" if result.subject.is_bundled else audit_words.PRIVATE,
-        redact=redact,
-        gallery={} if redact else _gallery(result),
-        figures=_figures(result),
-        card=model_card(result),
-        style=style,
-        script=script,
-        policy=_policy(style, script),
-    )
-    return page
-
-
-def _figures(result: AuditResult) -> dict[str, Any]:
-    training = result.training
-    return {
+    style, script, training = _part("page.css"), _part("page.js"), result.training
+    figures = {
         "corridor": audit_figures.corridor_of_attacks(result, result.goals[0]),
         "against": [(goal, audit_figures.attacks_against_bounds(result, goal)) for goal in result.goals],
         "scores": audit_figures.histogram_of_scores(result) if result.exposures else "",
@@ -95,6 +78,19 @@ def _figures(result: AuditResult) -> dict[str, Any]:
         "training": training_corridor(training.corridor) if training and training.corridor else "",
         "leakage": leakage_histogram(training.leakage) if training and training.leakage else "",
     }
+    page: str = environment.from_string(_part("page.html.jinja")).render(
+        result=result,
+        headline=audit_words.headline(result),
+        notice="" if result.subject.is_bundled else audit_words.PRIVATE,
+        redact=redact,
+        gallery={} if redact else _gallery(result),
+        figures=figures,
+        card=model_card(result),
+        style=style,
+        script=script,
+        policy=_policy(style, script),
+    )
+    return page
 
 
 def _gallery(result: AuditResult) -> dict[str, Sequence[dict[str, Any]]]:
@@ -122,9 +118,7 @@ def _part(name: str) -> str:
 
 def _policy(style: str, script: str) -> str:
     """What the browser lets the page do: its own style and script by their hashes, its own pictures, nothing else."""
-
-    def hashed(text: str) -> str:
-        return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
-
-    allowed = f"img-src data:; style-src 'sha256-{hashed(style)}'; script-src 'sha256-{hashed(script)}'"
+    digests = (hashlib.sha256(part.encode()).digest() for part in (style, script))
+    of_style, of_script = (base64.b64encode(digest).decode("ascii") for digest in digests)
+    allowed = f"img-src data:; style-src 'sha256-{of_style}'; script-src 'sha256-{of_script}'"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"

@@ -69,10 +69,6 @@ def headline(result: AuditResult) -> Headline:
         return Headline("good", "Within the limit", "The risk is within the limit, by the attacks that were tried.")
     if standings:
         return Headline("good", "Within the limit", "The risk is within the limit, proved.")
-    return _without_limits(result)
-
-
-def _without_limits(result: AuditResult) -> Headline:
     leaking = dict.fromkeys(defense_name(line.defense) for line in result.lines if line.verdict.name == "LEAKS")
     if leaking:
         text = f"Attacks rebuild more than guesses do with {' and '.join(leaking)}."

@@ -141,10 +141,6 @@ class Evidence:
         least, most = interval(reached), interval(reached + missed + cut * size)
         return replace(least, value=reached / (size * len(trials)), high=most.high, samples=len(trials))
 
-    def has_worked(self, attack: str) -> bool:
-        """Whether any trial of an attack did not fail."""
-        return any(not trial.account.status.is_failure for trial in self.trials[attack])
-
     def outcomes(self, goal: Goal) -> tuple[Outcome, ...]:
         """Every attack that was run, with intervals that hold for all of them at once."""
         error = (1 - self.confidence) / max(1, len(self.trials))
@@ -258,8 +254,9 @@ def _verdict(best: Outcome, guess: Outcome, comparisons: Sequence[Comparison], e
         return Verdict.CONTRADICTION
     if best.success.value > guess.success.value:
         return Verdict.LEAKS
-    attacks = [attack for attack in evidence.trials if attack not in evidence.baselines]
-    return Verdict.NO_GAIN if any(map(evidence.has_worked, attacks)) else Verdict.NOTHING_RUN
+    attacked = (trials for attack, trials in evidence.trials.items() if attack not in evidence.baselines)
+    has_worked = any(not trial.account.status.is_failure for trials in attacked for trial in trials)
+    return Verdict.NO_GAIN if has_worked else Verdict.NOTHING_RUN
 
 
 def _standing(limit: Limit, best: Outcome, guess: Outcome, comparisons: Sequence[Comparison]) -> Standing:
@@ -391,12 +388,17 @@ class Conclusion:
         for planned in plan.attacks:
             mine = [trial for trial in trials if trial.key.attack == planned.label]
             failed = [trial for trial in mine if trial.account.status.is_failure]
+            wanted = 0
+            for label in plan.defenses:
+                under = [trial for trial in mine if trial.key.defense == label]
+                # no more than were run where the attack does not apply
+                wanted += len(under) if under and all(map(_did_not_apply, under)) else len(plan.updates)
             found.append(
                 AttackSummary(
                     label=planned.label,
                     settings=describe_settings(planned.attack),
                     is_baseline=planned.is_baseline,
-                    planned=sum(self._wanted(label, mine) for label in plan.defenses),
+                    planned=wanted,
                     done=len(mine),
                     failed=len(failed),
                     seconds=sum(trial.account.cost.seconds for trial in mine),
@@ -433,11 +435,6 @@ class Conclusion:
         if not spent or self.experiment.subject.trained_model is None:
             return ""
         return f"{len(spent)} of {len(trials)} models were not explained, so that success is a lower bound. {spent[0]}"
-
-    def _wanted(self, defense: str, trials: Sequence[Trial]) -> int:
-        """How many trials of an attack there are to be: no more than were run where it does not apply."""
-        mine = [trial for trial in trials if trial.key.defense == defense]
-        return len(mine) if mine and all(map(_did_not_apply, mine)) else len(self.experiment.plan.updates)
 
     def _defenses(self, trials: Sequence[Trial]) -> tuple[DefenseSummary, ...]:
         found = []

@@ -23,14 +23,13 @@ from reconrisk.data.bundled_sets import SHIPPED
 from reconrisk.data.data_folders import FULL_SETS
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
-from reconrisk.defenses.registry import defense_by_name
 from reconrisk.models.registry import model_by_name
 from reconrisk.models.weights import load_weights
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.spec import AuditSpec
-from reconrisk.studies.common.arguments import checked_goals, seconds_from_budget
-from reconrisk.studies.common.plan import UNDEFENDED, AttackChoice, attack_in_words
+from reconrisk.studies.common.arguments import checked_goals, defense_from_choice, seconds_from_budget
+from reconrisk.studies.common.plan import AttackChoice, attack_in_words
 from reconrisk.studies.common.subjects.model_updates import training_loss
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
 
@@ -97,10 +96,7 @@ def job_from_spec(spec: AuditSpec) -> Job:
     with _about("budget"):
         seconds_from_budget(spec.budget)
     with _about("defenses"):
-        defenses = tuple(
-            None if choice == Choice(UNDEFENDED) else defense_by_name(choice.name, **dict(choice.settings))
-            for choice in spec.defenses
-        )
+        defenses = tuple(defense_from_choice(choice) for choice in spec.defenses)
     with _about("attacks"):
         attacks = _attacks(spec)
     with _about("data"):
@@ -109,7 +105,12 @@ def job_from_spec(spec: AuditSpec) -> Job:
     with _about("goals"):
         checked_goals(spec.goals or None, spec.max_risk, dataset)
     with _about("model"):
-        model = _built(spec, dataset)
+        folder = str(spec.path(".").resolve())  # modules are searched in the folder of the spec first
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(spec.seed)
+            model = model_by_name(spec.model, shape=dataset.shape, classes=dataset.class_count)
     if spec.weights is not None:
         with _about("weights"):
             model = load_weights(model, spec.path(spec.weights))
@@ -147,13 +148,3 @@ def _loaded(spec: AuditSpec, split: str | None) -> Dataset:
     stated = {name: value for name, value in options.items() if value is not None}
     path = spec.path(spec.data)
     return load_dataset(spec.data if named or not path.exists() else path, split=split, **stated)
-
-
-def _built(spec: AuditSpec, dataset: Dataset) -> nn.Module:
-    """The model, with weights that the seed gives; modules are searched in the folder of the spec first."""
-    folder = str(spec.path(".").resolve())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed)
-        return model_by_name(spec.model, shape=dataset.shape, classes=dataset.class_count)

@@ -368,11 +368,16 @@ class Store:
                 (self._folder(run) / str(replaced)).unlink(missing_ok=True)
 
     def finish(self, run: str, result: AuditResult) -> None:
-        """Keep the result of a run as it is now."""
+        """Keep the result of a run as it is now, with the worst standing of a risk to its limit."""
+        from reconrisk.studies.audit.result import Standing
+
+        found = {check.standing for line in result.lines for check in line.limits}
+        order = (Standing.ABOVE, Standing.NOT_SHOWN, Standing.MEASURED, Standing.PROVED)
+        standing = next((each.value for each in order if each in found), None)
         with explained(self._path, f"result of run {run}"), transaction(self._connection):
             self._connection.execute(
                 "UPDATE runs SET result = ?, data = ?, planned = ?, standing = ?, sentence = ? WHERE run = ?",
-                (to_json(result), result.subject.data, result.planned, _standing(result), result.sentence, run),
+                (to_json(result), result.subject.data, result.planned, standing, result.sentence, run),
             )
 
     def runs(self) -> tuple[RunSummary, ...]:
@@ -474,12 +479,3 @@ def _parsed(text: str, kind: type[T], path: str, place: str) -> T:
     if not isinstance(value, kind):
         raise InvalidFile(path, place, f"it holds a {type(value).__name__}, no {kind.__name__}.", _DAMAGED)
     return value
-
-
-def _standing(result: AuditResult) -> str | None:
-    """The worst standing of a risk to its limit, None without limits."""
-    from reconrisk.studies.audit.result import Standing
-
-    found = {check.standing for line in result.lines for check in line.limits}
-    order = (Standing.ABOVE, Standing.NOT_SHOWN, Standing.MEASURED, Standing.PROVED)
-    return next((standing.value for standing in order if standing in found), None)

@@ -29,20 +29,16 @@ def sentence_of(result: AuditResult) -> str:
             bound, attack = line.bound, line.best_attack or "no attack"
             proved = "" if bound is None else f", at most {rounded_up(100 * bound.value)}% by any adversary covered"
             parts.append(f"{_under(line.defense)} {percent(line.success)} of records by {attack}{proved}")
-    text = f"From {_seen(result)}, rebuilt to {goal}: {'; '.join(parts)}."
+    count = result.subject.batch_size
+    seen = f"one update of {count} record{'s' if count > 1 else ''}"
+    if result.threat.sees is Sees.FINAL_MODEL:
+        known = Knows.OTHER_RECORDS in result.threat.knows
+        seen = "the trained model and all records but one" if known else "the trained model"
+    text = f"From {seen}, rebuilt to {goal}: {'; '.join(parts)}."
     for limit in dict.fromkeys(check.limit for _, check in result.exceeded):
         where = [_under(line.defense) for line, check in result.exceeded if check.limit == limit]
         text += f" The limit {limit} is exceeded {' and '.join(where)}."
     return text
-
-
-def _seen(result: AuditResult) -> str:
-    """What the adversary has to rebuild records from."""
-    if result.threat.sees is Sees.FINAL_MODEL:
-        known = Knows.OTHER_RECORDS in result.threat.knows
-        return "the trained model and all records but one" if known else "the trained model"
-    count = result.subject.batch_size
-    return f"one update of {count} record{'s' if count > 1 else ''}"
 
 
 def table_of(result: AuditResult) -> str:

@@ -99,6 +99,15 @@ def seconds_from_budget(budget: float | str | None) -> float | None:
     raise refuse("budget", budget, "to be a time such as '2min', '90s' or '1h'")
 
 
+def defense_from_choice(choice: Choice) -> Defense | None:
+    """Return the defense that a choice such as ``prune(share=0.9)`` states; None for ``none``.
+
+    Args:
+        choice: The name of a defense and its settings.
+    """
+    return None if choice == Choice(UNDEFENDED) else defense_by_name(choice.name, **dict(choice.settings))
+
+
 def labelled_defenses(
     defenses: Any, training: Mechanism | None, *, of_updates: bool = True
 ) -> dict[str, Defense | None]:
@@ -107,7 +116,10 @@ def labelled_defenses(
         step = None if training is None or not of_updates else defense_of_one_step(training)
         return {UNDEFENDED if step is None else str(step): step}
     listed = isinstance(defenses, Sequence) and not isinstance(defenses, str)
-    several = [_defense(each) for each in (defenses if listed else [defenses])]
+    several = [
+        defense_from_choice(Choice.read("defenses", each)) if isinstance(each, str) else each
+        for each in (defenses if listed else [defenses])
+    ]
     if isinstance(defenses, Mapping):
         found = dict(defenses)
     else:
@@ -122,14 +134,6 @@ def labelled_defenses(
         if label == UNDEFENDED and defense is not None:
             raise refuse("defenses", label, "to be the label of None only", "Rename the defense.")
     return found
-
-
-def _defense(choice: Any) -> Any:
-    """A defense as it is, or the one that a text such as ``prune(share=0.9)`` states."""
-    if not isinstance(choice, str):
-        return choice
-    stated = Choice.read("defenses", choice)
-    return None if stated == Choice(UNDEFENDED) else defense_by_name(stated.name, **dict(stated.settings))
 
 
 def settled_by_public(

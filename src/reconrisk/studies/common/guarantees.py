@@ -60,7 +60,7 @@ class GuaranteeFinder:
         runs = dict.fromkeys(each for each in (self.trained_with, self.training) if each is not None)
         sources += [(run, self.scope.of_training) for run in runs]
         for source, reason in sources:  # which says why its guarantees are not about the attacked records
-            found = [_of_one_update(each, source) for each in self._from(source, goal)]
+            found = self._from(source, goal)
             answers += [each if reason is None else Answer(each.guarantee, False, reason) for each in found]
         return tuple(answers)
 
@@ -76,17 +76,17 @@ class GuaranteeFinder:
         return self._priors[goal]
 
     def _from(self, mechanism: Mechanism, goal: Goal) -> Sequence[Answer]:
+        """Find the guarantees of a mechanism for an update that holds the target.
+
+        Chance in who is sampled does not protect it there.
+        """
         prior, data = self.prior(goal), self.population.dataset
         mse = mean_squared_error_at(goal, data.data_range)
         if prior is None or mse is None:
             return ()
         dimension = data.inputs[0].numel()
-        return guarantees_for(Question(mechanism, mse, dimension, data.data_range, prior, self.population.least_norm))
-
-
-def _of_one_update(answer: Answer, mechanism: Mechanism) -> Answer:
-    """The answer as one about an update that holds the target: chance in who is sampled no longer protects it."""
-    if not has_phases(mechanism):
-        return answer
-    sampled = not all(phase.is_full_batch for phase in phases_of(mechanism))
-    return replace(answer, is_about_targets=False, why=_SAMPLED) if sampled else answer
+        question = Question(mechanism, mse, dimension, data.data_range, prior, self.population.least_norm)
+        found = guarantees_for(question)
+        if not has_phases(mechanism) or all(phase.is_full_batch for phase in phases_of(mechanism)):
+            return found
+        return [replace(each, is_about_targets=False, why=_SAMPLED) for each in found]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -195,18 +196,18 @@ def planned_attacks(
         )
     else:
         found = _told_apart([_chosen(choice, threat, knowledge, any_prior) for choice in chosen])
-    possible = [
-        info.name
-        for info in ATTACKS.values()
-        if info.guess_for is not None and info.guess_for <= threat.knows and not info.priors
-    ]
-    guesses = [each for each in (_guess(name, knowledge) for name in possible) if each is not None]
+    guesses = []
+    for info in ATTACKS.values():
+        if info.guess_for is not None and info.guess_for <= threat.knows and not info.priors:
+            with suppress(InvalidInput):  # no public records, or no classes
+                guess, _ = attack_from_knowledge(info.name, {}, knowledge)
+                guesses.append(PlannedAttack(info.name, guess, True, False, 0))
     named = {planned.label for planned in found}
     if not found:
         raise InvalidInput(f"Expected an attack that {threat} can run. State a stronger threat, or list attacks.")
     if len(named) < len(found):
         raise refuse("attacks", [each.label for each in found], "to differ", "Give each its settings.")
-    return (*found, *(guess for guess in (*guesses, *_priors_alone(found)) if guess.label not in named))
+    return (*found, *(each for each in (*guesses, *_priors_alone(found)) if each.label not in named))
 
 
 def left_out(
@@ -370,14 +371,6 @@ def _label(name: str, settings: Mapping[str, object]) -> str:
     words = {key: value[0] if is_stated_attack(value) else value for key, value in settings.items()}
     written = ", ".join(f"{key}={value}" for key, value in words.items())
     return f"{name}({written})" if settings else name
-
-
-def _guess(name: str, knowledge: PublicKnowledge) -> PlannedAttack | None:
-    try:
-        attack, _ = attack_from_knowledge(name, {}, knowledge)
-    except InvalidInput:  # no public records, or no classes
-        return None
-    return PlannedAttack(name, attack, True, False, 0)
 
 
 def _duration(seconds: float) -> str:

@@ -126,7 +126,8 @@ def recommend_defense(
     )
     steps = check_whole("training_steps", training_steps, minimum=0)
     seeds = check_whole("training_seeds", training_seeds)
-    training = asked.training(steps, seeds, check_positive("learning_rate", learning_rate))
+    private, rate = dataset.subset(list(rows)), check_positive("learning_rate", learning_rate)
+    training = Trained(model, private, reference, steps, seeds, rate, subject.recipe, seed)
     case = asked.case(training, search_trials, confirm_trials, rng)
     found = Choosing(case, chosen, total)
     found.run()
@@ -155,12 +156,6 @@ class _Asked:
     def measured(self) -> tuple[Limit, ...]:
         """Limits that attacks judge."""
         return self.limits if self.evidence == "measured" else ()
-
-    def training(self, steps: int, seeds: int, learning_rate: float) -> Trained:
-        """How models are trained with what is found."""
-        subject = self.subject
-        private = subject.dataset.subset(list(self.rows))
-        return Trained(subject.model, private, self.reference, steps, seeds, learning_rate, subject.recipe, self.seed)
 
     def case(self, training: Trained, search: int, confirm: int | None, rng: torch.Generator) -> Case:
         """Everything that answers are found with."""

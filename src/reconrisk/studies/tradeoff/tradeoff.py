@@ -122,7 +122,10 @@ def tradeoff(
     if show_plan is not None:
         show_plan(f"{len(seeds) * len(variants)} runs: {len(seeds)} seeds, {len(variants) - 1} defenses and none")
     cells = _run(study, variants, seeds, CellStore(None if store is None else Path(store)), executor)
-    return _result(empty, cells, variants, wanted=len(seeds) * len(variants))
+    order = {(variant.family, variant.strength): place for place, variant in enumerate(variants)}
+    ordered = tuple(sorted(cells, key=lambda cell: (order[cell.family, cell.strength], cell.seed)))
+    rows = rows_from_cells(ordered, confidence=confidence)
+    return replace(empty, rows=rows, cells=ordered, is_complete=len(cells) == len(seeds) * len(variants))
 
 
 def _run(
@@ -159,15 +162,6 @@ def _run(
     finally:
         bar.close()
     return tuple(cells)
-
-
-def _result(
-    empty: TradeoffResult, cells: tuple[TradeoffCell, ...], variants: Sequence[Variant], *, wanted: int
-) -> TradeoffResult:
-    order = {(variant.family, variant.strength): place for place, variant in enumerate(variants)}
-    ordered = tuple(sorted(cells, key=lambda cell: (order[cell.family, cell.strength], cell.seed)))
-    rows = rows_from_cells(ordered, confidence=empty.confidence)
-    return replace(empty, rows=rows, cells=ordered, is_complete=len(cells) == wanted)
 
 
 def _variants(defenses: Any) -> tuple[Variant, ...]:

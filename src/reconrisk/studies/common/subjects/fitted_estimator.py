@@ -150,11 +150,6 @@ class FittedEstimator(Subject):
         )
 
     @cached_property
-    def names(self) -> NDArray[Any]:
-        """Labels in the terms of the estimator."""
-        return self.release((0,)).forward.names(self.labels)
-
-    @cached_property
     def remarks(self) -> tuple[str, ...]:
         r"""How far the coefficients are from the minimum over these records, where that limits every attack.
 
@@ -163,7 +158,8 @@ class FittedEstimator(Subject):
         Guarantee: coefficients that are farther off than the solver's rule explains are refused: the estimator was
         fitted to other records. A solver that stopped early, or whose rule says nothing, is stated instead.
         """
-        system = equations(model_of_all(self.estimator, self.names, self.weights), self.inputs, 1.0)
+        names = self.release((0,)).forward.names(self.labels)  # labels in the terms of the estimator
+        system = equations(model_of_all(self.estimator, names, self.weights), self.inputs, 1.0)
         solver = system.model.optimisation
         left = float((system.moments / system.scales).square().mean().sqrt())
         # the length of each record's gradient, in the scales of the columns
