@@ -285,7 +285,7 @@ def test_a_store_of_another_version_is_refused(tmp_path):
     run(tmp_path / "store")
     index = tmp_path / "store" / "index.json"
     index.write_text(json.dumps({**json.loads(index.read_text()), "format": 2}))
-    with pytest.raises(InvalidFile, match="written by another version"):
+    with pytest.raises(InvalidFile, match="which an earlier reconrisk wrote"):
         run(tmp_path / "store")
 
 

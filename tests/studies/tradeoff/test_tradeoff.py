@@ -205,9 +205,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("at_once")
 def test_more_seeds_and_strengths_add_to_what_is_there(tmp_path: Path) -> None:
     _frontier(store=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.glob("cell-*.json"))) == 4
     _frontier({"noise": {0.1: gaussian_noise(0.1), 0.2: gaussian_noise(0.2)}}, repeat=3, store=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 9
+    assert len(list(tmp_path.glob("cell-*.json"))) == 9
 
 
 @pytest.mark.parametrize(
@@ -232,10 +232,10 @@ def test_more_seeds_and_strengths_add_to_what_is_there(tmp_path: Path) -> None:
 def test_changed_settings_share_no_cell(tmp_path: Path, changed: dict[str, Any]) -> None:
     noise = {"noise": {0.1: gaussian_noise(0.1)}}
     _frontier(noise, repeat=1, store=tmp_path)
-    before = len(list(tmp_path.iterdir()))
+    before = len(list(tmp_path.glob("cell-*.json")))
     _frontier(**{"defenses": noise, "repeat": 1, "store": tmp_path, **changed})
     shared = 1 if "defenses" in changed else 0  # the undefended run is the same under any defense
-    assert len(list(tmp_path.iterdir())) == 2 * before - shared
+    assert len(list(tmp_path.glob("cell-*.json"))) == 2 * before - shared
 
 
 def test_interrupted_before_anything_is_done_raises(monkeypatch: pytest.MonkeyPatch) -> None:
