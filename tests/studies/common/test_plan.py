@@ -83,6 +83,12 @@ def test_every_guess_that_can_be_made_is_planned():
     assert {each.label for each in without if each.is_baseline} == {"constant_guess"}
 
 
+def test_guesses_are_planned_from_the_simplest_to_the_one_that_knows_most():
+    """Of guesses that do equally well, reports name the first."""
+    known = planned_attacks("quick", HONEST_BUT_CURIOUS.knowing(Knows.LABELS), knowledge())
+    assert [each.label for each in known if each.is_baseline] == ["constant_guess", "prior_mean", "class_mean"]
+
+
 def test_class_means_of_inferred_labels_are_an_attack_not_a_guess():
     threat = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
     (chosen,) = (each for each in planned_attacks(["class_mean"], threat, knowledge()) if each.label == "class_mean")

@@ -197,7 +197,7 @@ def planned_attacks(
     else:
         found = _told_apart([_chosen(choice, threat, knowledge, any_prior) for choice in chosen])
     guesses = []
-    for info in ATTACKS.values():
+    for info in reversed(list(ATTACKS.values())):  # constant first: of guesses that are equal, reports name it
         if info.guess_for is not None and info.guess_for <= threat.knows and not info.priors:
             with suppress(InvalidInput):  # no public records, or no classes
                 guess, _ = attack_from_knowledge(info.name, {}, knowledge)
