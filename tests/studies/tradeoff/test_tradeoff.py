@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import reconrisk as rr
 from reconrisk.attacks.registry import attack_by_name
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.storage.serialization import from_json, to_json
@@ -91,6 +94,21 @@ def _study() -> tradeoff_study.Study:
         attacked_batch_size=1,
         attack_trained=False,
     )
+
+
+def test_the_arguments_in_the_signature_are_those_of_the_function() -> None:
+    study, variants = _study(), (tradeoff_study.Variant("none", None, None), tradeoff_study.Variant("n", 1.0, None))
+    written = replace(study, attacked_batch_size=2, attacks="quick").signature(variants, range(3, 5))
+    captured: dict[str, Any] = {}
+
+    def keep(*positional: Any, **named: Any) -> None:
+        captured.update(inspect.signature(rr.tradeoff).bind(*positional, **named).arguments)
+
+    names = SimpleNamespace(tradeoff=keep, TrainingRecipe=rr.TrainingRecipe, UpdateRecipe=rr.UpdateRecipe)
+    eval(written, {"rr": names, "model": study.model, "data": study.dataset})  # noqa: S307 - the call as it is written
+    assert captured["training"] == study.training
+    assert captured["update"] == rr.UpdateRecipe(batch_size=2)
+    assert (captured["attacks"], captured["repeat"], captured["seed"], captured["trials"]) == ("quick", 2, 3, 2)
 
 
 def test_noise_protects_and_costs() -> None:

@@ -270,14 +270,17 @@ class Study:
 
     def signature(self, variants: Sequence[Variant], seeds: range) -> str:
         """The call in one line, with hashes of model and data."""
-        stated: dict[str, object] = {"training": self.training}
-        stated |= {"trials": self.trials, "attacked_batch_size": self.attacked_batch_size}
-        stated |= {"attack_trained": self.attack_trained, "repeat": len(seeds), "seed": seeds[0]}
+        recipe = ", ".join(f"{name}={value!r}" for name, value in vars(self.training).items() if value is not None)
+        stated: dict[str, object] = {"trials": self.trials, "attack_trained": self.attack_trained}
+        stated |= {"repeat": len(seeds), "seed": seeds[0]}
         attacks = self.attacks if isinstance(self.attacks, str) else [str(each) for each in self.attacks]
-        written = ", ".join(f"{name}={value!r}" for name, value in stated.items())
+        written = f"training=rr.TrainingRecipe({recipe}), "
+        size = self.attacked_batch_size
+        written += f"update=rr.UpdateRecipe(batch_size={size}), " if size > 1 else ""
+        written += ", ".join(f"{name}={value!r}" for name, value in stated.items())
         labels = [variant.label for variant in variants[1:]]
         subject = f"{type(self.model).__name__} {self._subject['model']}, {self.dataset.name} {self._subject['data']}"
-        return f"rr.tradeoff(model, data, {labels}, {attacks}, {written})  # {subject}"
+        return f"rr.tradeoff(model, data, {labels}, {attacks!r}, {written})  # {subject}"
 
     def fingerprint(self, variant: Variant, seed: int) -> str:
         """The hash of all that a cell depends on."""
