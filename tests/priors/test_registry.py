@@ -112,3 +112,65 @@ def test_a_folder_is_read_by_the_kind_that_the_attack_takes(plugins, tmp_path):
     assert (found.value.mean.tolist(), found.source) == ([0.25, 0.75], "read from a folder")
     with pytest.raises(rr.InvalidInput, match="These are not read from a folder"):
         prior_by_name(str(tmp_path / "mine"), ("gaussian",))
+
+
+OWN_KIND = """
+from dataclasses import dataclass
+from reconrisk.attacks.baselines import prior_alone
+from reconrisk.attacks.registry import AttackInfo
+from reconrisk.priors.gaussian import GaussianPrior, fit_gaussian
+
+class Mine(GaussianPrior):
+    kind = "mine"
+
+def fit_mine(records, *, data_range):
+    fitted = fit_gaussian(records, data_range=data_range)
+    return Mine(fitted.mean, fitted.directions, fitted.variances, data_range, name="mine")
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    prior: object
+    name = "draws"
+
+    @property
+    def needs(self):
+        return prior_alone(self.prior).needs
+
+    def __call__(self, observation, *, rng):
+        return prior_alone(self.prior, guess="draw")(observation, rng=rng)
+
+def draws(prior):
+    return Draws(prior)
+
+def settings(knowledge, given):
+    return {} if "prior" in given else {"prior": knowledge.fit_own_prior("mine", fit_mine)}
+
+DRAWS = AttackInfo(
+    "draws", "stand_in_plugin:draws", "Draws.", priors=("mine",), from_knowledge="stand_in_plugin:settings"
+)
+"""
+
+
+@pytest.fixture
+def own_kind(tmp_path, monkeypatch):
+    offer_plugins(tmp_path, monkeypatch, {"reconrisk.attacks": {"draws": "stand_in_plugin:DRAWS"}}, OWN_KIND)
+    yield
+    vars(ATTACKS).pop("_plugins", None)
+
+
+def test_the_name_of_a_kind_without_a_row_states_what_its_attack_fits(own_kind):
+    data = Dataset("toy", torch.rand(40, 2, generator=torch.Generator().manual_seed(0)))
+    public = PublicKnowledge(data.shape, public=data)
+    by_word, knows = attack_from_knowledge("draws", {"prior": "mine"}, public)
+    assert by_word.prior.kind == "mine"
+    assert knows == {rr.Knows.PRIOR}
+    assert attack_from_knowledge("draws", {}, public)[0].prior is by_word.prior
+    assert public.prior_of(by_word).said == "mine (fitted to 40 public records)"
+    with pytest.raises(rr.InvalidInput, match="records beside the attacked ones for the prior mine"):
+        attack_from_knowledge("draws", {"prior": "mine"}, PublicKnowledge(data.shape))
+
+
+def test_the_prior_of_a_kind_without_a_row_is_a_guess_of_an_audit(own_kind):
+    data = Dataset("toy", torch.rand(40, 2, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2)
+    result = rr.audit(torch.nn.Linear(2, 2), data, attacks=["draws(prior=mine)"], trials=2, goals="mse<=0.01")
+    assert "prior_alone(prior=mine)" in [row.label for row in result.attacks]
