@@ -38,7 +38,9 @@ class Executor(Protocol):
             tasks: Read lazily: a task may be asked for when another one has ended.
             token: Makes running tasks stop. Tasks that have not begun are not begun.
 
-        An exception of a task is raised here. Whoever stops iterating stops the rest.
+        An exception of a task is raised here. Whoever stops iterating stops the rest. Tasks share the model, whose
+        weights and hooks change while they run: run several at once in processes, not in threads. ``function`` need
+        not be picklable, so processes are forked.
         """
         ...
 
