@@ -3,7 +3,8 @@ import time
 
 import pytest
 
-from reconrisk.core.executor import IN_PROCESS
+from reconrisk.core.errors import InvalidInput
+from reconrisk.core.executor import IN_PROCESS, InProcessExecutor, check_executor
 from reconrisk.core.progress import Cancelled, CancelToken, ProgressBar, check_cancelled, track
 
 
@@ -134,3 +135,17 @@ def test_nothing_is_raised_after_a_task_has_ended():
     token = CancelToken(0.2)
     assert [task for task, _ in IN_PROCESS.run(deaf_work, [0.3], token=token)] == [0.3]
     deaf_work(1.5)  # longer than the grace in which a task may notice by itself
+
+
+@pytest.mark.parametrize(
+    ("executor", "message"),
+    [
+        (InProcessExecutor, r"Pass InProcessExecutor\(\)"),
+        (4, r"method run\(function, tasks, \*, token\)"),
+        (None, "None"),
+    ],
+)
+def test_what_is_no_executor_is_refused(executor, message):
+    with pytest.raises(InvalidInput, match=message):
+        check_executor(executor)
+    assert check_executor(IN_PROCESS) is IN_PROCESS

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from reconrisk.core.progress import Cancelled, CancelToken
+from reconrisk.core.validation import refuse
 
 _LOOK_SECONDS = 0.1
 _GRACE_SECONDS = 1.0  # in which a task may notice by itself
+_METHOD = "to be an object with the method run(function, tasks, *, token)"
 
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
@@ -31,10 +33,11 @@ class Executor(Protocol):
     def run(
         self, function: Callable[[Task], Outcome], tasks: Iterable[Task], *, token: CancelToken
     ) -> Iterator[tuple[Task, Outcome]]:
-        """Yield every task with ``function(task)``, in any order.
+        """Yield every task with ``function(task)``, in any order, each once.
 
         Args:
-            function: Computes one task. It depends on nothing but the task.
+            function: Computes one task. It depends on nothing but the task. It can be pickled if model, defenses and
+                attacks can. Calls share one model, so two of them may run at a time in processes, never in threads.
             tasks: Read lazily: a task may be asked for when another one has ended.
             token: Makes running tasks stop. Tasks that have not begun are not begun.
 
@@ -64,6 +67,21 @@ class InProcessExecutor:
                 with token.active(), watchdog.watching():
                     outcome = function(task)
                 yield task, outcome
+
+
+def check_executor(executor: Executor) -> Executor:
+    """Return an executor, or refuse what is none.
+
+    >>> check_executor(InProcessExecutor)
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidInput: Expected executor='InProcessExecutor' to be an object with the method \
+run(function, tasks, *, token). Pass InProcessExecutor().
+    """
+    if isinstance(executor, type):
+        raise refuse("executor", executor.__name__, _METHOD, f"Pass {executor.__name__}().")
+    if not callable(getattr(executor, "run", None)):
+        raise refuse("executor", executor, _METHOD, "InProcessExecutor of reconrisk.core.executor is one.")
+    return executor
 
 
 class _Watchdog:

@@ -1,6 +1,7 @@
 """The audit as a whole: the same trials whatever else is asked, kept in the store, within the budget."""
 
 import json
+import pickle
 import re
 import time
 from dataclasses import dataclass, replace
@@ -184,6 +185,31 @@ def test_guesses_from_other_public_records_are_not_taken_from_the_store(tmp_path
         public = Dataset("public", torch.full((4, 3), value), torch.zeros(4, dtype=torch.int64))
         results.append(run(public=public, store=store, goals=["mse<=0.2"]))
     assert outcome(results[1]) == outcome(run(public=public, goals=["mse<=0.2"]))
+
+
+class Elsewhere:
+    """Sends everything through pickle, as an executor of processes does, and the last task first."""
+
+    def run(self, function, tasks, *, token):
+        sent = pickle.dumps(function)
+        for task in reversed(list(tasks)):
+            yield task, pickle.loads(pickle.dumps(pickle.loads(sent)(pickle.loads(pickle.dumps(task)))))  # noqa: S301
+
+
+def test_trials_may_run_in_other_processes_and_in_any_order():
+    def here_or(**executor):
+        settings = {"trials": 2, "attacks": ["analytic"], "defenses": NOISE, "budget": None}
+        return outcome(audit(torch.nn.Linear(3, 2), DATA, **settings, **executor))
+
+    torch.manual_seed(0)
+    first = here_or(executor=Elsewhere())
+    torch.manual_seed(0)
+    assert here_or() == first
+
+
+def test_what_is_no_executor_is_refused_before_anything_runs():
+    with pytest.raises(InvalidInput, match=r"Pass Elsewhere\(\)"):
+        run(executor=Elsewhere)
 
 
 def test_ctrl_c_returns_what_is_done():

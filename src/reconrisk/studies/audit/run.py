@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from reconrisk.attacks.knowledge import PublicKnowledge
 from reconrisk.core.defense import Defense
 from reconrisk.core.digest import identify_settings, short_digest
-from reconrisk.core.executor import IN_PROCESS, Executor
+from reconrisk.core.executor import IN_PROCESS, Executor, check_executor
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.progress import CancelToken, ProgressBar
@@ -110,7 +111,7 @@ def audit(
     >>> line.best_attack, line.success.value, line.baseline.value
     ('glm', 1.0, 0.0)
     """
-    audited = subject_of(subject, data, update)
+    audited, executor = subject_of(subject, data, update), check_executor(executor)
     limits, stated_threat = checked_limits(max_risk), audited.threat(threat)
     checked = checked_goals(audited.default_goals if goals is None else goals, limits, audited.dataset)
     if not 0 < check_probability("confidence", confidence) < 1:
@@ -231,10 +232,7 @@ def _run(
             else:
                 yield key
 
-    def run_trial(key: TrialKey) -> tuple[Trial, Tensor, float]:
-        begun = time.monotonic()
-        return *experiment.trial(key), time.monotonic() - begun
-
+    run_trial = partial(_time_trial, experiment)
     try:
         for key, (trial, estimates, seconds) in executor.run(run_trial, remaining(), token=token):
             if trial.account.status.ending is Ending.INTERRUPTED:
@@ -248,6 +246,11 @@ def _run(
     finally:
         bar.close()
     return tuple(done[key] for key in experiment.plan.trials() if key in done), time.monotonic() - token.begun
+
+
+def _time_trial(experiment: Experiment, key: TrialKey) -> tuple[Trial, Tensor, float]:
+    begun = time.monotonic()
+    return *experiment.trial(key), time.monotonic() - begun
 
 
 def _info(

@@ -12,7 +12,7 @@ from torch import nn
 
 from reconrisk.bounds.mse.bayesian import box_prior_information
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.executor import IN_PROCESS, Executor
+from reconrisk.core.executor import IN_PROCESS, Executor, check_executor
 from reconrisk.core.metric import Limit
 from reconrisk.core.progress import CancelToken
 from reconrisk.core.threat import ThreatModel
@@ -122,7 +122,7 @@ def recommend_defense(
         resolution,
         check_whole("finalists", finalists),
         seed,
-        executor,
+        check_executor(executor),
     )
     steps = check_whole("training_steps", training_steps, minimum=0)
     seeds = check_whole("training_seeds", training_seeds)

@@ -6,13 +6,14 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from reconrisk.core.defense import Defense
-from reconrisk.core.executor import IN_PROCESS, Executor
+from reconrisk.core.executor import IN_PROCESS, Executor, check_executor
 from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.core.validation import check_finite, check_probability, check_whole, refuse
@@ -92,7 +93,7 @@ def tradeoff(
     >>> [row.label for row in result.of("aware")], result.of("aware")[0].attack
     (['none', 'noise 0.1', 'noise 10'], 'analytic')
     """
-    dataset = _labelled(model, data, "data")
+    dataset, executor = _labelled(model, data, "data"), check_executor(executor)
     tested = None if test is None else _labelled(model, test, "test")
     if update.local_steps is not None:
         raise refuse("update.local_steps", update.local_steps, "to be None", "The frontier attacks gradients.")
@@ -146,13 +147,8 @@ def _run(
                     cells.append(cell)
                     bar.advance()
 
-    def run_cell(task: tuple[str, Variant, int]) -> TradeoffCell:
-        _, variant, seed = task
-        with refused_if_raised(f"a run under {variant.label}"):
-            return study.cell(variant, seed)
-
     try:
-        for (fingerprint, _, _), cell in executor.run(run_cell, remaining(), token=CancelToken()):
+        for (fingerprint, _, _), cell in executor.run(partial(_run_cell, study), remaining(), token=CancelToken()):
             store.add(fingerprint, cell)
             cells.append(cell)
             bar.advance()
@@ -162,6 +158,12 @@ def _run(
     finally:
         bar.close()
     return tuple(cells)
+
+
+def _run_cell(study: Study, task: tuple[str, Variant, int]) -> TradeoffCell:
+    _, variant, seed = task
+    with refused_if_raised(f"a run under {variant.label}"):
+        return study.cell(variant, seed)
 
 
 def _variants(defenses: Any) -> tuple[Variant, ...]:
