@@ -133,6 +133,9 @@ def test_pandas_takes_the_rows(kind: str) -> None:
         (b"{", "Expected JSON"),
         (b"\xff\xfe", "byte 0: It is no text"),
         (b'{"kind": "AuditResult"}', "an earlier version of reconrisk wrote it"),
+        (b"5", "It is of type int, which is no result"),
+        (b'{"kind": "gaussian", "noise_multiplier": 1.0}', "It is of type Gaussian, which is no result"),
+        (b"[" * 100_000, "nested too deeply"),
         (b'{"kind": "calibration", "version": 9}', "calibration of version 1, the only one that this reconrisk reads"),
     ],
 )

@@ -152,8 +152,11 @@ def load(path: str | Path) -> Any:
     if not path.is_file():
         raise InvalidFile(path, "file", "There is no such file.", _REMEDY)
     try:
-        return from_json(path.read_text(encoding="utf-8"))
+        found = from_json(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise InvalidFile(path, f"byte {error.start}", "It is no text.", _REMEDY) from error
     except InvalidInput as error:
         raise InvalidFile(path, "content", str(error), _REMEDY) from error
+    if not isinstance(found, Result):
+        raise InvalidFile(path, "content", f"It is of type {type(found).__name__}, which is no result.", _REMEDY)
+    return found

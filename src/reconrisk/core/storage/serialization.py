@@ -135,6 +135,8 @@ def from_json(text: str) -> Any:
         plain = json.loads(text)
     except json.JSONDecodeError as error:
         raise InvalidInput(f"Expected JSON: {error}.") from error
+    except RecursionError as error:
+        raise InvalidInput("Expected JSON of a value, it is nested too deeply.") from error
     return from_plain(plain)
 
 

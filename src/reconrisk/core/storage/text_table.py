@@ -22,7 +22,7 @@ def table_from_rows(rows: Sequence[Mapping[str, object]]) -> str:
     """Return rows of named values as a table, numbers with four digits; a single row is listed downwards.
 
     Args:
-        rows: Values by name of the column; all rows have the columns of the first.
+        rows: Values by name of the column; all rows have the columns of the first. Without rows the table is empty.
 
     >>> print(table_from_rows([{"attack": "dlg", "success": 0.123456}, {"attack": "none", "success": None}]))
     attack  success
@@ -31,7 +31,11 @@ def table_from_rows(rows: Sequence[Mapping[str, object]]) -> str:
     >>> print(table_from_rows([{"attack": "dlg", "success": 0.5}]))
     attack   dlg
     success  0.5
+    >>> table_from_rows([])
+    ''
     """
+    if not rows:
+        return ""
     if len(rows) == 1:
         return "\n".join(align_columns([(name, format_cell(value)) for name, value in rows[0].items()]))
     return "\n".join(align_columns([tuple(rows[0]), *(tuple(map(format_cell, row.values())) for row in rows)]))
