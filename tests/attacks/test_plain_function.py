@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import threading
 from functools import partial
 
 import pytest
@@ -186,3 +187,78 @@ def test_an_audit_says_what_is_missing(attack, message):
 def test_a_single_attack_is_to_be_in_a_list():
     with pytest.raises(rr.InvalidInput, match=r"attacks='function' to be a portfolio or a list\. Write \[attack\]"):
         rr.audit(RELEASE, DATA, attacks=guess)
+
+
+def middle(observation, *, rng):
+    return torch.full((observation.batch_size, *observation.input_shape), 0.5)
+
+
+class Tensors:
+    """An attack but for what it returns."""
+
+    needs = HONEST_BUT_CURIOUS
+    name = "constant_guess"
+
+    def __call__(self, observation, *, rng):
+        return middle(observation, rng=rng)
+
+
+class Nothing(Tensors):
+    def __call__(self, observation, *, rng):
+        return Reconstruction(torch.zeros(0, 3), Account("x()", Status(Ending.EXACT, "none"), (), Cost(0.0, 0)))
+
+
+DATA = Dataset("toy", torch.rand(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2)
+STUDIES = {
+    "audit": lambda attack: rr.audit(torch.nn.Linear(3, 2), DATA, attacks=[attack], trials=1),
+    "rebuild": lambda attack: rr.rebuild(attack, torch.nn.Linear(3, 2), DATA, rng=rng()),
+    "rebuild_captured": lambda attack: rr.rebuild_captured(
+        attack,
+        torch.nn.Linear(3, 2),
+        input_shape=(3,),
+        gradient={"weight": torch.ones(2, 3), "bias": torch.ones(2)},
+        rng=rng(),
+    ),
+    "leakage_over_prior": lambda attack: rr.leakage_over_prior(
+        attack, rr.priors.gaussian(torch.full((3,), 0.5), torch.eye(3)), torch.nn.Linear(3, 2), DATA, rng=rng()
+    ),
+}
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_study_takes_a_plain_function_or_says_what_is_missing(study):
+    assert "middle" in str(STUDIES[study](middle))
+    for attack, message in [
+        (lambda observation: None, r"to take \(observation, \*, rng\)"),
+        (Tensors, "the class Tensors' to be configured"),
+        (5, "to be"),
+        (Tensors(), "returned='Tensor' to be a Reconstruction"),
+        (Nothing(), "Expected estimates=0 >= 1"),
+    ]:
+        with pytest.raises(rr.InvalidInput, match=message):
+            STUDIES[study](attack)
+
+
+def test_an_object_with_the_name_of_a_guess_is_no_guess():
+    class Attack(Tensors):
+        def __call__(self, observation, *, rng):
+            return attack_from_function(middle)(observation, rng=rng)
+
+    summary = STUDIES["audit"](Attack()).attacks[0]
+    assert (summary.label, summary.is_baseline) == ("constant_guess", False)
+
+
+def test_a_function_that_holds_what_has_no_content_is_an_attack():
+    lock = threading.Lock()
+
+    def locked(observation, *, rng):
+        with lock:
+            return middle(observation, rng=rng)
+
+    assert repr(attack_from_function(locked)).startswith("locked(code=")
+
+
+@pytest.mark.parametrize("stated", [("dlg",), ("dlg", 5), ("dlg", {}, 1), (5, {})])
+def test_a_pair_is_a_name_and_settings(stated):
+    with pytest.raises(rr.InvalidInput, match="to be a name and its settings"):
+        STUDIES["audit"](stated)

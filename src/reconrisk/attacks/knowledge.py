@@ -10,6 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from reconrisk.attacks.plain_function import FunctionAttack, attack_from_function
 from reconrisk.attacks.prior_choice import (
     StatedPrior,
     check_prior_fits,
@@ -175,7 +176,7 @@ def configure_attack(
     """Return the attack of a name with settings and public knowledge, or a configured one as it is.
 
     Args:
-        attack: A name, or a configured attack.
+        attack: A name, a configured attack, or a plain function.
         settings: Settings of an attack by name; None for a configured one.
         knowledge: Public facts that settings are derived from.
 
@@ -186,7 +187,7 @@ def configure_attack(
         return attack_from_knowledge(attack, dict(settings or {}), knowledge)
     if settings:
         raise refuse("settings", sorted(settings), "to be left out for a configured attack", "Configure it with them.")
-    return attack, frozenset()
+    return attack_from_function(attack), frozenset()
 
 
 def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowledge) -> tuple[Attack, frozenset[Knows]]:
@@ -247,10 +248,17 @@ def name_of(attack: Attack) -> str:
 def info_of(attack: str | Attack) -> AttackInfo | None:
     """Return the row of an attack, by its name or by that of a configured one; None for an attack without a row.
 
-    A plugin is not imported for that: whoever configured one has done so.
+    A plugin is not imported for that: whoever configured one has done so. What is not of this package has no row,
+    whatever it is called.
     """
+    if not isinstance(attack, str) and (isinstance(attack, FunctionAttack) or not _is_own(attack)):
+        return None
     name = attack if isinstance(attack, str) else name_of(attack)
     return ATTACKS[name] if name in tuple(ATTACKS) else None
+
+
+def _is_own(attack: Attack) -> bool:
+    return type(attack).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _settings_from_layout(name: str, knowledge: PublicKnowledge) -> Settings:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reconrisk.core.digest import short_digest
+from reconrisk.core.digest import identify_settings, short_digest
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
@@ -64,7 +64,7 @@ class FunctionAttack:
 
     @cached_property
     def _digest(self) -> str:
-        return short_digest(self.function)
+        return short_digest(identify_settings(self.function))  # also of one that holds a lock, by its address
 
     def __repr__(self) -> str:
         """The name, and a digest of the code, which is all the settings that there are."""
@@ -119,6 +119,28 @@ Write def function(observation, *, rng): ...
     _check_signature(name, function)
     is_attack = hasattr(function, "needs") and not inspect.isroutine(function)
     return function if is_attack else FunctionAttack(function, name, needs)
+
+
+def check_reconstruction(name: str, found: object, observation: Observation) -> Reconstruction:
+    """Return what an attack found, or refuse what is no reconstruction of the records of an observation.
+
+    Args:
+        name: The name of the attack.
+        found: What the attack returned.
+        observation: What it was called with.
+
+    Raises:
+        InvalidInput: If it is no Reconstruction, or has no estimate, or more than there are records.
+    """
+    if not isinstance(found, Reconstruction):
+        remedy = "Return a Reconstruction; a plain function may return a tensor."
+        raise refuse(f"what {name} returned", type(found).__name__, "to be a Reconstruction", remedy)
+    count, most = len(found.estimates), observation.batch_size
+    if not count:
+        raise refuse("estimates", count, ">= 1", f"{name} must return NaN for what it does not find.")
+    if count > most:  # matching would choose the best of many guesses
+        raise refuse("estimates", count, f"<= {most}, the records", f"{name} must choose among its estimates itself.")
+    return found
 
 
 def _check_signature(name: str, function: Callable[..., Any]) -> None:

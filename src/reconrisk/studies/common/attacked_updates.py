@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reconrisk.attacks.knowledge import name_of
+from reconrisk.attacks.plain_function import check_reconstruction
 from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
@@ -115,7 +117,8 @@ class AttackOnUpdates:
         if isinstance(self.attack, GuidedSampling):
             reconstruction, path = self.attack.traced(observation, rng=rng)
         else:
-            reconstruction, path = self.attack(observation, rng=rng), None
+            found, path = self.attack(observation, rng=rng), None
+            reconstruction = check_reconstruction(name_of(self.attack), found, observation)
         scores = score(reconstruction, targets, self.metrics)
         order = scores.matched.tolist()
         peak = None if path is None else path.oracle_peak(targets[scores.matched.argsort()].to(path.estimates.dtype))[1]

@@ -16,13 +16,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from reconrisk.attacks.plain_function import check_reconstruction
 from reconrisk.core.digest import describe_settings
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import refuse
 from reconrisk.metrics.scoring import score
 from reconrisk.releases.observe import observe
 from reconrisk.releases.release import Release
@@ -97,11 +97,7 @@ class Experiment:
     def _attacked(self, planned: PlannedAttack, observation: Observation, rng: torch.Generator) -> Reconstruction:
         begun = time.monotonic()
         try:
-            found = planned.attack(observation, rng=rng)
-            if len(found.estimates) > observation.batch_size:  # matching would choose the best of many guesses
-                remedy = f"{planned.label} must choose among its estimates itself."
-                raise refuse("estimates", len(found.estimates), f"<= {observation.batch_size}, the records", remedy)
-            return found
+            return check_reconstruction(planned.label, planned.attack(observation, rng=rng), observation)
         except _REFUSALS as error:
             if planned.was_chosen:
                 raise

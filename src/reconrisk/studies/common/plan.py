@@ -19,7 +19,7 @@ from torch import Tensor
 from reconrisk.attacks.baselines import PriorAlone, prior_alone
 from reconrisk.attacks.best_candidate import BestCandidate
 from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge, info_of, name_of
-from reconrisk.attacks.plain_function import FunctionAttack, attack_from_function
+from reconrisk.attacks.plain_function import attack_from_function
 from reconrisk.attacks.prior_choice import StatedPrior, check_prior_fits, is_prior_name
 from reconrisk.attacks.registry import (
     ATTACKS,
@@ -305,6 +305,8 @@ def _allowed(threat: ThreatModel, prior: StatedPrior | None, any_prior: bool) ->
 def _chosen(choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledge, any_prior: bool) -> PlannedAttack:
     """Plan an attack that somebody chose; one that needs more than the threat has is refused."""
     words = None
+    if isinstance(choice, tuple) and not is_stated_attack(choice):
+        raise refuse("attacks", choice, "to be a name and its settings", "Write ('dlg', {'steps': 100}), for instance.")
     if isinstance(choice, (str, tuple)):
         stated = (
             Choice.read("attacks", choice) if isinstance(choice, str) else Choice(choice[0], tuple(choice[1].items()))
@@ -316,7 +318,7 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledg
     else:
         attack, derived = attack_from_function(choice), frozenset()
         label = name_of(attack)
-        info = None if isinstance(attack, FunctionAttack) else info_of(attack)  # whatever the function is called
+        info = info_of(attack)
     prior = knowledge.prior_of(attack)
     if prior is not None:
         check_prior_fits(prior.value, knowledge.shape, knowledge.data_range)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import prior_alone
+from reconrisk.attacks.knowledge import name_of
+from reconrisk.attacks.plain_function import attack_from_function, check_reconstruction
 from reconrisk.attacks.registry import ATTACKS
 from reconrisk.core.defense import Defense
 from reconrisk.core.guarantee import Estimate
@@ -86,7 +88,7 @@ class AlsoOnAnother:
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """What the attack makes of ``observation``; the last of a pair is followed by the exchange."""
         state = rng.get_state()
-        found = self.attack(observation, rng=rng)
+        found = check_reconstruction(name_of(self.attack), self.attack(observation, rng=rng), observation)
         self._pair.append(_Met(observation, rng.device, state, found))
         ends = {int(pair[-1]) + 1 for pair in pairs_of(self.updates)}
         if found.status.ending is not Ending.INTERRUPTED and len(self.made) + len(self._pair) in ends:
@@ -154,6 +156,7 @@ def leakage_over_prior(
     True
     """
     check_configured(attack)
+    attack = attack_from_function(attack)
     _check_held(attack, prior)
     chosen_records = range(len(dataset)) if records is None else records
     batch_size = update.batch_size

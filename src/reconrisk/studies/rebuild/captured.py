@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import constant_guess, prior_alone
 from reconrisk.attacks.knowledge import PublicKnowledge, configure_attack, name_of
+from reconrisk.attacks.plain_function import check_reconstruction
 from reconrisk.attacks.prior_choice import StatedPrior
 from reconrisk.attacks.with_prior.unknown_noise import sent_values, squared_residual
 from reconrisk.core.observation import Attack, Observation
@@ -97,8 +98,9 @@ def rebuild_captured(
         data_range=data_range,
     )
     beside = _Beside.of(prior_to_beat(configured, knowledge), observation)
-    reconstruction = _told_of_misfit(configured(observation, rng=rng), observation)
     name = attack if isinstance(attack, str) else name_of(configured)
+    found = check_reconstruction(name, configured(observation, rng=rng), observation)
+    reconstruction = _told_of_misfit(found, observation)
     trained = client
     if gradient is None:
         trained = replace(client, recipe=UpdateRecipe(size, loss_fn, local_steps or 1, learning_rate))
