@@ -45,6 +45,15 @@ def test_names_that_are_taken_are_told(tmp_path, monkeypatch):
     ]
 
 
+def test_priors_that_are_taken_and_names_that_cannot_be_written_are_told(tmp_path, monkeypatch):
+    points = {GROUPS["attack"]: {"my attack": "stand_in_plugin:x", "my-attack": "stand_in_plugin:x"}}
+    offer_plugins(tmp_path, monkeypatch, points | {GROUPS["prior"]: {"gaussian": "stand_in_plugin:x"}})
+    assert run().splitlines()[-2:] == [
+        "The attack my attack cannot be written: names have letters, digits, points, hyphens and underscores.",
+        "The prior gaussian cannot be used: reconrisk has one of this name.",
+    ]
+
+
 def test_listing_loads_no_torch():
     program = (
         "import sys, reconrisk.cli; sys.argv = ['reconrisk', 'plugins']\n"

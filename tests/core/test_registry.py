@@ -1,12 +1,13 @@
 """Rows by name, and plugins that are imported when they are asked for and not before."""
 
+import inspect
 import sys
 from dataclasses import dataclass
 
 import pytest
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.registry import GROUPS, Info, Plugin, Registry, installed_plugins
+from reconrisk.core.registry import GROUPS, Choice, Info, Plugin, Registry, installed_plugins
 from tests.offered_plugins import offer_plugins
 
 GROUP = GROUPS["attack"]
@@ -80,6 +81,7 @@ def test_a_plugin_may_be_a_row_and_the_entry_point_names_it(registry, tmp_path, 
         ("stand_in_plugin:absent", "", "it raised AttributeError: module 'stand_in_plugin' has no attribute 'absent'"),
         ("stand_in_plugin:x", "import not_there_at_all", "it raised ModuleNotFoundError: No module named"),
         ("stand_in_plugin:x", "raise RuntimeError('half\\nwritten.')", "it raised RuntimeError: half. Reinstall"),
+        ("stand_in_plugin:x", "import sys; sys.exit(3)", "it raised SystemExit: 3. Reinstall"),
         ("stand_in_plugin:x", "x = 3", "to be a function, stand_in_plugin:x is a int"),
         (
             "stand_in_plugin:x",
@@ -112,3 +114,38 @@ def test_a_name_that_two_distributions_offer_is_refused_with_both(registry, tmp_
         offer_plugins(tmp_path / name, monkeypatch, point, distribution=f"the-{name}", module=f"{name}_module")
     with pytest.raises(InvalidInput, match="to be offered once, the-first and the-second offer it"):
         registry["halve"]
+
+
+def test_what_the_function_of_a_plugin_raises_names_the_plugin(registry, tmp_path, monkeypatch):
+    source = (
+        "from reconrisk.core.errors import InvalidInput\n"
+        "def configure(value):\n"
+        "    if value < 0:\n        raise InvalidInput('Expected value >= 0.')\n"
+        "    return 1 / value\n"
+    )
+    offer_plugins(tmp_path, monkeypatch, {GROUP: {"inverse": "stand_in_plugin:configure"}}, source)
+    assert registry.configure("inverse", 4) == 0.25
+    assert registry.configure("power", 2, 3) == 8
+    with pytest.raises(InvalidInput, match=r"the attack 'inverse' of stand-in 1\.5 to be configured, it raised Zero"):
+        registry.configure("inverse", 0)
+    with pytest.raises(InvalidInput, match=r"^Expected value >= 0\.$"):
+        registry.configure("inverse", -1)
+    with pytest.raises(ValueError, match="math domain error"):  # an error of this package stays one
+        registry.configure("root", -1)
+
+
+def test_a_row_that_cannot_be_made_names_the_plugin(tmp_path, monkeypatch):
+    def row_from_signature(plugin, offered):
+        return Info(plugin.name, plugin.where, str(inspect.signature(offered)))
+
+    offer_plugins(tmp_path, monkeypatch, {GROUP: {"table": "builtins:dict"}})
+    with pytest.raises(InvalidInput, match=r"the attack 'table' of stand-in 1\.5 to be configured, it raised Value"):
+        Registry("attack", ROWS, row_from_signature)["table"]
+
+
+def test_names_of_plugins_may_have_points_and_hyphens():
+    assert Choice.read("attacks", "my-attack.v2(steps=3)") == Choice("my-attack.v2", (("steps", 3),))
+    assert Choice.read("attacks", " größe ") == Choice("größe")
+    for text in ("my attack", "-attack", "a/b", "a(b"):
+        with pytest.raises(InvalidInput, match="to be a name"):
+            Choice.read("attacks", text)

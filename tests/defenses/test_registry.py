@@ -153,3 +153,29 @@ def test_a_plugin_can_bring_its_family(tmp_path, monkeypatch):
     assert family.name == "halved_row"
     assert family.defense(None, 2.0)[1] == "halved(2)"
     assert "halved_row" not in FAMILIES  # searches by default choose from the package's own
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "def broken(): return None",
+            "Expected broken='NoneType' to be a defense. stand_in_defense:broken",
+        ),
+        ("def broken(): return 1 / 0", "the defense 'broken' of stand-in 1.5 to be configured, it raised ZeroDivision"),
+    ],
+)
+def test_a_plugin_that_returns_no_defense_does_not_pass_for_none(tmp_path, monkeypatch, source, message):
+    """None would be the release without any defense."""
+    points = {"reconrisk.defenses": {"broken": "stand_in_defense:broken"}}
+    offer_plugins(tmp_path, monkeypatch, points, source, module="stand_in_defense")
+    with pytest.raises(InvalidInput, match=message):
+        defense_by_name("broken")
+    del DEFENSES._plugins["broken"]
+
+
+def test_a_plugin_may_take_settings_by_any_name(tmp_path, monkeypatch):
+    points = {"reconrisk.defenses": {"halved_any": "stand_in_defense:halved_any"}}
+    source = f"{PLUGIN}\ndef halved_any(**settings):\n    return Halved(settings['times'])\n"
+    offer_plugins(tmp_path, monkeypatch, points, source, module="stand_in_defense")
+    assert str(defense_by_name("halved_any", times=3)) == "halved(times=3)"

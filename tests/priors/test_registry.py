@@ -32,12 +32,18 @@ def stored(path, *, data_range):
 
 def nothing():
     return None
+
+def not_learned(records, *, data_range):
+    return None
+
+def raising():
+    raise RuntimeError("not today")
 '''
 
 
 @pytest.fixture
 def plugins(tmp_path, monkeypatch):
-    names = ("ready", "learned", "stored", "nothing")
+    names = ("ready", "learned", "stored", "nothing", "not_learned", "raising")
     points = {f"our_{name}": f"stand_in_plugin:{name}" for name in names}
     offer_plugins(tmp_path, monkeypatch, {"reconrisk.priors": points}, SOURCE)
     yield
@@ -174,3 +180,14 @@ def test_the_prior_of_a_kind_without_a_row_is_a_guess_of_an_audit(own_kind):
     data = Dataset("toy", torch.rand(40, 2, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2)
     result = rr.audit(torch.nn.Linear(2, 2), data, attacks=["draws(prior=mine)"], trials=2, goals="mse<=0.01")
     assert "prior_alone(prior=mine)" in [row.label for row in result.attacks]
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("our_not_learned", "prior='our_not_learned' to be a prior, its function returned a NoneType"),
+        ("our_raising", "the prior 'our_raising' of stand-in 1.5 to be configured, it raised RuntimeError: not today"),
+    ],
+)
+def test_a_plugin_that_makes_no_prior_is_refused_by_its_name(plugins, word, message):
+    data = Dataset("toy", torch.rand(40, 2), torch.arange(40) % 2)
+    with pytest.raises(rr.InvalidInput, match=message):
+        PublicKnowledge((2,), public=data).prior(word, ("gaussian",))

@@ -78,7 +78,7 @@ def fit_prior(word: str, kinds: tuple[str, ...], records: Tensor, data_range: tu
     Raises:
         InvalidInput: If the attack takes no prior of this kind.
     """
-    found: Prior = PRIORS[word].load()(records, data_range=data_range)
+    found = _check_prior(word, PRIORS.configure(word, records, data_range=data_range))
     _check_kind(word, found, kinds)
     return StatedPrior(found, f"fitted to {len(records)} public records")
 
@@ -103,9 +103,7 @@ def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, fl
     if kind is not None:
         return _as_shipped(_read(kind, name, data_range))
     if word in PRIORS and PRIORS[word].source == "nothing":
-        found = PRIORS[word].load()()
-        if not is_prior(found):
-            raise refuse("prior", word, f"to be a prior, its function returned a {type(found).__name__}")
+        found = _check_prior(word, PRIORS.configure(word))
         _check_kind(word, found, kinds)
         source = f"offered as {word}{_scaled(found.data_range, data_range)}"
         return StatedPrior(found if found.data_range == data_range else found.scaled_to(data_range), source)
@@ -137,7 +135,12 @@ def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float
 
 
 def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> Prior:
-    found: Prior = PRIORS[kind].load()(name, data_range=data_range)
+    return _check_prior(kind, PRIORS.configure(kind, name, data_range=data_range))
+
+
+def _check_prior(word: str, found: object) -> Prior:
+    if not is_prior(found):
+        raise refuse("prior", word, f"to be a prior, its function returned a {type(found).__name__}")
     return found
 
 

@@ -321,7 +321,7 @@ def attack_by_name(name: str, **settings: object) -> Attack:
         from reconrisk.attacks.prior_choice import prior_by_name  # reads weights with torch
 
         read = {"prior": prior_by_name(prior, info.priors).value}
-    attack: Attack = info.load()(**{**given, **nested, **read})
+    attack: Attack = ATTACKS.configure(name, **{**given, **nested, **read})
     if name in tuple(ATTACKS):
         return attack
     from reconrisk.attacks.plain_function import attack_from_function  # a plugin may return a plain function

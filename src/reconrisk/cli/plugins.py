@@ -10,7 +10,7 @@ from dataclasses import asdict
 import typer
 
 from reconrisk.cli.options import AsJson
-from reconrisk.core.registry import GROUPS, Info, Plugin, installed_plugins
+from reconrisk.core.registry import GROUPS, WRITABLE, Info, Plugin, installed_plugins
 from reconrisk.core.storage.text_table import align_columns
 
 _REGISTRIES = {
@@ -42,7 +42,7 @@ def plugins(as_json: AsJson = False) -> None:
 
 
 def _notes(found: Sequence[Plugin]) -> Iterator[str]:
-    """Yield a sentence for each plugin that cannot be used because its name is taken."""
+    """Yield a sentence for each plugin that cannot be used because of its name."""
     offered = Counter((each.kind, each.name) for each in found)
     for (kind, name), count in offered.items():
         where = _REGISTRIES.get(kind)
@@ -50,3 +50,5 @@ def _notes(found: Sequence[Plugin]) -> Iterator[str]:
             yield f"The {kind} {name} cannot be used: reconrisk has one of this name."
         elif count > 1:
             yield f"The {kind} {name} cannot be used: {count} distributions offer it. Uninstall all but one."
+        elif WRITABLE.fullmatch(name) is None:
+            yield f"The {kind} {name} cannot be written: names have letters, digits, points, hyphens and underscores."

@@ -11,12 +11,13 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import metadata
 from typing import Any, Generic, TypeVar
 
-from reconrisk.core.errors import InvalidInput
+from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import did_you_mean, refuse
 
@@ -169,6 +170,24 @@ class Registry(Mapping[str, Row], Generic[Row]):
             return default
         return self[name]
 
+    def configure(self, name: str, *arguments: Any, **settings: Any) -> Any:
+        """Call the function of a row.
+
+        Args:
+            name: The name of the row.
+            *arguments: Its arguments.
+            **settings: Its settings.
+
+        Raises:
+            InvalidInput: If the function refuses them, or if that of a plugin raises anything; the plugin is named.
+        """
+        build = self[name].load()
+        if name in self._rows:
+            return build(*arguments, **settings)
+        plugin = next(plugin for plugin in self.plugins if plugin.name == name)
+        with _naming(plugin, "to be configured"):
+            return build(*arguments, **settings)
+
     @cached_property
     def _plugins(self) -> dict[str, Row]:
         return {}
@@ -182,7 +201,8 @@ class Registry(Mapping[str, Row], Generic[Row]):
         if not isinstance(found, Info):
             if not callable(found):
                 raise _refuse_plugin(plugin, f"to be a function, {plugin.where} is a {type(found).__name__}")
-            return self._row_from_plugin(plugin, found)
+            with _naming(plugin, "to be configured"):
+                return self._row_from_plugin(plugin, found)
         kinds = {type(row) for row in self._rows.values()}
         if not isinstance(found, tuple(kinds)):
             wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
@@ -192,11 +212,22 @@ class Registry(Mapping[str, Row], Generic[Row]):
 
 
 def _load_plugin(plugin: Plugin, where: str) -> Any:
-    try:
+    with _naming(plugin, f"to be importable from {where}", passes=()):
         return Info(plugin.name, where, "").load()
-    except Exception as error:  # code of another distribution may raise anything
+
+
+@contextmanager
+def _naming(
+    plugin: Plugin, condition: str, *, passes: tuple[type[Exception], ...] = (InvalidInput, InvalidFile, MissingExtra)
+) -> Iterator[None]:
+    """Refuse a plugin whose code raises; errors of the classes in ``passes`` say enough themselves."""
+    try:
+        yield
+    except passes:
+        raise
+    except (Exception, SystemExit) as error:  # code of another distribution may raise anything
         cause = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
-        raise _refuse_plugin(plugin, f"to be importable from {where}, it raised {cause}") from error
+        raise _refuse_plugin(plugin, f"{condition}, it raised {cause}") from error
 
 
 def _refuse_plugin(plugin: Plugin, condition: str) -> InvalidInput:
@@ -204,6 +235,9 @@ def _refuse_plugin(plugin: Plugin, condition: str) -> InvalidInput:
 
 
 _FORM = "to be a name, or a name with settings such as clip_and_noise(noise_multiplier=1, clip_norm=1)"
+WRITABLE = re.compile(r"\w[\w.-]*")
+"""Names that a text with settings can state."""
+
 _WORDS: Mapping[str, object] = {"true": True, "false": False, "none": None}
 
 
@@ -238,7 +272,7 @@ class Choice:
 
 
 def _from_text(key: str, text: str) -> Choice:
-    found = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
+    found = re.fullmatch(rf"\s*({WRITABLE.pattern})\s*(?:\((.*)\))?\s*", text)
     if found is None:
         raise refuse(key, text, _FORM)
     settings: dict[str, Any] = {}

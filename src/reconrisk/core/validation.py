@@ -42,8 +42,11 @@ def check_settings(
     name: str, known: Mapping[str, inspect.Parameter], given: Mapping[str, object], remedy: str = ""
 ) -> None:
     """Settings that what is called ``name`` takes, none missing that it needs."""
+    variadic = [key for key, each in known.items() if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    takes_any = any(known[key].kind is inspect.Parameter.VAR_KEYWORD for key in variadic)
+    known = {key: each for key, each in known.items() if key not in variadic}
     for key, value in given.items():
-        if key not in known:
+        if key not in known and not takes_any:
             takes = f"It takes {', '.join(known)}." if known else "It takes none."
             raise refuse(key, value, f"to be left out for {name}", f"{takes}{did_you_mean(key, known)}")
     missing = [key for key, parameter in known.items() if parameter.default is parameter.empty and key not in given]

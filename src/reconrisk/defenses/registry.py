@@ -229,7 +229,9 @@ Did you mean quantise?
     parameters = dict(inspect.signature(build).parameters)
     if not row.needs_moments:
         check_settings(name, parameters, settings)
-        built: Defense = build(**settings)
+        built: Defense = DEFENSES.configure(name, **settings)
+        if not hasattr(built, "replay"):
+            raise refuse(name, type(built).__name__, "to be a defense", f"{row.where} must return one.")
         return built
     from reconrisk.defenses.deferred import FromMoments  # loads torch, which names alone do not need
 

@@ -6,6 +6,7 @@ import math
 import re
 
 from reconrisk.core.metric import Goal, Limit
+from reconrisk.core.registry import WRITABLE
 from reconrisk.core.validation import check_finite, did_you_mean, refuse
 from reconrisk.metrics.registry import METRICS, MetricInfo
 
@@ -88,7 +89,7 @@ def goal_from_text(text: str) -> Goal:
     >>> print(goal_from_text("psnr >= 20"))
     psnr>=20
     """
-    found = re.fullmatch(r"\s*([A-Za-z][\w-]*)\s*(>=|<=)\s*([^\s:]+)\s*", str(text))
+    found = re.fullmatch(rf"\s*({WRITABLE.pattern})\s*(>=|<=)\s*([^\s:]+)\s*", str(text))
     if found is None or found[1] not in METRICS or not METRICS[found[1]].is_goal:
         hint = "" if found is None else did_you_mean(found[1], _names()).strip()
         raise refuse("goal", text, f"to be a metric ({', '.join(_names())}) with a threshold, {_FORM}", hint)

@@ -85,3 +85,11 @@ def test_a_goal_in_a_metric_of_images_is_refused_for_rows():
     release = ForwardRelease(lambda inputs, labels: {"y": inputs.sum(0)}, rows.inputs, rows.labels)
     with pytest.raises(rr.InvalidInput, match="to use one of psnr, mse, ncc for records of shape"):
         rr.audit(release, rows, goals="lpips<=0.2")
+
+
+def test_a_metric_that_raises_is_refused_with_what_it_raised(tmp_path, monkeypatch):
+    source = "from reconrisk.core.metric import Metric\ndef raises(): return Metric('raises', max, 0.0, 1.0)\n"
+    points = {"reconrisk.metrics": {"raises": "stand_in_metric:raises"}}
+    offer_plugins(tmp_path, monkeypatch, points, source, module="stand_in_metric")
+    with pytest.raises(rr.InvalidInput, match=r"^Expected scores of what .* A metric raised this\.$"):
+        run("raises<=0.5")

@@ -66,7 +66,8 @@ class Experiment:
                 rng=noise,
             )
         reconstruction = self._attacked(planned, observation, search)
-        scores = score(reconstruction, release.inputs, self.metrics)
+        with refused_if_raised(f"scores of what {planned.label} estimates", "A metric raised this."):
+            scores = score(reconstruction, release.inputs, self.metrics)
         order = scores.matched.clamp_min(0)
         trial = Trial(
             key=key,
@@ -131,14 +132,13 @@ class Experiment:
 
 
 @contextmanager
-def refused_if_raised(what: str) -> Iterator[None]:
+def refused_if_raised(what: str, remedy: str = "The model, its loss or the defense raised this.") -> Iterator[None]:
     """Say to the user what code of theirs raised; words about their input and Ctrl-C pass."""
     try:
         yield
     except _REFUSALS:
         raise
     except Exception as error:  # a model, loss or defense may raise anything
-        remedy = "The model, its loss or the defense raised this."
         raise InvalidInput(f"Expected {what}, got {_said(error)}. {remedy}") from error
 
 

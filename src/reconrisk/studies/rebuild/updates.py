@@ -81,10 +81,11 @@ def rebuild(
     """Rebuild ``records`` of a data set from the updates that a client makes of them as ``update`` says.
 
     ``attack`` is a configured one, a function, or a name with ``settings``
-    (:func:`reconrisk.attacks.registry.attack_by_name`); by name, what it may believe comes from ``public`` records, by
-    default all others of ``dataset``. The adversary is the weakest who can run it, and ``knows`` more if stated. A server that chooses the model plants its layer before the
-    update is made. ``update`` says what a client sends. ``metrics`` are PSNR, SSIM for images, and mean squared error
-    if not stated. ``progress`` is called after each update with the number done and the number of all.
+    (:func:`reconrisk.attacks.registry.attack_by_name`); by name, what it may believe comes from ``public`` records,
+    by default all others of ``dataset``. The adversary is the weakest who can run it, and ``knows`` more if stated.
+    A server that chooses the model plants its layer before the update is made. ``update`` says what a client sends.
+    ``metrics`` are PSNR, SSIM for images, and mean squared error if not stated. ``progress`` is called after each
+    update with the number done and the number of all.
 
     Assumes: the loss of ``update`` is the loss in training, by default that of
     :func:`reconrisk.studies.common.subjects.model_updates.training_loss`; the model is in the mode that the client
