@@ -1,6 +1,6 @@
 """Composition of privacy losses by FFT; every cut and rounding counts against the privacy of the record.
 
-:func:`spacing_for` and :func:`spacing_to_fit` choose the lattice: fine enough for a wanted accuracy, coarse enough for
+:func:`spacing_for` and :func:`_spacing_to_fit` choose the lattice: fine enough for a wanted accuracy, coarse enough for
 bounded memory. :func:`compose` composes on it.
 
 Why the result is ordered: for one sampling probability the lattices of two spacings h <= h' (powers of two) are nested,
@@ -44,14 +44,14 @@ _HALF_WIDTH = 9.0
 _NODES = 769
 
 
-def loss_scale(phase: Phase) -> float:
+def _loss_scale(phase: Phase) -> float:
     r"""Root of the squared Hellinger distance of one step, about the standard deviation of its loss.
 
     .. math:: s^2 = 4 E_Q (\sqrt{dP/dQ} - 1)^2
 
     Guarantee: an f-divergence, hence larger for a more telling step: it falls with the noise and grows with the rate.
 
-    >>> scale = loss_scale(Phase(noise_multiplier=4.0, sampling_probability=0.01, steps=1))
+    >>> scale = _loss_scale(Phase(noise_multiplier=4.0, sampling_probability=0.01, steps=1))
     >>> round(scale / (0.01 * math.sqrt(math.expm1(1 / 16))), 3)
     1.0
     """
@@ -84,14 +84,14 @@ def spacing_for(phases: tuple[Phase, ...], accuracy: float, log_prior: float) ->
     worst_mu = (math.hypot(z, 2) - z) / 2
     sensitivity = worst_mu * math.exp(-((z + worst_mu) ** 2) / 2) / math.sqrt(8 * math.pi)
     steps = sum(phase.steps for phase in phases)
-    mean_square = sum(phase.steps / steps * loss_scale(phase) ** 2 for phase in phases)
+    mean_square = sum(phase.steps / steps * _loss_scale(phase) ** 2 for phase in phases)
     wanted = math.sqrt(6 * accuracy / sensitivity * mean_square)
     # few losses are far from Gaussian: much of their mass lies close to the infimum, where the density is high
     wanted /= next((divisor for limit, divisor in _FEW_STEPS if steps < limit), 1.0)
     return min(COARSEST, 2.0 ** math.floor(math.log2(max(wanted, _FINEST))))
 
 
-def spacing_to_fit(width: float) -> float:
+def _spacing_to_fit(width: float) -> float:
     """The least power of two that covers ``width`` with the allowed number of points."""
     return 2.0 ** math.ceil(math.log2(width / MAX_POINTS))
 
@@ -138,7 +138,7 @@ def compose(
     while spacing <= COARSEST:
         width = max(high - low for low, high in (loss_range(phase, cuts) for phase in phases))
         if width / spacing > MAX_POINTS:
-            spacing = spacing_to_fit(width)
+            spacing = _spacing_to_fit(width)
             continue
         steps = [step_loss(phase, spacing, cuts, direction) for phase in phases]
         moments = [_moments(loss, phase.steps) for loss, phase in zip(steps, phases, strict=True)]
@@ -147,7 +147,7 @@ def compose(
         window = _window(moments, tilt, base)
         if (window.high - window.low) / spacing <= MAX_POINTS:
             return _convolve(steps, [phase.steps for phase in phases], tilt, window)
-        spacing = max(2 * spacing, spacing_to_fit(window.high - window.low))
+        spacing = max(2 * spacing, _spacing_to_fit(window.high - window.low))
     return None
 
 

@@ -169,7 +169,7 @@ def with_scales(
     alone, as for a planted layer that is clipped, the replayed ones are exact.
     """
     if scales is not None:
-        return replace(layer, scales=stated_scales(scales, len(layer.weight)))
+        return replace(layer, scales=_stated_scales(scales, len(layer.weight)))
     if observation.record_norms is not None:
         candidate = observation.record_norms.double() * layer.direction(observation.data_range)
     elif layer.bias is not None:
@@ -188,7 +188,7 @@ def fitted(layer: LayerGradient) -> Tensor:
     return _ratio(along, torch.zeros_like(along) if one is None else one)
 
 
-def stated_scales(scales: Scales, neurons: int) -> Tensor:
+def _stated_scales(scales: Scales, neurons: int) -> Tensor:
     """The scales as one number for each neuron."""
     numbers = (scales,) * neurons if isinstance(scales, (int, float)) else tuple(scales)
     if len(numbers) != neurons:

@@ -113,7 +113,7 @@ def posterior_variances(information: ArrayLike, *, prior_covariance: ArrayLike) 
     released = finite_array(
         "information", information, dimensions=(1, 2), remedy="Pass a d x d matrix or its diagonal."
     )
-    prior = nonnegative_prior(prior_covariance, len(released))
+    prior = _nonnegative_prior(prior_covariance, len(released))
     if released.ndim == 1 and prior.ndim == 1:
         values = nonnegative_array("information", released, dimensions=(1,))
         with np.errstate(over="ignore"):  # an infinite product leaves no variance
@@ -128,7 +128,7 @@ def posterior_variances(information: ArrayLike, *, prior_covariance: ArrayLike) 
     return np.asarray(np.maximum(variances - eigenvalue_error(variances), 0.0))
 
 
-def nonnegative_prior(prior_covariance: ArrayLike, dimension: int) -> Floats:
+def _nonnegative_prior(prior_covariance: ArrayLike, dimension: int) -> Floats:
     """A prior covariance as vector or matrix of the given dimension, from a number, a vector or a matrix."""
     prior = finite_array("prior_covariance", prior_covariance, dimensions=(0, 1, 2))
     if prior.ndim == 0:

@@ -1,6 +1,6 @@
 """The best success without any release, kappa, for common beliefs about the target.
 
-:func:`log_ball_in_box` is the mass of a ball about the centre of a box, in log space and from above, which a uniform
+:func:`_log_ball_in_box` is the mass of a ball about the centre of a box, in log space and from above, which a uniform
 prior on pixels needs.
 """
 
@@ -31,7 +31,7 @@ _TAILS = (1e-9, 1e-7, 1e-5)  # three dimensions need the last, as the transform 
 _LARGEST_ERF = 1.35  # of |erf| for arguments within 45 degrees of the real axis; the Fresnel spiral reaches 1.34
 
 
-def log_ball_in_box(sides: Floats, radius: float) -> float:
+def _log_ball_in_box(sides: Floats, radius: float) -> float:
     r"""Log probability that a uniform point of a box lies within ``radius`` of its centre; an upper bound.
 
     .. math:: P\Big(\sum_i w_i^2 u_i^2 \le \rho^2\Big) = \frac{1}{2\pi i}\int \frac{e^{s\rho^2}}{s}
@@ -42,16 +42,16 @@ def log_ball_in_box(sides: Floats, radius: float) -> float:
     into the box, the ratio of volumes, which is exact.
     Edge cases: 0 once the ball reaches the corners; -inf at radius 0.
 
-    >>> round(math.exp(log_ball_in_box(np.ones(2), 0.5)), 6) == round(math.pi / 4, 6)
+    >>> round(math.exp(_log_ball_in_box(np.ones(2), 0.5)), 6) == round(math.pi / 4, 6)
     True
-    >>> log_ball_in_box(np.ones(784), math.sqrt(784 * 0.06)) < -40
+    >>> _log_ball_in_box(np.ones(784), math.sqrt(784 * 0.06)) < -40
     True
     """
     if radius == 0:
         return -math.inf
     if 2 * radius >= math.sqrt(float(np.sum(sides**2))):
         return 0.0
-    ratio = log_volume_ratio(sides, radius)
+    ratio = _log_volume_ratio(sides, radius)
     if 2 * radius <= sides.min():
         return ratio
     if len(sides) == 2:
@@ -59,7 +59,7 @@ def log_ball_in_box(sides: Floats, radius: float) -> float:
     return min(0.0, ratio, _inverted(sides, radius))
 
 
-def log_volume_ratio(sides: Floats, radius: float) -> float:
+def _log_volume_ratio(sides: Floats, radius: float) -> float:
     """Log of the volume of the ball over that of the box: an upper bound at every radius, above 0 for large ones."""
     d = len(sides)
     return float(d / 2 * math.log(math.pi) + d * math.log(radius) - gammaln(d / 2 + 1) - np.log(sides).sum())
@@ -213,7 +213,7 @@ def uniform_box(*, sides: ArrayLike, mse: float, dimension: int | None = None) -
     if not (np.isfinite(widths).all() and (widths > 0).all()):
         raise refuse("sides", widths.tolist()[:8], "to be finite and > 0")
     d, reach = _reach(len(widths), mse)
-    return PriorSuccess(log_ball_in_box(widths, reach), f"uniform in a box of {d} dimensions")
+    return PriorSuccess(_log_ball_in_box(widths, reach), f"uniform in a box of {d} dimensions")
 
 
 def gaussian(*, dimension: int, prior_std: float, mse: float) -> PriorSuccess:

@@ -50,7 +50,7 @@ def shipped_bytes(name: str) -> bytes:
     return (resources.files("reconrisk.data") / "bundled" / name).read_bytes()
 
 
-def load_mnist(*, split: str | None = None) -> Dataset:
+def _load_mnist(*, split: str | None = None) -> Dataset:
     """4,000 training and 1,000 test digits of MNIST, 1 x 28 x 28, the classes in equal number."""
     if split not in (None, "train", "test"):
         raise refuse("split", split, "to be 'train', 'test' or None")
@@ -59,7 +59,7 @@ def load_mnist(*, split: str | None = None) -> Dataset:
     return replace(digits, name="mnist", classes=DIGITS, source=source, licence=MNIST_LICENCE)
 
 
-def load_crops() -> Dataset:
+def _load_crops() -> Dataset:
     """Sixteen natural colour crops, 3 x 64 x 64, each its own class."""
     with Image.open(io.BytesIO(shipped_bytes("crops.png"))) as sheet:
         column = np.asarray(sheet, dtype=np.float32)
@@ -115,8 +115,8 @@ def _table(name: str, bunch: Any, labels: torch.Tensor) -> Dataset:
 
 
 SHIPPED: dict[str, Callable[..., Dataset]] = {
-    "mnist": load_mnist,
-    "crops": load_crops,
+    "mnist": _load_mnist,
+    "crops": _load_crops,
     "digits": load_digits,
     "breast_cancer": load_breast_cancer,
     "diabetes": load_diabetes,

@@ -29,7 +29,7 @@ class SendingDefense(ABC):
 
     def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
         """What is sent instead of ``released``, which must be finite."""
-        check_released(released)
+        _check_released(released)
         if not isinstance(rng, torch.Generator):
             raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
         return self._sent(released, rng)
@@ -62,7 +62,7 @@ class SendingDefense(ABC):
         return chain(self, other)
 
 
-def check_released(released: Any) -> None:
+def _check_released(released: Any) -> None:
     """Refuse what is no mapping from names to dense, finite tensors of real numbers."""
     if not isinstance(released, Mapping):
         remedy = "Pass {name: gradient}, as rr.GradientRelease(...).value() gives it."

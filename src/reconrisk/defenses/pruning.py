@@ -39,7 +39,7 @@ class Pruning(SendingDefense):
     only_drops: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_share(self.share)
+        _check_share(self.share)
 
     @property
     def mechanism(self) -> None:
@@ -49,7 +49,7 @@ class Pruning(SendingDefense):
         """The release with its smallest values set to zero; ``rng`` is not used."""
         del rng
         sizes = torch.cat([tensor.detach().abs().flatten() for tensor in released.values()])
-        dropped = dropped_of(len(sizes), self.share)
+        dropped = _dropped_of(len(sizes), self.share)
         least = sizes.sort().values[dropped] if dropped else sizes.new_zeros(())
         return {name: tensor * (tensor.abs() >= least) for name, tensor in released.items()}
 
@@ -70,7 +70,7 @@ class Pruning(SendingDefense):
         return f"prune(share={self.share:g})"
 
 
-def check_share(share: float, count: int | None = None) -> float:
+def _check_share(share: float, count: int | None = None) -> float:
     """A share of values to drop that leaves something, of ``count`` where that is known."""
     if 0 <= check_real("share", share) < 1:
         return share
@@ -82,7 +82,7 @@ def check_share(share: float, count: int | None = None) -> float:
     raise refuse("share", share, "in [0, 1)", f"The nearest possible value is {nearest}.")
 
 
-def dropped_of(count: int, share: float) -> int:
+def _dropped_of(count: int, share: float) -> int:
     """How many of ``count`` values are dropped; at least one is sent."""
     return min(int(share * count + 1e-6), count - 1)  # 0.29 of 100 is 29, though a product of floats is below it
 
@@ -199,7 +199,7 @@ def mask_of(
     order = (sensitivity / square.clamp_min(SMALLEST_GRADIENT**2)).argsort(descending=True, stable=True)
     mask, border, kept = torch.ones(len(order), dtype=torch.bool), None, 0.0
     if share is not None:
-        mask[order[: dropped_of(len(order), share)]] = False
+        mask[order[: _dropped_of(len(order), share)]] = False
     elif utility is not None:
         border, kept = _drop_to(mask, order, square, utility)
     shaped, place = _shaped(mask, moments.square, border)
@@ -211,7 +211,7 @@ def written_share(share: float | None, utility: float | None, count: int | None 
     if (share is None) == (utility is None):
         raise refuse("(share, utility)", (share, utility), "to hold exactly one value")
     if share is not None:
-        return f"share={check_share(share, count):g}"
+        return f"share={_check_share(share, count):g}"
     return f"utility={check_probability('utility', utility):g}"
 
 
@@ -224,7 +224,7 @@ class RandomPruning(SendingDefense):
     only_drops: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_share(self.share)
+        _check_share(self.share)
         check_whole("seed", self.seed, minimum=0)
 
     @property
@@ -278,7 +278,7 @@ def random_pruning(share: float, *, seed: int = 0) -> RandomPruning:
 def _random_mask(count: int, share: float, seed: int) -> Tensor:
     """Which of ``count`` values are sent; by NumPy, whose chance may be taken within torch's transforms too."""
     mask = np.ones(count, dtype=bool)
-    mask[np.random.default_rng(seed).permutation(count)[: dropped_of(count, share)]] = False
+    mask[np.random.default_rng(seed).permutation(count)[: _dropped_of(count, share)]] = False
     return torch.as_tensor(mask)
 
 

@@ -89,14 +89,14 @@ def torchvision_alexnet() -> tuple[Convolution, ...]:
 def _convolutions(tensors: Mapping[str, Tensor], path: Path) -> tuple[Convolution, ...]:
     return tuple(
         Convolution(
-            checked_tensor(tensors, f"{layer.key}.weight", layer.shape, path, _REMEDY),
-            checked_tensor(tensors, f"{layer.key}.bias", layer.shape[:1], path, _REMEDY),
+            _checked_tensor(tensors, f"{layer.key}.weight", layer.shape, path, _REMEDY),
+            _checked_tensor(tensors, f"{layer.key}.bias", layer.shape[:1], path, _REMEDY),
         )
         for layer in _LAYERS
     )
 
 
-def checked_tensor(tensors: Mapping[str, Tensor], key: str, shape: tuple[int, ...], path: Path, remedy: str) -> Tensor:
+def _checked_tensor(tensors: Mapping[str, Tensor], key: str, shape: tuple[int, ...], path: Path, remedy: str) -> Tensor:
     """The finite float32 tensor of this key and shape, or an error that names the key."""
     tensor = tensors.get(key)
     if not isinstance(tensor, Tensor):
@@ -159,7 +159,7 @@ def _heads() -> tuple[Tensor, ...]:
     remedy = "Install torchmetrics afresh: the file is part of it."
     tensors = read_tensors(path, remedy)
     return tuple(
-        checked_tensor(tensors, f"lin{index}.model.1.weight", (1, channels, 1, 1), path, remedy)
+        _checked_tensor(tensors, f"lin{index}.model.1.weight", (1, channels, 1, 1), path, remedy)
         for index, channels in enumerate(CHANNELS)
     )
 

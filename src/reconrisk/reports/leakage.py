@@ -49,10 +49,10 @@ def write_leakage(path: Path, rows: Sequence[Row], *, data_range: tuple[float, f
     return save_figure(figure, path, secret=True)
 
 
-def is_image(shape: Sequence[int]) -> bool:
+def _is_image(shape: Sequence[int]) -> bool:
     """Whether records of this shape are drawn as images: 1 or 3 channels x height x width.
 
-    >>> is_image((1, 28, 28)), is_image((30,))
+    >>> _is_image((1, 28, 28)), is_image((30,))
     (True, False)
     """
     return len(shape) == 3 and shape[0] in _CHANNELS
@@ -60,7 +60,7 @@ def is_image(shape: Sequence[int]) -> bool:
 
 def _draw(axis: Any, record: Record, data_range: tuple[float, float]) -> None:
     low, high = data_range
-    if is_image(record.shape):
+    if _is_image(record.shape):
         scaled = np.clip((np.moveaxis(record, 0, -1) - low) / (high - low), 0, 1)
         axis.imshow(scaled[..., 0] if scaled.shape[-1] == 1 else scaled, cmap="gray", vmin=0, vmax=1)
         return

@@ -43,7 +43,7 @@ class Outcome(Enum):
     NOT_FINITE = "the release of the start is not finite"
 
 
-def repeated(iterate: Callable[[], Outcome | None], iterations: int, label: str) -> Outcome:
+def _repeated(iterate: Callable[[], Outcome | None], iterations: int, label: str) -> Outcome:
     """Iterate until there is a reason to stop, with a bar for those who wait."""
     bar = ProgressBar(label, total=iterations)
     try:
@@ -88,7 +88,9 @@ class Descent:
 
     def run(self, label: str) -> Outcome:
         """Go on until there is a reason to stop."""
-        return repeated(self._iterate, self.iterations, label) if math.isfinite(self.point.loss) else Outcome.NOT_FINITE
+        return (
+            _repeated(self._iterate, self.iterations, label) if math.isfinite(self.point.loss) else Outcome.NOT_FINITE
+        )
 
     def _iterate(self) -> Outcome | None:
         if not self.in_time():
@@ -181,7 +183,9 @@ class BoundedDescent:
 
     def run(self, label: str) -> Outcome:
         """Go on until there is a reason to stop."""
-        return repeated(self._iterate, self.iterations, label) if math.isfinite(self.point.loss) else Outcome.NOT_FINITE
+        return (
+            _repeated(self._iterate, self.iterations, label) if math.isfinite(self.point.loss) else Outcome.NOT_FINITE
+        )
 
     def _iterate(self) -> Outcome | None:
         if not self.in_time():

@@ -1,6 +1,6 @@
 """The candidate that DP-SGD was trained on: likelihoods of the released models for each given candidate.
 
-:func:`clipped_gradients` has one row per candidate at given parameters; :func:`iterates_of` reads the iterates of the
+:func:`clipped_gradients` has one row per candidate at given parameters; :func:`_iterates_of` reads the iterates of the
 training between which they lead.
 """
 
@@ -33,7 +33,7 @@ _VALUES_AT_ONCE = 2**24
 _AGREEMENT = 1e-3
 
 
-def iterates_of(model: nn.Module, trajectory: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+def _iterates_of(model: nn.Module, trajectory: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
     """The parameters of each iterate, in the order of the model; at least two of them."""
     names = [name for name, _ in model.named_parameters()]
     if len(trajectory) < 2:
@@ -50,7 +50,7 @@ def iterates_of(model: nn.Module, trajectory: Sequence[Mapping[str, Tensor]]) ->
     return steps
 
 
-def flat(values: Mapping[str, Tensor]) -> Tensor:
+def _flat(values: Mapping[str, Tensor]) -> Tensor:
     """All values one after the other, in double precision."""
     return torch.cat([value.reshape(-1).double() for value in values.values()])
 
@@ -85,7 +85,7 @@ def clipped_gradients(
     together = torch.func.vmap(gradient, in_dims=(None, 0, 0))
 
     def single(rows: Tensor, targets: Tensor) -> Tensor:
-        return torch.stack([flat(gradient(point, row, target)) for row, target in zip(rows, targets, strict=True)])
+        return torch.stack([_flat(gradient(point, row, target)) for row, target in zip(rows, targets, strict=True)])
 
     def vectorised(rows: Tensor, targets: Tensor) -> Tensor:
         found = together(point, rows, targets)
@@ -271,7 +271,7 @@ def match_candidates(
     0
     """
     begun = time.monotonic()
-    steps = iterates_of(model, trajectory)
+    steps = _iterates_of(model, trajectory)
     _check_records(model, loss_fn, candidates, candidate_labels, known_inputs, known_labels)
     rate = check_positive("sampling_probability", check_probability("sampling_probability", sampling_probability))
     who = _participation(participation, len(steps) - 1, len(known_inputs), rate)
@@ -286,17 +286,17 @@ def match_candidates(
     for step, (before, after) in enumerate(itertools.pairwise(steps)):
         known = clipped_gradients(model, loss_fn, before, known_inputs[who[step]], known_labels[who[step]], clip_norm)
         own = clipped_gradients(model, loss_fn, before, candidates, candidate_labels, clip_norm)
-        residual = scale * (flat(before) - flat(after)) - known.sum(0)
+        residual = scale * (_flat(before) - _flat(after)) - known.sum(0)
         exponents = _exponents(residual[None], own[None], std)[0]
         ratios += _sampled(exponents, rate)
         # whoever did not enter leaves the residual as it is
         left += (residual / std).square().sum() - 2 * (exponents if rate == 1 else exponents.clamp(min=0))
         # rounding moves the noisy sum by that of the iterates, and by that of the gradients
         unit = _ROUNDINGS * max(torch.finfo(value.dtype).eps for value in before.values())
-        norms = flat(before).norm() + flat(after).norm()
+        norms = _flat(before).norm() + _flat(after).norm()
         rounded += float(unit * (scale * norms + (len(known) + 1) * clip_norm)) ** 2
     index, posterior, masses = most_likely_candidate(ratios, candidates, prior=prior, mse=mse)
-    status = _status(float(left.min()), len(flat(steps[0])) * (len(steps) - 1), math.sqrt(rounded) / std)
+    status = _status(float(left.min()), len(_flat(steps[0])) * (len(steps) - 1), math.sqrt(rounded) / std)
     mass = 0.0 if status is not None else float(masses[index].clamp(max=1.0))
     named = Status(Ending.CONVERGED, f"posterior mass {mass:.3g} around one of {len(candidates)} candidates")
     account = Account(

@@ -99,7 +99,7 @@ def output_layer(observation: Observation) -> OutputLayer:
     )
 
 
-def loss_gradients(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Tensor:
+def _loss_gradients(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Tensor:
     """The derivative of each record's loss by its outputs."""
     leaf = outputs.detach().requires_grad_()
     with torch.enable_grad():
@@ -116,7 +116,7 @@ def is_cross_entropy(loss_fn: LossFunction, classes: int) -> bool:
     labels = torch.arange(min(classes, 4))
     outputs = torch.linspace(-2, 2, len(labels) * classes, dtype=torch.float64).sin().view(len(labels), classes)
     expected = outputs.softmax(1) - nn.functional.one_hot(labels, classes)
-    return torch.allclose(loss_gradients(loss_fn, outputs, labels), expected, atol=1e-6)
+    return torch.allclose(_loss_gradients(loss_fn, outputs, labels), expected, atol=1e-6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -446,7 +446,7 @@ def _typical_gradients(layer: OutputLayer, amounts: Tensor) -> tuple[Tensor, flo
     labels = torch.arange(layer.classes, device=amounts.device)
     if not layer.weighted or layer.noise_std > _NOISY:
         probes = layer.outputs[: max(1, _MOST_PAIRS // layer.classes)]
-        pairs = loss_gradients(layer.loss_fn, probes.repeat_interleave(len(labels), 0), labels.repeat(len(probes)))
+        pairs = _loss_gradients(layer.loss_fn, probes.repeat_interleave(len(labels), 0), labels.repeat(len(probes)))
         means = pairs.view(len(probes), len(labels), len(labels)).mean(0)
         return means.T, float(layer.outputs.softmax(1).var(0).mean())
     signs, tiny = amounts.sign()[:, None], torch.finfo(amounts.dtype).tiny
@@ -454,7 +454,7 @@ def _typical_gradients(layer: OutputLayer, amounts: Tensor) -> tuple[Tensor, flo
     shrinkage = _SHRINKAGE * amounts.abs().mean().clamp_min(tiny)
     features = (signs * layer.gradient + shrinkage * overall) / (amounts.abs() + shrinkage)[:, None]
     outputs = features @ layer.parameters.mT + layer.offset
-    gradients = torch.stack([loss_gradients(layer.loss_fn, at_step, labels) for at_step in outputs])
+    gradients = torch.stack([_loss_gradients(layer.loss_fn, at_step, labels) for at_step in outputs])
     return gradients.mean(0).T, float(outputs.softmax(2).var(1).mean())
 
 

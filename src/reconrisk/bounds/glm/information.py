@@ -1,6 +1,6 @@
 """Fisher information about every record in a released generalised linear model with Gaussian noise.
 
-For models with one output, :func:`inverse_traces_of_one_output` has the trace of the inverse for every record without a
+For models with one output, :func:`_inverse_traces_of_one_output` has the trace of the inverse for every record without a
 solve per record.
 """
 
@@ -32,7 +32,7 @@ class _Frame:
     whole: float
 
 
-def inverse_traces_of_one_output(
+def _inverse_traces_of_one_output(
     problem: GlmObjective[Floats], theta: Floats, hessian: Floats, traces: Floats, unit: float
 ) -> Floats:
     r"""``tr (J^T J)^-1`` for each record at unit noise, rounded down and never below ``d^2 / tr(J^T J)``.
@@ -196,7 +196,7 @@ def glm_information(
     traces = _traces(problem, theta, inverse, margin=unit * condition)
     inverse_traces = None
     if problem.outputs == 1:
-        inverse_traces = noise**2 * inverse_traces_of_one_output(problem, theta, hessian, traces, unit)
+        inverse_traces = noise**2 * _inverse_traces_of_one_output(problem, theta, hessian, traces, unit)
     fit = split(theta, problem)
     return GlmInformation(
         traces / noise**2, inverse_traces, fit.coefficients, fit.intercept, problem, theta, inverse, noise

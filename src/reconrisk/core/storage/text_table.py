@@ -37,14 +37,14 @@ def table_from_rows(rows: Sequence[Mapping[str, object]]) -> str:
     if not rows:
         return ""
     if len(rows) == 1:
-        return "\n".join(align_columns([(name, format_cell(value)) for name, value in rows[0].items()]))
-    return "\n".join(align_columns([tuple(rows[0]), *(tuple(map(format_cell, row.values())) for row in rows)]))
+        return "\n".join(align_columns([(name, _format_cell(value)) for name, value in rows[0].items()]))
+    return "\n".join(align_columns([tuple(rows[0]), *(tuple(map(_format_cell, row.values())) for row in rows)]))
 
 
-def format_cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     r"""Return a value for a cell of a table.
 
-    >>> format_cell(0.123456), format_cell(True), format_cell(None), format_cell("a\nb")
+    >>> _format_cell(0.123456), format_cell(True), format_cell(None), format_cell("a\nb")
     ('0.1235', 'yes', '-', 'a b')
     """
     if value is None:

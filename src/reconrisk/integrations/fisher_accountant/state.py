@@ -63,12 +63,12 @@ class AccountSettings:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The settings as :func:`settings_from_state` reads them."""
+        """The settings as :func:`_settings_from_state` reads them."""
         text = json.dumps([self.subsampling, self.delta, self.clip, self.block])
         return {"settings": torch.tensor(list(text.encode()), dtype=torch.uint8), "records": self.records.clone()}
 
 
-def settings_from_state(state: Mapping[str, Tensor], count: int) -> AccountSettings:
+def _settings_from_state(state: Mapping[str, Tensor], count: int) -> AccountSettings:
     """The settings of an account of some of ``count`` records."""
     if "settings" not in state or "records" not in state:
         raise refuse("state", sorted(state), "to have 'settings' and 'records'", _REMEDY)
@@ -87,7 +87,7 @@ def read_account(path: str | Path, inputs: Tensor, labels: Tensor) -> FisherAcco
     Guarantee: an account of other records or labels is refused.
     """
     state = read_state(path)
-    settings = settings_from_state(state, len(inputs))
+    settings = _settings_from_state(state, len(inputs))
     tracked, theirs = (each[settings.records.to(each.device)] for each in (inputs, labels))
     ledger, phases, _ = split_state(state, len(tracked), settings.fingerprint(tracked, theirs))
     return settings.account(ledger, phases, tracked)

@@ -47,7 +47,7 @@ def library(purpose: str) -> Any:
     return SimpleNamespace(UNet2DModel=UNet2DModel, DDPMScheduler=DDPMScheduler, logging=logging)
 
 
-def read_network(folder: Path) -> nn.Module:
+def _read_network(folder: Path) -> nn.Module:
     """The ``UNet2DModel`` in a folder, or in its part ``unet``, in single precision and for use.
 
     Guarantee: nothing is downloaded. What is no such network, or weights that do not fit it, are refused.
@@ -88,7 +88,7 @@ def read_network(folder: Path) -> nn.Module:
     return found.requires_grad_(False).eval()
 
 
-def read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
+def _read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
     """The noise schedule of a folder, or of its part ``scheduler``, and what its network predicts."""
     path, stated = _scheduler(folder)
     missing = [name for name in _NEEDED if stated.get(name) is None]
@@ -112,7 +112,7 @@ def read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
         raise InvalidFile(path, "beta_schedule", problem, "Pass a scheduler that keeps some signal.") from error
 
 
-def check_channels(folder: Path, settings: Mapping[str, Any]) -> None:
+def _check_channels(folder: Path, settings: Mapping[str, Any]) -> None:
     """Refuse a network that makes other channels than it takes, but for variances beside the noise.
 
     Those are the second half of the channels, where the scheduler says that they were learned.
@@ -191,10 +191,10 @@ def diffusion(
     reconrisk.core.errors.InvalidFile: no/such/folder, folder: There is none. Nothing is downloaded: pass a local one.
     """
     folder = prior_folder(path_or_name, "diffusion")
-    schedule, predicts = read_schedule(folder)
-    network = read_network(folder)
+    schedule, predicts = _read_schedule(folder)
+    network = _read_network(folder)
     settings: Any = network.config  # a mapping, which torch takes for a tensor or a module
-    check_channels(folder, settings)
+    _check_channels(folder, settings)
     noise = put_on(NoiseNetwork(network, schedule, predicts), device)
     ends = range_in(folder) if data_range is None else data_range
     return DiffusionPrior(folder.name or str(folder), _sides(settings), noise, schedule, ends, units)

@@ -70,7 +70,7 @@ def train_gan(
     return _Run(settings or GanTraining(), records, data_range, Path(folder)).run(checkpoint_every)
 
 
-def new_critic(shape: tuple[int, ...], channels: int) -> nn.Sequential:
+def _new_critic(shape: tuple[int, ...], channels: int) -> nn.Sequential:
     """A number for each picture, the larger the more real, from three convolutions that halve the sides."""
     colours, *sides = shape
     left = math.prod((side // 4 + 1) // 2 for side in sides)
@@ -98,7 +98,7 @@ class _Run(Training):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             network = new_generator(self._shape, settings.latent_size, settings.channels)
-            critic = new_critic(self._shape, settings.channels)
+            critic = _new_critic(self._shape, settings.channels)
         self._network, self._critic = network.to(records.device), critic.to(records.device)
         self._average = copy.deepcopy(self._network).requires_grad_(False).eval()
         self.networks = {"network": self._network, "average": self._average, "critic": self._critic}

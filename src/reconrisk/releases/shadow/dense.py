@@ -70,7 +70,7 @@ def dense_layers(model: nn.Module) -> tuple[DenseLayer, ...] | None:
             found.append(DenseLayer(f"{prefix}weight", bias, module.in_features, module.out_features, None))
         elif type(module) in _ELEMENTWISE and found and found[-1].activation is None:
             last = found[-1]
-            found[-1] = DenseLayer(last.weight, last.bias, last.fan_in, last.fan_out, pointwise(module))
+            found[-1] = DenseLayer(last.weight, last.bias, last.fan_in, last.fan_out, _pointwise(module))
         else:
             return None
     whole = all(parameter.requires_grad for parameter in model.parameters())
@@ -80,7 +80,7 @@ def dense_layers(model: nn.Module) -> tuple[DenseLayer, ...] | None:
     return tuple(found) if found and whole and fits and named == set(parameters) else None  # shared weights differ
 
 
-def pointwise(module: nn.Module) -> Pointwise:
+def _pointwise(module: nn.Module) -> Pointwise:
     """How to apply and pull back ``module`` with one pass over memory each; by autograd where no kernel is known."""
     aten = torch.ops.aten
     match module:

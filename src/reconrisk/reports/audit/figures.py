@@ -52,7 +52,7 @@ _PERCENTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _SPAN_FOR_LOG = 1e3
 
 
-def for_screens(draw: Callable[[int, str], Markup], name: str) -> Markup:
+def _for_screens(draw: Callable[[int, str], Markup], name: str) -> Markup:
     """A figure drawn for wide and for narrow screens; the page shows one of them."""
     wide, narrow = draw(WIDE, f"{name}-wide"), draw(NARROW, f"{name}-narrow")
     return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(wide, narrow)
@@ -63,7 +63,7 @@ def corridor_of_attacks(result: AuditResult, goal: Goal) -> Markup:
     lines = [each for each in result.lines if each.goal == goal]
     limits = [check.limit.at_most for each in lines[:1] for check in each.limits]
     title = f"How often records are rebuilt to {goal}: measured, guessed and bounded"
-    return for_screens(
+    return _for_screens(
         lambda width, name: _corridor(lines, limits, title, width, name), f"corridor-{result.goals.index(goal)}"
     )
 
@@ -130,7 +130,7 @@ def attacks_against_bounds(result: AuditResult, goal: Goal) -> Markup:
     lines = [each for each in result.lines if each.goal == goal]
     limits = [check.limit.at_most for each in lines[:1] for check in each.limits]
     title = f"Attacks against bounds: how often each reaches {goal}"
-    return for_screens(
+    return _for_screens(
         lambda width, name: _against(lines, limits, title, width, name), f"against-{result.goals.index(goal)}"
     )
 
@@ -172,7 +172,7 @@ def histogram_of_scores(result: AuditResult) -> Markup:
     goal = result.goals[0]
     scores = {label: [each.score for each in mine] for label, mine in exposures_by_defense(result).items()}
     title = f"Records by the best {goal.metric} that any attack reached"
-    return for_screens(lambda width, name: _histograms(scores, goal, title, width, name), "scores")
+    return _for_screens(lambda width, name: _histograms(scores, goal, title, width, name), "scores")
 
 
 def _histograms(scores: dict[str, list[float]], goal: Goal, title: str, width: int, name: str) -> Markup:
@@ -221,7 +221,7 @@ def frontier_of_defenses(result: AuditResult) -> Markup:
     """What each defense costs the release against how often its records are rebuilt."""
     goal = result.goals[0]
     title = f"Defenses: distortion of the {released_thing(result.threat)} against success at {goal}"
-    return for_screens(lambda width, name: _frontier(result, goal, title, width, name), "frontier")
+    return _for_screens(lambda width, name: _frontier(result, goal, title, width, name), "frontier")
 
 
 def letter(place: int) -> str:
@@ -294,7 +294,7 @@ _TOP, _BOTTOM = 14, 230
 def training_corridor(corridor: RiskCorridor) -> Markup:
     """Success against the error that counts as success: both ends of the corridor and the priors between them."""
     curve = corridor_curve(corridor, points=_POINTS)
-    return for_screens(lambda width, name: _training_corridor_figure(corridor, curve, width, name), "training")
+    return _for_screens(lambda width, name: _training_corridor_figure(corridor, curve, width, name), "training")
 
 
 def _training_corridor_figure(corridor: RiskCorridor, curve: CorridorCurve, width: int, name: str) -> Markup:
@@ -323,7 +323,7 @@ def leakage_histogram(leakage: LeakageHistogram) -> Markup:
     """How many records of a training run leak how much; nothing to draw where none leaks."""
     if not leakage.edges:
         return Markup("")
-    return for_screens(lambda width, name: _leakage(leakage, width, name), "leakage")
+    return _for_screens(lambda width, name: _leakage(leakage, width, name), "leakage")
 
 
 def _leakage(leakage: LeakageHistogram, width: int, name: str) -> Markup:

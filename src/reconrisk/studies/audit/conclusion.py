@@ -2,7 +2,7 @@
 
 :func:`line_of` makes one line: how often a goal was reached, with simultaneous intervals, compared with guesses, limits
 and the guarantees that cover the threat. The level of contradictions is divided over everything that is compared.
-:func:`warnings_of_priors` warns if a prior may have been trained on audited records: attacks with it do better than an
+:func:`_warnings_of_priors` warns if a prior may have been trained on audited records: attacks with it do better than an
 outsider would.
 """
 
@@ -55,7 +55,7 @@ from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey, environment
 _TRAIN, _TEST = "train", "test"
 
 
-def assumptions_of_priors(attacks: Sequence[PlannedAttack], population: Population) -> tuple[str, ...]:
+def _assumptions_of_priors(attacks: Sequence[PlannedAttack], population: Population) -> tuple[str, ...]:
     """What an adversary with a prior has beyond the update, and what nobody can tell of the prior's own training.
 
     Guarantee: nothing is assumed of records that are seen to be training records, or test records.
@@ -71,7 +71,7 @@ def assumptions_of_priors(attacks: Sequence[PlannedAttack], population: Populati
     return tuple(dict.fromkeys(found))
 
 
-def warnings_of_priors(attacks: Sequence[PlannedAttack], population: Population) -> tuple[str, ...]:
+def _warnings_of_priors(attacks: Sequence[PlannedAttack], population: Population) -> tuple[str, ...]:
     """Priors that were trained on audited records, as far as these come with the package."""
     counts = {name: _count(population, name, _TRAIN) for name in _trained_on(attacks)}
     return tuple(
@@ -347,12 +347,12 @@ class Conclusion:
             signature=self.info.signature,
             assumptions=(
                 *_assumptions(lines, len(population.rows)),
-                *assumptions_of_priors(plan.attacks, population),
+                *_assumptions_of_priors(plan.attacks, population),
                 *self.experiment.subject.remarks,
             ),
             training=self._training(),
             left_out=plan.left_out,
-            warnings=warnings_of_priors(plan.attacks, population),
+            warnings=_warnings_of_priors(plan.attacks, population),
             pictures=self._pictures(exposures, estimates),
         )
 

@@ -160,7 +160,7 @@ def connected(path: Path | None) -> sqlite3.Connection:
     return connection
 
 
-def connected_for_reading(path: Path) -> sqlite3.Connection:
+def _connected_for_reading(path: Path) -> sqlite3.Connection:
     """The database in a file that must be there; it cannot be written to."""
     if not path.exists():
         raise InvalidFile(path, "store", "there is no such file.", "Name a store that an audit has written.")
@@ -320,7 +320,7 @@ class Store:
     @contextmanager
     def read(path: str | Path) -> Iterator[Store]:
         """The store in a file that is there; refuses to write."""
-        with closing(connected_for_reading(Path(path))) as connection:
+        with closing(_connected_for_reading(Path(path))) as connection:
             yield Store(connection, Path(path))
 
     def begin(self, info: RunInfo) -> None:

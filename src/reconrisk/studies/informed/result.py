@@ -260,7 +260,7 @@ def informed_result(
         InformedTarget(
             record=rows[place],
             label=_label(data, rows[place]),
-            found="" if finding.label is None else label_word(data, finding.label),
+            found="" if finding.label is None else _label_word(data, finding.label),
             mse=errors[0][place],
             psnr=ratios[place],
             neighbour=guesses[place].neighbour,
@@ -292,10 +292,10 @@ def informed_result(
     return RebuiltInformed(report, estimates, targets, neighbours)
 
 
-def label_word(dataset: Dataset, label: float) -> str:
+def _label_word(dataset: Dataset, label: float) -> str:
     """A label as people read it: the name of its class, or the number.
 
-    >>> label_word(Dataset("toy", torch.zeros(2, 1), torch.tensor([0, 1]), classes=("cat", "dog")), 1)
+    >>> _label_word(Dataset("toy", torch.zeros(2, 1), torch.tensor([0, 1]), classes=("cat", "dog")), 1)
     'dog'
     """
     names = dataset.classes
@@ -308,7 +308,7 @@ def _label(dataset: Dataset, record: int) -> str:
     labels = dataset.labels
     if labels is None or labels[record].numel() > 1:
         return "none" if labels is None else "several"
-    return label_word(dataset, float(labels[record]))
+    return _label_word(dataset, float(labels[record]))
 
 
 def _membership(split: InformedSplit, place: int, finding: Finding) -> str:

@@ -36,10 +36,10 @@ from reconrisk.studies.prior_value.result import LeakageOverPrior, OverPrior
 _OF_THE_RECORD = ("labels", "record_norms", "batch_statistics")  # all else is of the model, the release or the defense
 
 
-def pairs_of(updates: int) -> list[Tensor]:
+def _pairs_of(updates: int) -> list[Tensor]:
     """Places of updates, two and two; of an odd number the last three are together.
 
-    >>> pairs_of(5)
+    >>> _pairs_of(5)
     [tensor([0, 1]), tensor([2, 3, 4])]
     """
     places, whole = torch.arange(updates), updates - updates % 2
@@ -90,7 +90,7 @@ class AlsoOnAnother:
         state = rng.get_state()
         found = check_reconstruction(name_of(self.attack), self.attack(observation, rng=rng), observation)
         self._pair.append(_Met(observation, rng.device, state, found))
-        ends = {int(pair[-1]) + 1 for pair in pairs_of(self.updates)}
+        ends = {int(pair[-1]) + 1 for pair in _pairs_of(self.updates)}
         if found.status.ending is not Ending.INTERRUPTED and len(self.made) + len(self._pair) in ends:
             self.made.extend([self._exchanged(place) for place in range(len(self._pair))])
             self._pair.clear()
@@ -245,7 +245,7 @@ class _Compared:
     def _mean_of_pairs(self, values: Tensor) -> Estimate:
         """The mean over updates; those of a pair share their updates, so that pairs make the interval."""
         means = values.view(self.updates, -1).mean(1)
-        by_pair = [float(means[pair].mean()) for pair in pairs_of(self.updates)]
+        by_pair = [float(means[pair].mean()) for pair in _pairs_of(self.updates)]
         found = student_interval(by_pair, self.confidence, over="pairs of updates")
         return replace(found, value=float(means.mean()))
 

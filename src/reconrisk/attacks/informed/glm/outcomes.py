@@ -1,6 +1,6 @@
 """Records that explain a linear model, the most plausible first.
 
-:func:`outcomes` lists the exact solutions. :func:`most_likely` finds the most likely record if the coefficients were
+:func:`outcomes` lists the exact solutions. :func:`_most_likely` finds the most likely record if the coefficients were
 released with Gaussian noise.
 """
 
@@ -48,7 +48,7 @@ class MostLikely:
     converged: bool
 
 
-def most_likely(
+def _most_likely(
     equations: TargetEquations, start: Tensor, target: Tensor, *, free: Tensor, free_label: bool, noise_std: float
 ) -> MostLikely:
     r"""The record whose model is nearest to the released one, by damped Gauss-Newton steps from ``start``.
@@ -209,7 +209,7 @@ def _of(equations: TargetEquations, known: Tensor, label: object | None) -> list
     if not bool(pulls.any()):
         return [_no_trace(equations, known, target)]
     record = equations.record(pulls, known)
-    read = read_label(equations, record, pulls) if target is None else target
+    read = _read_label(equations, record, pulls) if target is None else target
     certain = target is not None or model.family in _CLASSIFIERS or counts(model)
     reached = accuracy(equations, record, pulls, read if certain else None)
     misfit = float((pulls - equations.target_weight * (read - equations.means(record))).norm())
@@ -226,7 +226,7 @@ def _outcome(
         equations,
         record,
         target,
-        label_of(model, target),
+        _label_of(model, target),
         reached,
         influence,
         misfit,
@@ -244,7 +244,7 @@ def _from_roots(equations: TargetEquations, known: Tensor, target: Tensor | None
             "to be given for a model without intercept",
             "Coefficients then do not tell length and label apart: pass label= or a known feature in known_values=.",
         )
-    rows = possible_targets(model) if target is None else [target]
+    rows = _possible_targets(model) if target is None else [target]
     found = []
     for row in rows:
         for record in equations.roots(row):
@@ -265,11 +265,11 @@ def _no_trace(equations: TargetEquations, known: Tensor, target: Tensor | None) 
     record = torch.where(known.isnan(), mean, known)
     row = equations.means(record) if target is None else target
     if target is None and equations.model.family in _CLASSIFIERS:
-        row = max(possible_targets(equations.model), key=lambda each: float(-(each - row).norm()))
+        row = max(_possible_targets(equations.model), key=lambda each: float(-(each - row).norm()))
     return _outcome(equations, record, row, _NO_TRACE, 0.0, math.inf)
 
 
-def read_label(equations: TargetEquations, record: Tensor, pulls: Tensor) -> Tensor:
+def _read_label(equations: TargetEquations, record: Tensor, pulls: Tensor) -> Tensor:
     """The label that the pull of the record shows, as a row of targets."""
     model = equations.model
     if model.family == "logistic":
@@ -285,7 +285,7 @@ def counts(model: LinearModel) -> bool:
     return model.family == "poisson" and bool((model.labels == np.floor(model.labels)).all())
 
 
-def possible_targets(model: LinearModel) -> list[Tensor]:
+def _possible_targets(model: LinearModel) -> list[Tensor]:
     """Every label of a classifier, as rows of targets."""
     return [target_row(model, index) for index in range(2 if model.family == "logistic" else len(model.weight))]
 
@@ -303,7 +303,7 @@ def index_of(model: LinearModel, label: Any) -> Any:
     return int(places[0])
 
 
-def label_of(model: LinearModel, target: Tensor) -> Any:
+def _label_of(model: LinearModel, target: Tensor) -> Any:
     """A row of targets in the terms of the estimator."""
     if model.family in _CLASSIFIERS:
         index = int(target.argmax()) if model.family == "multinomial" else int(target[0])
@@ -318,10 +318,10 @@ def under_noise(
     first = found[0]
     classifier = first.equations.model.family in _CLASSIFIERS
     if label is None and classifier and first.equations.has_intercept:
-        rows, pulls = possible_targets(first.equations.model), first.equations.pulls(known)
+        rows, pulls = _possible_targets(first.equations.model), first.equations.pulls(known)
         if pulls is not None and len(pulls) > 1:  # the two of several classes whose pull is the most like a label's
             rows = [rows[index] for index in pulls.argsort(descending=True)[:2].tolist()]
-        names = [label_of(first.equations.model, row) for row in rows]
+        names = [_label_of(first.equations.model, row) for row in rows]
         systems = [given.equations(name) for name in names] if given.depends_on_label else [first.equations] * len(rows)
         starts = [(system, first.record, row) for system, row in zip(systems, rows, strict=True)]
     else:
@@ -338,7 +338,7 @@ def under_noise(
 def _refined(
     equations: TargetEquations, record: Tensor, target: Tensor, free: Tensor, free_label: bool, noise_std: float
 ) -> Outcome:
-    best = most_likely(equations, record, target, free=free, free_label=free_label, noise_std=noise_std)
+    best = _most_likely(equations, record, target, free=free, free_label=free_label, noise_std=noise_std)
     pulls = equations.target_weight * (best.target - equations.means(best.record))
     reached = _spread(best.covariance * _flattered(equations, float(pulls.norm()), noise_std) ** 2)
     outcome = _outcome(equations, best.record, best.target, reached, float(pulls.norm()), best.misfit)

@@ -85,7 +85,7 @@ class Reconstructor:
             labels = None if known is None else tuple(known[index] for index in chosen.tolist())
             if self.network is None:
                 return estimates.clamp(*self.data_range).reshape(-1, *self.input_shape), labels
-            features = residual_features(self.linear, estimates, chosen, self.data_range)
+            features = _residual_features(self.linear, estimates, chosen, self.data_range)
         network = nn.Identity() if self.network is None else self.network
         return predicted(network, features).clamp(*self.data_range), labels
 
@@ -236,7 +236,7 @@ def rescaled(before: Scaling, rows: Tensor) -> Scaling:
     return Scaling(before.kept, kept.mean(0), std.where(varies, torch.full_like(std, math.inf)))
 
 
-def residual_features(
+def _residual_features(
     linear: LinearReconstruction, estimates: Tensor, chosen: Tensor, data_range: tuple[float, float]
 ) -> Tensor:
     """What a network behind a closed form reads: the estimate, clipped, and its class."""
@@ -262,7 +262,7 @@ def _learned(
         if settings.network == "none":
             return blank
         # what maps that have not seen a model make of it: the network must not learn from estimates that are too good
-        features = residual_features(fit.linear, fit.left_out, fit.chosen, blank.data_range)
+        features = _residual_features(fit.linear, fit.left_out, fit.chosen, blank.data_range)
         maps = len(fit.linear.maps)
     network = seeded(lambda: built_network(settings, blank.scaling.size, shape, blank.data_range, maps), rng)
     pairs = _pairs(features, targets, settings, blank.data_range, rng)

@@ -80,7 +80,7 @@ def write_checkpoint(path: Path, state: Checkpoint) -> None:
     write_tensors(path, state.tensors, {"format": _FORMAT, **numbers})
 
 
-def read_checkpoint(path: Path, mark: str) -> Checkpoint:
+def _read_checkpoint(path: Path, mark: str) -> Checkpoint:
     """The checkpoint in a file, refused where it is damaged or belongs to another training."""
     tensors, numbers = read_header_and_tensors(path, _REMEDY)
     if numbers.get("format") != _FORMAT:
@@ -179,7 +179,7 @@ def train_network(
     first = next(network.parameters())  # a draw, so that another generator is told
     mark = content_digest((settings, pairs.features, pairs.targets, first)) if path else ""
     if path is not None and path.exists():
-        run.resume(read_checkpoint(path, mark))
+        run.resume(_read_checkpoint(path, mark))
     else:
         run.judge()
     bar = ProgressBar("reconstructor epochs", total=settings.epochs - run.done)
