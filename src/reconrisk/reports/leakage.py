@@ -52,7 +52,7 @@ def write_leakage(path: Path, rows: Sequence[Row], *, data_range: tuple[float, f
 def _is_image(shape: Sequence[int]) -> bool:
     """Whether records of this shape are drawn as images: 1 or 3 channels x height x width.
 
-    >>> _is_image((1, 28, 28)), is_image((30,))
+    >>> _is_image((1, 28, 28)), _is_image((30,))
     (True, False)
     """
     return len(shape) == 3 and shape[0] in _CHANNELS

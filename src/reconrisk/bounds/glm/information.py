@@ -1,7 +1,7 @@
 """Fisher information about every record in a released generalised linear model with Gaussian noise.
 
-For models with one output, :func:`_inverse_traces_of_one_output` has the trace of the inverse for every record without a
-solve per record.
+For models with one output, :func:`_inverse_traces_of_one_output` has the trace of the inverse for every record without
+a solve per record.
 """
 
 from __future__ import annotations

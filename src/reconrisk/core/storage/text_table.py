@@ -44,7 +44,7 @@ def table_from_rows(rows: Sequence[Mapping[str, object]]) -> str:
 def _format_cell(value: object) -> str:
     r"""Return a value for a cell of a table.
 
-    >>> _format_cell(0.123456), format_cell(True), format_cell(None), format_cell("a\nb")
+    >>> _format_cell(0.123456), _format_cell(True), _format_cell(None), _format_cell("a\nb")
     ('0.1235', 'yes', '-', 'a b')
     """
     if value is None:
