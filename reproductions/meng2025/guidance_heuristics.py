@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from reconrisk.core.papers import Reference
-from reconrisk.core.validation import check_finite, check_nonnegative, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_finite, check_nonnegative, check_positive, check_whole, invalid_input
 
 Form = Literal["theorem", "proof"]
 
@@ -45,7 +45,7 @@ def meng2025_smoothness(size: int, noise_variance: float, *, form: Form = "theor
     [0.0269, 0.2935, 0.1553]
     """
     if form not in get_args(Form):
-        raise refuse("form", form, 'to be "theorem" or "proof"')
+        raise invalid_input("form", form, 'to be "theorem" or "proof"')
     variance = check_positive("noise_variance", noise_variance, "Without noise the expression has no value.")
     below = variance if form == "theorem" else math.sqrt(variance)
     return check_whole("size", size) / (math.sqrt(2 * math.pi) * below) * math.exp(-1 / (2 * variance))

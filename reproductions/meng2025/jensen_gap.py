@@ -18,7 +18,7 @@ from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling, ggss_r
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import track
-from reconrisk.core.validation import check_all_finite, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_all_finite, check_probability, check_whole, invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior, draw_clean
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.releases.release import standard_normal
@@ -116,17 +116,19 @@ def jensen_gap(
     True
     """
     if of not in get_args(GapOf):
-        raise refuse("of", of, 'to be "loss" or "release"')
+        raise invalid_input("of", of, 'to be "loss" or "release"')
     if not _LEAST_CONFIDENCE <= check_probability("confidence", confidence) < 1:
-        raise refuse("confidence", confidence, f"in [{_LEAST_CONFIDENCE}, 1)", "0.95 is usual.")
+        raise invalid_input("confidence", confidence, f"in [{_LEAST_CONFIDENCE}, 1)", "0.95 is usual.")
     check_whole("draws", draws, minimum=2, remedy="An interval needs two draws.")
     check_whole("posterior_steps", posterior_steps)
     wrapped = prior.diffusion if isinstance(prior, GaussianPrior) else prior
     if not isinstance(attack, GuidedSampling | None):
-        raise refuse("attack", attack, "to be one of rr.attacks.ggss_r", "Pass ggss_r(prior, ...) of this prior.")
+        raise invalid_input(
+            "attack", attack, "to be one of rr.attacks.ggss_r", "Pass ggss_r(prior, ...) of this prior."
+        )
     guided = ggss_r(prior) if attack is None else attack
     if guided.prior is not wrapped:
-        raise refuse("attack", guided, "to have the same prior", "Pass ggss_r(prior, ...) of this prior.")
+        raise invalid_input("attack", guided, "to have the same prior", "Pass ggss_r(prior, ...) of this prior.")
     path = _path(guided, observation, rng)
     measured = _Measured(observation, guided, of)
     exact = isinstance(prior, GaussianPrior)
@@ -156,10 +158,10 @@ def _nearest(path: tuple[int, ...], wanted: Sequence[int] | None, count: int) ->
     if wanted is None:
         wanted = [path[round(place * (len(path) - 1) / (_POINTS - 1))] for place in range(_POINTS)]
     if not len(wanted):
-        raise refuse("times", list(wanted), "to hold one time at least")
+        raise invalid_input("times", list(wanted), "to hold one time at least")
     for time in wanted:
         if check_whole("times", time, minimum=0) >= count:
-            raise refuse("times", time, f"< {count}, the times of the prior")
+            raise invalid_input("times", time, f"< {count}, the times of the prior")
     return sorted({min(path, key=lambda own: abs(own - time)) for time in wanted}, reverse=True)
 
 

@@ -26,7 +26,7 @@ from reconrisk.attacks.with_prior.latents import NEEDS
 from reconrisk.core.defense import Defense
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.threat import Knows
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data import load_dataset
 from reconrisk.models import meng2025_cnn, meng2025_mlp, resnet18, vgg16
 from reconrisk.priors import DiffusionPrior, GaussianPrior, GeneratorPrior
@@ -206,7 +206,7 @@ def parts_of(keys: Iterable[Key], only: Sequence[str]) -> list[Key]:
     named = {f"{key:g}" if isinstance(key, float) else str(key): key for key in keys}
     for word in only:
         if word not in named:
-            raise refuse("only", word, f"to be among {', '.join(named)}")
+            raise invalid_input("only", word, f"to be among {', '.join(named)}")
     return [key for name, key in named.items() if not only or name in only]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.reports.drawing import save_figure, to_image
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def write_trajectory(
     """
     check_whole("pictures", pictures)
     if targets is not None and targets.shape != trajectory.estimates.shape[1:]:
-        raise refuse("targets.shape", tuple(targets.shape), f"to be {tuple(trajectory.estimates.shape[1:])}")
+        raise invalid_input("targets.shape", tuple(targets.shape), f"to be {tuple(trajectory.estimates.shape[1:])}")
     peak = None if targets is None else trajectory.oracle_peak(targets)[0]
     shown = _shown(len(trajectory.residuals), pictures, trajectory.stop, peak)
     has_strip = trajectory.estimates.ndim == 2 + _IMAGE_SIDES

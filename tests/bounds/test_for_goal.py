@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconrisk.bounds.for_goal import Question, guarantees_for
+from reconrisk.bounds.for_goal import BoundQuery, guarantees_for
 from reconrisk.bounds.prior_success import candidate_set
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.errors import InvalidInput
@@ -16,7 +16,7 @@ STATED = [GaussianDP(1.0), PureDP(1.0, Neighbouring.REPLACE_ONE)]
 
 
 def ask(mechanism, *, mse=0.01, dimension=4, least_norm=1.0):
-    return guarantees_for(Question(mechanism, mse, dimension, (0.0, 1.0), PRIOR, least_norm))
+    return guarantees_for(BoundQuery(mechanism, mse, dimension, (0.0, 1.0), PRIOR, least_norm))
 
 
 @pytest.mark.parametrize("mechanism", NOISE + STATED)

@@ -180,6 +180,8 @@ def test_the_prior_of_a_kind_without_a_row_is_a_guess_of_an_audit(own_kind):
     data = Dataset("toy", torch.rand(40, 2, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2)
     result = rr.audit(torch.nn.Linear(2, 2), data, attacks=["draws(prior=mine)"], trials=2, goals="mse<=0.01")
     assert "prior_alone(prior=mine)" in [row.label for row in result.attacks]
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [

@@ -16,7 +16,7 @@ from reconrisk.accounting.solver import Safe, largest_safe, largest_safe_count, 
 from reconrisk.accounting.subsampled import DEFAULT_ACCURACY, log_success_of_training
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import NoiseMechanism, dp_sgd
-from reconrisk.core.validation import check_positive, check_real, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_real, check_whole, invalid_input
 
 _COARSE_ACCURACY = 1e-3
 _COARSE_TOLERANCE = 3e-3
@@ -142,10 +142,12 @@ def _shift(log_prior: float, log_target: float) -> float:
     """The shift of the one Gaussian whose success meets the target: the scale of the answer."""
     prior = math.exp(check_real("log_prior", log_prior))
     if not -math.inf < log_prior < 0:
-        raise refuse("log_prior", log_prior, "in (-inf, 0)", "A certain or impossible success needs no calibration.")
+        raise invalid_input(
+            "log_prior", log_prior, "in (-inf, 0)", "A certain or impossible success needs no calibration."
+        )
     if not log_prior < check_real("log_target", log_target) < 0:
         remedy = f"Success {prior:.6g} needs no release: the target must exceed it, and below 1 to say anything."
-        raise refuse("target", math.exp(log_target), f"in (prior_success, 1) = ({prior:.6g}, 1)", remedy)
+        raise invalid_input("target", math.exp(log_target), f"in (prior_success, 1) = ({prior:.6g}, 1)", remedy)
     return float(ndtri_exp(log_target) - ndtri_exp(log_prior))
 
 

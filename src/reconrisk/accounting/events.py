@@ -23,7 +23,7 @@ from reconrisk.core.mechanism import (
     Repeated,
     ZeroConcentratedDP,
 )
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 _ACCOUNTANT_ORDERS = tuple(float(order) for order in ORDERS if order <= 512)
 _EPSILONS = (0.0, *np.geomspace(1e-3, 64.0, 97).tolist())
@@ -55,10 +55,12 @@ def mechanism_from_event(
     """
     leaves = list(_leaves(event, 1))
     if not leaves:
-        raise refuse("event", event, "to release something", "NoOpDpEvent has no risk to bound.")
+        raise invalid_input("event", event, "to release something", "NoOpDpEvent has no risk to bound.")
     for leaf, _ in leaves:
         if isinstance(leaf, (dp_event.NonPrivateDpEvent, dp_event.UnsupportedDpEvent)):
-            raise refuse("event", type(leaf).__name__, "to have a privacy guarantee", "No bound can follow from it.")
+            raise invalid_input(
+                "event", type(leaf).__name__, "to have a privacy guarantee", "No bound can follow from it."
+            )
     if neighbouring is Neighbouring.ADD_OR_REMOVE:
         phases = [_phase(leaf, count) for leaf, count in leaves]
         exact = [phase for phase in phases if phase is not None]
@@ -113,7 +115,7 @@ def _curve(leaves: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbourin
         usable = np.isfinite(epsilons) & (epsilons > 0)  # zeros are what the accountant answers on numerical trouble
         if not usable.any():
             names = [type(event).__name__ for event, _ in events]
-            raise refuse("event", names, "to have a finite, positive Renyi curve")
+            raise invalid_input("event", names, "to have a finite, positive Renyi curve")
         return RenyiDP(tuple(orders[usable].tolist()), tuple(epsilons[usable].tolist()), neighbouring)
     losses = PLDAccountant(_RELATIONS[neighbouring], value_discretization_interval=_LOSS_STEP)
     if neighbouring is Neighbouring.ADD_OR_REMOVE and all(losses.supports(event) for event, _ in events):
@@ -124,7 +126,7 @@ def _curve(leaves: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbourin
         return PrivacyCurve(_EPSILONS, tuple(deltas))
     remedy = "Pass its epsilon and delta as ApproximateDP, or its Renyi curve as RenyiDP."
     name = type(unsupported[0]).__name__
-    raise refuse("event", name, f"to have an accountant for {neighbouring.value}", remedy)
+    raise invalid_input("event", name, f"to have an accountant for {neighbouring.value}", remedy)
 
 
 def _for_replacement(event: dp_event.DpEvent) -> dp_event.DpEvent:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, NoiseMechanism, PoissonSampled, Repeated
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 # Beyond these nothing changes but the danger of overflow; noise and rate are cut to the safe side, and so many steps
 # give away everything at any noise below the cut.
@@ -72,7 +72,7 @@ def gaussian_mu(phase: Phase) -> float:
     0.5
     """
     if not phase.is_full_batch:
-        raise refuse("phase", phase, "to be full-batch", "A subsampled phase is no Gaussian.")
+        raise invalid_input("phase", phase, "to be full-batch", "A subsampled phase is no Gaussian.")
     return math.sqrt(phase.steps) / phase.noise_multiplier
 
 
@@ -102,7 +102,7 @@ def stated_phases(mechanism: Mechanism) -> tuple[Phase, ...]:
     (Phase(noise_multiplier=3.0, sampling_probability=1.0, steps=9),)
     """
     if not has_phases(mechanism):
-        raise refuse(
+        raise invalid_input(
             "mechanism",
             mechanism,
             "to be a Gaussian release, possibly sampled, repeated and composed",

@@ -15,7 +15,7 @@ from scipy.special import gammaln
 from reconrisk.accounting.phases import Phase, phases_of
 from reconrisk.accounting.trade_off import log_sum_exp
 from reconrisk.core.mechanism import NoiseMechanism
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 Array = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def renyi_curve(mechanism: NoiseMechanism, orders: Array = ORDERS) -> Array:
     """
     orders = np.asarray(orders, dtype=float)
     if orders.ndim != 1 or not len(orders) or not np.all((orders > 1) & np.isfinite(orders)):
-        raise refuse("orders", orders.tolist(), "to be finite numbers > 1")
+        raise invalid_input("orders", orders.tolist(), "to be finite numbers > 1")
     total = np.zeros(len(orders))
     for phase in phases_of(mechanism):
         total += phase.steps * (_log_moments(phase, orders) if phase.noise_multiplier > _LEAST_NOISE else np.inf)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from reconrisk.core.validation import check_positive, check_real, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_real, check_whole, invalid_input
 
 Risk = Callable[[float], float]
 
@@ -197,11 +197,11 @@ def _check_range(target: float, start: float, low: float, high: float, tolerance
     check_real("target", target)
     check_positive("tolerance", tolerance)
     if not check_positive("low", low) <= check_positive("start", start) <= check_positive("high", high):
-        raise refuse("start", start, f"in [low, high] = [{low}, {high}]")
+        raise invalid_input("start", start, f"in [low, high] = [{low}, {high}]")
 
 
 def _unreachable(target: float, least: float, where: str) -> Exception:
-    return refuse(
+    return invalid_input(
         "target", target, "to be within reach", f"At {where} the risk is still {least!r}: ask for that or more."
     )
 

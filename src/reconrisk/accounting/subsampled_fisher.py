@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from reconrisk.core.validation import check_positive, check_probability, refuse
+from reconrisk.core.validation import check_positive, check_probability, invalid_input
 
 Floats = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ def subsampled_information(shift: ArrayLike, sampling_probability: float) -> Sub
     rate = check_probability("sampling_probability", sampling_probability)
     shifts = np.asarray(shift, dtype=float)
     if np.isnan(shifts).any() or (shifts < 0).any():
-        raise refuse("shift", float(shifts[~(shifts >= 0)][0]), ">= 0", "Pass norms over noise_std.")
+        raise invalid_input("shift", float(shifts[~(shifts >= 0)][0]), ">= 0", "Pass norms over noise_std.")
     flat = shifts.ravel()
     across, along = np.full(flat.shape, rate), np.full(flat.shape, rate)
     if 0 < rate < 1:
@@ -94,7 +94,7 @@ def guo2022_factor(*, noise_multiplier: float, sampling_probability: float, delt
     check_positive("noise_multiplier", noise_multiplier, "Without noise there is no guarantee to compute.")
     rate = check_probability("sampling_probability", sampling_probability)
     if not 0 < check_probability("delta", delta) < 1:
-        raise refuse("delta", delta, "in (0, 1)", "guo2022 takes 1/(steps * records).")
+        raise invalid_input("delta", delta, "in (0, 1)", "guo2022 takes 1/(steps * records).")
     epsilon = _SMOOTH_CLIPPING * 2 * math.sqrt(2 * math.log(1.25 / delta)) / noise_multiplier
     return 0.0 if rate == 0 else rate / (rate + (1 - rate) * math.exp(-epsilon))
 

@@ -20,7 +20,7 @@ from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
-from reconrisk.core.validation import check_all_finite, check_finite, check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_all_finite, check_finite, check_not_empty, check_whole, invalid_input
 from reconrisk.priors.prior import Prior, draw_within_range, is_prior
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class ClassMean:
     def __post_init__(self) -> None:
         _check_tensor("means", self.means)
         if self.means.ndim < 2:
-            raise refuse("means.shape", tuple(self.means.shape), "to be (classes, *shape of a record)")
+            raise invalid_input("means.shape", tuple(self.means.shape), "to be (classes, *shape of a record)")
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """The mean of each record's class, known or inferred; ``rng`` is not used."""
@@ -99,7 +99,9 @@ class ClassMean:
         check_record_shape("means", self.means, observation, leading=(classes,))
         labels = labels_for(observation)
         if labels.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-            raise refuse("labels", labels.tolist(), f"to be classes with a mean, 0 to {classes - 1}", "Pass all means.")
+            raise invalid_input(
+                "labels", labels.tolist(), f"to be classes with a mean, 0 to {classes - 1}", "Pass all means."
+            )
         guess = self.means.double()[labels.to(self.means.device)]
         made = _guessed(observation, guess, repr(self), "every record is the mean of its class", begun)
         return replace(made, account=replace(made.account, labels=tuple(int(label) for label in labels)))
@@ -171,18 +173,22 @@ def check_record_shape(name: str, value: Tensor, observation: Observation, *, le
     """Refuse beliefs that are not shaped as the records, or lie beyond their range."""
     expected = (*leading, *observation.input_shape)
     if tuple(value.shape) != expected:
-        raise refuse(f"{name}.shape", tuple(value.shape), f"to be {expected}, by the records' shape")
+        raise invalid_input(f"{name}.shape", tuple(value.shape), f"to be {expected}, by the records' shape")
     low, high = observation.data_range
     slack = _ROUNDING * max(high - low, abs(low), abs(high))
     smallest, largest = (float(end) for end in value.aminmax())
     if smallest < low - slack or largest > high + slack:
         found = f"between {smallest:g} and {largest:g}"
-        raise refuse(name, found, f"to lie in data_range={observation.data_range}", "Scale them as the records are.")
+        raise invalid_input(
+            name, found, f"to lie in data_range={observation.data_range}", "Scale them as the records are."
+        )
 
 
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        raise refuse(name, type(value).__name__, "to be a floating point tensor", f"Pass torch.as_tensor({name}).")
+        raise invalid_input(
+            name, type(value).__name__, "to be a floating point tensor", f"Pass torch.as_tensor({name})."
+        )
     check_not_empty(name, value.flatten())
     check_all_finite(name, value)
 
@@ -216,9 +222,9 @@ class PriorAlone:
     def __post_init__(self) -> None:
         prior: object = self.prior
         if not is_prior(prior):
-            raise refuse("prior", type(prior).__name__, "to be a prior", "Pass one of rr.priors.")
+            raise invalid_input("prior", type(prior).__name__, "to be a prior", "Pass one of rr.priors.")
         if self.guess not in get_args(Guess):
-            raise refuse("guess", self.guess, 'to be "mean" or "draw"')
+            raise invalid_input("guess", self.guess, 'to be "mean" or "draw"')
         check_whole("draws", self.draws)
         check_whole("steps", self.steps)
 

@@ -20,7 +20,7 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.progress import track
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+from reconrisk.core.validation import check_all_finite, check_not_empty, invalid_input
 
 if TYPE_CHECKING:
     from reconrisk.attacks.knowledge import PublicKnowledge
@@ -42,16 +42,18 @@ class BestCandidate:
     def __post_init__(self) -> None:
         candidates: object = self.candidates
         if not isinstance(candidates, Tensor) or not candidates.is_floating_point() or candidates.ndim < 2:
-            raise refuse("candidates", type(candidates).__name__, "to be a floating point tensor, records first")
+            raise invalid_input("candidates", type(candidates).__name__, "to be a floating point tensor, records first")
         check_not_empty("candidates", candidates.flatten())
         check_all_finite("candidates", candidates)
         for name, values in (("labels", self.labels), ("weights", self.weights)):
             if values is not None and (values.ndim < 1 or len(values) != len(candidates)):
-                raise refuse(f"{name}.shape", tuple(values.shape), f"to begin with {len(candidates)}, the candidates")
+                raise invalid_input(
+                    f"{name}.shape", tuple(values.shape), f"to begin with {len(candidates)}, the candidates"
+                )
         if self.weights is not None:
             check_all_finite("weights", self.weights)
             if self.weights.ndim != 1 or bool((self.weights < 0).any()) or not bool(self.weights.any()):
-                raise refuse("weights", "given", "to be one number >= 0 for each candidate, not all 0")
+                raise invalid_input("weights", "given", "to be one number >= 0 for each candidate, not all 0")
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """The candidate that explains ``observation`` best; ``rng`` is not used, the attack is deterministic."""
@@ -59,7 +61,7 @@ class BestCandidate:
         check_knows(observation, self.needs)
         if observation.batch_size != 1:
             remedy = "Candidates are compared one by one: attack single records, or optimise with gauss_newton()."
-            raise refuse("batch_size", observation.batch_size, "to be 1", remedy)
+            raise invalid_input("batch_size", observation.batch_size, "to be 1", remedy)
         check_record_shape("candidates", self.candidates, observation, leading=(len(self.candidates),))
         labels, possible = self._labels(observation)
         search = _Distances(observation, labels)
@@ -86,7 +88,9 @@ class BestCandidate:
             return self.labels, torch.ones(count, dtype=torch.bool)
         possible = (self.labels == observation.labels).reshape(count, -1).all(1)
         if not bool(possible.any()):
-            raise refuse("labels", "of the candidates", f"to include the known label {observation.labels.tolist()}")
+            raise invalid_input(
+                "labels", "of the candidates", f"to include the known label {observation.labels.tolist()}"
+            )
         return self.labels, possible
 
     def _best(self, scores: Tensor, *, noisy: bool) -> tuple[int, float]:

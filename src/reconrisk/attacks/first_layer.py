@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
-from reconrisk.core.validation import check_finite, refuse
+from reconrisk.core.validation import check_finite, invalid_input
 from reconrisk.releases.model_state import called
 from reconrisk.releases.observe import model_of
 
@@ -176,7 +176,9 @@ def with_scales(
         candidate = fitted(layer)
     else:
         remedy = "Add Knows.RECORD_NORM to the threat, or state scales."
-        raise refuse("record_norms", None, "to be known for a layer without bias, whose scales depend on them", remedy)
+        raise invalid_input(
+            "record_norms", None, "to be known for a layer without bias, whose scales depend on them", remedy
+        )
     caused = observation.forward(candidate.view(1, *observation.input_shape), labels(observation))[layer.name]
     return replace(layer, scales=_ratio(caused.detach().double() @ candidate, candidate @ candidate))
 
@@ -192,10 +194,10 @@ def _stated_scales(scales: Scales, neurons: int) -> Tensor:
     """The scales as one number for each neuron."""
     numbers = (scales,) * neurons if isinstance(scales, (int, float)) else tuple(scales)
     if len(numbers) != neurons:
-        raise refuse("scales", f"{len(numbers)} numbers", f"to have one for each of {neurons} neurons")
+        raise invalid_input("scales", f"{len(numbers)} numbers", f"to have one for each of {neurons} neurons")
     values = torch.tensor([check_finite("scales", number) for number in numbers], dtype=torch.float64)
     if not values.any():
-        raise refuse("scales", scales, "to have one that is not zero")
+        raise invalid_input("scales", scales, "to have one that is not zero")
     return values
 
 

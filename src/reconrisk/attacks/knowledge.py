@@ -25,7 +25,7 @@ from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.observation import Attack
 from reconrisk.core.registry import Info
 from reconrisk.core.threat import Knows
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.priors.gaussian import LARGEST_COVARIANCE, fit_gaussian
 from reconrisk.priors.load.folders import shipped_names, shipped_shape
 from reconrisk.priors.prior import Prior, is_prior
@@ -151,11 +151,13 @@ class PublicKnowledge:
         """The normal law of public records, if they are many enough to tell of records in general."""
         inputs, size = self.records("a Gaussian prior").inputs, math.prod(self.shape)
         if size > LARGEST_COVARIANCE:
-            raise refuse("values of a record", size, f"<= {LARGEST_COVARIANCE} for a Gaussian prior")
+            raise invalid_input("values of a record", size, f"<= {LARGEST_COVARIANCE} for a Gaussian prior")
         least = max(_FEWEST, _EACH_OF_MANY * size if self.holds_targets else size)
         if len(inputs) < least:
             among = ", since attacked ones are among them" if self.holds_targets else ""
-            raise refuse("public records", len(inputs), f">= {least} for a Gaussian prior{among}", self.more_public)
+            raise invalid_input(
+                "public records", len(inputs), f">= {least} for a Gaussian prior{among}", self.more_public
+            )
         return StatedPrior(fit_gaussian(inputs, data_range=self.data_range), f"fitted to {len(inputs)} public records")
 
     def records(self, attack: str) -> LabelledRecords:
@@ -186,7 +188,9 @@ def configure_attack(
     if isinstance(attack, str):
         return attack_from_knowledge(attack, dict(settings or {}), knowledge)
     if settings:
-        raise refuse("settings", sorted(settings), "to be left out for a configured attack", "Configure it with them.")
+        raise invalid_input(
+            "settings", sorted(settings), "to be left out for a configured attack", "Configure it with them."
+        )
     return attack_from_function(attack), frozenset()
 
 

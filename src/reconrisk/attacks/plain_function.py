@@ -17,7 +17,7 @@ from reconrisk.core.digest import identify_settings, short_digest
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 _SIGNATURE = "(observation, *, rng)"
 
@@ -54,12 +54,12 @@ class FunctionAttack:
         returned = f"what {self.name} returned"
         if not isinstance(found, Tensor):
             kind, remedy = type(found).__name__, "Return the estimates as a torch tensor, or a Reconstruction."
-            raise refuse(returned, kind, f"{wanted}={observation.batch_size}", remedy)
+            raise invalid_input(returned, kind, f"{wanted}={observation.batch_size}", remedy)
         shape = tuple(found.shape)
         if found.ndim == 0 or shape[1:] != observation.input_shape or not 0 < len(found) <= observation.batch_size:
             is_one = shape == observation.input_shape
             remedy = "Return estimates[None]." if is_one else "Return one estimate for each record, records first."
-            raise refuse(f"shape of {returned}", shape, f"{wanted}={observation.batch_size}", remedy)
+            raise invalid_input(f"shape of {returned}", shape, f"{wanted}={observation.batch_size}", remedy)
         return found.detach() if found.is_floating_point() else found.detach().to(torch.get_default_dtype())
 
     @cached_property
@@ -104,10 +104,10 @@ Write def function(observation, *, rng): ...
     needs = getattr(function, "needs", HONEST_BUT_CURIOUS)
     if isinstance(function, type):
         name = function.__name__
-        raise refuse("attack", f"the class {name}", "to be configured", f"Pass an object of it: {name}(...).")
+        raise invalid_input("attack", f"the class {name}", "to be configured", f"Pass an object of it: {name}(...).")
     if not callable(function):
         remedy = f"Pass a name, a configured attack or a function {_SIGNATURE}."
-        raise refuse("attack", type(function).__name__, "to be callable", remedy)
+        raise invalid_input("attack", type(function).__name__, "to be callable", remedy)
     inner = function
     while isinstance(inner, partial):
         inner = inner.func
@@ -115,7 +115,7 @@ Write def function(observation, *, rng): ...
     name = name if name.isidentifier() else "function"  # a lambda has no name of its own
     if not isinstance(needs, ThreatModel):
         remedy = "Write needs = rr.ThreatModel(sees='one-update'), for instance."
-        raise refuse(f"needs of {name}", needs, "to be a ThreatModel", remedy)
+        raise invalid_input(f"needs of {name}", needs, "to be a ThreatModel", remedy)
     _check_signature(name, function)
     is_attack = hasattr(function, "needs") and not inspect.isroutine(function)
     return function if is_attack else FunctionAttack(function, name, needs)
@@ -134,12 +134,14 @@ def check_reconstruction(name: str, found: object, observation: Observation) -> 
     """
     if not isinstance(found, Reconstruction):
         remedy = "Return a Reconstruction; a plain function may return a tensor."
-        raise refuse(f"what {name} returned", type(found).__name__, "to be a Reconstruction", remedy)
+        raise invalid_input(f"what {name} returned", type(found).__name__, "to be a Reconstruction", remedy)
     count, most = len(found.estimates), observation.batch_size
     if not count:
-        raise refuse("estimates", count, ">= 1", f"{name} must return NaN for what it does not find.")
+        raise invalid_input("estimates", count, ">= 1", f"{name} must return NaN for what it does not find.")
     if count > most:  # matching would choose the best of many guesses
-        raise refuse("estimates", count, f"<= {most}, the records", f"{name} must choose among its estimates itself.")
+        raise invalid_input(
+            "estimates", count, f"<= {most}, the records", f"{name} must choose among its estimates itself."
+        )
     return found
 
 
@@ -154,4 +156,4 @@ def _check_signature(name: str, function: Callable[..., Any]) -> None:
         remedy = f"Write def {name}{_SIGNATURE}: ..."
         if "observation" not in signature.parameters:
             remedy += f" If it configures an attack, call it: {name}(...)."
-        raise refuse("attack", f"{name}{signature}", f"to take {_SIGNATURE}", remedy) from error
+        raise invalid_input("attack", f"{name}{signature}", f"to take {_SIGNATURE}", remedy) from error

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import did_you_mean, refuse
+from reconrisk.core.validation import did_you_mean, invalid_input
 from reconrisk.priors.load.bundled import fitting
 from reconrisk.priors.load.folders import prior_folder, range_in, shipped_names, shipped_shape
 from reconrisk.priors.prior import Prior, is_prior
@@ -97,7 +97,7 @@ def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, fl
     reconrisk.core.errors.InvalidInput: Expected prior='gaussian' to come with public records. Pass the prior itself.
     """
     if word == SHIPPED or is_fitted(word):
-        raise refuse("prior", word, "to come with public records", "Pass the prior itself.")
+        raise invalid_input("prior", word, "to come with public records", "Pass the prior itself.")
     stated, _, name = word.rpartition("/")
     kind = next((kind for kind in kinds if name in shipped_names(kind) and stated in ("", kind)), None)
     if kind is not None:
@@ -112,7 +112,7 @@ def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, fl
         fitted = [kind for kind in kinds if is_fitted(kind)]
         known = ", ".join((*fitted, SHIPPED, *dict.fromkeys(names)))
         remedy = f"Nothing is downloaded.{did_you_mean(word, names)}"
-        raise refuse("prior", word, f"to be {known} or a folder", remedy)
+        raise invalid_input("prior", word, f"to be {known} or a folder", remedy)
     return _from_folder(Path(word), kinds, data_range)
 
 
@@ -131,7 +131,7 @@ def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float
         unread = (kind, names[0]) if names else unread
     if unread is not None:
         return _as_shipped(_read(*unread, data_range))  # which says what is missing to read it
-    raise refuse("shape of a record", shape, "to be that of a shipped prior", "Train one, and pass its folder.")
+    raise invalid_input("shape of a record", shape, "to be that of a shipped prior", "Train one, and pass its folder.")
 
 
 def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> Prior:
@@ -140,19 +140,21 @@ def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> Prior
 
 def _check_prior(word: str, found: object) -> Prior:
     if not is_prior(found):
-        raise refuse("prior", word, f"to be a prior, its function returned a {type(found).__name__}")
+        raise invalid_input("prior", word, f"to be a prior, its function returned a {type(found).__name__}")
     return found
 
 
 def _check_kind(word: str, prior: Prior, kinds: tuple[str, ...]) -> None:
     if prior.kind not in kinds:
-        raise refuse("prior", word, f"to be of a kind that the attack takes, {' or '.join(kinds)}, it is {prior.kind}")
+        raise invalid_input(
+            "prior", word, f"to be of a kind that the attack takes, {' or '.join(kinds)}, it is {prior.kind}"
+        )
 
 
 def _from_folder(folder: Path, kinds: tuple[str, ...], data_range: tuple[float, float]) -> StatedPrior:
     readable = [kind for kind in kinds if kind in PRIORS and PRIORS[kind].source == "folder"]
     if not readable:
-        raise refuse("prior", str(folder), f"to be {' or '.join(kinds)}", "These are not read from a folder.")
+        raise invalid_input("prior", str(folder), f"to be {' or '.join(kinds)}", "These are not read from a folder.")
     folder = folder.expanduser()
     trained = trained_in(folder)
     if trained is None:

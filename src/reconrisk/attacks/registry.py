@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeGuard
 from reconrisk.core.observation import Attack
 from reconrisk.core.registry import Info, Plugin, Registry, summary_of
 from reconrisk.core.threat import Knows
-from reconrisk.core.validation import check_settings, did_you_mean, refuse
+from reconrisk.core.validation import check_settings, did_you_mean, invalid_input
 from reconrisk.priors.registry import DIFFUSION, GAN, GAUSSIAN, PRIORS, SHIPPED
 
 ESTIMATOR, TRAINING = "estimator", "training"
@@ -258,7 +258,7 @@ def _row_from_plugin(plugin: Plugin, build: Any) -> AttackInfo:
     """Return the row of a plugin whose entry point names the function that configures the attack."""
     if "observation" in inspect.signature(build).parameters:
         remedy = "Let the entry point name a function that returns it: def configure(): return attack."
-        raise refuse(f"{plugin.where} of {plugin.distribution}", "an attack", "to configure an attack", remedy)
+        raise invalid_input(f"{plugin.where} of {plugin.distribution}", "an attack", "to configure an attack", remedy)
     return AttackInfo(plugin.name, plugin.where, summary_of(build) or f"Attack of {plugin.distribution}.")
 
 
@@ -374,7 +374,7 @@ def settings_from_text(name: str, texts: Sequence[str]) -> dict[str, object]:
         key, equals, word = text.partition("=")
         if not equals or key not in known:
             remedy = f"{name} takes {', '.join(known)}.{did_you_mean(key, known)}"
-            raise refuse("setting", text, f"to be name=value with a setting of {name}", remedy)
+            raise invalid_input("setting", text, f"to be name=value with a setting of {name}", remedy)
         if key == "prior" and info.priors:
             settings[key] = word
         elif key in info.words:
@@ -398,8 +398,8 @@ def _read(text: str, word: str, hint: Any) -> object:
         if kind in _READERS
     ]
     if words in ([], ["none"]):
-        raise refuse("setting", text, "to be one that a word can state", "Set it in Python instead.")
-    raise refuse("setting", text, f"to be {' or '.join(words)}")
+        raise invalid_input("setting", text, "to be one that a word can state", "Set it in Python instead.")
+    raise invalid_input("setting", text, f"to be {' or '.join(words)}")
 
 
 _READERS: Mapping[Any, Callable[[str, Any], object]] = {

@@ -21,7 +21,14 @@ from reconrisk.core.guarantee import Estimate, Law, mse_threshold, psnr_from_mse
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import check_finite, check_positive, check_probability, check_real, check_whole, refuse
+from reconrisk.core.validation import (
+    check_finite,
+    check_positive,
+    check_probability,
+    check_real,
+    check_whole,
+    invalid_input,
+)
 
 _METHOD = "population correlation of riess2025's attack; interval of single draws, not a bound"
 
@@ -54,7 +61,7 @@ def analytic_inversion_ncc(
     """
     level = check_real("confidence", confidence)
     if not 0 < level < 1:
-        raise refuse("confidence", level, "in (0, 1)")
+        raise invalid_input("confidence", level, "in (0, 1)")
     signal = _signal(mechanism, dimension, norm, variance, observations)
     value = signal / math.hypot(signal, math.sqrt(dimension))
     low, high = (_quantile(1 - tail, signal, dimension) for tail in ((1 - level) / 2, (1 + level) / 2))
@@ -79,7 +86,7 @@ def ncc_exceedance(
     0.74
     """
     if not -1 <= check_real("level", level) <= 1:
-        raise refuse("level", level, "in [-1, 1]")
+        raise invalid_input("level", level, "in [-1, 1]")
     return _exceedance(level, _signal(mechanism, dimension, norm, variance, observations), dimension)
 
 
@@ -91,7 +98,9 @@ def _signal(mechanism: Mechanism, dimension: int, norm: float, variance: float |
     largest = check_positive("norm^2 / dimension", norm * norm / size)
     spread = largest if variance is None else check_positive("variance", variance)
     if spread > largest * (1 + 1e-9):
-        raise refuse("variance", spread, f"<= {largest:.6g} = norm^2 / dimension", "Pass the variance of the entries.")
+        raise invalid_input(
+            "variance", spread, f"<= {largest:.6g} = norm^2 / dimension", "Pass the variance of the entries."
+        )
     signal = math.sqrt(check_whole("observations", observations)) * (math.sqrt(spread) / norm) / noise_multiplier
     return math.sqrt(size) * signal
 
@@ -291,7 +300,7 @@ def analytic_inversion_law(mechanism: Mechanism, *, dimension: int, norm: float,
     noise_multiplier, hits = one_phase(mechanism)
     count = check_whole("observations", observations)
     if hits.attempts > 1 and count > hits.attempts:
-        raise refuse(
+        raise invalid_input(
             "observations", count, f"<= {hits.attempts}, the steps of the mechanism", "Raise steps or lower it."
         )
     check_positive("norm", norm, _NORM_REMEDY)
@@ -333,7 +342,7 @@ def training_run_law(
         probability=hits.probability if hit_probability is None else hit_probability,
     )
     if hits.probability == 0:
-        raise refuse("hit_probability", 0.0, "> 0", "A record that is never sampled is not released.")
+        raise invalid_input("hit_probability", 0.0, "> 0", "A record that is never sampled is not released.")
     check_positive("norm", norm, _NORM_REMEDY)
     variance = (noise_multiplier * norm) * (noise_multiplier * norm)
     attack = f"{ATTACK}, averaged over the hits in {hits.attempts} attempts"
@@ -364,7 +373,9 @@ def noise_multiplier_from_success(
     """
     check_probability("success_probability", success_probability)
     if not 0 < success_probability < 1:
-        raise refuse("success_probability", success_probability, "in (0, 1)", "0 needs infinite noise, 1 needs none.")
+        raise invalid_input(
+            "success_probability", success_probability, "in (0, 1)", "0 needs infinite noise, 1 needs none."
+        )
     threshold = check_positive("mse", mse_threshold(mse=mse, psnr=psnr, data_range=data_range))
     check_positive("norm", norm, _NORM_REMEDY)
     shape = check_whole("dimension", dimension) / 2
@@ -394,10 +405,10 @@ def neurons_needed(clip_norm: float, *, norm: float) -> int:
 def _errors(mse: ArrayLike) -> Floats:
     errors = np.asarray(mse, dtype=float)
     if not (np.isfinite(errors).all() and (errors >= 0).all()):
-        raise refuse("mse", mse, "to be finite and >= 0")
+        raise invalid_input("mse", mse, "to be finite and >= 0")
     return errors
 
 
 def _check_log_probability(value: float) -> None:
     if check_real("log_probability", value) > 0:
-        raise refuse("log_probability", value, "<= 0", "Pass the natural logarithm of a probability.")
+        raise invalid_input("log_probability", value, "<= 0", "Pass the natural logarithm of a probability.")

@@ -15,7 +15,7 @@ from reconrisk.core.guarantee import Guarantee, rounded_down, rounded_up
 from reconrisk.core.mechanism import Composed, NoiseMechanism, NoisePhase, PoissonSampled, Repeated, dp_sgd
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import check_not_empty, check_probability, refuse
+from reconrisk.core.validation import check_not_empty, check_probability, invalid_input
 
 _NOISE_RANGE = (1e-2, 1e8)
 _RATE_RANGE = (1e-12, 1.0)
@@ -125,13 +125,13 @@ def calibrate(
     try:
         setting = Adjust(adjust)
     except ValueError as error:
-        raise refuse("adjust", adjust, f"to be one of {', '.join(item.value for item in Adjust)}") from error
+        raise invalid_input("adjust", adjust, f"to be one of {', '.join(item.value for item in Adjust)}") from error
     remedy = "Pass a list, such as [risks.identification(candidates=1000, at_most=0.01)]."
     if not isinstance(risks, (list, tuple)) or not all(isinstance(risk, RISKS) for risk in risks):
-        raise refuse("risks", risks, "to be a list of risks", remedy)
+        raise invalid_input("risks", risks, "to be a list of risks", remedy)
     check_not_empty("risks", risks, remedy)
     if not 0 < check_probability("delta", delta) < 1:
-        raise refuse("delta", delta, "in (0, 1)")
+        raise invalid_input("delta", delta, "in (0, 1)")
     adjustable = _Adjustable.of(mechanism, setting)
     values = [adjustable.solve(risk) for risk in risks]
     strictest = max(values) if setting is Adjust.NOISE_MULTIPLIER else min(values)
@@ -179,9 +179,9 @@ class _Adjustable:
         parts = mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,)
         phases = [part for part in parts if isinstance(part, NoisePhase)]
         if len(phases) < len(parts):
-            raise refuse("mechanism", mechanism, "to be a training", "Pass dp_sgd(...) or Composed of several.")
+            raise invalid_input("mechanism", mechanism, "to be a training", "Pass dp_sgd(...) or Composed of several.")
         if len(phases) > 1 and setting is not Adjust.NOISE_MULTIPLIER:
-            raise refuse("adjust", setting.value, "to be noise_multiplier for a schedule of several phases")
+            raise invalid_input("adjust", setting.value, "to be noise_multiplier for a schedule of several phases")
         return cls(setting, tuple(map(_Settings.of, phases)))
 
     @property

@@ -24,7 +24,7 @@ from reconrisk.core.guarantee import Guarantee, Law, mse_threshold, probability_
 from reconrisk.core.mechanism import Gaussian, Mechanism, NoiseMechanism
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_probability, check_whole, invalid_input
 
 _GRID = 400
 _LARGEST_NOISE = 1e100
@@ -406,7 +406,7 @@ def crossover_mse(*, success: float, prior_success: float, dimension: int, norm:
     """
     check_positive("norm", norm)
     if not 0 < check_probability("prior_success", prior_success) < check_probability("success", success) < 1:
-        raise refuse("success", success, f"in (prior_success, 1) = ({prior_success}, 1)")
+        raise invalid_input("success", success, f"in (prior_success, 1) = ({prior_success}, 1)")
     noise = 1 / float(ndtri(success) - ndtri(prior_success))
     shape = check_whole("dimension", dimension) / 2
     return (noise * norm) ** 2 / shape * log_gammainc_inverse(shape, math.log(success))

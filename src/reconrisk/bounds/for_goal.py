@@ -16,7 +16,7 @@ from reconrisk.core.validation import check_nonnegative, check_whole
 
 
 @dataclass(frozen=True)
-class Question:
+class BoundQuery:
     """What is asked of the bounds: success is a mean squared error of at most ``mse``.
 
     Targets are ``dimension`` values in ``data_range``, none of a norm below ``least_norm``. ``prior`` is the best
@@ -37,7 +37,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class BoundResult:
     """A guarantee, whether it bounds the success of attacks on the targets asked about, and ``why`` it does or not."""
 
     guarantee: Guarantee
@@ -45,14 +45,14 @@ class Answer:
     why: str
 
 
-def guarantees_for(question: Question) -> tuple[Answer, ...]:
+def guarantees_for(question: BoundQuery) -> tuple[BoundResult, ...]:
     """All guarantees that hold for a mechanism, those that can be compared with measured success first.
 
     Guarantee: an answer ``is_about_targets`` only if it holds for targets drawn as ``question.prior`` assumes.
 
     >>> from reconrisk.bounds.prior_success import candidate_set
     >>> from reconrisk.core.mechanism import Gaussian
-    >>> asked = Question(Gaussian(1.0), 0.01, 4, (0.0, 1.0), candidate_set([0.1] * 10), 1.0)
+    >>> asked = BoundQuery(Gaussian(1.0), 0.01, 4, (0.0, 1.0), candidate_set([0.1] * 10), 1.0)
     >>> for answer in guarantees_for(asked):
     ...     print(answer.is_about_targets, answer.guarantee.quantity.value, answer.guarantee.scope.value)
     True success probability at most any adversary with this prior
@@ -61,13 +61,13 @@ def guarantees_for(question: Question) -> tuple[Answer, ...]:
     """
     mechanism, norm = question.mechanism, question.least_norm
     with_prior = success_upper_bound(mechanism, prior_success=question.prior)
-    answers = [Answer(with_prior, True, f"targets are {question.prior.belief}")]
+    answers = [BoundResult(with_prior, True, f"targets are {question.prior.belief}")]
     if not has_phases(mechanism):
         return tuple(answers)
     if question.mse * question.dimension < norm * norm:  # else guessing zero succeeds already
         from_norm = from_scratch_success(mechanism, dimension=question.dimension, norm=norm, mse=question.mse)
-        answers.append(Answer(from_norm, False, "the directions of these records are not uniform on the sphere"))
+        answers.append(BoundResult(from_norm, False, "the directions of these records are not uniform on the sphere"))
     width = question.data_range[1] - question.data_range[0]
     unbiased = replace(mse_lower_bound_from_rdp(replace_one_order_two(mechanism), diameters=width), mechanism=mechanism)
     why = "an error of unbiased estimates, no success probability; attacks may be biased"
-    return (*answers, Answer(unbiased, False, why))
+    return (*answers, BoundResult(unbiased, False, why))

@@ -19,7 +19,7 @@ from reconrisk.bounds.numerics.matrices import (
 from reconrisk.core.guarantee import Guarantee, Quantity, Scope, probability_from_log
 from reconrisk.core.mechanism import Gaussian, Mechanism
 from reconrisk.core.papers import Reference
-from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, invalid_input
 
 Floats = NDArray[np.float64]
 
@@ -134,7 +134,7 @@ def _nonnegative_prior(prior_covariance: ArrayLike, dimension: int) -> Floats:
     if prior.ndim == 0:
         prior = np.full(dimension, float(prior))
     if len(prior) != dimension:
-        raise refuse("prior_covariance.shape", prior.shape, f"to match information of dimension {dimension}")
+        raise invalid_input("prior_covariance.shape", prior.shape, f"to match information of dimension {dimension}")
     return nonnegative_array("prior_covariance", prior, dimensions=(1,)) if prior.ndim == 1 else prior
 
 

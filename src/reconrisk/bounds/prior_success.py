@@ -20,7 +20,7 @@ from reconrisk.core.guarantee import Estimate, probability_from_log, rounded_up
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.storage.text_table import table_from_rows
-from reconrisk.core.validation import check_nonnegative, check_positive, check_real, check_whole, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, check_real, check_whole, invalid_input
 from reconrisk.statistics.intervals import clopper_pearson
 
 Floats = NDArray[np.float64]
@@ -142,7 +142,7 @@ class PriorSuccess(Result):
 
     def __post_init__(self) -> None:
         if not check_real("log_value", self.log_value) <= 0:
-            raise refuse("log_value", self.log_value, "<= 0", "It is the logarithm of a probability.")
+            raise invalid_input("log_value", self.log_value, "<= 0", "It is the logarithm of a probability.")
 
     @property
     def value(self) -> float:
@@ -209,9 +209,11 @@ def uniform_box(*, sides: ArrayLike, mse: float, dimension: int | None = None) -
     if dimension is not None and widths.size == 1:
         widths = np.full(check_whole("dimension", dimension), float(widths[0]))
     if widths.ndim != 1 or (dimension is not None and len(widths) != dimension):
-        raise refuse("sides", widths.shape, f"to be one width, or one for each of dimension={dimension} coordinates")
+        raise invalid_input(
+            "sides", widths.shape, f"to be one width, or one for each of dimension={dimension} coordinates"
+        )
     if not (np.isfinite(widths).all() and (widths > 0).all()):
-        raise refuse("sides", widths.tolist()[:8], "to be finite and > 0")
+        raise invalid_input("sides", widths.tolist()[:8], "to be finite and > 0")
     d, reach = _reach(len(widths), mse)
     return PriorSuccess(_log_ball_in_box(widths, reach), f"uniform in a box of {d} dimensions")
 
@@ -252,18 +254,20 @@ def candidate_set(weights: ArrayLike, *, candidates: ArrayLike | None = None, ms
     """
     masses = finite_array("weights", weights, dimensions=(1,))
     if masses.ndim != 1 or not len(masses) or not (np.isfinite(masses).all() and (masses >= 0).all()):
-        raise refuse("weights", masses.tolist(), "to be nonnegative numbers, one for each candidate")
+        raise invalid_input("weights", masses.tolist(), "to be nonnegative numbers, one for each candidate")
     if not math.isclose(float(masses.sum()), 1.0, rel_tol=1e-9):
-        raise refuse("weights", float(masses.sum()), "to sum to 1", "Divide them by their sum.")
+        raise invalid_input("weights", float(masses.sum()), "to sum to 1", "Divide them by their sum.")
     check_nonnegative("mse", mse)
     belief = f"one of {len(masses)} candidates"
     if mse == 0:
         return PriorSuccess(min(0.0, math.log(float(masses.max()))), belief)
     if candidates is None:
-        raise refuse("candidates", candidates, "to be given for mse > 0", "Distances decide which of them agree.")
+        raise invalid_input(
+            "candidates", candidates, "to be given for mse > 0", "Distances decide which of them agree."
+        )
     points = _rows("candidates", candidates)
     if len(points) != len(masses):
-        raise refuse("candidates", len(points), f"to have one row for each of {len(masses)} weights")
+        raise invalid_input("candidates", len(points), f"to have one row for each of {len(masses)} weights")
     reach = 2 * math.sqrt(points.shape[1] * mse)
     return PriorSuccess(
         min(0.0, math.log(float(_mass_within(points, points, masses, reach).max()))), belief, exact=False
@@ -287,7 +291,7 @@ def empirical(sample: ArrayLike, *, mse: float, confidence: float = 0.95) -> Est
     """
     rows = _rows("sample", sample)
     if len(rows) < 4:
-        raise refuse("sample", len(rows), "to have at least 4 rows", "Two halves of pairs are compared.")
+        raise invalid_input("sample", len(rows), "to have at least 4 rows", "Two halves of pairs are compared.")
     check_nonnegative("mse", mse)
     reach = math.sqrt(rows.shape[1] * mse)
     half = len(rows) // 2
@@ -317,11 +321,11 @@ def _rows(name: str, values: ArrayLike) -> Floats:
     try:
         rows = np.asarray(values, dtype=float)
     except (TypeError, ValueError) as error:
-        raise refuse(name, values, "to be an array of numbers") from error
+        raise invalid_input(name, values, "to be an array of numbers") from error
     if rows.ndim < 2 or not rows.size:
-        raise refuse(f"{name}.shape", rows.shape, "to be (records, values)", "Reshape each record to one row.")
+        raise invalid_input(f"{name}.shape", rows.shape, "to be (records, values)", "Reshape each record to one row.")
     if not np.isfinite(rows).all():
-        raise refuse(name, "it has NaN or infinities", "to be finite")
+        raise invalid_input(name, "it has NaN or infinities", "to be finite")
     return rows.reshape(len(rows), -1)
 
 

@@ -20,7 +20,7 @@ from reconrisk.core.validation import (
     check_probability,
     check_real,
     check_whole,
-    refuse,
+    invalid_input,
 )
 
 _LEAST_ROOM = 1e-9
@@ -36,12 +36,12 @@ class Identification:
 
     def __post_init__(self) -> None:
         if not check_real("log_prior_success", self.log_prior_success) <= 0:
-            raise refuse("log_prior_success", self.log_prior_success, "<= 0")
+            raise invalid_input("log_prior_success", self.log_prior_success, "<= 0")
         prior = probability_from_log(self.log_prior_success)
         room = math.log(check_probability("at_most", self.at_most) or math.ulp(0.0)) - self.log_prior_success
         if room <= _LEAST_ROOM * max(1.0, -self.log_prior_success) or self.at_most == 1:
             remedy = f"Guessing alone succeeds with {prior:.6g}: allow more than that, and less than 1."
-            raise refuse("at_most", self.at_most, f"in (prior_success, 1) = ({prior:.6g}, 1)", remedy)
+            raise invalid_input("at_most", self.at_most, f"in (prior_success, 1) = ({prior:.6g}, 1)", remedy)
 
     @property
     def limit(self) -> float:
@@ -72,10 +72,12 @@ class FromScratch:
         object.__setattr__(self, "dimension", check_whole("dimension", self.dimension))
         check_positive("norm", self.norm, "Pass the smallest norm of any record.")
         if not 0 < check_probability("at_most", self.at_most) < 1:
-            raise refuse("at_most", self.at_most, "in (0, 1)")
+            raise invalid_input("at_most", self.at_most, "in (0, 1)")
         nearest = self.norm * self.norm / self.dimension
         if check_nonnegative("mse", self.mse) >= nearest:
-            raise refuse("mse", self.mse, f"< norm^2/dimension = {nearest:.6g}", "Guessing zero reaches that error.")
+            raise invalid_input(
+                "mse", self.mse, f"< norm^2/dimension = {nearest:.6g}", "Guessing zero reaches that error."
+            )
 
     @property
     def limit(self) -> float:
@@ -102,12 +104,14 @@ class UnbiasedError:
 
     def __post_init__(self) -> None:
         if not self.diameters:
-            raise refuse("diameters", self.diameters, "to hold at least one width")
+            raise invalid_input("diameters", self.diameters, "to hold at least one width")
         for width in self.diameters:
             check_positive("diameters", width, "Pass the width of the range of each value.")
         most = sum(width * width for width in self.diameters) / (4 * len(self.diameters))
         if not 0 < check_real("at_least", self.at_least) < most:
-            raise refuse("at_least", self.at_least, f"in (0, {most:.6g})", "A constant guess has no larger error.")
+            raise invalid_input(
+                "at_least", self.at_least, f"in (0, {most:.6g})", "A constant guess has no larger error."
+            )
 
     @property
     def limit(self) -> float:
@@ -145,14 +149,14 @@ def identification(
     """
     given = (candidates, prior_success, log_prior_success)
     if sum(item is not None for item in given) != 1:
-        raise refuse("(candidates, prior_success, log_prior_success)", given, "to hold exactly one value")
+        raise invalid_input("(candidates, prior_success, log_prior_success)", given, "to hold exactly one value")
     if candidates is not None:
         return Identification(-math.log(check_whole("candidates", candidates, minimum=2)), at_most)
     if isinstance(prior_success, PriorSuccess):
         return Identification(prior_success.log_value, at_most)
     if prior_success is not None:
         if check_probability("prior_success", prior_success) == 0:
-            raise refuse("prior_success", prior_success, "> 0", "Pass log_prior_success for tiny values.")
+            raise invalid_input("prior_success", prior_success, "> 0", "Pass log_prior_success for tiny values.")
         return Identification(math.log(prior_success), at_most)
     return Identification(check_real("log_prior_success", log_prior_success), at_most)
 

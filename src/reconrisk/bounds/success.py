@@ -33,7 +33,7 @@ from reconrisk.core.mechanism import (
 )
 from reconrisk.core.papers import Reference
 from reconrisk.core.threat import STRONGEST
-from reconrisk.core.validation import check_nonnegative, check_positive, check_probability, check_real, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, check_probability, check_real, invalid_input
 
 _PRIOR = "prior_success is the best success of an adversary who knows everything except the release"
 _STATED = "the stated privacy guarantee covers everything released"
@@ -95,7 +95,9 @@ def success_upper_bound(
     rule = _RULES.get(type(mechanism))
     if rule is None:
         known = ", ".join(kind.__name__ for kind in _RULES)
-        raise refuse("mechanism", mechanism, f"to be one of {known}", "Convert DpEvents with mechanism_from_event.")
+        raise invalid_input(
+            "mechanism", mechanism, f"to be one of {known}", "Convert DpEvents with mechanism_from_event."
+        )
     bound = rule(mechanism, log_prior, accuracy)
     log_success = min(0.0, max(bound.log_success, log_prior))
     return Guarantee(
@@ -129,7 +131,7 @@ def dp_from_reconstruction_robustness(success: float, *, epsilon: float) -> Appr
     least = 1 / (1 + math.exp(-epsilon))
     if success < least * (1 - 1e-12):
         remedy = f"Naming the likelier record succeeds with {least!r} at this epsilon."
-        raise refuse("success", success, f">= e^epsilon/(e^epsilon + 1) = {least:.6g}", remedy)
+        raise invalid_input("success", success, f">= e^epsilon/(e^epsilon + 1) = {least:.6g}", remedy)
     # e^eps (gamma - 1) + gamma: for large epsilon the two powers of the printed form overflow
     delta = success - math.exp(min(epsilon, 700.0)) * (1 - success)
     return ApproximateDP(epsilon, min(1.0, max(0.0, delta)), Neighbouring.REPLACE_ONE)
@@ -138,14 +140,14 @@ def dp_from_reconstruction_robustness(success: float, *, epsilon: float) -> Appr
 def _log_prior(prior_success: float | PriorSuccess | None, log_prior_success: float | None) -> float:
     if (prior_success is None) == (log_prior_success is None):
         given = (prior_success, log_prior_success)
-        raise refuse("(prior_success, log_prior_success)", given, "to hold exactly one value")
+        raise invalid_input("(prior_success, log_prior_success)", given, "to hold exactly one value")
     if isinstance(prior_success, PriorSuccess):
         return prior_success.log_value
     if prior_success is not None:
         value = check_probability("prior_success", prior_success, "It is the best success without any release.")
         return math.log(value) if value > 0 else -math.inf
     if not check_real("log_prior_success", log_prior_success) <= 0:
-        raise refuse("log_prior_success", log_prior_success, "<= 0", "It is the logarithm of a probability.")
+        raise invalid_input("log_prior_success", log_prior_success, "<= 0", "It is the logarithm of a probability.")
     return float(log_prior_success)  # type: ignore[arg-type]  # the check above refused None
 
 

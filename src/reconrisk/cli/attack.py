@@ -16,7 +16,7 @@ from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network,
 from reconrisk.cli.options import option
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import Knows
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -277,7 +277,7 @@ def _observed(
 ) -> dict[str, Any]:
     """Which records, what their client does, and what the adversary knows, as the library is told."""
     if labels not in ("known", "inferred"):
-        raise refuse("labels", labels, "to be known or inferred")
+        raise invalid_input("labels", labels, "to be known or inferred")
     told = {
         Knows.LABELS: labels == "known",
         Knows.DEFENSE: knows_defense,
@@ -293,7 +293,7 @@ def _observed(
 
 def _stated_labels(labels: str) -> list[int] | None:
     if labels == "known":
-        raise refuse("labels", labels, "to be inferred, or listed for a captured update", "Write --labels 3,5.")
+        raise invalid_input("labels", labels, "to be inferred, or listed for a captured update", "Write --labels 3,5.")
     return None if labels == "inferred" else whole_numbers("labels", labels)
 
 

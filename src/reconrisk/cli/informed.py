@@ -16,7 +16,7 @@ from reconrisk.cli.attack import finish
 from reconrisk.cli.inputs import check_folder, check_seed, network, whole_numbers
 from reconrisk.cli.options import option
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.validation import did_you_mean, refuse
+from reconrisk.core.validation import did_you_mean, invalid_input
 
 if TYPE_CHECKING:
     from reconrisk.data.dataset import Dataset
@@ -117,7 +117,7 @@ def informed(
     check_folder(out)
     drawn = check_seed(0 if seed is None else seed)
     if labels not in ("known", "inferred"):
-        raise refuse("labels", labels, "to be known or inferred")
+        raise invalid_input("labels", labels, "to be known or inferred")
     for_network: dict[str, Any] = {"start": start, "steps": steps, "optimizer": optimizer, "momentum": momentum}
     for_network |= {"learning_rate": learning_rate, "attack": attack, "shadows": shadows, "store": store}
     for_network |= {"seconds": seconds}
@@ -146,7 +146,7 @@ def _check_name(model: str) -> None:
     if ":" not in model and model not in MODELS:
         known = (*LINEAR, *(name for name in MODELS if name not in LINEAR))
         remedy = f"Or write package.module:function.{did_you_mean(model, known)}"
-        raise refuse("model", model, f"to be one of {', '.join(known)}", remedy)
+        raise invalid_input("model", model, f"to be one of {', '.join(known)}", remedy)
 
 
 def _linear(
@@ -213,12 +213,12 @@ def _optimizer(name: str | None, learning_rate: float | None, momentum: float | 
 
     name = name or "sgd"
     if name not in _RATES:
-        raise refuse("optimizer", name, f"to be one of {', '.join(_RATES)}")
+        raise invalid_input("optimizer", name, f"to be one of {', '.join(_RATES)}")
     rate = _RATES[name] if learning_rate is None else learning_rate
     if name == "sgd":
         return sgd(rate, _MOMENTUM if momentum is None else momentum)
     if momentum is not None:
-        raise refuse("momentum", momentum, "to be left out for adam")
+        raise invalid_input("momentum", momentum, "to be left out for adam")
     return adam(rate)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,7 +43,7 @@ def check_folder(out: Path) -> None:
 def check_seed(seed: int) -> int:
     """A seed that torch takes."""
     if check_whole("seed", seed, minimum=0) >= _SEEDS:
-        raise refuse("seed", seed, "< 2^63")
+        raise invalid_input("seed", seed, "< 2^63")
     return seed
 
 
@@ -58,10 +58,10 @@ def whole_numbers(name: str, text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise refuse(name, text, "to be whole numbers such as 0,3,8-15")
+            raise invalid_input(name, text, "to be whole numbers such as 0,3,8-15")
         numbers += range(int(first), int(last or first) + 1)
     if not numbers:
-        raise refuse(name, text, "to be whole numbers such as 0,3,8-15, the smaller first")
+        raise invalid_input(name, text, "to be whole numbers such as 0,3,8-15, the smaller first")
     return numbers
 
 
@@ -72,5 +72,5 @@ def range_of(data_range: str | None) -> tuple[float, float] | None:
     try:
         low, high = (float(end) for end in data_range.split(","))
     except ValueError as error:
-        raise refuse("data_range", data_range, "to be two numbers such as -1,1") from error
+        raise invalid_input("data_range", data_range, "to be two numbers such as -1,1") from error
     return low, high

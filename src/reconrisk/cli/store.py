@@ -14,7 +14,7 @@ from reconrisk.cli.options import AsJson
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.storage.serialization import to_json
 from reconrisk.core.storage.text_table import align_columns
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 if TYPE_CHECKING:
     from reconrisk.studies.audit.result import AuditResult
@@ -56,7 +56,7 @@ def _result(name: str, text: str, store: Path | None) -> AuditResult:
     elif store is not None:
         path, run = store, text
     else:
-        raise refuse(name, text, f"to be {_WAYS}", "There is no such file.")
+        raise invalid_input(name, text, f"to be {_WAYS}", "There is no such file.")
     with Store.read(path) as opened:
         return opened.result(run or None, with_exposures=False)
 

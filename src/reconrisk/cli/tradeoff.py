@@ -11,7 +11,7 @@ import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
 from reconrisk.cli.options import option
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 if TYPE_CHECKING:
     from reconrisk.core.defense import Defense
@@ -117,17 +117,19 @@ def families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
     for text in stated:
         parts = re.fullmatch(r"\s*(?P<family>\w+(?:\(.*\))?)\s*:\s*(?:(?P<setting>\w+)=)?(?P<numbers>[^=:]+)", text)
         if parts is None:
-            raise refuse("defense", text, _FORM)
+            raise invalid_input("defense", text, _FORM)
         choice, family = Choice.read("defense", parts["family"]), parts["family"].strip()
         setting = parts["setting"] or DEFENSES[choice.name].strength
         if not setting:
-            raise refuse("defense", choice.name, "to have a strength", "Name the setting, as in name:setting=0.1,1.")
+            raise invalid_input(
+                "defense", choice.name, "to have a strength", "Name the setting, as in name:setting=0.1,1."
+            )
         if family in found:
-            raise refuse("defense", family, "to be stated once", "State all its strengths together.")
+            raise invalid_input("defense", family, "to be stated once", "State all its strengths together.")
         try:
             strengths = [float(each) for each in parts["numbers"].split(",")]
         except ValueError as error:
-            raise refuse("defense", text, _FORM, "Strengths are numbers.") from error
+            raise invalid_input("defense", text, _FORM, "Strengths are numbers.") from error
         found[family] = {
             strength: defense_by_name(choice.name, **{**dict(choice.settings), setting: strength})
             for strength in strengths
@@ -148,7 +150,7 @@ def _data(
     rows = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))
     apart = check_whole("public", public, minimum=0)
     if apart >= len(dataset):
-        raise refuse("public", public, f"< {len(dataset)}, the records of {dataset.name}")
+        raise invalid_input("public", public, f"< {len(dataset)}, the records of {dataset.name}")
     left = rows[apart:] if records is None else rows[apart : apart + check_whole("records", records)]
     return dataset.subset(left), dataset.subset(rows[:apart]) if apart else None
 

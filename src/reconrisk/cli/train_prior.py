@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, range_of
-from reconrisk.core.validation import check_finite, check_whole, refuse
+from reconrisk.core.validation import check_finite, check_whole, invalid_input
 
 if TYPE_CHECKING:
     from reconrisk.data.dataset import Dataset
@@ -76,7 +76,9 @@ def train_prior(
     training, rest = _parts(data, split, held_out, seed, **read)
     given: dict[str, Any] = {"steps": steps, "batch_size": batch_size, "channels": _channels(channels, kind)}
     if predicts is not None and kind is Kind.gan:
-        raise refuse("predicts", predicts, "only for a diffusion", "Leave it out: a GAN makes pictures of noise.")
+        raise invalid_input(
+            "predicts", predicts, "only for a diffusion", "Leave it out: a GAN makes pictures of noise."
+        )
     given |= {"learning_rate": learning_rate, "predicts": predicts, "seed": seed}
     settings = {name: value for name, value in given.items() if value is not None}
     try:
@@ -119,16 +121,16 @@ def _parts(data: str, split: str | None, held_out: str, seed: int, **read: Any) 
     if held_out in _SPLITS:
         if split is None or split == held_out:
             remedy = f"Pass --split {_SPLITS[held_out == 'train']}, or a share such as 0.1."
-            raise refuse("held_out", held_out, "to be another split than that of training", remedy)
+            raise invalid_input("held_out", held_out, "to be another split than that of training", remedy)
         parts = load_dataset(data, split=split, **read), load_dataset(data, split=held_out, **read)
         _check_counts(held_out, *map(len, parts))
         return parts
     try:
         share = check_finite("held_out", float(held_out))
     except ValueError as error:
-        raise refuse("held_out", held_out, "to be train, test or a share such as 0.1") from error
+        raise invalid_input("held_out", held_out, "to be train, test or a share such as 0.1") from error
     if not 0 < share < 1:
-        raise refuse("held_out", share, "to be a share between 0 and 1")
+        raise invalid_input("held_out", share, "to be a share between 0 and 1")
     dataset = load_dataset(data, split=split, **read)
     count = round(share * len(dataset))
     _check_counts(held_out, len(dataset) - count, count)
@@ -142,7 +144,7 @@ def _check_counts(held_out: str, training: int, rest: int) -> None:
 
     if min(training, rest) < FEWEST:
         found = f"It leaves {training} to train on and {rest} to measure on."
-        raise refuse("held_out", held_out, f"to leave at least {FEWEST} records on both sides", found)
+        raise invalid_input("held_out", held_out, f"to leave at least {FEWEST} records on both sides", found)
 
 
 def _channels(text: str | None, kind: Kind) -> tuple[int, ...] | int | None:
@@ -150,12 +152,12 @@ def _channels(text: str | None, kind: Kind) -> tuple[int, ...] | int | None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise refuse("channels", text, "to be whole numbers such as 16,32,64")
+        raise invalid_input("channels", text, "to be whole numbers such as 16,32,64")
     numbers = tuple(check_whole("channels", int(part)) for part in parts)
     if kind is Kind.diffusion:
         return numbers
     if len(numbers) > 1:
-        raise refuse("channels", text, "to be one number for a GAN")
+        raise invalid_input("channels", text, "to be one number for a GAN")
     return numbers[0]
 
 

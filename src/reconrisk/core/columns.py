@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import check_finite, check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_finite, check_not_empty, check_whole, invalid_input
 
 
 @serializable("numeric-column")
@@ -29,7 +29,7 @@ class NumericColumn:
     def __post_init__(self) -> None:
         check_whole("start", self.start, minimum=0)
         if check_finite("low", self.low) > check_finite("high", self.high):
-            raise refuse("low", self.low, f"<= high={self.high!r}")
+            raise invalid_input("low", self.low, f"<= high={self.high!r}")
 
     @property
     def coordinates(self) -> slice:
@@ -53,7 +53,7 @@ class CategoricalColumn:
     def __post_init__(self) -> None:
         check_whole("start", self.start, minimum=0)
         if not self.categories or len(set(self.categories)) != len(self.categories):
-            raise refuse("categories", self.categories, "to be at least one, each once")
+            raise invalid_input("categories", self.categories, "to be at least one, each once")
 
     @property
     def coordinates(self) -> slice:
@@ -75,11 +75,13 @@ def check_columns(columns: Sequence[Column]) -> int:
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
-            raise refuse("columns", names, f"to hold {name!r} once")
+            raise invalid_input("columns", names, f"to hold {name!r} once")
     end = 0
     for column in sorted(columns, key=lambda column: column.start):
         if column.start != end:
-            raise refuse(f"start of column {column.name!r}", column.start, f"to be {end}, where the one before it ends")
+            raise invalid_input(
+                f"start of column {column.name!r}", column.start, f"to be {end}, where the one before it ends"
+            )
         end = int(column.coordinates.stop)
     return end
 
@@ -93,4 +95,4 @@ def check_layout(columns: Sequence[Column], shape: Sequence[int], name: str = "i
     """
     width = check_columns(columns)
     if tuple(shape) != (width,):
-        raise refuse(name, tuple(shape), f"to be ({width},), as the columns", "Pass those of this table.")
+        raise invalid_input(name, tuple(shape), f"to be ({width},), as the columns", "Pass those of this table.")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 if TYPE_CHECKING:
     from torch import nn
@@ -165,7 +165,7 @@ class _Walk:
         elif id(value) in above:
             yield f"again {above.index(id(value))}"  # a function that calls itself
         elif len(above) > _DEEPEST:
-            raise refuse("settings", type(value).__name__, f"to be nested at most {_DEEPEST} deep")
+            raise invalid_input("settings", type(value).__name__, f"to be nested at most {_DEEPEST} deep")
         elif _is_tensor(value) or isinstance(value, np.ndarray):
             yield from _words_of_array(value)
         elif isinstance(value, Enum):
@@ -299,7 +299,7 @@ def _content_of_object(value: Any) -> Iterator[tuple[str, Any]]:
         yield from sorted(vars(value).items())
     elif _ADDRESS.search(repr(value)):
         remedy = "Pass a function or a dataclass whose content says what it does."
-        raise refuse("settings", type(value).__name__, "to be told from others of its kind", remedy)
+        raise invalid_input("settings", type(value).__name__, "to be told from others of its kind", remedy)
     else:
         yield "text", repr(value)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from reconrisk.core.progress import Cancelled, CancelToken
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 _LOOK_SECONDS = 0.1
 _GRACE_SECONDS = 1.0  # in which a task may notice by itself
@@ -78,9 +78,9 @@ def check_executor(executor: Executor) -> Executor:
 run(function, tasks, *, token). Pass InProcessExecutor().
     """
     if isinstance(executor, type):
-        raise refuse("executor", executor.__name__, _METHOD, f"Pass {executor.__name__}().")
+        raise invalid_input("executor", executor.__name__, _METHOD, f"Pass {executor.__name__}().")
     if not callable(getattr(executor, "run", None)):
-        raise refuse("executor", executor, _METHOD, "InProcessExecutor of reconrisk.core.executor is one.")
+        raise invalid_input("executor", executor, _METHOD, "InProcessExecutor of reconrisk.core.executor is one.")
     return executor
 
 

@@ -29,7 +29,7 @@ from reconrisk.core.validation import (
     check_probability,
     check_real,
     check_whole,
-    refuse,
+    invalid_input,
 )
 
 
@@ -158,10 +158,12 @@ def mse_from_psnr(psnr: float, *, data_range: float) -> float:
     check_finite("psnr", psnr)
     check_positive("data_range", data_range, "Pass the largest minus the smallest value the data may take.")
     if abs(psnr) > _LARGEST_PSNR:
-        raise refuse("psnr", psnr, f"between -{_LARGEST_PSNR:g} and {_LARGEST_PSNR:g} dB", "Pass it in decibel.")
+        raise invalid_input("psnr", psnr, f"between -{_LARGEST_PSNR:g} and {_LARGEST_PSNR:g} dB", "Pass it in decibel.")
     threshold = float(data_range * data_range * 10.0 ** (-psnr / 10))
     if not 0 < threshold < math.inf:
-        raise refuse("data_range", data_range, "to give an error that is a float", "State the range of the values.")
+        raise invalid_input(
+            "data_range", data_range, "to give an error that is a float", "State the range of the values."
+        )
     return threshold
 
 
@@ -189,7 +191,7 @@ def mse_threshold(*, mse: float | None, psnr: float | None, data_range: float) -
         return check_nonnegative("mse", mse)
     if psnr is not None and mse is None:
         return mse_from_psnr(psnr, data_range=data_range)
-    raise refuse("(mse, psnr)", (mse, psnr), "to have exactly one number", "Pass mse=... or psnr=..., not both.")
+    raise invalid_input("(mse, psnr)", (mse, psnr), "to have exactly one number", "Pass mse=... or psnr=..., not both.")
 
 
 class Quantity(Enum):
@@ -224,7 +226,7 @@ class Estimate(Result):
         check_real("low", self.low)
         check_real("high", self.high)
         if not self.low <= self.value <= self.high:
-            raise refuse("value", self.value, f"in [low, high] = [{self.low}, {self.high}]")
+            raise invalid_input("value", self.value, f"in [low, high] = [{self.low}, {self.high}]")
         check_probability("confidence", self.confidence)
         check_whole("samples", self.samples, minimum=0)
 
@@ -276,9 +278,11 @@ class Guarantee(Result):
         if self.quantity is Quantity.SUCCESS_PROBABILITY:
             object.__setattr__(self, "log_value", _checked_log(check_probability("value", self.value), self.log_value))
         elif self.log_value is not None:
-            raise refuse("log_value", self.log_value, "to be None for an error", "Only probabilities become so small.")
+            raise invalid_input(
+                "log_value", self.log_value, "to be None for an error", "Only probabilities become so small."
+            )
         elif not check_real("value", self.value) >= 0:
-            raise refuse("value", self.value, ">= 0")
+            raise invalid_input("value", self.value, ">= 0")
 
     @property
     def is_trivial(self) -> bool:
@@ -355,7 +359,7 @@ def probability_from_log(log_probability: float) -> float:
     (5e-324, 1.0, 0.0)
     """
     if not check_real("log_probability", log_probability) <= 0:
-        raise refuse("log_probability", log_probability, "<= 0")
+        raise invalid_input("log_probability", log_probability, "<= 0")
     return 0.0 if log_probability == -math.inf else max(math.exp(log_probability), _SMALLEST)
 
 
@@ -365,5 +369,5 @@ def _checked_log(value: float, log_value: float | None) -> float:
         return math.log(value) if value > 0 else -math.inf
     given = probability_from_log(log_value)
     if not math.isclose(given, value, rel_tol=1e-9, abs_tol=2 * _SMALLEST) or (value == 0) != (given == 0):
-        raise refuse("log_value", log_value, f"to be the logarithm of value={value!r}")
+        raise invalid_input("log_value", log_value, f"to be the logarithm of value={value!r}")
     return float(log_value)

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import check_nonnegative, check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, check_probability, check_whole, invalid_input
 
 
 class Neighbouring(Enum):
@@ -65,7 +65,7 @@ class PoissonSampled:
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, Gaussian):
-            raise refuse(
+            raise invalid_input(
                 "mechanism",
                 self.mechanism,
                 "to be Gaussian",
@@ -86,7 +86,7 @@ class Repeated:
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, (Gaussian, PoissonSampled)):
-            raise refuse(
+            raise invalid_input(
                 "mechanism",
                 self.mechanism,
                 "to be Gaussian or PoissonSampled",
@@ -111,10 +111,10 @@ class Composed:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
         if not self.mechanisms:
-            raise refuse("mechanisms", self.mechanisms, "to hold at least one phase")
+            raise invalid_input("mechanisms", self.mechanisms, "to hold at least one phase")
         for phase in self.mechanisms:
             if not isinstance(phase, (Gaussian, PoissonSampled, Repeated)):
-                raise refuse(
+                raise invalid_input(
                     "mechanisms",
                     phase,
                     "to hold Gaussian, PoissonSampled and Repeated only",
@@ -168,7 +168,9 @@ class PrivacyCurve:
         object.__setattr__(self, "deltas", tuple(check_probability("deltas", each) for each in self.deltas))
         object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
         if not self.epsilons or len(self.epsilons) != len(self.deltas):
-            raise refuse("deltas", self.deltas, f"to have one value for each of {len(self.epsilons)} >= 1 epsilons")
+            raise invalid_input(
+                "deltas", self.deltas, f"to have one value for each of {len(self.epsilons)} >= 1 epsilons"
+            )
 
 
 @serializable("renyi-dp")
@@ -189,10 +191,12 @@ class RenyiDP:
         object.__setattr__(self, "epsilons", tuple(float(epsilon) for epsilon in self.epsilons))
         object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
         if not self.orders or len(self.orders) != len(self.epsilons):
-            raise refuse("epsilons", self.epsilons, f"to have one value for each of {len(self.orders)} >= 1 orders")
+            raise invalid_input(
+                "epsilons", self.epsilons, f"to have one value for each of {len(self.orders)} >= 1 orders"
+            )
         for order in self.orders:
             if check_positive("orders", order) <= 1:
-                raise refuse("orders", order, "> 1", "Order 1 is the Kullback-Leibler divergence; leave it out.")
+                raise invalid_input("orders", order, "> 1", "Order 1 is the Kullback-Leibler divergence; leave it out.")
         for epsilon in self.epsilons:
             check_nonnegative("epsilons", epsilon, "Leave out orders at which the divergence is infinite.")
 
@@ -239,7 +243,7 @@ def _checked_relation(neighbouring: object) -> Neighbouring:
     for relation in Neighbouring:
         if neighbouring in (relation, relation.value, relation.name.lower()):
             return relation
-    raise refuse("neighbouring", neighbouring, "to be 'add_or_remove' or 'replace_one'")
+    raise invalid_input("neighbouring", neighbouring, "to be 'add_or_remove' or 'replace_one'")
 
 
 def dp_sgd(

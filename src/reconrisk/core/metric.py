@@ -14,7 +14,7 @@ from reconrisk.core.validation import (
     check_not_empty,
     check_probability,
     check_same_shape,
-    refuse,
+    invalid_input,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ class Metric:
         """Scores of ``estimates`` against ``targets``, row by row."""
         for name, value in (("estimates", estimates), ("targets", targets)):
             if not hasattr(value, "isfinite") or not hasattr(value, "where"):
-                raise refuse(name, type(value).__name__, "to be a torch tensor", "Convert it with torch.as_tensor.")
+                raise invalid_input(
+                    name, type(value).__name__, "to be a torch tensor", "Convert it with torch.as_tensor."
+                )
         check_same_shape("estimates", estimates, "targets", targets, "Match batches first with match_records.")
         check_not_empty("targets", targets)
         check_all_finite("targets", targets, "Remove such records before the audit.")
@@ -53,7 +55,9 @@ class Metric:
         safe = estimates.where(usable.view(-1, *[1] * (estimates.ndim - 1)), targets)
         scores = self.function(safe, targets)
         if scores.shape != usable.shape:
-            raise refuse(f"{self.name} scores", tuple(scores.shape), f"to be one per record, {tuple(usable.shape)}")
+            raise invalid_input(
+                f"{self.name} scores", tuple(scores.shape), f"to be one per record, {tuple(usable.shape)}"
+            )
         check_all_numbers(self.name, scores)
         return scores.masked_fill(~usable, self.worst)
 

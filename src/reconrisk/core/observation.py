@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_all_finite, check_finite, check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_all_finite, check_finite, check_not_empty, check_whole, invalid_input
 
 if TYPE_CHECKING:
     import torch
@@ -65,12 +65,12 @@ class Observation:
 
     def __post_init__(self) -> None:
         if not self.released:
-            raise refuse("released", {}, "to hold at least one tensor")
+            raise invalid_input("released", {}, "to hold at least one tensor")
         for name, tensor in self.released.items():
             check_all_finite(f"released[{name!r}]", tensor, "Check the training step that produced it.")
         ends = [check_finite("data_range", end) for end in self.data_range]
         if len(ends) != 2 or not ends[0] < ends[1]:
-            raise refuse("data_range", self.data_range, "to be (low, high) with low < high")
+            raise invalid_input("data_range", self.data_range, "to be (low, high) with low < high")
         for side in self.input_shape:
             check_whole("input_shape", side)
         check_whole("batch_size", self.batch_size)
@@ -81,16 +81,18 @@ class Observation:
         for name, power in _SIDE_INFORMATION.items():
             if getattr(self, name) is not None and power not in self.threat.knows:
                 remedy = f"Add Knows.{power.name} to the threat."
-                raise refuse(name, "given", f"to be None for a threat that does not know the {power.value}", remedy)
+                raise invalid_input(
+                    name, "given", f"to be None for a threat that does not know the {power.value}", remedy
+                )
         for name in ("labels", "record_norms"):
             values = getattr(self, name)
             if values is None:
                 continue
             check_not_empty(name, values)
             if len(values) != self.batch_size:
-                raise refuse(name, values, f"to have batch_size={self.batch_size} entries")
+                raise invalid_input(name, values, f"to have batch_size={self.batch_size} entries")
         if self.record_norms is not None and not bool((self.record_norms >= 0).all()):
-            raise refuse("record_norms", self.record_norms, ">= 0")
+            raise invalid_input("record_norms", self.record_norms, ">= 0")
         for key, statistic in (self.batch_statistics or {}).items():
             check_all_finite(f"batch_statistics[{key!r}]", statistic)
 
@@ -98,15 +100,17 @@ class Observation:
         self._check_alike("noise_std", self.noise_std)
         self._check_alike("kept", self.kept)
         if self.noise_law not in (GAUSSIAN, LAPLACE):
-            raise refuse("noise_law", self.noise_law, f"to be {GAUSSIAN!r} or {LAPLACE!r}")
+            raise invalid_input("noise_law", self.noise_law, f"to be {GAUSSIAN!r} or {LAPLACE!r}")
         if self.noise_law != GAUSSIAN and self.noise_std is None:
-            raise refuse("noise_law", self.noise_law, "to be left out where the noise is not known")
+            raise invalid_input("noise_law", self.noise_law, "to be left out where the noise is not known")
         for key, std in (self.noise_std or {}).items():
             if not bool((std > 0).all()):
-                raise refuse(f"noise_std[{key!r}]", float(std.min()), "> 0", "Leave it out where there is no noise.")
+                raise invalid_input(
+                    f"noise_std[{key!r}]", float(std.min()), "> 0", "Leave it out where there is no noise."
+                )
         for key, mask in (self.kept or {}).items():
             if str(mask.dtype) != "torch.bool":
-                raise refuse(f"kept[{key!r}].dtype", mask.dtype, "to be torch.bool", "Pass tensor != 0.")
+                raise invalid_input(f"kept[{key!r}].dtype", mask.dtype, "to be torch.bool", "Pass tensor != 0.")
 
     def _check_alike(self, name: str, given: Mapping[str, Tensor] | None) -> None:
         """Refuse what is not one tensor, shaped alike, for each released one."""
@@ -115,7 +119,7 @@ class Observation:
         shapes = {key: tuple(value.shape) for key, value in given.items()}
         expected = {key: tuple(value.shape) for key, value in self.released.items()}
         if shapes != expected:
-            raise refuse(name, shapes, f"to have the names and shapes of what was released, {expected}")
+            raise invalid_input(name, shapes, f"to have the names and shapes of what was released, {expected}")
 
     @property
     def device(self) -> torch.device:
@@ -135,7 +139,9 @@ class Observation:
     def check_covers(self, needs: ThreatModel) -> None:
         """Refuse an attack whose powers exceed those of the threat this observation was made under."""
         if not self.threat.covers(needs):
-            raise refuse("threat", self.threat, f"to cover what the attack needs, {needs}", "Choose another attack.")
+            raise invalid_input(
+                "threat", self.threat, f"to cover what the attack needs, {needs}", "Choose another attack."
+            )
 
     def __repr__(self) -> str:
         """Names and sizes instead of tensors."""

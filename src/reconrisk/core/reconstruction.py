@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import check_nonnegative, check_whole, refuse
+from reconrisk.core.validation import check_nonnegative, check_whole, invalid_input
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,7 @@ class Status:
 
     def __post_init__(self) -> None:
         if self.is_failure and not self.remedy:
-            raise refuse("remedy", self.remedy, f"to say what to do when an attack is {self.ending.value}")
+            raise invalid_input("remedy", self.remedy, f"to say what to do when an attack is {self.ending.value}")
 
     @property
     def is_failure(self) -> bool:
@@ -92,7 +92,7 @@ class Reconstruction:
 
     def __post_init__(self) -> None:
         if len(self.account.objective) != len(self.estimates):
-            raise refuse(
+            raise invalid_input(
                 "objective", self.account.objective, f"to have one value for each of {len(self.estimates)} estimates"
             )
 

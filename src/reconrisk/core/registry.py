@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import did_you_mean, refuse
+from reconrisk.core.validation import did_you_mean, invalid_input
 
 GROUPS: Mapping[str, str] = {
     "attack": "reconrisk.attacks",
@@ -138,7 +138,7 @@ class Registry(Mapping[str, Row], Generic[Row]):
         offered = [plugin for plugin in self.plugins if plugin.name == name]
         if not offered:
             known = self.names
-            raise refuse(self._kind, name, f"to be one of {', '.join(known)}", did_you_mean(name, known).strip())
+            raise invalid_input(self._kind, name, f"to be one of {', '.join(known)}", did_you_mean(name, known).strip())
         self._plugins[name] = self._read(offered)
         return self._plugins[name]
 
@@ -196,7 +196,9 @@ class Registry(Mapping[str, Row], Generic[Row]):
         plugin = offered[0]
         if len(offered) > 1 or self._row_from_plugin is None:
             several = " and ".join(each.distribution for each in offered)
-            raise refuse(self._kind, plugin.name, f"to be offered once, {several} offer it", "Uninstall one of them.")
+            raise invalid_input(
+                self._kind, plugin.name, f"to be offered once, {several} offer it", "Uninstall one of them."
+            )
         found = _load_plugin(plugin, plugin.where)
         if not isinstance(found, Info):
             if not callable(found):
@@ -259,11 +261,11 @@ class Choice:
         if isinstance(value, str):
             return _from_text(key, value)
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-            raise refuse(key, value, _FORM, "A table needs the key name.")
+            raise invalid_input(key, value, _FORM, "A table needs the key name.")
         settings = {name: setting for name, setting in value.items() if name != "name"}
         for name, setting in settings.items():
             if setting is not None and not isinstance(setting, (bool, int, float, str)):
-                raise refuse(f"{key}.{name}", setting, "to be a number, a word, true or false")
+                raise invalid_input(f"{key}.{name}", setting, "to be a number, a word, true or false")
         return Choice(value["name"], tuple(settings.items()))
 
     def plain(self) -> Any:
@@ -274,14 +276,14 @@ class Choice:
 def _from_text(key: str, text: str) -> Choice:
     found = re.fullmatch(rf"\s*({WRITABLE.pattern})\s*(?:\((.*)\))?\s*", text)
     if found is None:
-        raise refuse(key, text, _FORM)
+        raise invalid_input(key, text, _FORM)
     settings: dict[str, Any] = {}
     for part in (found[2] or "").split(","):
         name, equals, word = (each.strip() for each in part.partition("="))
         if not part.strip():
             continue
         if not equals or not name.isidentifier() or not word:
-            raise refuse(key, text, _FORM, f"{part.strip()!r} is no setting by name.")
+            raise invalid_input(key, text, _FORM, f"{part.strip()!r} is no setting by name.")
         settings[name] = _value(word)
     return Choice(found[1], tuple(settings.items()))
 

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TypeVar
 
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 E = TypeVar("E", bound=Enum)
 
@@ -87,7 +87,7 @@ def _power(name: str, item: object, kind: type[E]) -> E:
     try:
         return kind(item)
     except ValueError as error:
-        raise refuse(name, item, f"to be one of {', '.join(str(each.value) for each in kind)}") from error
+        raise invalid_input(name, item, f"to be one of {', '.join(str(each.value) for each in kind)}") from error
 
 
 def _powers(name: str, items: object, kind: type[E]) -> frozenset[E]:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def refuse(name: str, value: object, condition: str, remedy: str = "") -> InvalidInput:
+def invalid_input(name: str, value: object, condition: str, remedy: str = "") -> InvalidInput:
     """The error for an argument outside its domain.
 
-    >>> raise refuse("clip_norm", -1.0, "> 0", "Pass the norm used in training.")
+    >>> raise invalid_input("clip_norm", -1.0, "> 0", "Pass the norm used in training.")
     Traceback (most recent call last):
     reconrisk.core.errors.InvalidInput: Expected clip_norm=-1.0 > 0. Pass the norm used in training.
     """
@@ -48,7 +48,7 @@ def check_settings(
     for key, value in given.items():
         if key not in known and not takes_any:
             takes = f"It takes {', '.join(known)}." if known else "It takes none."
-            raise refuse(key, value, f"to be left out for {name}", f"{takes}{did_you_mean(key, known)}")
+            raise invalid_input(key, value, f"to be left out for {name}", f"{takes}{did_you_mean(key, known)}")
     missing = [key for key, parameter in known.items() if parameter.default is parameter.empty and key not in given]
     if missing:
         raise InvalidInput(f"Expected {' and '.join(missing)} for {name}. {remedy}".rstrip())
@@ -57,9 +57,9 @@ def check_settings(
 def check_real(name: str, value: Any, remedy: str = "") -> float:
     """A real number, not NaN; infinities pass."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise refuse(name, value, "to be a number", remedy)
+        raise invalid_input(name, value, "to be a number", remedy)
     if math.isnan(value):
-        raise refuse(name, float(value), "to be a number, not NaN", remedy)
+        raise invalid_input(name, float(value), "to be a number, not NaN", remedy)
     return float(value)
 
 
@@ -67,7 +67,7 @@ def check_finite(name: str, value: Any, remedy: str = "") -> float:
     """A finite real number."""
     number = check_real(name, value, remedy)
     if math.isinf(number):
-        raise refuse(name, number, "to be finite", remedy)
+        raise invalid_input(name, number, "to be finite", remedy)
     return number
 
 
@@ -75,7 +75,7 @@ def check_positive(name: str, value: Any, remedy: str = "") -> float:
     """A finite number above zero."""
     number = check_finite(name, value, remedy)
     if number <= 0:
-        raise refuse(name, number, "> 0", remedy)
+        raise invalid_input(name, number, "> 0", remedy)
     return number
 
 
@@ -83,7 +83,7 @@ def check_nonnegative(name: str, value: Any, remedy: str = "") -> float:
     """A finite number at or above zero."""
     number = check_finite(name, value, remedy)
     if number < 0:
-        raise refuse(name, number, ">= 0", remedy)
+        raise invalid_input(name, number, ">= 0", remedy)
     return number
 
 
@@ -91,36 +91,38 @@ def check_probability(name: str, value: Any, remedy: str = "") -> float:
     """A number in [0, 1]."""
     number = check_real(name, value, remedy)
     if not 0 <= number <= 1:
-        raise refuse(name, number, "in [0, 1]", remedy)
+        raise invalid_input(name, number, "in [0, 1]", remedy)
     return number
 
 
 def check_whole(name: str, value: Any, minimum: int = 1, remedy: str = "") -> int:
     """A whole number of at least ``minimum``; ``3.0`` is accepted, ``3.5``, ``True`` and ``10**400`` are not."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise refuse(name, value, "to be a whole number", remedy)
+        raise invalid_input(name, value, "to be a whole number", remedy)
     try:
         number = float(value)
     except OverflowError as error:
         raise InvalidInput(f"Expected {name} to be below 1e308. {remedy}".rstrip()) from error
     if not number.is_integer():
-        raise refuse(name, value, "to be a whole number", remedy)
+        raise invalid_input(name, value, "to be a whole number", remedy)
     whole = int(value) if isinstance(value, Integral) else int(number)  # floats lose digits beyond 2^53
     if whole < minimum:
-        raise refuse(name, whole, f">= {minimum}", remedy)
+        raise invalid_input(name, whole, f">= {minimum}", remedy)
     return whole
 
 
 def check_callable(name: str, value: object, remedy: str = "") -> None:
     """Something that can be called: an attack, a distance."""
     if not callable(value):
-        raise refuse(name, value, "to be callable", remedy)
+        raise invalid_input(name, value, "to be callable", remedy)
 
 
 def check_same_shape(name: str, value: Tensor, other_name: str, other: Tensor, remedy: str = "") -> None:
     """Two arrays of one shape."""
     if tuple(value.shape) != tuple(other.shape):
-        raise refuse(f"{name}.shape", tuple(value.shape), f"to equal {other_name}.shape={tuple(other.shape)}", remedy)
+        raise invalid_input(
+            f"{name}.shape", tuple(value.shape), f"to equal {other_name}.shape={tuple(other.shape)}", remedy
+        )
 
 
 def check_not_empty(name: str, value: Sequence[Any] | Tensor, remedy: str = "") -> None:

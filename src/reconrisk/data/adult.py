@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.columns import covering
 from reconrisk.data.csv_table import text_of, text_table
 from reconrisk.data.dataset import Dataset, joined
@@ -57,7 +57,7 @@ def read_adult_folder(folder: str | Path, *, split: str | None = None, missing: 
     """
     folder = Path(folder)
     if split is not None and split not in _FILES:
-        raise refuse("split", split, f"to be one of {', '.join(_FILES)} or None")
+        raise invalid_input("split", split, f"to be one of {', '.join(_FILES)} or None")
     tables = {}
     for name, file in _FILES.items():
         path = _found(folder, name)

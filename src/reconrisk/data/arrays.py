@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.validation import check_finite, refuse
+from reconrisk.core.validation import check_finite, invalid_input
 from reconrisk.data.columns import Column, encode, numeric_columns
 
 Array = npt.NDArray[Any]
@@ -48,7 +48,7 @@ def inputs_from_array(array: Array, path: Path, place: str, data_range: tuple[fl
         raise InvalidFile(path, place, f"Expected numbers, found {array.dtype}.", "Save it as bytes or floats.")
     if array.ndim == 2:
         if data_range is not None:
-            raise refuse(
+            raise invalid_input(
                 "data_range", data_range, "to be None for a table", "Its columns are scaled by the range they have."
             )
         values = _as_floats(array, np.float64)
@@ -66,7 +66,7 @@ def _image_inputs(array: Array, path: Path, place: str, data_range: tuple[float,
     values = _as_floats(array, np.float32)
     if array.dtype in (np.uint8, np.bool_):
         if data_range is not None:
-            raise refuse(
+            raise invalid_input(
                 "data_range",
                 data_range,
                 f"to be None for {array.dtype} images",
@@ -84,7 +84,7 @@ def _image_inputs(array: Array, path: Path, place: str, data_range: tuple[float,
         )
     low, high = (check_finite("data_range", end) for end in data_range)
     if not low < high:
-        raise refuse("data_range", data_range, "to be (low, high) with low < high")
+        raise invalid_input("data_range", data_range, "to be (low, high) with low < high")
     _check_within(values, path, place, low, high)
     return Inputs(torch.from_numpy(values), (low, high))
 

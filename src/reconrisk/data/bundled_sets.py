@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.columns import encode, numeric_columns
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.npz import dataset_from_npz
@@ -53,7 +53,7 @@ def shipped_bytes(name: str) -> bytes:
 def _load_mnist(*, split: str | None = None) -> Dataset:
     """4,000 training and 1,000 test digits of MNIST, 1 x 28 x 28, the classes in equal number."""
     if split not in (None, "train", "test"):
-        raise refuse("split", split, "to be 'train', 'test' or None")
+        raise invalid_input("split", split, "to be 'train', 'test' or None")
     digits = dataset_from_npz(shipped_bytes("mnist.npz"), Path("mnist.npz"), split=split)
     source = f"{MNIST_SOURCE} (400 training and 100 test images a class)"
     return replace(digits, name="mnist", classes=DIGITS, source=source, licence=MNIST_LICENCE)

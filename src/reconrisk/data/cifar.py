@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset, joined
 from reconrisk.data.file_bytes import stored_bytes
 from reconrisk.data.safe_pickle import pickled_entries
@@ -87,7 +87,7 @@ def read_cifar_folder(folder: str | Path, *, split: str | None = None) -> Datase
     """
     folder = Path(folder)
     if split is not None and split not in _SPLITS:
-        raise refuse("split", split, f"to be one of {', '.join(_SPLITS)} or None")
+        raise invalid_input("split", split, f"to be one of {', '.join(_SPLITS)} or None")
     files = [file for name in (_SPLITS if split is None else (split,)) for file in _batch_files(folder, name)]
     if not files:
         wanted = "data_batch_1 or test_batch" if split is None else _SPLITS[split].replace("\\d+", "1").split("(")[0]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reconrisk.core.columns import CategoricalColumn, Column, NumericColumn, width_of
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +50,7 @@ def covering(columns: Sequence[Column], others: Sequence[Column]) -> tuple[Colum
         elif isinstance(one, CategoricalColumn) and isinstance(other, CategoricalColumn) and one.name == other.name:
             merged.append(CategoricalColumn(one.name, tuple(sorted({*one.categories, *other.categories})), start))
         else:
-            raise refuse(f"column {one.name}", other, f"to be of the kind of {one!r} in both tables")
+            raise invalid_input(f"column {one.name}", other, f"to be of the kind of {one!r} in both tables")
     return tuple(merged)
 
 
@@ -93,7 +93,7 @@ def decode(columns: Sequence[Column], inputs: Tensor) -> dict[str, npt.NDArray[A
     {'age': array([25.]), 'sex': array(['M'], dtype='<U1')}
     """
     if inputs.ndim != 2 or inputs.shape[1] != width_of(columns):
-        raise refuse("inputs.shape", tuple(inputs.shape), f"to be (records, {width_of(columns)})")
+        raise invalid_input("inputs.shape", tuple(inputs.shape), f"to be (records, {width_of(columns)})")
     records = inputs.detach().cpu().numpy().astype(np.float64)
     values: dict[str, npt.NDArray[Any]] = {}
     for column in columns:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.file_bytes import stored_bytes
 from reconrisk.data.table import Encoding, TextTable, is_number, typed
@@ -38,7 +38,7 @@ def read_csv(
     """
     path = Path(path)
     if like is not None and like.columns is None:
-        raise refuse("like", like, "to be a table", "Pass the data set of the training file.")
+        raise invalid_input("like", like, "to be a table", "Pass the data set of the training file.")
     table = text_table(path, text_of(path), header=header, delimiter=delimiter)
     real_labels = like is not None and like.labels is not None and like.labels.is_floating_point()
     chosen = typed(table, label=label, missing=missing, ignore=ignore, categorical=categorical)
@@ -98,7 +98,7 @@ def _rows(path: Path, text: str, delimiter: str | None) -> list[tuple[int, list[
         first = next((line for line in io.StringIO(text) if line.strip()), "")
         delimiter = max(_DELIMITERS, key=first.count)
     if len(delimiter) != 1 or delimiter in '"\r\n ':
-        raise refuse("delimiter", delimiter, "to be one character, neither quote, blank nor line end")
+        raise invalid_input("delimiter", delimiter, "to be one character, neither quote, blank nor line end")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     rows: list[tuple[int, list[str]]] = []
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.adult import has_adult_files, read_adult_folder
 from reconrisk.data.bundled_sets import DIGITS, MNIST_LICENCE, MNIST_SOURCE
 from reconrisk.data.cifar import has_cifar_files, read_cifar_folder
@@ -118,7 +118,7 @@ def full_set_path(name: str) -> Path:
         if place is not None:
             return place
     looked = "; ".join(str(folder) for folder in folders) or f"{VARIABLE} is not set"
-    raise refuse(
+    raise invalid_input(
         "name",
         name,
         f"to lie in a data folder ({looked})",

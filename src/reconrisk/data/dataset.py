@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.validation import check_all_within, check_finite, check_not_empty, refuse
+from reconrisk.core.validation import check_all_within, check_finite, check_not_empty, invalid_input
 from reconrisk.data.columns import Column, width_of
 
 
@@ -40,23 +40,25 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if self.inputs.dtype != torch.float32 or self.inputs.ndim < 2:
-            raise refuse("inputs", (self.inputs.dtype, tuple(self.inputs.shape)), "to be float32, records first")
+            raise invalid_input("inputs", (self.inputs.dtype, tuple(self.inputs.shape)), "to be float32, records first")
         check_not_empty("inputs", self.inputs.flatten())
         ends = [check_finite("data_range", end) for end in self.data_range]
         if len(ends) != 2 or not ends[0] < ends[1]:
-            raise refuse("data_range", self.data_range, "to be (low, high) with low < high")
+            raise invalid_input("data_range", self.data_range, "to be (low, high) with low < high")
         check_all_within("inputs", self.inputs, (ends[0], ends[1]), "State the range of the values.")
         if self.columns is not None and self.inputs.shape[1:] != (width_of(self.columns),):
-            raise refuse("inputs.shape", tuple(self.inputs.shape), f"to be (records, {width_of(self.columns)})")
+            raise invalid_input("inputs.shape", tuple(self.inputs.shape), f"to be (records, {width_of(self.columns)})")
         labels = self.labels
         if labels is None:
             return
         if labels.dtype not in (torch.int64, torch.float32):
-            raise refuse("labels.dtype", labels.dtype, "to be int64 for classes or float32 for regression")
+            raise invalid_input("labels.dtype", labels.dtype, "to be int64 for classes or float32 for regression")
         if labels.ndim < 1 or len(labels) != len(self.inputs):
-            raise refuse("labels.shape", tuple(labels.shape), f"to have one label for each of {len(self)} records")
+            raise invalid_input(
+                "labels.shape", tuple(labels.shape), f"to have one label for each of {len(self)} records"
+            )
         if self.classes is not None and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.classes):
-            raise refuse("labels", int(labels.max()), f"to be indices of the {len(self.classes)} classes")
+            raise invalid_input("labels", int(labels.max()), f"to be indices of the {len(self.classes)} classes")
 
     def __len__(self) -> int:
         """Number of records."""
@@ -91,7 +93,7 @@ class Dataset:
         tensor([4, 2])
         """
         if self.labels is None or self.labels.is_floating_point():
-            raise refuse("dataset", self.name, "to have class labels", "Pass labels= when loading it.")
+            raise invalid_input("dataset", self.name, "to have class labels", "Pass labels= when loading it.")
         return self.labels
 
     def subset(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]] | Tensor | slice) -> Dataset:
@@ -108,10 +110,10 @@ class Dataset:
         chosen = torch.as_tensor(indices)
         check_not_empty("indices", chosen.flatten(), "Choose at least one record.")
         if chosen.ndim != 1 or chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
-            raise refuse("indices", (chosen.dtype, tuple(chosen.shape)), "to be a row of whole numbers")
+            raise invalid_input("indices", (chosen.dtype, tuple(chosen.shape)), "to be a row of whole numbers")
         outside = chosen[(chosen < 0) | (chosen >= len(self))]
         if len(outside):
-            raise refuse("indices", int(outside[0]), f"to be from 0 to {len(self) - 1}")
+            raise invalid_input("indices", int(outside[0]), f"to be from 0 to {len(self) - 1}")
         chosen = chosen.long()
         return replace(self, inputs=self.inputs[chosen], labels=None if self.labels is None else self.labels[chosen])
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.arrays import inputs_from_array, labels_from_array
 from reconrisk.data.dataset import Dataset, joined
 from reconrisk.data.file_bytes import stored_bytes
@@ -104,7 +104,7 @@ def read_idx_folder(folder: str | Path, *, split: str | None = None) -> Dataset:
     """
     folder = Path(folder)
     if split is not None and split not in _PARTS:
-        raise refuse("split", split, f"to be one of {', '.join(_PARTS)} or None")
+        raise invalid_input("split", split, f"to be one of {', '.join(_PARTS)} or None")
     parts = []
     for name in _PARTS if split is None else (split,):
         part = _part_file(folder, _PARTS[name])

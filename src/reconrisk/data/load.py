@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.validation import did_you_mean, refuse
+from reconrisk.core.validation import did_you_mean, invalid_input
 from reconrisk.data.adult import has_adult_files, is_adult, read_adult, read_adult_folder
 from reconrisk.data.bundled_sets import SHIPPED
 from reconrisk.data.cifar import (
@@ -142,7 +142,7 @@ def load_dataset(name_or_path: str | Path, *, split: str | None = None, **option
     NumericColumn(name='age', low=19.0, high=79.0, start=0)
     """
     if not isinstance(name_or_path, (str, Path)):
-        raise refuse("name_or_path", name_or_path, "to be a name or a path")
+        raise invalid_input("name_or_path", name_or_path, "to be a name or a path")
     if isinstance(name_or_path, str) and name_or_path in SHIPPED:
         return _called(SHIPPED[name_or_path], (), name_or_path, split, options)
     if isinstance(name_or_path, str) and name_or_path in FULL_SETS:
@@ -155,7 +155,7 @@ def load_dataset(name_or_path: str | Path, *, split: str | None = None, **option
         names = [*SHIPPED, *FULL_SETS]
         remedy = f"Check the path or the name.{did_you_mean(str(name_or_path), names)}"
         known = f"to be a file, a folder or one of {', '.join(names)}"
-        raise refuse("name_or_path", str(name_or_path), known, remedy)
+        raise invalid_input("name_or_path", str(name_or_path), known, remedy)
     found = format_of(path)
     return _called(found.read, (path,), found.name, split, options)
 
@@ -171,5 +171,5 @@ def _called(
             remedy = (
                 f"It understands {', '.join(known)}.{did_you_mean(option, known)}" if known else "It has no options."
             )
-            raise refuse(option, value, f"to be left out for {kind}", remedy)
+            raise invalid_input(option, value, f"to be left out for {kind}", remedy)
     return read(*subject, **given)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.arrays import Array, inputs_from_array, labels_from_array
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.file_bytes import stored_bytes
@@ -57,7 +57,7 @@ def dataset_from_npz(
 ) -> Dataset:
     """The same from the bytes of an npz file; ``path`` is for messages."""
     if split is not None and split not in SPLITS:
-        raise refuse("split", split, f"to be one of {', '.join(SPLITS)} or None")
+        raise invalid_input("split", split, f"to be one of {', '.join(SPLITS)} or None")
     archive = _opened(data, path)
     members = {name.removesuffix(".npy"): archive.getinfo(name) for name in archive.namelist()}
     parts = _parts(members, path, inputs, labels)

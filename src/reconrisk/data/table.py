@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.columns import CategoricalColumn, Column, NumericColumn, encode
 from reconrisk.data.dataset import Dataset
 
@@ -142,7 +142,9 @@ class Typed:
         columns = self.columns() if encoding.columns is None else encoding.columns
         names = tuple(one.name for one in self.inputs)
         if tuple(column.name for column in columns) != names:
-            raise refuse("like", tuple(column.name for column in columns), f"to have the columns {', '.join(names)}")
+            raise invalid_input(
+                "like", tuple(column.name for column in columns), f"to have the columns {', '.join(names)}"
+            )
         inputs = encode(columns, [_values(one, column) for one, column in zip(self.inputs, columns, strict=True)])
         labels, classes = (None, None) if self.label is None else _labels(self.label, regression, encoding.classes)
         return Dataset(
@@ -165,13 +167,13 @@ def typed(
 ) -> Typed:
     """The columns of inputs and the label, with incomplete records left out on demand; options as of ``read_csv``."""
     if missing not in ("refuse", "drop"):
-        raise refuse("missing", missing, "to be 'refuse' or 'drop'")
+        raise invalid_input("missing", missing, "to be 'refuse' or 'drop'")
     label_index = None if label is None else _index("label", label, table.names)
     left_out = {_index("ignore", column, table.names) for column in ignore}
     as_codes = {_index("categorical", column, table.names) for column in categorical}
     indices = [i for i in range(len(table.names)) if i != label_index and i not in left_out]
     if not indices or label_index in left_out:
-        raise refuse("ignore", tuple(ignore), "to leave a column of inputs, and the label")
+        raise invalid_input("ignore", tuple(ignore), "to leave a column of inputs, and the label")
     series = {i: _series(table, i) for i in [*indices, *([] if label_index is None else [label_index])]}
     if missing == "drop":
         present = np.all([~one.missing[one.codes] for one in series.values()], axis=0)
@@ -191,11 +193,11 @@ def _index(option: str, column: str | int, names: Sequence[str]) -> int:
     if isinstance(column, int):
         if -len(names) <= column < len(names):
             return column % len(names)
-        raise refuse(option, column, f"to be the index of one of {len(names)} columns")
+        raise invalid_input(option, column, f"to be the index of one of {len(names)} columns")
     if column in names:
         return list(names).index(column)
     close = difflib.get_close_matches(column, names, n=1)
-    raise refuse(
+    raise invalid_input(
         option, column, f"to be one of the columns {', '.join(names)}", f"Did you mean {close[0]}?" if close else ""
     )
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.mechanism import Mechanism
-from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+from reconrisk.core.validation import check_all_finite, check_not_empty, invalid_input
 
 if TYPE_CHECKING:
     from reconrisk.core.defense import Defense
@@ -31,7 +31,9 @@ class SendingDefense(ABC):
         """What is sent instead of ``released``, which must be finite."""
         _check_released(released)
         if not isinstance(rng, torch.Generator):
-            raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
+            raise invalid_input(
+                "rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0)."
+            )
         return self._sent(released, rng)
 
     @property
@@ -66,17 +68,19 @@ def _check_released(released: Any) -> None:
     """Refuse what is no mapping from names to dense, finite tensors of real numbers."""
     if not isinstance(released, Mapping):
         remedy = "Pass {name: gradient}, as rr.GradientRelease(...).value() gives it."
-        raise refuse("released", type(released).__name__, "to be a mapping from names to tensors", remedy)
+        raise invalid_input("released", type(released).__name__, "to be a mapping from names to tensors", remedy)
     check_not_empty("released", list(released))
     for name, tensor in released.items():
         what = f"released[{name!r}]"
         if not isinstance(tensor, Tensor):
-            raise refuse(what, type(tensor).__name__, "to be a tensor", "Convert with torch.as_tensor.")
+            raise invalid_input(what, type(tensor).__name__, "to be a tensor", "Convert with torch.as_tensor.")
         if tensor.layout != torch.strided:
-            raise refuse(
+            raise invalid_input(
                 what, str(tensor.layout), "to be dense", "Call to_dense() first, or train without sparse=True."
             )
         if not tensor.is_floating_point():
-            raise refuse(what, str(tensor.dtype), "to hold real numbers", "Leave counters out of what is defended.")
+            raise invalid_input(
+                what, str(tensor.dtype), "to hold real numbers", "Leave counters out of what is defended."
+            )
         check_not_empty(what, tensor.flatten())
         check_all_finite(what, tensor, "Check the loss and the learning rate.")

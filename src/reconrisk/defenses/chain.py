@@ -11,7 +11,7 @@ from torch import Tensor
 from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.observation import GAUSSIAN, LAPLACE
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.defenses.base import SendingDefense
 from reconrisk.defenses.clipping import Clip
 from reconrisk.defenses.noise import GaussianNoise, LaplaceNoise, NoisyRelease
@@ -114,12 +114,14 @@ def chain(*defenses: Defense) -> Chain:
     parts: list[Defense] = []
     for defense in defenses:
         if not hasattr(defense, "replay"):
-            raise refuse("chain", defense, "to hold defenses", "Write clip(1.0) >> gaussian_noise(0.5), for instance.")
+            raise invalid_input(
+                "chain", defense, "to hold defenses", "Write clip(1.0) >> gaussian_noise(0.5), for instance."
+            )
         parts += defense.parts if isinstance(defense, Chain) else (defense,)
     noisy = False
     for place, part in enumerate(parts):
         if noisy and (isinstance(part, Clip) or getattr(part, "clip_norm", None) is not None):
-            raise refuse("chain", str(part), "to come before the noise", "Write clip(...) >> noise.")
+            raise invalid_input("chain", str(part), "to come before the noise", "Write clip(...) >> noise.")
         if isinstance(part, GaussianNoise) and (before := _clip_before(parts, place)) is not None:
             parts[before[0]] = part.matching(before[1])
         noisy = noisy or isinstance(part, (GaussianNoise, LaplaceNoise))

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_all_finite, check_not_empty, check_positive, refuse
+from reconrisk.core.validation import check_all_finite, check_not_empty, check_positive, invalid_input
 from reconrisk.defenses.base import SendingDefense
 
 
@@ -25,7 +25,7 @@ class NoiseScales:
         for name, std in self.stds.items():
             check_all_finite(f"stds[{name!r}]", std)
             if not bool((std > 0).all()):
-                raise refuse(f"stds[{name!r}]", float(std.min()), "> 0", "Prune what must not be sent.")
+                raise invalid_input(f"stds[{name!r}]", float(std.min()), "> 0", "Prune what must not be sent.")
 
     @cached_property
     def unit(self) -> float:
@@ -49,7 +49,7 @@ class NoiseScales:
         if shapes != expected:
             wrong = next(name for name in {**expected, **shapes} if shapes.get(name) != expected.get(name))
             remedy = "Take the moments of the model whose gradients are defended."
-            raise refuse(f"released[{wrong!r}]", shapes.get(wrong), f"of shape {expected.get(wrong)}", remedy)
+            raise invalid_input(f"released[{wrong!r}]", shapes.get(wrong), f"of shape {expected.get(wrong)}", remedy)
 
     def __repr__(self) -> str:
         """Sizes instead of tensors."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian, Mechanism
-from reconrisk.core.validation import check_positive, refuse
+from reconrisk.core.validation import check_positive, invalid_input
 from reconrisk.defenses.base import SendingDefense
 from reconrisk.defenses.chain import Chain, chain
 from reconrisk.defenses.clipping import clip
@@ -68,7 +68,7 @@ class FromMoments(UnchosenDefense):
     def __post_init__(self) -> None:
         given = [self.settings.get(key) for key in ("noise_multiplier", "clip_norm")]
         if (given[0] is None) != (given[1] is None):
-            raise refuse("(noise_multiplier, clip_norm)", tuple(given), "to be two numbers or none")
+            raise invalid_input("(noise_multiplier, clip_norm)", tuple(given), "to be two numbers or none")
         if given[0] is not None:
             check_positive("noise_multiplier", given[0])
             check_positive("clip_norm", given[1])
@@ -93,7 +93,9 @@ class FromMoments(UnchosenDefense):
             self._refuse()
         model, loss_fn = model_of(release.forward), loss_of(release.forward)
         if model is None or loss_fn is None:
-            raise refuse("release", type(release).__name__, "to be an update of a model", "Use with_moments(moments).")
+            raise invalid_input(
+                "release", type(release).__name__, "to be an update of a model", "Use with_moments(moments)."
+            )
         # weights that a step of training changed have a new version
         key = (id(model), sum(value._version for value in model.parameters()))
         if key not in self._chosen:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_whole, invalid_input
 from reconrisk.defenses.clipping import NoiseScales, clip
 from reconrisk.defenses.noise import LaplaceNoise, NoisyRelease, ParameterNoise
 from reconrisk.releases.sensitivity.moments import ReferenceMoments
@@ -54,7 +54,7 @@ class TargetBound:
         if self.mse * self.prior_information >= 1:
             most = 1 / self.prior_information
             remedy = f"Without any release the bound is {most:.4g}; noise comes as near to it as {0.99 * most:.4g}."
-            raise refuse("mse", self.mse, "to be below 1 / prior_information", remedy)
+            raise invalid_input("mse", self.mse, "to be below 1 / prior_information", remedy)
 
     @property
     def trace(self) -> float:
@@ -80,7 +80,9 @@ class NoiseBudget:
         given = [field.name for field in fields(self) if getattr(self, field.name) is not None]
         if len(given) != 1:
             stated = " and ".join(given) or "nothing"
-            raise refuse("budget", stated, f"to be exactly one of {', '.join(field.name for field in fields(self))}")
+            raise invalid_input(
+                "budget", stated, f"to be exactly one of {', '.join(field.name for field in fields(self))}"
+            )
         if self.target is None:
             check_positive(given[0], getattr(self, given[0]))
 
@@ -188,7 +190,7 @@ def equal_noise(
     """
     budget = NoiseBudget(utility_loss, noise_norm, target=target)
     if law not in ("gaussian", "laplace"):
-        raise refuse("law", law, 'to be "gaussian" or "laplace"')
+        raise invalid_input("law", law, 'to be "gaussian" or "laplace"')
     square = {name: value.double() for name, value in moments.square.items()}
     information = 2 if law == "laplace" else 1
     sensitivity = {name: information * value for name, value in _floored(moments.sensitivity).items()}

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_probability, check_real, check_whole, refuse
+from reconrisk.core.validation import check_probability, check_real, check_whole, invalid_input
 from reconrisk.defenses.base import SendingDefense
 from reconrisk.defenses.chain import Chain, chain
 from reconrisk.defenses.clipping import NoiseScales
@@ -79,7 +79,7 @@ def _check_share(share: float, count: int | None = None) -> float:
         nearest = "1 - 1/n, which sends one of n values"
         if count is not None:
             nearest = f"{1 - 1 / count:.9g}, which sends one value of {count}"
-    raise refuse("share", share, "in [0, 1)", f"The nearest possible value is {nearest}.")
+    raise invalid_input("share", share, "in [0, 1)", f"The nearest possible value is {nearest}.")
 
 
 def _dropped_of(count: int, share: float) -> int:
@@ -158,7 +158,7 @@ class MaskedRelease(SendingDefense):
         shapes = {name: tuple(tensor.shape) for name, tensor in released.items()}
         expected = {name: tuple(each.shape) for name, each in self.mask.items()}
         if shapes != expected:
-            raise refuse("released", shapes, f"to have the names and shapes of the mask, {expected}")
+            raise invalid_input("released", shapes, f"to have the names and shapes of the mask, {expected}")
 
     def __str__(self) -> str:
         """How it was chosen."""
@@ -209,7 +209,7 @@ def mask_of(
 def written_share(share: float | None, utility: float | None, count: int | None = None) -> str:
     """The budget of a pruning of ``count`` values as it is written; refused unless it is exactly one and can be met."""
     if (share is None) == (utility is None):
-        raise refuse("(share, utility)", (share, utility), "to hold exactly one value")
+        raise invalid_input("(share, utility)", (share, utility), "to hold exactly one value")
     if share is not None:
         return f"share={_check_share(share, count):g}"
     return f"utility={check_probability('utility', utility):g}"
@@ -290,7 +290,9 @@ def _drop_to(mask: Tensor, order: Tensor, square: Tensor, utility: float) -> tup
     mask[order[:dropped]] = False
     if dropped == len(order):
         least = float(square[order[-1]]) / float(spent[-1])
-        raise refuse("utility", utility, "> 0", f"Something must be sent: the nearest possible value is {least:.3g}.")
+        raise invalid_input(
+            "utility", utility, "> 0", f"Something must be sent: the nearest possible value is {least:.3g}."
+        )
     left = budget - (float(spent[dropped - 1]) if dropped else 0.0)
     border, worth = int(order[dropped]), float(square[order[dropped]])
     return (border, 1 - left / worth) if left > 0 and worth > 0 else (None, 0.0)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Mechanism
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.defenses.base import SendingDefense
 from reconrisk.defenses.chain import Chain
 from reconrisk.releases.model_state import LossFunction
@@ -64,7 +64,7 @@ class Refreshed(SendingDefense):
         """The defense for a release of the model's; its records are not looked at."""
         model = model_of(release.forward)
         if model is None:
-            raise refuse("release", type(release).__name__, "to be of a model", "Call for_model(model) instead.")
+            raise invalid_input("release", type(release).__name__, "to be of a model", "Call for_model(model) instead.")
         return self.for_model(model)
 
     @property
@@ -140,7 +140,7 @@ def refreshed(
     (2, 40)
     """
     if not callable(build) or hasattr(build, "replay"):  # a defense is callable too
-        raise refuse("build", build, "to be a function from moments to a defense")
+        raise invalid_input("build", build, "to be a function from moments to a defense")
     check_records(inputs, labels)
     every, probes = check_whole("every", every), check_whole("probes", probes)
     return Refreshed(build, loss_fn, inputs, labels, every=every, probes=probes, by_layer=by_layer)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
 from reconrisk.core.registry import Info, Plugin, Registry, summary_of
-from reconrisk.core.validation import check_positive, check_settings, refuse
+from reconrisk.core.validation import check_positive, check_settings, invalid_input
 
 if TYPE_CHECKING:
     from reconrisk.defenses.families import Reference
@@ -231,7 +231,7 @@ Did you mean quantise?
         check_settings(name, parameters, settings)
         built: Defense = DEFENSES.configure(name, **settings)
         if not hasattr(built, "replay"):
-            raise refuse(name, type(built).__name__, "to be a defense", f"{row.where} must return one.")
+            raise invalid_input(name, type(built).__name__, "to be a defense", f"{row.where} must return one.")
         return built
     from reconrisk.defenses.deferred import FromMoments  # loads torch, which names alone do not need
 
@@ -263,7 +263,7 @@ def family_by_name(name: str) -> FamilyInfo:
     family = DEFENSES[name].family
     if family is None:
         remedy = "The plugin must offer a DefenseInfo with family=FamilyInfo(...)."
-        raise refuse("family", name, "to have a strength that can be searched", remedy)
+        raise invalid_input("family", name, "to have a strength that can be searched", remedy)
     return replace(family, name=name)  # by which it is looked up again
 
 

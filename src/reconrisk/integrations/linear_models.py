@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from reconrisk.bounds.glm.information import GlmInformation, glm_information
 from reconrisk.bounds.glm.problem import GlmFit, fit_glm
-from reconrisk.core.validation import check_all_finite, refuse
+from reconrisk.core.validation import check_all_finite, invalid_input
 from reconrisk.releases.fitted_estimators.estimators import read_estimator, read_linear, weights_of_records
 
 
@@ -57,7 +57,7 @@ def information_from_linear(
     given: dict[str, Any] = {"inputs": inputs, "labels": labels}
     for name, values in given.items():
         if not isinstance(values, Tensor):
-            raise refuse(
+            raise invalid_input(
                 name, type(values).__name__, "to be a tensor", f"Pass the {name} it was trained on by torch.as_tensor."
             )
         check_all_finite(name, values, "Remove or impute what is missing, then train again.")
@@ -117,11 +117,13 @@ def information_from_estimator(
     ((3,), (1, 1))
     """
     if issparse(features):
-        raise refuse("features", "sparse", "to be a dense array", "Pass features.toarray().")
+        raise invalid_input("features", "sparse", "to be a dense array", "Pass features.toarray().")
     _check_features(features)
     given = np.asarray(labels)
     if given.ndim == 0:
-        raise refuse("labels", labels, "to be one label per record", "Pass the labels the estimator was fitted to.")
+        raise invalid_input(
+            "labels", labels, "to be one label per record", "Pass the labels the estimator was fitted to."
+        )
     model = read_estimator(estimator, given, weights_of_records(sample_weight, len(given)))
     setting: dict[str, Any] = {
         "features": features,
@@ -147,7 +149,9 @@ def _check_features(features: ArrayLike) -> None:
         return
     place = np.argwhere(~np.isfinite(values))[0]
     name = f"features[{', '.join(map(str, place))}]"
-    raise refuse(name, float(values[tuple(place)]), "to be finite", "Remove or impute what is missing, then fit again.")
+    raise invalid_input(
+        name, float(values[tuple(place)]), "to be finite", "Remove or impute what is missing, then fit again."
+    )
 
 
 def _check_near(rough: GlmFit, polished: GlmFit) -> None:
@@ -156,7 +160,7 @@ def _check_near(rough: GlmFit, polished: GlmFit) -> None:
     scale = max(float(np.linalg.norm(before)), float(np.linalg.norm(after)))
     distance = float(np.linalg.norm(after - before))
     if distance > _FARTHEST * scale:
-        raise refuse(
+        raise invalid_input(
             "coefficients",
             f"{distance / scale:.0%} from the minimum",
             f"to be within {_FARTHEST:.0%} of it to be polished",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.defenses.base import SendingDefense
 from reconrisk.defenses.chain import Chain
 from reconrisk.defenses.refreshed import defense_at
@@ -39,7 +39,7 @@ class DefendedLoop:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if len(args) > 1 or kwargs.get("closure") is not None:  # the first is the optimizer itself
             remedy = "Compute the loss and its gradients before the step."
-            raise refuse(
+            raise invalid_input(
                 "closure", "a function", "to be None: it would compute gradients that are not defended", remedy
             )
         parameters = _shared(optimizer, self._model)
@@ -88,18 +88,18 @@ def defend(
     tensor(0.5000)
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise refuse("optimizer", type(optimizer).__name__, "to be a torch optimizer")
+        raise invalid_input("optimizer", type(optimizer).__name__, "to be a torch optimizer")
     if rng is None:
         rng = torch.Generator()
         rng.seed()
     if not isinstance(rng, torch.Generator):
-        raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
+        raise invalid_input("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
     if any(not hasattr(part, "replay") for part in parts):
-        raise refuse("defense", defense, "to be a defense", "Pass rr.defenses.clip(1.0), for instance.")
+        raise invalid_input("defense", defense, "to be a defense", "Pass rr.defenses.clip(1.0), for instance.")
     if any(part.is_local for part in parts if isinstance(part, SendingDefense)):
         remedy = "Take the global form: rr.defenses.refreshed(...) recomputes it from public records."
-        raise refuse("defense", str(defense), "to need no records, which a loop does not show it", remedy)
+        raise invalid_input("defense", str(defense), "to need no records, which a loop does not show it", remedy)
     return DefendedLoop(optimizer, model, defense, rng)
 
 
@@ -110,5 +110,5 @@ def _shared(optimizer: torch.optim.Optimizer, model: nn.Module) -> Mapping[str, 
     stepped = {id(value) for group in optimizer.param_groups for value in group["params"]}
     if not stepped <= known:
         remedy = "Pass the model whose parameters it steps."
-        raise refuse("optimizer", f"{len(stepped - known)} parameters", "to be of the model", remedy)
+        raise invalid_input("optimizer", f"{len(stepped - known)} parameters", "to be of the model", remedy)
     return {name: value for name, value in named.items() if id(value) in stepped and value.requires_grad}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.guarantee import Estimate
-from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.core.validation import check_not_empty, invalid_input
 from reconrisk.metrics.records import (
     check_finite_records,
     check_records,
@@ -65,7 +65,7 @@ def identification_rate(identified: Tensor, *, confidence: float = 0.95) -> Esti
     """
     check_not_empty("identified", identified)
     if not bool(((identified >= 0) & (identified <= 1)).all()):
-        raise refuse("identified", identified, "in [0, 1]", "Pass what identification returned.")
+        raise invalid_input("identified", identified, "in [0, 1]", "Pass what identification returned.")
     trials = len(identified)
     certain, possible = int((identified == 1).sum()), int((identified > 0).sum())
     low = clopper_pearson(certain, trials, confidence)
@@ -75,12 +75,14 @@ def identification_rate(identified: Tensor, *, confidence: float = 0.95) -> Esti
 
 def _check_indices(target_indices: Tensor, records: int, candidates: int) -> Tensor:
     if target_indices.is_floating_point() or target_indices.is_complex() or target_indices.dtype == torch.bool:
-        raise refuse("target_indices.dtype", target_indices.dtype, "to be an integer type")
+        raise invalid_input("target_indices.dtype", target_indices.dtype, "to be an integer type")
     if tuple(target_indices.shape) != (records,):
-        raise refuse("target_indices.shape", tuple(target_indices.shape), f"to be ({records},), one per estimate")
+        raise invalid_input(
+            "target_indices.shape", tuple(target_indices.shape), f"to be ({records},), one per estimate"
+        )
     least, most = int(target_indices.min()), int(target_indices.max())
     if least < 0 or most >= candidates:
-        raise refuse("target_indices", (least, most), f"between 0 and {candidates - 1}, the last candidate")
+        raise invalid_input("target_indices", (least, most), f"between 0 and {candidates - 1}, the last candidate")
     return target_indices.long()
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reconrisk.core.columns import CategoricalColumn, Column, check_layout
 from reconrisk.core.reconstruction import Reconstruction
-from reconrisk.core.validation import check_probability, check_same_shape, refuse
+from reconrisk.core.validation import check_probability, check_same_shape, invalid_input
 from reconrisk.metrics.records import (
     check_finite_records,
     check_records,
@@ -194,7 +194,7 @@ def _check_rows(name: str, records: Tensor, columns: Sequence[Column]) -> None:
         if bool(bad.any()):
             place = int(bad.nonzero()[0])
             remedy = "Pass records encoded as load_dataset does."
-            raise refuse(f"{name}[{place}] of column {column.name!r}", block[place].tolist(), condition, remedy)
+            raise invalid_input(f"{name}[{place}] of column {column.name!r}", block[place].tolist(), condition, remedy)
 
 
 def _points(records: Tensor, columns: Sequence[Column]) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from reconrisk.core.metric import Metric
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.metrics.records import check_data_range, check_finite_records, check_records, check_within, rows
 
 
@@ -36,7 +36,7 @@ def relative_leakage(metric: Metric, estimates: Tensor, targets: Tensor, prior_g
     tensor([0.7500, 0.0000], dtype=torch.float64)
     """
     if not math.isfinite(metric.best):
-        raise refuse(
+        raise invalid_input(
             f"{metric.name}.best", metric.best, "to be finite", "Use a metric with a finite best score, such as mse()."
         )
     check_records("targets", targets)
@@ -44,7 +44,7 @@ def relative_leakage(metric: Metric, estimates: Tensor, targets: Tensor, prior_g
     if prior_guess.shape == targets.shape[1:]:
         prior_guess = prior_guess.expand(targets.shape)
     if prior_guess.shape != targets.shape:
-        raise refuse(
+        raise invalid_input(
             "prior_guess.shape",
             tuple(prior_guess.shape),
             f"to be one record {tuple(targets.shape[1:])} or one for each target {tuple(targets.shape)}",

@@ -7,7 +7,7 @@ import re
 
 from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.registry import WRITABLE
-from reconrisk.core.validation import check_finite, did_you_mean, refuse
+from reconrisk.core.validation import check_finite, did_you_mean, invalid_input
 from reconrisk.metrics.registry import METRICS, MetricInfo
 
 _FORM = "such as 'psnr>=20' or 'mse<=0.05'"
@@ -54,7 +54,9 @@ def check_goal(goal: Goal) -> MetricInfo:
     """Refuse a goal whose metric is unknown, has another direction, or has no such score; return the metric's row."""
     row = _row_of_goal("metric", goal.metric)
     if row.higher_is_better != goal.higher_is_better:
-        raise refuse("goal", str(goal), f"to be written with {_better(row)}", f"A better {row.name} is on that side.")
+        raise invalid_input(
+            "goal", str(goal), f"to be written with {_better(row)}", f"A better {row.name} is on that side."
+        )
     _check_reachable(row, goal)
     return row
 
@@ -92,11 +94,11 @@ def goal_from_text(text: str) -> Goal:
     found = re.fullmatch(rf"\s*({WRITABLE.pattern})\s*(>=|<=)\s*([^\s:]+)\s*", str(text))
     if found is None or found[1] not in METRICS or not METRICS[found[1]].is_goal:
         hint = "" if found is None else did_you_mean(found[1], _names()).strip()
-        raise refuse("goal", text, f"to be a metric ({', '.join(_names())}) with a threshold, {_FORM}", hint)
+        raise invalid_input("goal", text, f"to be a metric ({', '.join(_names())}) with a threshold, {_FORM}", hint)
     row = METRICS[found[1]]
     goal = Goal(row.name, _number("goal", text, found[3]), row.higher_is_better)
     if found[2] != _better(row):
-        raise refuse("goal", text, f"to be written with {_better(row)}", f"A better {row.name} is on that side.")
+        raise invalid_input("goal", text, f"to be written with {_better(row)}", f"A better {row.name} is on that side.")
     return _check_reachable(row, goal)
 
 
@@ -111,19 +113,19 @@ def limit_from_text(text: str) -> Limit:
     """
     goal, colon, share = str(text).partition(":")
     if not colon:
-        raise refuse("max_risk", text, "to be a goal and a share, such as 'psnr>=20: 1%'")
+        raise invalid_input("max_risk", text, "to be a goal and a share, such as 'psnr>=20: 1%'")
     word = share.strip()
     percent = word.endswith("%")
     number = _number("max_risk", text, word.removesuffix("%"))
     if not percent and number >= 1:
         remedy = f"Write {number:g}% or {number / 100:g}." if number <= 100 else "No share is above 100%."
-        raise refuse("max_risk", text, "to have a percent sign or a share below 1", remedy)
+        raise invalid_input("max_risk", text, "to have a percent sign or a share below 1", remedy)
     return Limit(goal_from_text(goal), number / 100 if percent else number)
 
 
 def _row_of_goal(argument: str, name: str) -> MetricInfo:
     if name not in METRICS or not METRICS[name].is_goal:
-        raise refuse(argument, name, f"to be one of {', '.join(_names())}", did_you_mean(name, _names()).strip())
+        raise invalid_input(argument, name, f"to be one of {', '.join(_names())}", did_you_mean(name, _names()).strip())
     return METRICS[name]
 
 
@@ -137,7 +139,7 @@ def _check_reachable(row: MetricInfo, goal: Goal) -> Goal:
     unreachable = goal.threshold > row.best if row.higher_is_better else goal.threshold < row.best
     if unreachable:
         worse = "<=" if row.higher_is_better else ">="
-        raise refuse("threshold", goal.threshold, f"{worse} {row.best:g}", f"No {row.name} is better.")
+        raise invalid_input("threshold", goal.threshold, f"{worse} {row.best:g}", f"No {row.name} is better.")
     return goal
 
 
@@ -149,7 +151,7 @@ def _number(name: str, text: str, word: str) -> float:
     try:
         number = float(word)
     except ValueError as error:
-        raise refuse(name, text, f"to hold a number where it has {word!r}, {_FORM}") from error
+        raise invalid_input(name, text, f"to hold a number where it has {word!r}, {_FORM}") from error
     if not math.isfinite(number):
-        raise refuse(name, text, "to hold a finite number")
+        raise invalid_input(name, text, "to hold a finite number")
     return number

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.metric import Metric
-from reconrisk.core.validation import check_all_finite, refuse
+from reconrisk.core.validation import check_all_finite, invalid_input
 from reconrisk.metrics.records import check_records, finite_rows
 
 
@@ -35,7 +35,7 @@ def judge_kl(judge: Callable[[Tensor], Tensor]) -> Metric:
     tensor([0.1109], dtype=torch.float64)
     """
     if not callable(judge):
-        raise refuse("judge", judge, "to be a callable from records to logits", "Pass a trained classifier.")
+        raise invalid_input("judge", judge, "to be a callable from records to logits", "Pass a trained classifier.")
     name = getattr(judge, "__name__", type(judge).__name__)
     function = partial(_divergence, judge=_in_evaluation_mode(judge))
     return Metric("judge_kl", function, best=0.0, worst=math.inf, settings=(("judge", name),))
@@ -43,7 +43,7 @@ def judge_kl(judge: Callable[[Tensor], Tensor]) -> Metric:
 
 def _in_evaluation_mode(judge: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     if isinstance(judge, nn.Module) and judge.training:
-        raise refuse("judge.training", True, "to be False", "Call judge.eval() first.")
+        raise invalid_input("judge.training", True, "to be False", "Call judge.eval() first.")
     return judge
 
 
@@ -69,7 +69,7 @@ def _logits(judge: Callable[[Tensor], Tensor], records: Tensor) -> Tensor:
         records = records.to(torch.get_default_dtype())
     logits = judge(records)
     if logits.ndim != 2 or len(logits) != len(records) or logits.shape[1] < 2:
-        raise refuse(
+        raise invalid_input(
             "judge(records).shape",
             tuple(logits.shape),
             f"to be ({len(records)}, classes) with at least two classes",

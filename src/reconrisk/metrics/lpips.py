@@ -19,7 +19,7 @@ from torch.nn import functional
 from reconrisk.core.digest import content_digest
 from reconrisk.core.errors import InvalidFile, MissingExtra
 from reconrisk.core.metric import Metric
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.metrics.records import check_data_range, check_within, images
 from reconrisk.releases.tensor_files import read_tensors
 
@@ -197,7 +197,7 @@ def _block_distance(
 def _network_input(records: Tensor, data_range: tuple[float, float]) -> Tensor:
     pictures = images(records, "LPIPS")
     if pictures.shape[1] not in (1, 3):
-        raise refuse(
+        raise invalid_input(
             "targets.shape", tuple(records.shape), "to have 1 or 3 channels", "LPIPS was fitted to colour photographs."
         )
     low, high = data_range

@@ -14,21 +14,21 @@ from reconrisk.core.validation import (
     check_finite,
     check_not_empty,
     check_positive,
-    refuse,
+    invalid_input,
 )
 
 
 def check_records(name: str, records: Tensor) -> Tensor:
     """A batch of real records, first dimension the record, each with at least one value."""
     if not isinstance(records, Tensor):
-        raise refuse(name, type(records).__name__, "to be a torch.Tensor", "Convert with torch.as_tensor.")
+        raise invalid_input(name, type(records).__name__, "to be a torch.Tensor", "Convert with torch.as_tensor.")
     if records.ndim == 0:
-        raise refuse(f"{name}.shape", (), "to have records first", f"For one record pass {name}[None].")
+        raise invalid_input(f"{name}.shape", (), "to have records first", f"For one record pass {name}[None].")
     if records.is_complex():
-        raise refuse(f"{name}.dtype", records.dtype, "to be real")
+        raise invalid_input(f"{name}.dtype", records.dtype, "to be real")
     check_not_empty(name, records)
     if records.numel() == 0:
-        raise refuse(f"{name}.shape", tuple(records.shape), "to have at least one value per record")
+        raise invalid_input(f"{name}.shape", tuple(records.shape), "to have at least one value per record")
     return records
 
 
@@ -41,7 +41,7 @@ def check_finite_records(name: str, records: Tensor) -> Tensor:
 def check_same_records(name: str, records: Tensor, other_name: str, other: Tensor) -> None:
     """Two batches, of any length, whose records have one shape."""
     if records.shape[1:] != other.shape[1:]:
-        raise refuse(
+        raise invalid_input(
             f"{name}.shape",
             tuple(records.shape),
             f"to have records of shape {tuple(other.shape[1:])}, as in {other_name}",
@@ -64,7 +64,7 @@ def finite_rows(records: Tensor) -> Tensor:
 def images(records: Tensor, metric: str) -> Tensor:
     """Records as (records, channels, height, width); (records, height, width) is taken as grey."""
     if records.ndim not in (3, 4):
-        raise refuse(
+        raise invalid_input(
             "targets.shape",
             tuple(records.shape),
             "to be (records, channels, height, width)",
@@ -79,10 +79,10 @@ def check_data_range(data_range: float | tuple[float, float]) -> tuple[float, fl
     if isinstance(data_range, (int, float)):
         return 0.0, check_positive("data_range", data_range, remedy)
     if not isinstance(data_range, (tuple, list)) or len(data_range) != 2:
-        raise refuse("data_range", data_range, "to be (low, high)", remedy)
+        raise invalid_input("data_range", data_range, "to be (low, high)", remedy)
     low, high = (check_finite("data_range", end, remedy) for end in data_range)
     if not low < high:
-        raise refuse("data_range", data_range, "to be (low, high) with low < high", remedy)
+        raise invalid_input("data_range", data_range, "to be (low, high) with low < high", remedy)
     return low, high
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from reconrisk.core.metric import Metric
 from reconrisk.core.registry import Info, Plugin, Registry, summary_of
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 ErrorAt = Callable[[float, tuple[float, float]], float]
 """A score and the range of the data to the mean squared error at which the score is reached."""
@@ -62,7 +62,7 @@ class MetricInfo(Info):
     def configure(self, data_range: tuple[float, float]) -> Metric:
         """Load the metric, for data in a range, under the name of this row."""
         if not self.is_goal:
-            raise refuse("metric", self.name, "to be one that a name states", "Configure it in Python instead.")
+            raise invalid_input("metric", self.name, "to be one that a name states", "Configure it in Python instead.")
         metric = _configure(self.load(), data_range)
         return metric if metric.name == self.name else replace(metric, name=self.name)
 
@@ -180,5 +180,5 @@ def _configure(offered: Any, data_range: tuple[float, float]) -> Metric:
     if not isinstance(metric, Metric):
         name = getattr(offered, "__name__", repr(offered))
         found = f"to return a reconrisk.core.metric.Metric, it returned {type(metric).__name__}"
-        raise refuse("metric", name, found, "Return Metric(name, function, best=..., worst=...).")
+        raise invalid_input("metric", name, found, "Return Metric(name, function, best=..., worst=...).")
     return metric

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reconrisk.core.metric import Metric
 from reconrisk.core.reconstruction import Reconstruction
-from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.core.validation import check_not_empty, invalid_input
 from reconrisk.metrics.records import check_finite_records, check_records, match_indices, reordered
 
 
@@ -128,7 +128,7 @@ def score(
         matched = torch.arange(len(targets), device=targets.device)
     else:
         expected = f"to equal targets.shape={tuple(targets.shape)} with in_order"
-        raise refuse("estimates.shape", tuple(values.shape), expected)
+        raise invalid_input("estimates.shape", tuple(values.shape), expected)
     arranged = reordered(values, matched, targets)
     return Scores({metric.name: metric(arranged, targets) for metric in metrics}, metrics, matched)
 
@@ -137,9 +137,9 @@ def _check_metrics(metrics: tuple[Metric, ...]) -> None:
     check_not_empty("metrics", metrics, "Pass mse(), for instance.")
     for metric in metrics:
         if not isinstance(metric, Metric):
-            raise refuse("metrics", metric, "to hold metrics", "Call the constructor, such as mse().")
+            raise invalid_input("metrics", metric, "to hold metrics", "Call the constructor, such as mse().")
     names = [metric.name for metric in metrics]
     for name in names:
         if names.count(name) > 1:
             remedy = "Name one of them otherwise: dataclasses.replace(metric, name=...)."
-            raise refuse("metrics", names, f"to hold {name} once", remedy)
+            raise invalid_input("metrics", names, f"to hold {name} once", remedy)

@@ -7,7 +7,7 @@ from functools import partial
 from torch import Tensor
 
 from reconrisk.core.metric import Metric
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.metrics.records import check_data_range, check_within, images
 
 _KERNEL = 11
@@ -49,7 +49,7 @@ def _similarity(estimates: Tensor, targets: Tensor, *, data_range: tuple[float, 
     one, other = (images(each, "SSIM").double() for each in (estimates, targets))
     side = min(other.shape[-2:])
     if side < 3:
-        raise refuse(
+        raise invalid_input(
             "targets.shape",
             tuple(other.shape),
             "to be images of at least 3 x 3 pixels",

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 
 Shape: TypeAlias = tuple[int, int, int]
 """Channels, height and width of one image."""
@@ -29,7 +29,7 @@ def check_shape(shape: Sequence[int], smallest: int = 1) -> Shape:
     (3, 32, 32)
     """
     if not isinstance(shape, Sequence) or len(shape) != 3:
-        raise refuse("shape", shape, "to be (channels, height, width)", "Leave out the batch, write 1 for grey.")
+        raise invalid_input("shape", shape, "to be (channels, height, width)", "Leave out the batch, write 1 for grey.")
     remedy = "Pass shape=(channels, height, width)."
     if smallest > 1:
         remedy = f"The smallest images this model takes are {smallest} x {smallest}: pooling leaves nothing of others."
@@ -105,7 +105,7 @@ def initialised(build: Callable[[], M], rng: torch.Generator | None) -> M:
     if rng is None:
         return build()
     if not isinstance(rng, torch.Generator):
-        raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
+        raise invalid_input("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
     device = torch.get_default_device()
     seed = int(torch.randint(2**63 - 1, (), generator=rng, device=rng.device))
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):

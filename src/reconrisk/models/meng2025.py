@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.models.building import Activation, check_classes, check_shape, dense, flat_features, initialised
 from reconrisk.models.linear import mlp
 
@@ -36,7 +36,7 @@ def meng2025_mlp(
     """
     layers = check_whole("layers", layers)
     if layers not in _HIDDEN:
-        raise refuse("layers", layers, "to be 3, 4 or 5", "Other depths: mlp(features, hidden, classes).")
+        raise invalid_input("layers", layers, "to be 3, 4 or 5", "Other depths: mlp(features, hidden, classes).")
     return mlp(math.prod(check_shape(shape)), _HIDDEN[layers], classes, activation=activation, rng=rng)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.registry import Info, Registry
-from reconrisk.core.validation import did_you_mean, refuse
+from reconrisk.core.validation import did_you_mean, invalid_input
 
 if TYPE_CHECKING:
     from torch import nn
@@ -85,11 +85,15 @@ def model_by_name(name: str, *, shape: Sequence[int], classes: int | None) -> nn
         return _build(name, _find_object(name))
     if name not in MODELS:
         known = f"to be package.module:function or one of {', '.join(MODELS)}"
-        raise refuse("model", name, known, f"Write the colon between module and function.{did_you_mean(name, MODELS)}")
+        raise invalid_input(
+            "model", name, known, f"Write the colon between module and function.{did_you_mean(name, MODELS)}"
+        )
     row = MODELS[name]
     size = math.prod(shape) if row.is_flat else shape
     if row.is_per_class and classes is None:
-        raise refuse("model", name, "to fit real labels", "It has an output per class; use linear or a model of yours.")
+        raise invalid_input(
+            "model", name, "to fit real labels", "It has an output per class; use linear or a model of yours."
+        )
     model: nn.Module = row.load()(size, classes) if row.is_per_class else row.load()(size)
     return model
 
@@ -98,21 +102,21 @@ def _find_object(name: str) -> Any:
     """The object after the colon."""
     module, _, path = name.partition(":")
     if not module or not path:
-        raise refuse("model", name, "to be package.module:function", "Both sides of the colon are needed.")
+        raise invalid_input("model", name, "to be package.module:function", "Both sides of the colon are needed.")
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise InvalidInput(f"Expected model={name!r} to be importable. {module} needs {error.name}.") from error
         remedy = "Check the name before the colon; the current folder and installed packages are searched."
-        raise refuse("model", name, f"to be importable, there is no module {error.name!r}", remedy) from error
+        raise invalid_input("model", name, f"to be importable, there is no module {error.name!r}", remedy) from error
     except Exception as error:  # code of the user runs here
-        raise refuse("model", name, "to be importable", f"{module} raised {_error_text(error)}") from error
+        raise invalid_input("model", name, "to be importable", f"{module} raised {_error_text(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             close = difflib.get_close_matches(part, dir(found), n=1)
             hint = f"Did you mean {close[0]}?" if close else "Check the name after the colon."
-            raise refuse("model", name, f"to name something in {module}, which has no {part!r}", hint)
+            raise invalid_input("model", name, f"to name something in {module}, which has no {part!r}", hint)
         found = getattr(found, part)
     return found
 
@@ -121,16 +125,24 @@ def _build(name: str, build: Any) -> nn.Module:
     from torch import nn  # takes seconds, which names alone do not need
 
     if isinstance(build, nn.Module):
-        raise refuse("model", name, "to be a function that returns a module", "It is a module; wrap it in a function.")
+        raise invalid_input(
+            "model", name, "to be a function that returns a module", "It is a module; wrap it in a function."
+        )
     if not callable(build):
         kind = type(build).__name__
-        raise refuse("model", name, f"to be callable, it is of type {kind}", "Name a function that returns the model.")
+        raise invalid_input(
+            "model", name, f"to be callable, it is of type {kind}", "Name a function that returns the model."
+        )
     try:
         model = build()
     except Exception as error:  # code of the user runs here
-        raise refuse("model", name, "to build a model when called without arguments", _error_text(error)) from error
+        raise invalid_input(
+            "model", name, "to build a model when called without arguments", _error_text(error)
+        ) from error
     if not isinstance(model, nn.Module):
-        raise refuse("model", name, f"to return an nn.Module, it returned {type(model).__name__}", "Return the model.")
+        raise invalid_input(
+            "model", name, f"to return an nn.Module, it returned {type(model).__name__}", "Return the model."
+        )
     return model
 
 

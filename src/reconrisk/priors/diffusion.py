@@ -19,7 +19,7 @@ from torch import Tensor
 from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
-from reconrisk.core.validation import check_all_finite, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_all_finite, check_positive, check_whole, invalid_input
 from reconrisk.priors.network import (
     SYMMETRIC,
     as_tensor,
@@ -56,7 +56,7 @@ class NoiseSchedule:
         values = as_tensor("signal", self.signal)
         check_all_finite("signal", values)
         if values.ndim != 1 or len(values) < 2:
-            raise refuse("signal.shape", tuple(values.shape), "to be (times,), at least 2")
+            raise invalid_input("signal.shape", tuple(values.shape), "to be (times,), at least 2")
         if not bool((values > 0).all()) or not bool((values < 1).all()) or not bool((values.diff() < 0).all()):
             raise InvalidInput(
                 "Expected signal to fall strictly, between 1 and 0. Pass the alphas_cumprod of training."
@@ -70,7 +70,7 @@ class NoiseSchedule:
     def times(self, steps: int) -> tuple[int, ...]:
         """So many times from the last one down, evenly spaced; the step after the last of them is to no noise."""
         if check_whole("steps", steps) > len(self):
-            raise refuse("steps", steps, f"<= {len(self)}, the times of the prior")
+            raise invalid_input("steps", steps, f"<= {len(self)}, the times of the prior")
         last = len(self) - 1
         return tuple(round(last - each * len(self) / steps) for each in range(steps))
 
@@ -94,7 +94,7 @@ def check_schedule(schedule: object) -> None:
     """Refuse what is no schedule, such as a scheduler of diffusers or its numbers alone."""
     if not isinstance(schedule, NoiseSchedule):
         remedy = "Pass rr.priors.NoiseSchedule(scheduler.alphas_cumprod)."
-        raise refuse("schedule", type(schedule).__name__, "to be a NoiseSchedule", remedy)
+        raise invalid_input("schedule", type(schedule).__name__, "to be a NoiseSchedule", remedy)
 
 
 def linear_schedule(times: int = 1000, *, first: float = 1e-4, last: float = 0.02) -> NoiseSchedule:
@@ -109,7 +109,7 @@ def linear_schedule(times: int = 1000, *, first: float = 1e-4, last: float = 0.0
     """
     for name, value in (("first", first), ("last", last)):
         if not check_positive(name, value) < 1:
-            raise refuse(name, value, "< 1")
+            raise invalid_input(name, value, "< 1")
     betas = torch.linspace(first, last, check_whole("times", times, minimum=2), dtype=torch.float64)
     return NoiseSchedule((1 - betas).cumprod(0))
 
@@ -150,7 +150,9 @@ class DiffusionPrior(BasePrior):
         check_range("data_range", self.data_range)
         check_range("units", self.units)
         if not callable(self.predict_noise):
-            raise refuse("predict_noise", self.predict_noise, "to be a function of noisy records and their times")
+            raise invalid_input(
+                "predict_noise", self.predict_noise, "to be a function of noisy records and their times"
+            )
         check_network("predict_noise", self.predict_noise)
         check_schedule(self.schedule)
 
@@ -162,7 +164,9 @@ class DiffusionPrior(BasePrior):
     def noise(self, noisy: Tensor, time: int) -> Tensor:
         """The noise in ``noisy`` records ``(n, *shape)`` of one ``time``, in the prior's units; differentiable."""
         if tuple(noisy.shape[1:]) != self.shape:
-            raise refuse("noisy.shape", tuple(noisy.shape), f"to be records of shape {self.shape}, as {self.name}")
+            raise invalid_input(
+                "noisy.shape", tuple(noisy.shape), f"to be records of shape {self.shape}, as {self.name}"
+            )
         check_mode("predict_noise", self.predict_noise)  # again: .train() may have been called since
         asked = noisy.to(precision_of(self.predict_noise, noisy.dtype))
         found = self.predict_noise(asked, torch.full((len(noisy),), time, dtype=torch.int64, device=noisy.device))
@@ -296,7 +300,7 @@ def draw_clean(prior: DiffusionPrior, noisy: Tensor, time: int, *, steps: int = 
     [0.5, 0.5]
     """
     if not 0 <= check_whole("time", time, minimum=0) < len(prior.schedule):
-        raise refuse("time", time, f"< {len(prior.schedule)}, the times of the prior")
+        raise invalid_input("time", time, f"< {len(prior.schedule)}, the times of the prior")
     last = min(check_whole("steps", steps), time + 1) - 1  # times from this one down to the first, evenly spaced
     times = [round(time * (last - each) / last) for each in range(last + 1)] if last else [time]
     with torch.no_grad():

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import check_all_finite, check_all_within, check_nonnegative, check_not_empty, refuse
+from reconrisk.core.validation import (
+    check_all_finite,
+    check_all_within,
+    check_nonnegative,
+    check_not_empty,
+    invalid_input,
+)
 from reconrisk.priors.diffusion import DiffusionPrior, NoiseSchedule, check_schedule, linear_schedule
 from reconrisk.priors.network import as_tensor, check_range, moved
 from reconrisk.priors.prior import BasePrior
@@ -126,7 +132,7 @@ def gaussian(
     check_not_empty("mean", mean)
     size = mean.numel()
     if tuple(covariance.shape) != (size, size):
-        raise refuse(
+        raise invalid_input(
             "covariance.shape", tuple(covariance.shape), f"to be {(size, size)}, as the mean has {size} values"
         )
     matrix = covariance.double()
@@ -167,7 +173,7 @@ def fit_gaussian(
     check_all_within("records", records, data_range, "State the public range of the values.")
     check_nonnegative("floor", floor)
     if records.ndim < 2:
-        raise refuse("records.shape", tuple(records.shape), "to be (n, *shape of a record)")
+        raise invalid_input("records.shape", tuple(records.shape), "to be (n, *shape of a record)")
     flat = records.double().flatten(1)
     mean = flat.mean(0)
     centred = flat - mean

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.priors.network import (
     SYMMETRIC,
     check_mode,
@@ -58,7 +58,7 @@ class GeneratorPrior(BasePrior):
         check_range("data_range", self.data_range)
         check_range("units", self.units)
         if not callable(self.generate):
-            raise refuse("generate", self.generate, "to be a function of latent values")
+            raise invalid_input("generate", self.generate, "to be a function of latent values")
         check_network("generate", self.generate)
 
     @property
@@ -69,7 +69,7 @@ class GeneratorPrior(BasePrior):
     def decode(self, latents: Tensor) -> Tensor:
         """Records of latent values; differentiable."""
         if latents.ndim != 2 or latents.shape[1] != self.latent_size:
-            raise refuse("latents.shape", tuple(latents.shape), f"to be (n, {self.latent_size}), as {self.name}")
+            raise invalid_input("latents.shape", tuple(latents.shape), f"to be (n, {self.latent_size}), as {self.name}")
         check_mode("generate", self.generate)  # again: .train() may have been called since
         asked = latents.to(precision_of(self.generate, latents.dtype))
         made = self.checked(self.generate(asked), len(latents)).to(latents.dtype)

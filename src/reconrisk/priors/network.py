@@ -16,7 +16,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 
 from reconrisk.core.digest import network_digest, short_digest
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import check_finite, refuse
+from reconrisk.core.validation import check_finite, invalid_input
 
 _BY_MODE = (
     nn.modules.batchnorm._BatchNorm,
@@ -53,7 +53,7 @@ def check_mode(name: str, function: object) -> None:
     if found is not None:
         kind = type(found).__name__.removeprefix("_")
         remedy = f"Call .eval() on it: {kind} is still in the mode of training."
-        raise refuse(name, type(function).__name__, "to be ready for use", remedy)
+        raise invalid_input(name, type(function).__name__, "to be ready for use", remedy)
 
 
 def function_digest(function: object) -> str:
@@ -87,7 +87,7 @@ def put_on(network: Network, device: str | torch.device | None) -> Network:
         return network.to(device)
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # what torch raises depends on the device
         remedy = "Pass cpu, or one that torch finds, such as cuda where torch.cuda.is_available()."
-        raise refuse("device", str(device), "to be one of this machine", remedy) from error
+        raise invalid_input("device", str(device), "to be one of this machine", remedy) from error
 
 
 def _depends_on_mode(layer: nn.Module) -> bool:
@@ -124,13 +124,13 @@ def as_tensor(name: str, value: object) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
         return torch.from_numpy(np.ascontiguousarray(value))
     remedy = "Pass its .inputs." if isinstance(getattr(value, "inputs", None), Tensor) else "Pass torch.as_tensor(...)."
-    raise refuse(name, type(value).__name__, "to be a tensor or a numerical array", remedy)
+    raise invalid_input(name, type(value).__name__, "to be a tensor or a numerical array", remedy)
 
 
 def check_range(name: str, ends: tuple[float, float]) -> None:
     """Refuse what is no range."""
     if not isinstance(ends, Sequence) or len(ends) != 2:
-        raise refuse(name, ends, "to be (low, high)")
+        raise invalid_input(name, ends, "to be (low, high)")
     low, high = (check_finite(name, end) for end in ends)
     if not low < high:
-        raise refuse(name, ends, "to be (low, high) with low < high")
+        raise invalid_input(name, ends, "to be (low, high) with low < high")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeGuard
 import torch
 
 from reconrisk.core.digest import short_digest
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,10 +118,10 @@ class BasePrior:
         """Refuse records of another shape or range than the prior was made for."""
         if tuple(shape) != self.shape:
             remedy = "Train one with reconrisk train-prior, or resize the records."
-            raise refuse("prior.shape", self.shape, f"to be that of the records, {tuple(shape)}", remedy)
+            raise invalid_input("prior.shape", self.shape, f"to be that of the records, {tuple(shape)}", remedy)
         if tuple(map(float, data_range)) != tuple(map(float, self.data_range)):
             remedy = f"If they are the same pictures in other units, pass prior.scaled_to({tuple(data_range)})."
-            raise refuse("prior.data_range", self.data_range, f"to be that of the records, {data_range}", remedy)
+            raise invalid_input("prior.data_range", self.data_range, f"to be that of the records, {data_range}", remedy)
 
 
 def draw_within_range(prior: Prior, count: int, rng: torch.Generator, *, steps: int) -> Tensor:

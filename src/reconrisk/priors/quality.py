@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.progress import track
-from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_not_empty, check_whole, invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.network import device_of
 from reconrisk.priors.prior import Prior
@@ -48,7 +48,7 @@ def denoising_loss(
     moved = records.float().to(device_of(prior.predict_noise, records.device))
     for time in times:
         if not 0 <= check_whole("times", time, minimum=0) < len(prior.schedule):
-            raise refuse("times", time, f"< {len(prior.schedule)}, the times of the prior")
+            raise invalid_input("times", time, f"< {len(prior.schedule)}, the times of the prior")
     losses = []
     with torch.no_grad():
         for part in track(moved.split(_AT_ONCE), f"noise {prior.name} finds"):
@@ -73,7 +73,7 @@ def nearest_distance(records: Tensor, others: Tensor) -> Tensor:
     check_not_empty("records", records)
     check_not_empty("others", others)
     if records.shape[1:] != others.shape[1:]:
-        raise refuse("others.shape", tuple(others.shape), f"to be records of shape {tuple(records.shape[1:])}")
+        raise invalid_input("others.shape", tuple(others.shape), f"to be records of shape {tuple(records.shape[1:])}")
     ones, flat = records.float().flatten(1), others.float().flatten(1)
     sizes = flat.square().sum(1)
     found = [(sizes - 2 * part @ flat.T).min(1).values + part.square().sum(1) for part in ones.split(_AT_ONCE)]
@@ -83,7 +83,7 @@ def nearest_distance(records: Tensor, others: Tensor) -> Tensor:
 def check_several(name: str, records: Sized) -> None:
     """Refuse a single record: it has neither a covariance nor a standard error."""
     if len(records) < FEWEST:
-        raise refuse(f"len({name})", len(records), f">= {FEWEST}, which a spread can be told from")
+        raise invalid_input(f"len({name})", len(records), f">= {FEWEST}, which a spread can be told from")
 
 
 def frechet_distance(records: Tensor, others: Tensor, directions: Tensor) -> float:

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -59,7 +59,9 @@ def model_state(
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
     names = trained if parameters is None else chosen_names(parameters, [name for name, _ in model.named_parameters()])
     if not names:
-        raise refuse("parameters", [], "to name at least one parameter", "Call model.requires_grad_() or name some.")
+        raise invalid_input(
+            "parameters", [], "to name at least one parameter", "Call model.requires_grad_() or name some."
+        )
     given = {name: value for name, value in (state or {}).items() if name in own}
     values = cast_tensors({**own, **given}, dtype)
     released = {name: value for name, value in values.items() if name in names}
@@ -86,7 +88,7 @@ def record_losses(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Ten
     except (RuntimeError, ValueError):  # what vmap cannot trace, a loop over outputs can; the network is not in it
         losses = torch.stack([loss(output, label) for output, label in zip(outputs, labels, strict=True)])
     if losses.shape != (len(outputs),):
-        raise refuse(
+        raise invalid_input(
             "loss_fn(...).shape", tuple(losses.shape[1:]), "to be (), one number per record", "Reduce to a scalar."
         )
     return losses
@@ -96,7 +98,7 @@ def check_mode(model: nn.Module, *, batch_norm: bool = False) -> None:
     """Refuse layers that draw something in training mode, or, unless ``batch_norm``, mix the records of a batch."""
     for name, layer in model.named_modules():
         if layer.training and draws_at_random(layer):
-            raise refuse(
+            raise invalid_input(
                 f"{name or 'model'}.training",
                 True,
                 f"to be False for {type(layer).__name__}",
@@ -105,10 +107,12 @@ def check_mode(model: nn.Module, *, batch_norm: bool = False) -> None:
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not batch_norm:
             if layer.training:
                 remedy = "Call model.eval() first, or use rr.models.group_norm(channels) instead."
-                raise refuse(f"{name or 'model'}.training", True, f"to be False for {type(layer).__name__}", remedy)
+                raise invalid_input(
+                    f"{name or 'model'}.training", True, f"to be False for {type(layer).__name__}", remedy
+                )
             if not layer.track_running_stats:
                 remedy = "It mixes the records of a batch: use rr.models.group_norm(channels) instead."
-                raise refuse(
+                raise invalid_input(
                     f"{name or 'model'}.track_running_stats", False, f"to be True for {type(layer).__name__}", remedy
                 )
 
@@ -159,6 +163,6 @@ def chosen_names(parameters: Iterable[str], known: Sequence[str]) -> set[str]:
     for wanted in parameters:
         matches = {name for name in known if name == wanted or name.startswith(f"{wanted}.")}
         if not matches:
-            raise refuse("parameters", wanted, f"to name one of {', '.join(known)}")
+            raise invalid_input("parameters", wanted, f"to name one of {', '.join(known)}")
         chosen |= matches
     return chosen

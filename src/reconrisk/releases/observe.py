@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reconrisk.core.defense import Defense
 from reconrisk.core.observation import GAUSSIAN, ForwardMap, Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
-from reconrisk.core.validation import check_all_within, refuse
+from reconrisk.core.validation import check_all_within, invalid_input
 from reconrisk.releases.model_state import LossFunction, called
 from reconrisk.releases.release import Release
 
@@ -60,7 +60,9 @@ def observe(
     noise_std, kept, noise_law = None, None, GAUSSIAN
     if defense is not None:
         if not isinstance(rng, torch.Generator):
-            raise refuse("rng", rng, "to be a generator for the defense", "Pass torch.Generator().manual_seed(0).")
+            raise invalid_input(
+                "rng", rng, "to be a generator for the defense", "Pass torch.Generator().manual_seed(0)."
+            )
         defense = chosen_for(defense, release)
         sent = defense(sent, rng=rng)
         if Knows.DEFENSE in knows:
@@ -147,4 +149,4 @@ def _released(release: Release) -> dict[str, Tensor]:
         largest, smallest = int(release.labels.max()), int(release.labels.min())
         found = smallest if smallest < 0 else largest
         said = str(error).rstrip(".")
-        raise refuse("labels", found, f"to be classes of the model: {said}", "Count classes from 0.") from error
+        raise invalid_input("labels", found, f"to be classes of the model: {said}", "Count classes from 0.") from error

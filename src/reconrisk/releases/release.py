@@ -16,7 +16,7 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import ForwardMap
-from reconrisk.core.validation import check_all_finite, check_all_numbers, check_not_empty, check_real, refuse
+from reconrisk.core.validation import check_all_finite, check_all_numbers, check_not_empty, check_real, invalid_input
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,12 +128,12 @@ def check_records(inputs: Tensor, labels: Tensor) -> None:
     """Refuse records that are empty, not finite or not floating point, or that do not match their labels."""
     for name, value in (("inputs", inputs), ("labels", labels)):
         if not isinstance(value, Tensor):
-            raise refuse(name, type(value).__name__, "to be a torch.Tensor", f"Pass torch.as_tensor({name}).")
+            raise invalid_input(name, type(value).__name__, "to be a torch.Tensor", f"Pass torch.as_tensor({name}).")
         if value.ndim == 0:
-            raise refuse(f"{name}.shape", (), "to begin with the number of records", f"Pass {name}[None].")
+            raise invalid_input(f"{name}.shape", (), "to begin with the number of records", f"Pass {name}[None].")
     check_not_empty("inputs", inputs)
     if not inputs.is_floating_point():
-        raise refuse("inputs.dtype", inputs.dtype, "to be floating point", "Convert with inputs.float().")
+        raise invalid_input("inputs.dtype", inputs.dtype, "to be floating point", "Convert with inputs.float().")
     check_all_finite("inputs", inputs, "Remove or impute what is missing.")
     check_labels(inputs, labels)
 
@@ -163,7 +163,9 @@ def take_cotangent(name: str, cotangents: Mapping[str, Tensor], like: Tensor) ->
     """Return the weights on one released tensor, in its precision; refuse those of another shape."""
     if name not in cotangents or cotangents[name].shape != like.shape:
         came = tuple(cotangents[name].shape) if name in cotangents else None
-        raise refuse(f"cotangents[{name!r}].shape", came, f"to be {tuple(like.shape)}, the shape of what is released")
+        raise invalid_input(
+            f"cotangents[{name!r}].shape", came, f"to be {tuple(like.shape)}, the shape of what is released"
+        )
     return cotangents[name].to(like.dtype)
 
 
@@ -232,21 +234,25 @@ def directions_rng(rng: torch.Generator | None) -> torch.Generator:
     if rng is None:
         return torch.Generator().manual_seed(0)
     if not isinstance(rng, torch.Generator):
-        raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
+        raise invalid_input("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
     return rng
 
 
 def _checked(name: str, value: Tensor | float, like: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         if value.dim() and value.shape != like.shape:
-            raise refuse(f"{name}.shape", tuple(value.shape), f"to be {tuple(like.shape)}, that of what is released")
+            raise invalid_input(
+                f"{name}.shape", tuple(value.shape), f"to be {tuple(like.shape)}, that of what is released"
+            )
         given = value.detach()
         check_all_numbers(name, given)
     else:
         given = torch.tensor(check_real(name, value), dtype=torch.float64)
     if not bool((given > 0).all()):
-        raise refuse(name, float(given.min()), "> 0", "Use None for the bare Jacobian, inf for what is not released.")
+        raise invalid_input(
+            name, float(given.min()), "> 0", "Use None for the bare Jacobian, inf for what is not released."
+        )
     std = given.to(like)
     if bool(((std == 0) | (std.isinf() & ~given.isinf())).any()):  # would read as no noise, or as not released
-        raise refuse(name, float(given.min()), f"to be representable in {like.dtype}", "Pass inputs.double().")
+        raise invalid_input(name, float(given.min()), f"to be representable in {like.dtype}", "Pass inputs.double().")
     return std

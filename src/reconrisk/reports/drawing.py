@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.storage.files import write_whole
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 WIDTH_OF_A_LETTER = {"name": 8.2, "quiet": 7.2}
 """Pixels of a letter by the kind of text in a wide font, so that labels fit."""
@@ -173,7 +173,7 @@ def write_comparison(
 def save_figure(figure: Any, path: Path, *, secret: bool = False) -> Path:
     """Write a matplotlib figure to ``path`` at once, ``secret`` for its owner alone: no file is left half-written."""
     if Path(path).suffix not in _FORMATS:
-        raise refuse("path", str(path), f"to end in one of {', '.join(_FORMATS)}")
+        raise invalid_input("path", str(path), f"to end in one of {', '.join(_FORMATS)}")
     return write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150), secret=secret)
 
 

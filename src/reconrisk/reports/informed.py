@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from reconrisk.core.storage.files import write_whole
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.reports.rebuild import Row, write_grid
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def write_pictures(rebuilt: RebuiltInformed, path: Path) -> Path:
     """
     report = rebuilt.report
     if not report.is_image:
-        raise refuse("path", str(path), "to be drawn", "The records are no images: save .safetensors instead.")
+        raise invalid_input("path", str(path), "to be drawn", "The records are no images: save .safetensors instead.")
     shown = (rebuilt.targets, rebuilt.estimates, rebuilt.neighbours)
     pictures = zip(*(values.float().numpy() for values in shown), strict=True)
     captions = [f"{target.record} ({target.label[:12]})  mse {target.mse:.3g}" for target in report.targets]

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from safetensors.numpy import save_file
 
 from reconrisk.core.storage.files import write_whole
-from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.core.validation import check_not_empty, invalid_input
 from reconrisk.reports.drawing import Picture, to_image
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def write_pictures(rebuilt: Rebuilt, path: Path) -> Path:
     """
     report = rebuilt.report
     if not report.is_image:
-        raise refuse("path", str(path), "to be drawn", "The records are no images: save .safetensors instead.")
+        raise invalid_input("path", str(path), "to be drawn", "The records are no images: save .safetensors instead.")
     (low, high), (names, panels) = report.data_range, _beside(rebuilt)
     captions = [f"{record} ({label[:12]})" for record, label in zip(report.records, report.labels, strict=True)]
     for score in report.scores[:1]:
@@ -97,7 +97,7 @@ def write_grid(
     panels = [(caption, [_enlarged(picture, data_range) for picture in pictures]) for caption, pictures in rows]
     sizes = {panel.size for _, pictures in panels for panel in pictures}
     if len(sizes) != 1 or any(len(pictures) != len(names) for _, pictures in panels):
-        raise refuse("rows", sorted(sizes), f"to be {len(names)} pictures each, all of one size")
+        raise invalid_input("rows", sorted(sizes), f"to be {len(names)} pictures each, all of one size")
     ((width, height),) = sizes
     across = max(1, round(math.sqrt(len(rows) / _TALLEST)))
     below = -(-len(rows) // across)
@@ -118,7 +118,7 @@ def write_grid(
 
 def _enlarged(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
     if picture.ndim != 3:
-        raise refuse("picture.shape", picture.shape, "to be channels x height x width")
+        raise invalid_input("picture.shape", picture.shape, "to be channels x height x width")
     image = to_image(picture, data_range)
     factor = max(1, _SIDE // max(image.size))
     return image.resize((factor * image.width, factor * image.height), Image.Resampling.NEAREST)

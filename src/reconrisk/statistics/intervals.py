@@ -10,7 +10,7 @@ from dataclasses import replace
 from scipy.special import betaincinv, stdtrit
 
 from reconrisk.core.guarantee import Estimate
-from reconrisk.core.validation import check_probability, check_whole, refuse
+from reconrisk.core.validation import check_probability, check_whole, invalid_input
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
@@ -32,9 +32,9 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Es
     trials = check_whole("trials", trials, remedy="An interval needs at least one trial.")
     successes = check_whole("successes", successes, minimum=0)
     if successes > trials:
-        raise refuse("successes", successes, f"<= trials={trials}")
+        raise invalid_input("successes", successes, f"<= trials={trials}")
     if not 0 < check_probability("confidence", confidence) < 1:
-        raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+        raise invalid_input("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     tail = (1 - confidence) / 2
     low = 0.0 if successes == 0 else float(betaincinv(successes, trials - successes + 1, tail))
     # By reflection, because 1 - tail would round a small tail away.
@@ -74,7 +74,7 @@ def success_interval(successes: int, *, trials: int, per_trial: int = 1, confide
     total = check_whole("trials", trials, remedy="An interval needs at least one trial.") * per_trial
     successes = check_whole("successes", successes, minimum=0)
     if successes > total:
-        raise refuse("successes", successes, f"<= trials * per_trial = {total}")
+        raise invalid_input("successes", successes, f"<= trials * per_trial = {total}")
     inner = 1 - (1 - check_probability("confidence", confidence)) / math.e
     low = clopper_pearson(successes // per_trial, trials, inner).low
     high = 1 - clopper_pearson((total - successes) // per_trial, trials, inner).low

@@ -18,7 +18,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import GAUSSIAN, Attack, Observation
 from reconrisk.core.reconstruction import Ending, Reconstruction
 from reconrisk.core.threat import STRONGEST, Knows, Sees, ThreatModel
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.models.linear import mlp
 from reconrisk.releases.observe import model_of, observe
 from reconrisk.releases.updates.gradient import GradientRelease
@@ -327,7 +327,7 @@ def _small_problem(attack: Attack) -> AttackCase:
     needs = attack.needs
     if needs.sees is Sees.FINAL_MODEL:
         remedy = "Pass check_attack an observation of a trained model."
-        raise refuse("needs.sees", needs.sees.value, "to be one-update or every-update", remedy)
+        raise invalid_input("needs.sees", needs.sees.value, "to be one-update or every-update", remedy)
     threat = dataclasses.replace(STRONGEST, controls=needs.controls)
     records = torch.rand(1, *_SHAPE, generator=torch.Generator().manual_seed(3))
     network: nn.Module = mlp(64, (16,), _CLASSES, activation=nn.Tanh, rng=torch.Generator().manual_seed(4))

@@ -15,7 +15,7 @@ from torch import Tensor
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian, Mechanism
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.testing.contract import (
     CheckReport,
     Skipped,
@@ -103,7 +103,7 @@ def check_defense(defense: Any, released: Update | None = None) -> CheckReport:
     if isinstance(defense, type) or inspect.isroutine(defense) or not callable(defense) or missing:
         lacks = f" It has no {', '.join(missing)}." if missing and not inspect.isroutine(defense) else ""
         remedy = f"Pass a configured one, such as gaussian_noise(0.5).{lacks}"
-        raise refuse("defense", getattr(defense, "__name__", type(defense).__name__), "to be a defense", remedy)
+        raise invalid_input("defense", getattr(defense, "__name__", type(defense).__name__), "to be a defense", remedy)
     rng = torch.Generator().manual_seed(5)
     update = released or {name: torch.randn(shape, generator=rng) for name, shape in _SHAPES.items()}
     return run_rules("defense", defense, RULES, DefenseCase(defense, update))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.metric import Metric
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.testing.contract import CheckReport, Skipped, broken, error_in_words, run_rules
 
 _SHAPE = (3, 16, 16)
@@ -87,7 +87,7 @@ def check_metric(
     """
     if not isinstance(metric, Metric):
         remedy = "Pass Metric(name, function, best=..., worst=...), or call the function that configures it."
-        raise refuse("metric", getattr(metric, "__name__", type(metric).__name__), "to be a Metric", remedy)
+        raise invalid_input("metric", getattr(metric, "__name__", type(metric).__name__), "to be a Metric", remedy)
     return run_rules("metric", metric, RULES, MetricCase(metric, shape, data_range))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.priors.prior import Prior, is_prior
 from reconrisk.testing.contract import (
     CheckReport,
@@ -80,7 +80,7 @@ def check_prior(prior: Any) -> CheckReport:
         missing = [name for name in _MEMBERS if not hasattr(prior, name)]
         remedy = f"It has no {', '.join(missing)}: inherit from reconrisk.priors.prior.BasePrior."
         lacks = "Pass an object of the class." if isinstance(prior, type) else remedy
-        raise refuse("prior", getattr(prior, "__name__", type(prior).__name__), "to be a prior", lacks)
+        raise invalid_input("prior", getattr(prior, "__name__", type(prior).__name__), "to be a prior", lacks)
     return run_rules("prior", prior, RULES, PriorCase(prior))
 
 

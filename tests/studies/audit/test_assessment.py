@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconrisk.bounds.for_goal import Answer
+from reconrisk.bounds.for_goal import BoundResult
 from reconrisk.core.guarantee import Guarantee, Quantity, Scope
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.metric import Limit
@@ -98,7 +98,7 @@ def test_the_worst_record_is_the_one_any_attack_came_nearest_to():
 
 
 def about(guarantee, *, is_about=True):
-    return Answer(guarantee, is_about, "because")
+    return BoundResult(guarantee, is_about, "because")
 
 
 def test_a_bound_that_covers_and_is_beaten_is_a_contradiction():

@@ -23,7 +23,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, Sees, ThreatModel
-from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.core.validation import check_not_empty, invalid_input
 
 
 def average_observations(observations: Sequence[Observation]) -> Observation:
@@ -74,22 +74,22 @@ def _precision(observation: Observation, name: str) -> Tensor:
 
 def _check_match(first: Observation, other: Observation) -> None:
     if first.threat.sees is not Sees.EVERY_UPDATE:
-        raise refuse(
+        raise invalid_input(
             "threat", first.threat, "to see every update, of which these are several", "Use Sees.EVERY_UPDATE."
         )
     for name in ("threat", "input_shape", "data_range", "batch_size"):
         if getattr(first, name) != getattr(other, name):
-            raise refuse(name, getattr(other, name), f"to be {getattr(first, name)} in every observation")
+            raise invalid_input(name, getattr(other, name), f"to be {getattr(first, name)} in every observation")
     shapes, expected = ({key: tuple(value.shape) for key, value in each.released.items()} for each in (other, first))
     if shapes != expected:
-        raise refuse("released", shapes, f"to have the names and shapes of the first, {expected}")
+        raise invalid_input("released", shapes, f"to have the names and shapes of the first, {expected}")
     for name in ("labels", "record_norms"):
         mine, its = getattr(first, name), getattr(other, name)
         if mine is not None and its is not None and not torch.equal(mine, its):
-            raise refuse(name, its.tolist(), f"to be {mine.tolist()}, as for the same records")
+            raise invalid_input(name, its.tolist(), f"to be {mine.tolist()}, as for the same records")
     for name in ("noise_std", "kept"):
         if (getattr(first, name) is None) != (getattr(other, name) is None):
-            raise refuse(name, "given for some", "to be known of every observation or of none")
+            raise invalid_input(name, "given for some", "to be known of every observation or of none")
 
 
 _ROUNDING = 1e-3  # of a relative residual: a wrong layer leaves far more, also in half precision
@@ -173,9 +173,9 @@ def known_for(estimate: LayerEstimate | None, scales: Scales | None) -> frozense
 def check_estimate(estimate: LayerEstimate | None, scales: Scales | None) -> None:
     """Refuse an estimate that is not one, and scales that would not be used."""
     if not (estimate is None or isinstance(estimate, LayerEstimate)):
-        raise refuse("estimate", estimate, "to be an estimate", "Write estimate=rr.attacks.known_norm().")
+        raise invalid_input("estimate", estimate, "to be an estimate", "Write estimate=rr.attacks.known_norm().")
     if scales is not None and (estimate is None or not estimate.uses_scales):
-        raise refuse(
+        raise invalid_input(
             "scales", scales, f"to be None for estimate={estimate!r}", "Use estimate=rr.attacks.known_scale()."
         )
 

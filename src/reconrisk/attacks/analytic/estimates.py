@@ -13,7 +13,7 @@ from torch import Tensor
 from reconrisk.attacks.first_layer import LayerGradient, fitted
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import Knows
-from reconrisk.core.validation import check_all_finite, check_finite, check_nonnegative, check_positive, refuse
+from reconrisk.core.validation import check_all_finite, check_finite, check_nonnegative, check_positive, invalid_input
 
 
 class LayerEstimate(ABC):
@@ -109,7 +109,9 @@ class KnownNorm(LayerEstimate):
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
         """The record as one row of numbers."""
         if observation.record_norms is None:
-            raise refuse("record_norms", None, "to be known", "Observe with a threat that has Knows.RECORD_NORM.")
+            raise invalid_input(
+                "record_norms", None, "to be known", "Observe with a threat that has Knows.RECORD_NORM."
+            )
         along = layer.direction(observation.data_range)
         allowed = len(along) * (self.success_mse or 0.0)
         length = (observation.record_norms.double().square() - allowed).clamp_min(0.0).sqrt()
@@ -135,7 +137,9 @@ class PosteriorMean(LayerEstimate):
             return
         check_all_finite("std", self.std)
         if not bool((self.std > 0).all()):
-            raise refuse("std.min()", float(self.std.min()), "> 0", "Without spread a value is known beforehand.")
+            raise invalid_input(
+                "std.min()", float(self.std.min()), "> 0", "Without spread a value is known beforehand."
+            )
 
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
         """The record as one row of numbers."""
@@ -271,7 +275,9 @@ def posterior_mean(*, mean: float | Tensor, std: float | Tensor) -> PosteriorMea
 
 def _scaled_mean(layer: LayerGradient) -> tuple[Tensor, Tensor]:
     if layer.scales is None:
-        raise refuse("scales", None, "to be known", "State scales, or observe with a threat that has Knows.DEFENSE.")
+        raise invalid_input(
+            "scales", None, "to be known", "State scales, or observe with a threat that has Knows.DEFENSE."
+        )
     return layer.weighted_mean(layer.scales)
 
 
@@ -279,7 +285,7 @@ def _flat(name: str, value: float | Tensor, observation: Observation) -> Tensor:
     if not isinstance(value, Tensor):
         return torch.tensor(float(value), dtype=torch.float64)
     if tuple(value.shape) not in ((), observation.input_shape):
-        raise refuse(f"{name}.shape", tuple(value.shape), f"to be {observation.input_shape}, that of a record")
+        raise invalid_input(f"{name}.shape", tuple(value.shape), f"to be {observation.input_shape}, that of a record")
     return value.detach().double().flatten()
 
 
@@ -297,5 +303,5 @@ def estimate_by_name(word: str) -> LayerEstimate | None:
     if word.lower() == "none":
         return None
     if word not in _BY_NAME:
-        raise refuse("estimate", word, f"to be one of {', '.join(_BY_NAME)} or none")
+        raise invalid_input("estimate", word, f"to be one of {', '.join(_BY_NAME)} or none")
     return _BY_NAME[word]()

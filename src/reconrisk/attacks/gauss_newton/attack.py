@@ -25,7 +25,7 @@ from reconrisk.core.validation import (
     check_nonnegative,
     check_positive,
     check_whole,
-    refuse,
+    invalid_input,
 )
 
 _SPREAD = 0.1  # of the data range, around its middle or the warm start
@@ -229,12 +229,12 @@ class GaussNewton:
             check_callable("warm_start", self.warm_start, "Pass an attack, such as rr.attacks.inverting_gradients().")
         check_nonnegative("tolerance", self.tolerance)
         if (self.prior_mean is None) != (self.prior_std is None):
-            raise refuse("prior_mean", self.prior_mean, "and prior_std to be given together")
+            raise invalid_input("prior_mean", self.prior_mean, "and prior_std to be given together")
         if self.prior_mean is not None:
             check_all_finite("prior_mean", torch.as_tensor(self.prior_mean))
             check_all_finite("prior_std", torch.as_tensor(self.prior_std))
             if not bool((torch.as_tensor(self.prior_std) > 0).all()):
-                raise refuse("prior_std", self.prior_std, "> 0")
+                raise invalid_input("prior_std", self.prior_std, "> 0")
 
     @property
     def needs(self) -> ThreatModel:
@@ -280,7 +280,9 @@ class GaussNewton:
         except RuntimeError as error:
             shapes = tuple(tuple(value.shape) for value in both)
             remedy = "Pass numbers or tensors shaped as a record."
-            raise refuse("prior_mean and prior_std", shapes, f"to expand to the records, {shape}", remedy) from error
+            raise invalid_input(
+                "prior_mean and prior_std", shapes, f"to expand to the records, {shape}", remedy
+            ) from error
         return GaussianPrior(mean, std)
 
     def __repr__(self) -> str:

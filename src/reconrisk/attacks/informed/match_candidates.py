@@ -24,7 +24,7 @@ from reconrisk.core.validation import (
     check_not_empty,
     check_positive,
     check_probability,
-    refuse,
+    invalid_input,
 )
 from reconrisk.releases.model_state import LossFunction, called
 from reconrisk.releases.updates.clipping import HardClip
@@ -38,12 +38,12 @@ def _iterates_of(model: nn.Module, trajectory: Sequence[Mapping[str, Tensor]]) -
     names = [name for name, _ in model.named_parameters()]
     if len(trajectory) < 2:
         remedy = "Pass the parameters before the first step and after every step."
-        raise refuse("trajectory", f"of {len(trajectory)} iterates", "to have at least two", remedy)
+        raise invalid_input("trajectory", f"of {len(trajectory)} iterates", "to have at least two", remedy)
     steps = []
     for place, iterate in enumerate(trajectory):
         missing = [name for name in names if name not in iterate]
         if missing:
-            raise refuse(f"trajectory[{place}]", sorted(iterate), f"to hold {missing[0]}, as the model")
+            raise invalid_input(f"trajectory[{place}]", sorted(iterate), f"to hold {missing[0]}, as the model")
         for name in names:
             check_all_finite(f"trajectory[{place}][{name!r}]", iterate[name])
         steps.append({name: iterate[name].detach() for name in names})
@@ -169,7 +169,7 @@ def log_likelihood_ratios(
     noise = check_positive("noise_std", noise_std, "Without noise the nearest candidate is certain: best_candidate().")
     rate = check_positive("sampling_probability", check_probability("sampling_probability", sampling_probability))
     if contributions.ndim != 3 or residuals.shape != (contributions.shape[0], contributions.shape[2]):
-        raise refuse(
+        raise invalid_input(
             "residuals.shape",
             tuple(residuals.shape),
             f"to be (steps, values) for contributions (steps, candidates, values)={tuple(contributions.shape)}",
@@ -211,7 +211,9 @@ def most_likely_candidate(
     check_not_empty("candidates", candidates)
     weights = torch.ones(len(candidates), dtype=torch.float64) if prior is None else prior.double()
     if weights.shape != (len(candidates),) or not bool((weights >= 0).all()) or not bool(weights.any()):
-        raise refuse("prior", "given", f"to be {len(candidates)} numbers >= 0, not all 0, one for each candidate")
+        raise invalid_input(
+            "prior", "given", f"to be {len(candidates)} numbers >= 0, not all 0, one for each candidate"
+        )
     check_all_finite("candidates", candidates)
     posterior = (log_ratios.double() + (weights / weights.sum()).log()).softmax(0)
     rows = candidates.flatten(1).double()
@@ -277,7 +279,7 @@ def match_candidates(
     who = _participation(participation, len(steps) - 1, len(known_inputs), rate)
     if batch_size is None and rate < 1:
         remedy = "Pass what sums were divided by: under sampling usually the expected batch, records times probability."
-        raise refuse("batch_size", None, "to be given under sampling", remedy)
+        raise invalid_input("batch_size", None, "to be given under sampling", remedy)
     divisor = len(known_inputs) + 1.0 if batch_size is None else check_positive("batch_size", batch_size)
     scale = divisor / check_positive("learning_rate", learning_rate)
     std = check_positive("noise_multiplier", noise_multiplier) * check_positive("clip_norm", clip_norm)
@@ -329,14 +331,14 @@ def _check_records(
 ) -> None:
     check_not_empty("candidates", candidates)
     if candidates.shape[1:] != known_inputs.shape[1:]:
-        raise refuse(
+        raise invalid_input(
             "candidates.shape", tuple(candidates.shape), f"to end in {tuple(known_inputs.shape[1:])}, as known"
         )
     both = {"candidate": (candidates, candidate_labels), "known": (known_inputs, known_labels)}
     for name, (inputs, labels) in both.items():
         whose = "candidates" if name == "candidate" else "known_inputs"
         if len(labels) != len(inputs):
-            raise refuse(f"{name}_labels", f"of {len(labels)} records", f"to be of {len(inputs)}, as {whose}")
+            raise invalid_input(f"{name}_labels", f"of {len(labels)} records", f"to be of {len(inputs)}, as {whose}")
         check_all_finite(whose, inputs)
         check_all_finite(f"{name}_labels", labels)
         _check_classes(f"{name}_labels", model, loss_fn, inputs, labels)
@@ -354,7 +356,7 @@ def _check_classes(name: str, model: nn.Module, loss_fn: LossFunction, inputs: T
                 loss_fn(outputs, labels[row : row + 1])
             except IndexError as error:
                 remedy = f"The model has {outputs.shape[-1]} outputs; classes begin at 0."
-                raise refuse(name, int(labels[row]), "to be a class of the model", remedy) from error
+                raise invalid_input(name, int(labels[row]), "to be a class of the model", remedy) from error
 
 
 def _participation(given: Tensor | None, steps: int, known: int, rate: float) -> Tensor:
@@ -362,8 +364,8 @@ def _participation(given: Tensor | None, steps: int, known: int, rate: float) ->
     if given is None:
         if rate < 1:
             remedy = "Pass which known records entered each step; who does not know has another likelihood."
-            raise refuse("participation", None, "to be given under sampling", remedy)
+            raise invalid_input("participation", None, "to be given under sampling", remedy)
         return torch.ones(steps, known, dtype=torch.bool)
     if given.shape != (steps, known):
-        raise refuse("participation.shape", tuple(given.shape), f"to be (steps, known records)={(steps, known)}")
+        raise invalid_input("participation.shape", tuple(given.shape), f"to be (steps, known records)={(steps, known)}")
     return given.bool()

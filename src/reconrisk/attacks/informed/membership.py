@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from reconrisk.core.reconstruction import Reconstruction
-from reconrisk.core.validation import check_real, refuse
+from reconrisk.core.validation import check_real, invalid_input
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,17 +49,19 @@ def informed_membership(
     rows = np.atleast_2d(_numbers("candidates", candidates))
     rows = rows.reshape(len(rows), -1)
     if len(rows) == 0:
-        raise refuse("candidates", "none", "to be at least one record")
+        raise invalid_input("candidates", "none", "to be at least one record")
     failed = isinstance(reconstruction, Reconstruction) and reconstruction.status.is_failure
     estimate = reconstruction.estimates if isinstance(reconstruction, Reconstruction) else reconstruction
     record = _numbers("reconstruction", estimate).reshape(-1)
     if rows.shape[1] != len(record):
-        raise refuse("candidates.shape", rows.shape, f"to be (candidates, {len(record)}), as the reconstruction")
+        raise invalid_input("candidates.shape", rows.shape, f"to be (candidates, {len(record)}), as the reconstruction")
     if error is None and len(rows) == 1:
-        raise refuse("error", None, "to be given for one candidate", "Pass two candidates, or how near is near enough.")
+        raise invalid_input(
+            "error", None, "to be given for one candidate", "Pass two candidates, or how near is near enough."
+        )
     reach = math.inf if error is None else check_real("error", error)
     if reach < 0:
-        raise refuse("error", reach, ">= 0")
+        raise invalid_input("error", reach, ">= 0")
     distances = np.sqrt(np.square(rows - record).mean(axis=1))
     nearest = int(distances.argmin())
     if failed or not np.isfinite(distances[nearest]):
@@ -74,4 +76,4 @@ def _numbers(name: str, values: ArrayLike | Tensor) -> NDArray[np.float64]:
     try:
         return np.asarray(array, dtype=float)
     except (TypeError, ValueError) as problem:
-        raise refuse(name, type(values).__name__, "to be an array of numbers") from problem
+        raise invalid_input(name, type(values).__name__, "to be an array of numbers") from problem

@@ -15,7 +15,7 @@ from reconrisk.attacks.labels.separate_records import Separated, separate
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import Knows
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.releases.model_state import LossFunction, ModelState, model_state, record_losses
 from reconrisk.releases.observe import DefendedMap, model_of
 from reconrisk.releases.training.optimizers import OptimizerState, UpdateRule
@@ -139,7 +139,9 @@ class _Network:
         outputs, layer, features = _last_layer(state, inputs)
         if outputs.ndim != 2 or outputs.shape[1] < 2:
             shape = tuple(outputs.shape[1:])
-            raise refuse("shape of a record's outputs", shape, "to be one number for each of several classes", DECLARE)
+            raise invalid_input(
+                "shape of a record's outputs", shape, "to be one number for each of several classes", DECLARE
+            )
         parameters = {name: value.double() for name, value in {**state.fixed, **state.released}.items()}
         return cls(outputs.double(), features, layer, parameters)
 

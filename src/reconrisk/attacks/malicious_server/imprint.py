@@ -28,7 +28,7 @@ from reconrisk.attacks.malicious_server.planting import (
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import MALICIOUS_SERVER, ThreatModel
-from reconrisk.core.validation import check_all_finite, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_all_finite, check_positive, check_whole, invalid_input
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.release import directions_rng
 
@@ -60,7 +60,7 @@ class Imprint:
         check_positive("strength", self.strength)
         check_positive("tolerance", self.tolerance)
         if self.measurement not in ("mean", "random"):
-            raise refuse("measurement", self.measurement, 'to be "mean" or "random"')
+            raise invalid_input("measurement", self.measurement, 'to be "mean" or "random"')
         _check_law(self.public, self.bins)
 
     def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
@@ -92,7 +92,7 @@ class Imprint:
         levels = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
         if isinstance(self.public, Tensor):
             if tuple(self.public.shape[1:]) != shape:
-                raise refuse("public.shape", tuple(self.public.shape), f"to be (records, *{shape})")
+                raise invalid_input("public.shape", tuple(self.public.shape), f"to be (records, *{shape})")
             measured = (self.public.flatten(1).double() @ measure).cpu()
             # order statistics at i (N + 1) / k: the probability of a bin is then Beta((N + 1) / k, ...), of mean 1 / k
             inner = torch.from_numpy(np.quantile(measured.numpy(), levels.numpy(), method="weibull"))
@@ -106,7 +106,7 @@ class Imprint:
         edges = torch.cat([torch.tensor([low]), inner, torch.tensor([high])]).double()
         if not bool((edges.diff() > 0).all()):  # NaN too
             remedy = 'Use fewer bins, more public records, or measurement="random".'
-            raise refuse("bins", self.bins, "to have ends that differ: the public measurements tie", remedy)
+            raise invalid_input("bins", self.bins, "to have ends that differ: the public measurements tie", remedy)
         return edges, spread
 
     def expected_recovered(self, batch_size: int) -> float:
@@ -205,12 +205,14 @@ def _check_law(public: object, bins: int) -> None:
     remedy = "Pass records like those attacked, or torch.distributions.Normal(mean, std) of what is measured."
     if isinstance(public, Tensor):
         if public.ndim < 2 or len(public) < max(bins, 2):
-            raise refuse("public.shape", tuple(public.shape), f"to hold a record for each of {bins} bins", remedy)
+            raise invalid_input(
+                "public.shape", tuple(public.shape), f"to hold a record for each of {bins} bins", remedy
+            )
         check_all_finite("public", public)
     elif not isinstance(public, Distribution):
-        raise refuse("public", type(public).__name__, "to be a tensor or a distribution", remedy)
+        raise invalid_input("public", type(public).__name__, "to be a tensor or a distribution", remedy)
     elif public.batch_shape.numel() != 1 or public.event_shape or not _has_quantiles(public):
-        raise refuse("public", public, "to be the law of one number, with icdf", remedy)
+        raise invalid_input("public", public, "to be the law of one number, with icdf", remedy)
 
 
 def _has_quantiles(law: Distribution) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.releases.model_state import LossFunction
 
 _WITNESSES = 4  # more than one, since a mixture of three or more records may meet a single one by chance
@@ -54,7 +54,7 @@ class PlantedModel(nn.Module):
         super().__init__()
         module: object = model
         if not isinstance(module, nn.Module):
-            raise refuse("model", type(module).__name__, "to be a torch.nn.Module")
+            raise invalid_input("model", type(module).__name__, "to be a torch.nn.Module")
         self.input_shape = tuple(input_shape)
         self.isolated = isolated
         like = next((value for value in model.parameters() if value.is_floating_point()), direction)
@@ -74,7 +74,9 @@ class PlantedModel(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """What the model makes of the records and of what the planted layer has learnt to add to them: nothing yet."""
         if tuple(inputs.shape[1:]) != self.input_shape:
-            raise refuse("inputs.shape", tuple(inputs.shape), f"to be (records, *{self.input_shape}), as planted for")
+            raise invalid_input(
+                "inputs.shape", tuple(inputs.shape), f"to be (records, *{self.input_shape}), as planted for"
+            )
         flat = inputs.flatten(1)
         level = self.frozen(flat)
         change = self._active(level + self.planted(read_by_layer(flat))) - self._active(level)
@@ -115,7 +117,7 @@ def _width(features: int) -> int:
 def check_input_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of one record, as whole numbers."""
     if not isinstance(input_shape, (tuple, list)) or not input_shape:
-        raise refuse(
+        raise invalid_input(
             "input_shape", input_shape, "to be the shape of one record", "Write (1, 28, 28), without the batch."
         )
     return tuple(check_whole("input_shape", side) for side in input_shape)
@@ -130,10 +132,10 @@ def planted_rows(tensors: Mapping[str, Tensor], features: int, neurons: int) -> 
     """What ``tensors`` hold for the planted layer, one row per neuron: for x, r(x) and 1."""
     remedy = "Release the update of attack.plant(model, input_shape), by the attack that planted it."
     if _PLANTED not in tensors:
-        raise refuse("released", sorted(tensors), f"to hold {_PLANTED}", remedy)
+        raise invalid_input("released", sorted(tensors), f"to hold {_PLANTED}", remedy)
     expected, found = (neurons, _width(features)), tuple(tensors[_PLANTED].shape)
     if found != expected:
-        raise refuse(f"released[{_PLANTED!r}].shape", found, f"to be {expected}", remedy)
+        raise invalid_input(f"released[{_PLANTED!r}].shape", found, f"to be {expected}", remedy)
     rows = tensors[_PLANTED].double()
     return torch.cat([rows[:, :features], rows[:, features:] / _gain(features)], 1)
 
@@ -244,5 +246,7 @@ class PlantsLayer(Protocol):
 def check_has_model(model: nn.Module | None) -> nn.Module:
     """Refuse None in place of a network."""
     if model is None:
-        raise refuse("model", None, "to be a network", "Only optimal_analytic() plants a whole model of its own.")
+        raise invalid_input(
+            "model", None, "to be a network", "Only optimal_analytic() plants a whole model of its own."
+        )
     return model

@@ -26,7 +26,7 @@ from reconrisk.core.guarantee import Estimate
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import MALICIOUS_SERVER, ThreatModel
-from reconrisk.core.validation import check_all_finite, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_all_finite, check_positive, check_whole, invalid_input
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.release import directions_rng
 
@@ -52,7 +52,7 @@ class TrapWeights:
         check_positive("strength", self.strength)
         check_positive("tolerance", self.tolerance)
         if check_positive("scale", self.scale) > 1:
-            raise refuse("scale", self.scale, "<= 1", "Above 1 most records activate most neurons.")
+            raise invalid_input("scale", self.scale, "<= 1", "Above 1 most records activate most neurons.")
 
     def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
         """Return the model with the planted layer before it."""
@@ -69,7 +69,9 @@ class TrapWeights:
         shape, rng = check_input_shape(input_shape), directions_rng(rng)
         features = math.prod(shape)
         if features < 2:
-            raise refuse("input_shape", shape, "to hold two values at least", "Trap weights need values of both signs.")
+            raise invalid_input(
+                "input_shape", shape, "to hold two values at least", "Trap weights need values of both signs."
+            )
         raising, lowering = _halves(self.neurons, features, rng)
         weight = (self.scale * raising - lowering) / math.sqrt(features)
         direction = random_direction(features, self.strength, rng)
@@ -104,7 +106,9 @@ class TrapWeights:
         """Records alone at some neuron, one row per trial and one column per scale."""
         size = check_whole("batch_size", batch_size)
         if public.ndim < 2 or len(public) < size or public[0].numel() < 2:
-            raise refuse("public.shape", tuple(public.shape), f"to hold at least {size} records of two values or more")
+            raise invalid_input(
+                "public.shape", tuple(public.shape), f"to hold at least {size} records of two values or more"
+            )
         check_all_finite("public", public)
         counts = torch.zeros(trials, len(scales), dtype=torch.float64)
         for trial in range(trials):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, invalid_input
 
 Variables = dict[str, Tensor]
 
@@ -63,7 +63,7 @@ class Adam:
     def __post_init__(self) -> None:
         check_positive("learning_rate", self.learning_rate)
         if self.schedule not in ("steps", "cosine", "constant"):
-            raise refuse("schedule", self.schedule, 'to be "steps", "cosine" or "constant"')
+            raise invalid_input("schedule", self.schedule, 'to be "steps", "cosine" or "constant"')
 
     def begin(self, point: Point) -> Any:
         """No steps and no averages yet."""

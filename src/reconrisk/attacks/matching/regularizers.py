@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
-from reconrisk.core.validation import check_nonnegative, refuse
+from reconrisk.core.validation import check_nonnegative, invalid_input
 from reconrisk.releases.observe import model_of, seen_by_batch_norm
 
 Penalty = Callable[[Tensor], Tensor]
@@ -67,7 +67,7 @@ class TotalVariation:
         shape = observation.input_shape
         if len(shape) < 2:
             remedy = "Total variation needs rows and columns: pass total_variation=0 for tables."
-            raise refuse("input_shape", shape, "to be that of an image", remedy)
+            raise invalid_input("input_shape", shape, "to be that of an image", remedy)
         low, high = observation.data_range
 
         def penalty(inputs: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from reconrisk.attacks.matching.regularizers import Penalty
 from reconrisk.attacks.matching.variables import Parametrization, Values
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
-from reconrisk.core.validation import check_nonnegative, check_probability, refuse
+from reconrisk.core.validation import check_nonnegative, check_probability, invalid_input
 
 _EXACT = 1e-12  # of a relative squared error: float32 gradients do not get nearer
 _PATIENCE = 40  # steps of L-BFGS without a gain
@@ -123,9 +123,9 @@ def _first_layer(observation: Observation) -> LayerGradient:
     except InvalidInput as error:
         shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in observation.released.items())
         features = torch.Size(observation.input_shape).numel()
-        raise refuse("released", shapes, f"to hold a linear layer on {features} features", remedy) from error
+        raise invalid_input("released", shapes, f"to hold a linear layer on {features} features", remedy) from error
     if layer.reads_record is False:
-        raise refuse("layer", layer.name, "to read the record, something before it changes it", remedy)
+        raise invalid_input("layer", layer.name, "to read the record, something before it changes it", remedy)
     return layer
 
 

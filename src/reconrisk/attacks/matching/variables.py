@@ -20,7 +20,7 @@ from reconrisk.attacks.matching.optimizers import Variables
 from reconrisk.core.columns import CategoricalColumn, Column, NumericColumn, check_columns, check_layout, width_of
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
-from reconrisk.core.validation import check_nonnegative, refuse
+from reconrisk.core.validation import check_nonnegative, invalid_input
 from reconrisk.releases.model_state import called
 from reconrisk.releases.observe import model_of
 
@@ -41,10 +41,10 @@ class Tabular:
         numbers = {column.name: column for column in self.columns if isinstance(column, NumericColumn)}
         for name in self.whole:
             if name not in numbers:
-                raise refuse("whole", name, f"to be one of the columns of numbers {', '.join(numbers)}")
+                raise invalid_input("whole", name, f"to be one of the columns of numbers {', '.join(numbers)}")
             low, high = numbers[name].low, numbers[name].high
             if not float(low).is_integer() or not float(high).is_integer():
-                raise refuse("whole", name, f"to have whole ends of its range, they are {low:g} and {high:g}")
+                raise invalid_input("whole", name, f"to have whole ends of its range, they are {low:g} and {high:g}")
 
     def begin(self, observation: Observation, inputs: Tensor, rng: torch.Generator) -> Tensor:
         """Numbers as they are, of categories the logarithm of their share; refused where the columns do not fit."""
@@ -52,7 +52,9 @@ class Tabular:
         check_layout(self.columns, observation.input_shape)
         if tuple(observation.data_range) != (0, 1):
             remedy = "Encode the table as load_dataset does, and pass data_range=(0, 1) to observe."
-            raise refuse("data_range", observation.data_range, "to be (0, 1), the range of encoded columns", remedy)
+            raise invalid_input(
+                "data_range", observation.data_range, "to be (0, 1), the range of encoded columns", remedy
+            )
         inputs = inputs.clamp(0, 1)
         if self._blocks is None:
             return self.project(inputs, observation)
@@ -297,7 +299,7 @@ def classes_of(observation: Observation) -> int:
         shape = called(model, buffers, torch.zeros((2, *observation.input_shape), dtype=dtype)).shape[1:]
     if len(shape) != 1 or shape[0] < 2:
         remedy = "Declare the labels as known instead: add Knows.LABELS to the threat."
-        raise refuse(
+        raise invalid_input(
             "shape of a record's outputs", tuple(shape), "to be one number for each of several classes", remedy
         )
     return int(shape[0])

@@ -16,7 +16,7 @@ from reconrisk.attacks.with_prior.latents import NEEDS, GeneratorWeights
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Cost, Reconstruction
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_whole, invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.generator import GeneratorPrior
 
@@ -37,7 +37,7 @@ class FinetunedDiffusion:
         prior: object = self.prior
         if not isinstance(prior, DiffusionPrior) or not isinstance(prior.predict_noise, nn.Module):
             remedy = "Pass rr.priors.diffusion(...), or a denoiser that is an nn.Module."
-            raise refuse("prior", type(prior).__name__, "to be a diffusion with weights", remedy)
+            raise invalid_input("prior", type(prior).__name__, "to be a diffusion with weights", remedy)
         check_whole("steps", self.steps)
         self.prior.schedule.times(self.sampling_steps)
         check_positive("learning_rate", self.learning_rate)

@@ -17,7 +17,7 @@ from reconrisk.attacks.with_prior.unknown_noise import begun_by, squared_residua
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
-from reconrisk.core.validation import check_callable, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_callable, check_positive, check_whole, invalid_input
 from reconrisk.priors.gaussian import GaussianPrior
 
 _SPAN = 6.0  # of a standard normal coordinate: what the first steps are measured by
@@ -39,7 +39,7 @@ class GaussianPosterior:
         prior: object = self.prior
         if not isinstance(prior, GaussianPrior):
             remedy = "Pass rr.priors.gaussian(...) or rr.priors.fit_gaussian(...)."
-            raise refuse("prior", type(prior).__name__, "to be Gaussian", remedy)
+            raise invalid_input("prior", type(prior).__name__, "to be Gaussian", remedy)
         for name in ("iterations", "inner_iterations"):
             check_whole(name, getattr(self, name))
         if self.seconds is not None:

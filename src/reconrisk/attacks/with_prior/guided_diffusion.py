@@ -24,7 +24,7 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_probability, check_whole, invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.releases.release import standard_normal
@@ -95,7 +95,7 @@ class GuidedTrajectory:
         Reference: section 6.3, meng2025, whose tables are at this step.
         """
         if targets.shape != self.estimates.shape[1:]:
-            raise refuse("targets.shape", tuple(targets.shape), f"to be {tuple(self.estimates.shape[1:])}")
+            raise invalid_input("targets.shape", tuple(targets.shape), f"to be {tuple(self.estimates.shape[1:])}")
         errors = (self.estimates - targets).square().flatten(1).mean(1)
         best = int(errors.nan_to_num(nan=torch.inf).argmin())
         return best, self.estimates[best]
@@ -123,13 +123,13 @@ class GuidedSampling:
         prior: object = self.prior
         if not isinstance(prior, DiffusionPrior):
             remedy = "Pass rr.priors.denoiser(...), rr.priors.diffusion(...) or rr.priors.gaussian(...)."
-            raise refuse("prior", type(prior).__name__, "to be one that removes noise", remedy)
+            raise invalid_input("prior", type(prior).__name__, "to be one that removes noise", remedy)
         self.prior.schedule.times(self.steps)
         check_probability("guidance", self.guidance)
         check_positive("step_size", self.step_size)
         check_positive("stochasticity", self.stochasticity)  # without it no step is guided
         if self.stochasticity > 1:
-            raise refuse("stochasticity", self.stochasticity, "<= 1")
+            raise invalid_input("stochasticity", self.stochasticity, "<= 1")
         if self.distance is not None:
             check_distance(self.distance)
         if self.seconds is not None:

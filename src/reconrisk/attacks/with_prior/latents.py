@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.network import precision_of
 
@@ -21,7 +21,7 @@ def check_generator(prior: object) -> None:
     """Refuse what makes no records."""
     if not isinstance(prior, GeneratorPrior):
         remedy = "Pass rr.priors.generator(...)."
-        raise refuse("prior", type(prior).__name__, "to be one that makes records", remedy)
+        raise invalid_input("prior", type(prior).__name__, "to be one that makes records", remedy)
 
 
 class _Made:
@@ -145,7 +145,7 @@ def module_of(prior: GeneratorPrior) -> nn.Module:
     """The network whose weights can be varied."""
     if not isinstance(prior.generate, nn.Module):
         remedy = "Pass a prior whose generate is an nn.Module, or weight_steps=0."
-        raise refuse("prior", prior.name, "to have weights", remedy)
+        raise invalid_input("prior", prior.name, "to have weights", remedy)
     return prior.generate
 
 
@@ -153,7 +153,7 @@ def layers_of(prior: GeneratorPrior) -> list[nn.Module]:
     """The layers of a generator that can be entered between two of them."""
     if not isinstance(prior.generate, nn.Sequential) or len(prior.generate) < 2:
         remedy = "Pass a prior whose generate is an nn.Sequential of two layers or more."
-        raise refuse("prior", prior.name, "to be a sequence of layers", remedy)
+        raise invalid_input("prior", prior.name, "to be a sequence of layers", remedy)
     return list(prior.generate)
 
 

@@ -25,7 +25,7 @@ from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_callable, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_callable, check_positive, check_whole, invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
 
@@ -49,11 +49,11 @@ class PlugAndPlay:
         prior: object = self.prior
         if not isinstance(prior, DiffusionPrior):
             remedy = "Pass rr.priors.denoiser(...), rr.priors.diffusion(...) or rr.priors.gaussian(...)."
-            raise refuse("prior", type(prior).__name__, "to be one that removes noise", remedy)
+            raise invalid_input("prior", type(prior).__name__, "to be one that removes noise", remedy)
         for name in ("starts", "levels", "iterations", "last_iterations", "inner_iterations"):
             check_whole(name, getattr(self, name))
         if not check_positive("last_level", self.last_level) < check_positive("first_level", self.first_level):
-            raise refuse("last_level", self.last_level, f"< first_level={self.first_level}")
+            raise invalid_input("last_level", self.last_level, f"< first_level={self.first_level}")
         if self.seconds is not None:
             check_positive("seconds", self.seconds)
         if self.warm_start is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from reconrisk.bounds.glm.problem import glm_problem, split, stacked
-from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_whole, invalid_input
 from reconrisk.releases.fitted_estimators.objective import Family, GlmObjective
 
 Floats = NDArray[np.float64]
@@ -121,7 +121,7 @@ class GlmInformation:
         """The derivative of the coefficients by one record; those of one output together, its intercept last."""
         problem, index = self._problem, check_whole("record", record, minimum=0)
         if index >= len(problem.design):
-            raise refuse("record", index, f"< {len(problem.design)}, the number of records")
+            raise invalid_input("record", index, f"< {len(problem.design)}, the number of records")
         return np.asarray(-problem.weights[index] * (self._inverse @ problem.mixed_derivative(self._theta, index)))
 
     def matrix(self, record: int) -> Floats:
@@ -178,7 +178,7 @@ def glm_information(
     )
     if theta.shape != (problem.outputs, problem.design.shape[1]):
         wide = theta.shape[1] - problem.has_intercept
-        raise refuse(
+        raise invalid_input(
             "features.shape",
             (len(problem.design), problem.features),
             f"to be (records, features) with {wide} features for {problem.outputs} outputs, as coefficients",
@@ -192,7 +192,7 @@ def glm_information(
     condition = float(np.abs(hessian).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max())
     if not unit * condition < 0.1:
         remedy = "Scale the features or raise the penalty."
-        raise refuse("hessian", f"of condition {condition:.2g}", "to be invertible", remedy)
+        raise invalid_input("hessian", f"of condition {condition:.2g}", "to be invertible", remedy)
     traces = _traces(problem, theta, inverse, margin=unit * condition)
     inverse_traces = None
     if problem.outputs == 1:
@@ -206,7 +206,7 @@ def glm_information(
 def _check_minimum(theta: Floats, newton_step: Floats, tolerance: float) -> None:
     distance = float(np.linalg.norm(newton_step))
     if not distance <= tolerance * (1 + float(np.linalg.norm(theta))):
-        raise refuse(
+        raise invalid_input(
             "coefficients",
             f"{distance:.3g} from the minimum",
             f"to be the minimiser up to {tolerance:g} relative",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from reconrisk.bounds.numerics.matrices import finite_array, nonnegative_array
-from reconrisk.core.validation import check_nonnegative, refuse
+from reconrisk.core.validation import check_nonnegative, invalid_input
 from reconrisk.releases.fitted_estimators.objective import NUMPY, Family, Floats, GlmObjective, minimise
 
 
@@ -49,7 +49,7 @@ def fit_glm(
     shape = (problem.outputs, problem.design.shape[1])
     begin = np.zeros(shape) if start is None else stacked(start.coefficients, start.intercept)
     if begin.shape != shape:
-        raise refuse("start", begin.shape, f"to have {shape} coefficients, the intercept included")
+        raise invalid_input("start", begin.shape, f"to have {shape} coefficients, the intercept included")
     return split(minimise(problem, begin), problem)
 
 
@@ -65,16 +65,18 @@ def glm_problem(
 ) -> GlmObjective[Floats]:
     """The checked problem behind the public functions."""
     if family not in get_args(Family):
-        raise refuse("family", family, f"to be one of {', '.join(get_args(Family))}")
+        raise invalid_input("family", family, f"to be one of {', '.join(get_args(Family))}")
     x = finite_array("features", features, dimensions=(2,), remedy="Flatten each record to a row.")
     targets = _targets(labels, family, classes)
     if len(targets) != len(x):
-        raise refuse("features.shape", x.shape, f"to be (records, features) with {len(targets)} records, as labels")
+        raise invalid_input(
+            "features.shape", x.shape, f"to be (records, features) with {len(targets)} records, as labels"
+        )
     weights = np.ones(len(x))
     if sample_weight is not None:
         weights = nonnegative_array("sample_weight", sample_weight, dimensions=(1,))
         if len(weights) != len(x):
-            raise refuse("sample_weight.shape", weights.shape, f"to be {(len(x),)}, one per record")
+            raise invalid_input("sample_weight.shape", weights.shape, f"to be {(len(x),)}, one per record")
     penalties = np.full(x.shape[1], check_nonnegative("penalty", penalty))
     if intercept:
         x = np.column_stack([x, np.ones(len(x))])
@@ -86,16 +88,16 @@ def _targets(labels: ArrayLike, family: Family, classes: int | None) -> Floats:
     """Labels as one column per linear predictor."""
     y = finite_array("labels", labels, dimensions=(1, 2) if family == "squared" else (1,))
     if family == "logistic" and not np.isin(y, (0.0, 1.0)).all():
-        raise refuse("labels", sorted(set(y.tolist()))[:5], "to be 0 or 1", "Map the two classes to 0 and 1.")
+        raise invalid_input("labels", sorted(set(y.tolist()))[:5], "to be 0 or 1", "Map the two classes to 0 and 1.")
     if family == "poisson":
         nonnegative_array("labels", y, dimensions=(1,), remedy="A Poisson model describes counts.")
     if family != "multinomial":
         return y.reshape(len(y), -1)
     if (y < 0).any() or (y != np.floor(y)).any():
-        raise refuse("labels", sorted(set(y.tolist()))[:5], "to be class indices", "Number the classes from 0.")
+        raise invalid_input("labels", sorted(set(y.tolist()))[:5], "to be class indices", "Number the classes from 0.")
     count = int(y.max()) + 1 if classes is None else classes
     if y.max() >= count:
-        raise refuse("labels", int(y.max()), f"< {count}, the number of classes")
+        raise invalid_input("labels", int(y.max()), f"< {count}, the number of classes")
     return np.asarray(np.eye(count)[y.astype(int)])
 
 
@@ -106,7 +108,7 @@ def stacked(coefficients: ArrayLike, intercept: ArrayLike | None) -> Floats:
         return theta
     offsets = np.atleast_1d(finite_array("intercept", intercept, dimensions=(0, 1)))
     if len(offsets) != len(theta):
-        raise refuse("intercept.shape", offsets.shape, f"to be {(len(theta),)}, one per row of coefficients")
+        raise invalid_input("intercept.shape", offsets.shape, f"to be {(len(theta),)}, one per row of coefficients")
     return np.column_stack([theta, offsets])
 
 

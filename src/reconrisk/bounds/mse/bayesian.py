@@ -12,7 +12,7 @@ from reconrisk.bounds.numerics.matrices import finite_array, nonnegative_eigenva
 from reconrisk.core.guarantee import Guarantee, Scope
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
-from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, invalid_input
 
 Floats = NDArray[np.float64]
 
@@ -53,7 +53,9 @@ def bayesian_mse_lower_bound(
     0.3333
     """
     if (information is None) == (trace is None):
-        raise refuse("(information, trace)", (information, trace), "to have exactly one value", "Prefer the matrix.")
+        raise invalid_input(
+            "(information, trace)", (information, trace), "to have exactly one value", "Prefer the matrix."
+        )
     prior = finite_array("prior_information", prior_information, dimensions=(0, 1, 2), remedy=_NO_UNIFORM)
     bound = _from_matrix(information, prior) if information is not None else _from_trace(trace, dimension, prior)
     return mse_guarantee(
@@ -76,11 +78,13 @@ def gaussian_prior_information(covariance: ArrayLike) -> Floats:
     spread = finite_array("covariance", covariance, dimensions=(0, 1, 2))
     if spread.ndim < 2:
         if not (spread > 0).all():
-            raise refuse("covariance", covariance, "> 0", "A direction without variance is known; leave it out.")
+            raise invalid_input("covariance", covariance, "> 0", "A direction without variance is known; leave it out.")
         return np.asarray(1 / spread)
     values, axes, error = nonnegative_eigenvalues("covariance", square_matrix("covariance", spread))
     if values.min() <= error:
-        raise refuse("covariance", "singular", "to be positive definite", "Directions without variance are known.")
+        raise invalid_input(
+            "covariance", "singular", "to be positive definite", "Directions without variance are known."
+        )
     return np.asarray((axes / values) @ axes.T)
 
 
@@ -96,7 +100,7 @@ def box_prior_information(widths: ArrayLike) -> Floats:
     """
     sides = finite_array("widths", widths, dimensions=(0, 1))
     if not (sides > 0).all():
-        raise refuse("widths", widths, "> 0", "Leave out coordinates that are known.")
+        raise invalid_input("widths", widths, "> 0", "Leave out coordinates that are known.")
     return np.asarray(4 * math.pi**2 / sides**2)
 
 
@@ -114,7 +118,9 @@ def _from_matrix(information: ArrayLike, prior: Floats) -> float:
     released = square_matrix("information", information)
     nonnegative_eigenvalues("information", released)
     if prior.ndim and len(prior) != len(released):
-        raise refuse("prior_information.shape", prior.shape, f"to match information of dimension {len(released)}")
+        raise invalid_input(
+            "prior_information.shape", prior.shape, f"to match information of dimension {len(released)}"
+        )
     _check_positive_definite(prior)
     added = float(prior) * np.eye(len(released)) if prior.ndim == 0 else square_matrix("prior_information", prior)
     values, _, error = nonnegative_eigenvalues("information + prior_information", released + added)
@@ -125,7 +131,7 @@ def _from_trace(trace: float | None, dimension: int | None, prior: Floats) -> fl
     total = check_nonnegative("trace", trace)
     size = len(prior) if prior.ndim and dimension is None else check_whole("dimension", dimension)
     if prior.ndim and len(prior) != size:
-        raise refuse("dimension", dimension, f"to equal {len(prior)}, the dimension of prior_information")
+        raise invalid_input("dimension", dimension, f"to equal {len(prior)}, the dimension of prior_information")
     _check_positive_definite(prior)
     prior_trace = {0: lambda: size * float(prior), 1: lambda: float(prior.sum()), 2: lambda: float(np.trace(prior))}
     return size / (total + prior_trace[prior.ndim]())
@@ -138,4 +144,6 @@ def _check_positive_definite(prior: Floats) -> None:
         values, _, error = nonnegative_eigenvalues("prior_information", square_matrix("prior_information", prior))
         smallest = float(values.min())
     if smallest <= error:
-        raise refuse("prior_information", f"with eigenvalue {smallest:.6g}", "to be positive definite", _NO_UNIFORM)
+        raise invalid_input(
+            "prior_information", f"with eigenvalue {smallest:.6g}", "to be positive definite", _NO_UNIFORM
+        )

@@ -12,7 +12,7 @@ from reconrisk.bounds.numerics.matrices import eigenvalue_error, finite_array, n
 from reconrisk.core.guarantee import Guarantee, Scope
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
-from reconrisk.core.validation import check_nonnegative, check_whole, refuse
+from reconrisk.core.validation import check_nonnegative, check_whole, invalid_input
 
 Floats = NDArray[np.float64]
 
@@ -59,17 +59,19 @@ def mse_lower_bound_from_fisher(
     """
     if sum(form is not None for form in (information, trace, spectral_norm)) != 1:
         given = (information, trace, spectral_norm)
-        raise refuse("(information, trace, spectral_norm)", given, "to have exactly one value", "Prefer the matrix.")
+        raise invalid_input(
+            "(information, trace, spectral_norm)", given, "to have exactly one value", "Prefer the matrix."
+        )
     biased = mean_jacobian is not None or bool(np.any(finite_array("bias", bias, dimensions=(0, 1)) != 0))
     if information is not None:
         bound = _from_matrix(information, mean_jacobian, bias)
     elif biased:
-        raise refuse("information", None, "to be a matrix", "The form for biased estimates needs all of it.")
+        raise invalid_input("information", None, "to be a matrix", "The form for biased estimates needs all of it.")
     elif trace is None:
         largest = check_nonnegative("spectral_norm", spectral_norm)
         bound = math.inf if largest == 0 else 1 / largest
     elif dimension is None:
-        raise refuse("dimension", None, "to be the dimension of the record", "A trace alone does not tell it.")
+        raise invalid_input("dimension", None, "to be the dimension of the record", "A trace alone does not tell it.")
     else:
         total = check_nonnegative("trace", trace)
         bound = math.inf if total == 0 else check_whole("dimension", dimension) / total
@@ -91,12 +93,12 @@ def _from_matrix(information: ArrayLike, mean_jacobian: ArrayLike | None, bias: 
     size = len(values)
     offsets = np.asarray(bias, dtype=float)
     if offsets.ndim and len(offsets) != size:
-        raise refuse("bias.shape", offsets.shape, f"to match information of dimension {size}")
+        raise invalid_input("bias.shape", offsets.shape, f"to match information of dimension {size}")
     gains = np.ones(size)
     if mean_jacobian is not None:
         jacobian = finite_array("mean_jacobian", mean_jacobian, dimensions=(2,))
         if jacobian.shape != matrix.shape:
-            raise refuse("mean_jacobian.shape", jacobian.shape, f"to equal information.shape={matrix.shape}")
+            raise invalid_input("mean_jacobian.shape", jacobian.shape, f"to equal information.shape={matrix.shape}")
         gains = ((jacobian @ axes) ** 2).sum(axis=0)
         gains[gains <= eigenvalue_error(gains)] = 0.0
     # Eigenvalues are rounded up: one below its own error may be anything up to it. Inf only along an exact kernel.

@@ -17,7 +17,7 @@ from reconrisk.core.guarantee import Guarantee, Quantity, Scope
 from reconrisk.core.mechanism import ApproximateDP, Mechanism
 from reconrisk.core.papers import Reference
 from reconrisk.core.threat import Controls, Knows, Sees, ThreatModel
-from reconrisk.core.validation import check_real, refuse
+from reconrisk.core.validation import check_real, invalid_input
 
 Floats = NDArray[np.float64]
 
@@ -41,9 +41,9 @@ def constant_guess_mse(*, low: ArrayLike, high: ArrayLike, record: ArrayLike | N
     lower = finite_array("low", low, dimensions=(0, 1))
     upper = finite_array("high", high, dimensions=(0, 1))
     if lower.ndim and upper.ndim and lower.shape != upper.shape:
-        raise refuse("high.shape", upper.shape, f"to equal low.shape={lower.shape}")
+        raise invalid_input("high.shape", upper.shape, f"to equal low.shape={lower.shape}")
     if not ((upper > lower).all() and np.abs([lower.min(), upper.max()]).max() <= _LARGEST):
-        raise refuse(
+        raise invalid_input(
             "high", high, f"> low={low!r} in every coordinate, neither above 1e150", "Pass the range the data may take."
         )
     if record is None:
@@ -58,11 +58,13 @@ def record_in_box(record: ArrayLike, *, low: ArrayLike, high: ArrayLike) -> Floa
     lower, upper = np.asarray(low, dtype=float), np.asarray(high, dtype=float)
     for name, limit in (("low", lower), ("high", upper)):
         if limit.ndim and limit.shape != target.shape:
-            raise refuse(f"{name}.shape", limit.shape, f"to equal record.shape={target.shape}")
+            raise invalid_input(f"{name}.shape", limit.shape, f"to equal record.shape={target.shape}")
     outside = np.flatnonzero((target < lower) | (target > upper))
     if len(outside):
         first = int(outside[0])
-        raise refuse(f"record[{first}]", float(target[first]), "inside [low, high]", "Widen the box or clip the data.")
+        raise invalid_input(
+            f"record[{first}]", float(target[first]), "inside [low, high]", "Widen the box or clip the data."
+        )
     return target
 
 
@@ -105,7 +107,7 @@ def mse_guarantee(
     0.25
     """
     if check_real("constant_guess_mse", constant_guess_mse) < 0:
-        raise refuse(
+        raise invalid_input(
             "constant_guess_mse", constant_guess_mse, ">= 0", "Compute it with constant_guess_mse(low=, high=)."
         )
     beside: tuple[str, ...] = ()

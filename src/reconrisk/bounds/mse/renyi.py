@@ -13,7 +13,7 @@ from reconrisk.bounds.numerics.matrices import finite_array, nonnegative_array
 from reconrisk.core.guarantee import Guarantee, Scope
 from reconrisk.core.mechanism import Neighbouring, RenyiDP
 from reconrisk.core.papers import Reference
-from reconrisk.core.validation import check_nonnegative, refuse
+from reconrisk.core.validation import check_nonnegative, invalid_input
 
 Floats = NDArray[np.float64]
 
@@ -60,7 +60,7 @@ def mse_lower_bound_from_rdp(
     rates = nonnegative_array("slopes", slopes, dimensions=(0, 1), remedy="Pass 1 for unbiased estimates.")
     offsets = finite_array("bias", bias, dimensions=(0, 1), remedy="Pass 0 for unbiased estimates.")
     if rates.ndim and steps.ndim and rates.shape != steps.shape:
-        raise refuse("slopes.shape", rates.shape, f"to equal the shape of the box, {steps.shape}")
+        raise invalid_input("slopes.shape", rates.shape, f"to equal the shape of the box, {steps.shape}")
     moved = float(np.mean((rates * steps) ** 2))
     # 1 / (e^epsilon - 1) without overflow; inf at 0
     inverse = math.inf if epsilon == 0 else math.exp(-epsilon) / -math.expm1(-epsilon)
@@ -84,11 +84,11 @@ def _steps(
     if diameters is not None and low is None and high is None and record is None:
         widths = nonnegative_array("diameters", diameters, dimensions=(0, 1))
         if widths.max() > _LARGEST:
-            raise refuse("diameters", float(widths.max()), f"<= {_LARGEST:g}", "Rescale the data.")
+            raise invalid_input("diameters", float(widths.max()), f"<= {_LARGEST:g}", "Rescale the data.")
         return widths / 2, float(np.mean(widths**2)) / 4
     if diameters is not None or low is None or high is None:
         given = (diameters, low, high)
-        raise refuse(
+        raise invalid_input(
             "(diameters, low, high)", given, "to be diameters alone, or low and high", "The record needs a box."
         )
     cap = centre_guess_mse(low=low, high=high)

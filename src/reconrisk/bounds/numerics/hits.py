@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 from reconrisk.accounting.phases import stated_phases
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import check_probability, check_whole, refuse
+from reconrisk.core.validation import check_probability, check_whole, invalid_input
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -79,7 +79,7 @@ class Hits:
     def __post_init__(self) -> None:
         object.__setattr__(self, "attempts", check_whole("attempts", self.attempts))
         if self.attempts > _MOST_ATTEMPTS:
-            raise refuse("attempts", self.attempts, f"<= {_MOST_ATTEMPTS:g}, the steps of the longest training")
+            raise invalid_input("attempts", self.attempts, f"<= {_MOST_ATTEMPTS:g}, the steps of the longest training")
         check_probability("probability", self.probability)
 
     def log_pmf(self, hits: ArrayLike) -> Floats:
@@ -122,7 +122,7 @@ def one_phase(mechanism: Mechanism) -> tuple[float, Hits]:
     """Noise multiplier and hits of a mechanism of one phase; several have no single law."""
     found = phases(mechanism)
     if len(found) > 1:
-        raise refuse("mechanism", mechanism, "to have one phase", "Ask for the law of each phase by itself.")
+        raise invalid_input("mechanism", mechanism, "to have one phase", "Ask for the law of each phase by itself.")
     return found[0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.core.validation import check_not_empty, invalid_input
 
 Floats = NDArray[np.float64]
 
@@ -21,15 +21,15 @@ def finite_array(name: str, value: ArrayLike, *, dimensions: tuple[int, ...], re
     try:
         array = np.asarray(value, dtype=float)
     except (TypeError, ValueError) as error:
-        raise refuse(name, value, "to be an array of numbers", remedy) from error
+        raise invalid_input(name, value, "to be an array of numbers", remedy) from error
     if array.ndim not in dimensions:
         allowed = " or ".join(str(number) for number in dimensions)
-        raise refuse(f"{name}.shape", array.shape, f"to have {allowed} axes", remedy)
+        raise invalid_input(f"{name}.shape", array.shape, f"to have {allowed} axes", remedy)
     if array.ndim:
         check_not_empty(name, array.ravel().tolist()[:1], remedy)
     if not np.isfinite(array).all():
         bad = np.argwhere(~np.isfinite(array))[0]
-        raise refuse(f"{name}[{', '.join(map(str, bad))}]", float(array[tuple(bad)]), "to be finite", remedy)
+        raise invalid_input(f"{name}[{', '.join(map(str, bad))}]", float(array[tuple(bad)]), "to be finite", remedy)
     return array
 
 
@@ -38,7 +38,7 @@ def nonnegative_array(name: str, value: ArrayLike, *, dimensions: tuple[int, ...
     array = finite_array(name, value, dimensions=dimensions, remedy=remedy)
     if (array < 0).any():
         bad = np.argwhere(array < 0)[0]
-        raise refuse(f"{name}[{', '.join(map(str, bad))}]", float(array[tuple(bad)]), ">= 0", remedy)
+        raise invalid_input(f"{name}[{', '.join(map(str, bad))}]", float(array[tuple(bad)]), ">= 0", remedy)
     return array
 
 
@@ -51,10 +51,10 @@ def square_matrix(name: str, value: ArrayLike, *, remedy: str = "") -> Floats:
     array = finite_array(name, value, dimensions=(1, 2), remedy=remedy)
     matrix = np.diag(array) if array.ndim == 1 else array
     if matrix.shape[0] != matrix.shape[1]:
-        raise refuse(f"{name}.shape", matrix.shape, "to be square", remedy)
+        raise invalid_input(f"{name}.shape", matrix.shape, "to be square", remedy)
     asymmetry = float(np.abs(matrix - matrix.T).max())
     if asymmetry > 1e-8 * float(np.abs(matrix).max()):
-        raise refuse(name, f"asymmetric by {asymmetry:.3g}", "to be symmetric", remedy)
+        raise invalid_input(name, f"asymmetric by {asymmetry:.3g}", "to be symmetric", remedy)
     return np.asarray((matrix + matrix.T) / 2)
 
 
@@ -77,5 +77,5 @@ def nonnegative_eigenvalues(name: str, matrix: Floats, *, remedy: str = "") -> t
     else:
         values, vectors, error = np.diagonal(matrix), np.eye(len(matrix)), 0.0
     if values.min() < -error:
-        raise refuse(name, f"with eigenvalue {values.min():.6g}", "to be positive semidefinite", remedy)
+        raise invalid_input(name, f"with eigenvalue {values.min():.6g}", "to be positive semidefinite", remedy)
     return np.maximum(values, 0.0), vectors, error

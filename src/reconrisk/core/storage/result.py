@@ -12,7 +12,7 @@ from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.storage.links import look_up
 from reconrisk.core.storage.serialization import from_json, kind_of, to_json
 from reconrisk.core.storage.text_table import table_from_rows
-from reconrisk.core.validation import check_settings, refuse
+from reconrisk.core.validation import check_settings, invalid_input
 
 Row: TypeAlias = dict[str, "str | int | float | bool | None"]
 """One line of a result: values by the name of their column."""
@@ -94,7 +94,7 @@ class Result(ABC):
         where = formats.get(path.suffix.lower())
         if where is None:
             remedy = f"These are the formats of {self.kind}."
-            raise refuse("path", str(path), f"to end in one of {', '.join(formats)}", remedy)
+            raise invalid_input("path", str(path), f"to end in one of {', '.join(formats)}", remedy)
         render = Info(self.kind, where, "").load()
         known = dict(list(inspect.signature(render).parameters.items())[2:])
         check_settings(f"{path.suffix} of {self.kind}", known, options)

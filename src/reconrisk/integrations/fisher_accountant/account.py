@@ -18,7 +18,7 @@ from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
 from reconrisk.core.guarantee import Guarantee
 from reconrisk.core.mechanism import Composed, NoiseMechanism, NoisePhase, dp_sgd
 from reconrisk.core.storage.result import ReportedResult, Row
-from reconrisk.core.validation import check_not_empty, check_probability, refuse
+from reconrisk.core.validation import check_not_empty, check_probability, invalid_input
 from reconrisk.integrations.fisher_accountant.summary import LeakageSummary, summarize
 
 _ROUNDING = 64 * float(np.finfo(float).eps)
@@ -77,7 +77,7 @@ class FisherAccount(ReportedResult):
         below what derivatives of the size of rounding errors would tell.
         """
         if not 0.5 <= check_probability("confidence", confidence) < 1:
-            raise refuse("confidence", confidence, "in [0.5, 1)", "0.95 is usual.")
+            raise invalid_input("confidence", confidence, "in [0.5, 1)", "0.95 is usual.")
         quantile = float(stdtrit(self.degrees, confidence)) if self.degrees > 0 else math.inf
         spread = torch.where(self.standard_errors > 0, quantile * self.standard_errors, 0.0)
         # squares are skewed: where their mean is too small, so is their spread, which the logarithm makes up for
@@ -111,7 +111,7 @@ class FisherAccount(ReportedResult):
         Assumes: shuffled epochs are run to their end, so that a record takes part at most once in each.
         """
         if not self.phases:
-            raise refuse("steps", 0, ">= 1", "Train first.")
+            raise invalid_input("steps", 0, ">= 1", "Train first.")
         parts = tuple(self._part(phase) for phase in self.phases)
         return parts[0] if len(parts) == 1 else Composed(parts)
 
@@ -178,9 +178,9 @@ def average_accounts(runs: Sequence[FisherAccount | HasAccount]) -> FisherAccoun
     for each in accounts[1:]:
         for name in ("phases", "dimension", "overshoot", "subsampling"):
             if getattr(each, name) != getattr(first, name):
-                raise refuse(name, getattr(each, name), f"to equal {getattr(first, name)!r} of the first run")
+                raise invalid_input(name, getattr(each, name), f"to equal {getattr(first, name)!r} of the first run")
         if not torch.equal(each.records, first.records):
-            raise refuse("records", each.records.tolist()[:3], "to be those of the first run")
+            raise invalid_input("records", each.records.tolist()[:3], "to be those of the first run")
     if len(accounts) == 1:
         return first
     traces = torch.stack([each.traces for each in accounts])

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from reconrisk.accounting.subsampled_fisher import guo2022_factor, subsampled_information
 from reconrisk.core.progress import ProgressBar
-from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_probability, check_whole, invalid_input
 from reconrisk.integrations.fisher_accountant.account import FisherAccount, TrainingPhase
 from reconrisk.integrations.fisher_accountant.checks import (
     AccountingCost,
@@ -178,9 +178,9 @@ class FisherAccountant:
         time left. Virtual steps of ``BatchMemoryManager`` do not count.
         """
         if self._undo is not None:
-            raise refuse("attach", "called twice", "to be called once", "Call detach() first.")
+            raise invalid_input("attach", "called twice", "to be called once", "Call detach() first.")
         if self._clip is not HardClip:
-            raise refuse("clip", "smooth", "to be 'hard'", "Opacus clips hard.")
+            raise invalid_input("clip", "smooth", "to be 'hard'", "Opacus clips hard.")
         opacus.check_optimizer(optimizer, self._live)
         opacus.check_reduction(optimizer, self._reduction)
         sampling = opacus.loader_sampling(data_loader)
@@ -237,7 +237,7 @@ class FisherAccountant:
         rate = self._sampling.sampling_probability if sampling_probability is None and self._sampling else None
         rate = sampling_probability if rate is None else rate
         if rate is None and self._ledger is None and self._block is None and not self._all_at_once:
-            raise refuse("sampling_probability", None, "to be stated", "Or attach the accountant first.")
+            raise invalid_input("sampling_probability", None, "to be stated", "Or attach the accountant first.")
         ledger = self._ledger or self._opened(1.0 if rate is None else rate)
         rng = torch.Generator(self._rng.device)
         rng.set_state(self._rng.get_state())
@@ -285,7 +285,7 @@ class FisherAccountant:
             state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, _ in self._model.named_parameters():
             if name not in state:  # the copy's own values are those of the beginning
-                raise refuse("state", sorted(state)[:5], f"to have {name!r}", "Pass the model that is trained.")
+                raise invalid_input("state", sorted(state)[:5], f"to have {name!r}", "Pass the model that is trained.")
         return state
 
     def _probes_now(self, ledger: InformationLedger, most: int) -> int:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_probability, check_whole, invalid_input
 from reconrisk.releases.model_state import LossFunction, model_state, record_losses
 from reconrisk.releases.updates.clipped_gradient import probe_clipped_gradients
 from reconrisk.releases.updates.clipping import HardClip, SmoothClip
@@ -105,14 +105,14 @@ _CLOSE = 1e-3  # rounding of single precision in another order stays far below i
 def checked_model(model: nn.Module) -> nn.Module:
     """The model in evaluation mode, refused if a layer draws something or mixes records while it trains."""
     if not any(value.requires_grad for value in model.parameters()):
-        raise refuse("parameters", [], "to have one that requires gradients", "Call model.requires_grad_().")
+        raise invalid_input("parameters", [], "to have one that requires gradients", "Call model.requires_grad_().")
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-            raise refuse(
+            raise invalid_input(
                 f"{name}.p", layer.p, "to be 0", "Replace the dropout: a step with it is not a function of the record."
             )
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            raise refuse(
+            raise invalid_input(
                 name,
                 type(layer).__name__,
                 "not to be batch norm, which mixes records",
@@ -136,11 +136,11 @@ def checked_indices(records: Sequence[int] | Tensor | None, count: int) -> Tenso
         whole = listed and all(isinstance(each, Integral) and not isinstance(each, bool) for each in given)
     if not whole:
         remedy = "A mask becomes indices by mask.nonzero().flatten(); one record is [index]."
-        raise refuse("records", records, "to be a list or tensor of whole numbers", remedy)
+        raise invalid_input("records", records, "to be a list or tensor of whole numbers", remedy)
     chosen = torch.as_tensor(records if isinstance(records, Tensor) else [int(i) for i in records], dtype=torch.int64)
     chosen = chosen.cpu()
     if len(chosen) == 0 or len(chosen.unique()) != len(chosen) or bool(((chosen < 0) | (chosen >= count)).any()):
-        raise refuse(
+        raise invalid_input(
             "records", chosen.tolist()[:10], f"to be different indices in [0, {count})", "Pass None to track all."
         )
     return chosen
@@ -151,25 +151,27 @@ def checked_accuracy(relative_error: float | None, probes: int | None) -> tuple[
     if probes is None:
         return (0.1 if relative_error is None else check_positive("relative_error", relative_error)), None
     if relative_error is not None:
-        raise refuse("probes", probes, "to be None beside relative_error", "Pass one of the two.")
+        raise invalid_input("probes", probes, "to be None beside relative_error", "Pass one of the two.")
     return None, check_whole("probes", probes, minimum=2, remedy="One probe does not tell its own error.")
 
 
 def checked_subsampling(subsampling: str, delta: float | None) -> tuple[str, float | None]:
     """The way to count amplification, and the delta that only one of them needs."""
     if subsampling not in _SUBSAMPLING:
-        raise refuse("subsampling", subsampling, f"to be one of {', '.join(_SUBSAMPLING)}")
+        raise invalid_input("subsampling", subsampling, f"to be one of {', '.join(_SUBSAMPLING)}")
     if (delta is None) == (subsampling == "guo2022"):
-        raise refuse("delta", delta, "to be stated exactly if subsampling='guo2022'", "guo2022: 1/(steps * records).")
+        raise invalid_input(
+            "delta", delta, "to be stated exactly if subsampling='guo2022'", "guo2022: 1/(steps * records)."
+        )
     if delta is not None and not 0 < check_probability("delta", delta) < 1:
-        raise refuse("delta", delta, "in (0, 1)", "guo2022 takes 1/(steps * records).")
+        raise invalid_input("delta", delta, "in (0, 1)", "guo2022 takes 1/(steps * records).")
     return subsampling, delta
 
 
 def checked_clip(clip: str) -> type[HardClip] | type[SmoothClip]:
     """The clipping of that name."""
     if clip not in _CLIPS:
-        raise refuse("clip", clip, f"to be one of {', '.join(_CLIPS)}")
+        raise invalid_input("clip", clip, f"to be one of {', '.join(_CLIPS)}")
     return _CLIPS[clip]
 
 
@@ -194,7 +196,7 @@ def loss_reduction(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labe
             outputs: Any = state.outputs(inputs)
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
             came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise refuse("model(records)", came, f"to be {len(inputs)} rows of outputs", "Return a tensor.")
+            raise invalid_input("model(records)", came, f"to be {len(inputs)} rows of outputs", "Return a tensor.")
         _check_classes(loss_fn, outputs, labels)
         shapes = f"outputs of shape {tuple(outputs.shape)} and labels of shape {tuple(labels.shape)}, {labels.dtype}"
         with _explained(f"a loss_fn that takes {shapes}"):
@@ -225,7 +227,7 @@ def check_training_mode(
         finally:
             model.eval()
     if not all(isinstance(each, Tensor) and _same(each, calm) for each in training):
-        raise refuse(
+        raise invalid_input(
             "model.training",
             True,
             "to give the outputs of evaluation",
@@ -237,7 +239,7 @@ def _check_classes(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> No
     if loss_fn is not cross_entropy and not isinstance(loss_fn, nn.CrossEntropyLoss):
         return
     if outputs.ndim < 2 or outputs.shape[1] == 1:
-        raise refuse(
+        raise invalid_input(
             "outputs.shape",
             tuple(outputs.shape),
             "to have at least two classes for cross-entropy, which is 0 for one",
@@ -246,19 +248,21 @@ def _check_classes(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> No
     classes, whole = outputs.shape[1], labels.ndim == 1 and not labels.is_floating_point()
     if whole and loss_fn is cross_entropy and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
-        raise refuse("labels", wrong, f"from 0 to {classes - 1}, the outputs of the model", "Build it with as many.")
+        raise invalid_input(
+            "labels", wrong, f"from 0 to {classes - 1}, the outputs of the model", "Build it with as many."
+        )
 
 
 def _reduction(losses: Tensor, together: Tensor) -> str | None:
     if together.ndim:
-        raise refuse("loss_fn(...).shape", tuple(together.shape), "to be ()", "Reduce to a scalar.")
+        raise invalid_input("loss_fn(...).shape", tuple(together.shape), "to be ()", "Reduce to a scalar.")
     if not bool(losses.isfinite().all()) or not bool(together.isfinite()):
         return None
     size = losses.abs().sum()
     matches = {"mean": (together - losses.mean()).abs() * len(losses), "sum": (together - losses.sum()).abs()}
     fitting = [name for name, distance in matches.items() if bool(distance <= _tolerance(losses) * size)]
     if not fitting:
-        raise refuse(
+        raise invalid_input(
             "loss_fn(batch)",
             float(together),
             f"to be the mean {float(losses.mean()):.6g} or sum {float(losses.sum()):.6g} of its records' losses",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 
 _LEAST_CYCLES = 3
 
@@ -138,7 +138,9 @@ class InformationLedger:
         for name, wanted in mine.items():
             if name not in tensors or tensors[name].shape != wanted.shape:
                 came = tuple(tensors[name].shape) if name in tensors else None
-                raise refuse(f"state[{name!r}].shape", came, f"to be {tuple(wanted.shape)}", "Is it of other records?")
+                raise invalid_input(
+                    f"state[{name!r}].shape", came, f"to be {tuple(wanted.shape)}", "Is it of other records?"
+                )
         for each in fields(self):
             value = tensors[each.name].clone().to(mine[each.name].dtype)
             setattr(self, each.name, int(value) if value.ndim == 0 else value)

@@ -14,7 +14,7 @@ from torch import Tensor
 from reconrisk.core.digest import content_digest
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.storage.files import write_whole
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.integrations.fisher_accountant.account import FisherAccount, TrainingPhase
 from reconrisk.integrations.fisher_accountant.checks import checked_clip, checked_indices, checked_subsampling
 from reconrisk.integrations.fisher_accountant.ledger import InformationLedger
@@ -48,7 +48,7 @@ class AccountSettings:
     ) -> FisherAccount:
         """What a ledger knows of the tracked records."""
         if ledger is None:
-            raise refuse("steps", 0, ">= 1", "Train first: attach the accountant or call step().")
+            raise invalid_input("steps", 0, ">= 1", "Train first: attach the accountant or call step().")
         return FisherAccount(
             traces=ledger.totals(),
             standard_errors=ledger.standard_errors(),
@@ -71,12 +71,12 @@ class AccountSettings:
 def _settings_from_state(state: Mapping[str, Tensor], count: int) -> AccountSettings:
     """The settings of an account of some of ``count`` records."""
     if "settings" not in state or "records" not in state:
-        raise refuse("state", sorted(state), "to have 'settings' and 'records'", _REMEDY)
+        raise invalid_input("state", sorted(state), "to have 'settings' and 'records'", _REMEDY)
     try:
         subsampling, delta, clip, block = json.loads(bytes(state["settings"].tolist()))
         checked_clip(clip)
     except (TypeError, ValueError) as error:
-        raise refuse("settings", "unreadable", "to be subsampling, delta, clip and block", _REMEDY) from error
+        raise invalid_input("settings", "unreadable", "to be subsampling, delta, clip and block", _REMEDY) from error
     records = checked_indices(state["records"], count)
     return AccountSettings(*checked_subsampling(subsampling, delta), clip, block, records)
 
@@ -119,14 +119,14 @@ def split_state(
     """What :func:`merged_state` merged, if it is of these records and settings."""
     for name in _OWN:
         if name not in state:
-            raise refuse("state", sorted(state), f"to have {name!r}", _REMEDY)
+            raise invalid_input("state", sorted(state), f"to have {name!r}", _REMEDY)
     found = state["fingerprint"].cpu()
     if found.shape != fingerprint.shape or int(found[0]) != _FORMAT:
-        raise refuse("state", "of another version of reconrisk", "to be of this one", _REMEDY)
+        raise invalid_input("state", "of another version of reconrisk", "to be of this one", _REMEDY)
     if not torch.equal(found, fingerprint):
         same_settings = int(found[1]) == int(fingerprint[1])
         what = "records or labels" if same_settings else "settings or number of records"
-        raise refuse("fingerprint", found.tolist(), f"to be {fingerprint.tolist()}", f"Other {what}.")
+        raise invalid_input("fingerprint", found.tolist(), f"to be {fingerprint.tolist()}", f"Other {what}.")
     rows = state["phases"].tolist()
     phases = [TrainingPhase(noise, clip, rate, bool(poisson), int(n)) for noise, clip, rate, poisson, n in rows]
     probes = int(state["probes"]) or None
@@ -134,7 +134,7 @@ def split_state(
     if not entries:
         return None, phases, probes
     if "block" not in entries:
-        raise refuse("state", sorted(state), "to have 'ledger.block'", _REMEDY)
+        raise invalid_input("state", sorted(state), "to have 'ledger.block'", _REMEDY)
     ledger = InformationLedger(records, int(entries["block"]))
     ledger.restore(entries)
     return ledger, phases, probes

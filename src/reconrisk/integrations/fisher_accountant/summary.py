@@ -14,7 +14,7 @@ from reconrisk.bounds.mse.premises import constant_guess_mse
 from reconrisk.core.guarantee import Guarantee, rounded_down
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 
 if TYPE_CHECKING:
     from reconrisk.integrations.fisher_accountant.account import FisherAccount
@@ -138,7 +138,7 @@ def summarize(
 ) -> LeakageSummary:
     """The summary of an account."""
     if not account.phases:
-        raise refuse("steps", 0, ">= 1", "Train first.")
+        raise invalid_input("steps", 0, ">= 1", "Train first.")
     dfil = account.dfil()
     bounds = account.mse_lower_bounds(confidence=confidence, data_range=data_range)
     values = dfil.numpy()

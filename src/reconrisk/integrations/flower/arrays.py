@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 
 def one_record(content: Any, where: str) -> Any:
     """The single record of arrays that a message about training holds."""
     records = list(content.array_records.values())
     if len(records) != 1:
-        raise refuse(f"records of arrays in the {where}", len(records), "to be 1", "Send the weights in one record.")
+        raise invalid_input(
+            f"records of arrays in the {where}", len(records), "to be 1", "Send the weights in one record."
+        )
     return records[0]
 
 
@@ -29,7 +31,9 @@ def tensors_by_name(record: Any, model: nn.Module) -> dict[str, Tensor]:
         expected = tuple(state[name].shape) if name in state else None
         if tuple(value.shape) != expected:
             remedy = "Pass flower_mod the network that clients train."
-            raise refuse(f"arrays[{name!r}].shape", tuple(value.shape), f"to be {expected}, as in the model", remedy)
+            raise invalid_input(
+                f"arrays[{name!r}].shape", tuple(value.shape), f"to be {expected}, as in the model", remedy
+            )
     return named
 
 
@@ -42,7 +46,9 @@ def updates_of(
     """
     if set(received) != set(trained):
         names = sorted(set(received) ^ set(trained))
-        raise refuse("arrays", names, "to be in both message and reply", "Return every array that the server sent.")
+        raise invalid_input(
+            "arrays", names, "to be in both message and reply", "Return every array that the server sent."
+        )
     # by every name that a parameter has
     defended = {name for name, value in model.named_parameters(remove_duplicate=False) if value.requires_grad}
     update: dict[str, Tensor] = {}
@@ -51,14 +57,14 @@ def updates_of(
         if name in defended:
             update[name] = after.double() - before.double()
         elif after.is_floating_point() and not withhold and not torch.equal(after, before.to(after)):
-            raise refuse(
+            raise invalid_input(
                 f"arrays[{name!r}]",
                 "changed",
                 "to be a trainable parameter, or as the server sent it",
                 "Use rr.models.group_norm(channels) for batch norm, or pass buffers='withhold'.",
             )
     if not update:
-        raise refuse("arrays", sorted(received)[:5], "to hold a trainable parameter of the model")
+        raise invalid_input("arrays", sorted(received)[:5], "to hold a trainable parameter of the model")
     return update
 
 

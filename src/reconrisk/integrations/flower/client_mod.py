@@ -15,7 +15,7 @@ from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import MissingExtra
 from reconrisk.core.mechanism import Gaussian, Mechanism
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.defenses.clipping import total_square
 from reconrisk.defenses.refreshed import defense_at
 from reconrisk.integrations.flower.arrays import changed_arrays, one_record, tensors_by_name, updates_of
@@ -52,7 +52,7 @@ class FlowerMod:
             if reply.content.array_records:
                 expected = f"to be none in the reply to {message.metadata.message_type!r}"
                 remedy = "Only updates of training are defended; put other arrays nowhere."
-                raise refuse("arrays", list(reply.content.array_records), expected, remedy)
+                raise invalid_input("arrays", list(reply.content.array_records), expected, remedy)
             return reply
         trained = tensors_by_name(one_record(reply.content, "reply"), self.model)
         update = updates_of(received, trained, self.model, withhold=self.buffers == "withhold")
@@ -129,11 +129,11 @@ def flower_mod(
         raise MissingExtra("flwr", "fl", "flower_mod") from error
     if any(getattr(part, "is_local", False) for part in getattr(defense, "parts", (defense,))):
         remedy = "Take the global form, which public records choose."
-        raise refuse("defense", str(defense), "not to be chosen by the private records", remedy)
+        raise invalid_input("defense", str(defense), "not to be chosen by the private records", remedy)
     if buffers not in _BUFFERS:
-        raise refuse("buffers", buffers, f"to be one of {', '.join(_BUFFERS)}")
+        raise invalid_input("buffers", buffers, f"to be one of {', '.join(_BUFFERS)}")
     if not isinstance(model, nn.Module):
-        raise refuse("model", type(model).__name__, "to be a module", "Pass the network that clients train.")
+        raise invalid_input("model", type(model).__name__, "to be a module", "Pass the network that clients train.")
     _noise_multiplier(defense.mechanism)
     risk = FederatedRisk(prior_success, delta, data_range)
     return FlowerMod(
@@ -146,7 +146,7 @@ def _noise_multiplier(mechanism: Mechanism | None) -> float:
     if mechanism is None:
         return HEURISTIC
     if not isinstance(mechanism, Gaussian):
-        raise refuse("defense.mechanism", mechanism, "to be Gaussian or None", "Write clip(C) >> noise.")
+        raise invalid_input("defense.mechanism", mechanism, "to be Gaussian or None", "Write clip(C) >> noise.")
     return mechanism.noise_multiplier
 
 

@@ -12,7 +12,7 @@ from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.core.validation import check_nonnegative, check_not_empty, check_probability, refuse
+from reconrisk.core.validation import check_nonnegative, check_not_empty, check_probability, invalid_input
 
 HEURISTIC = 0.0
 """In place of the noise multiplier of a round whose defense names no mechanism."""
@@ -51,7 +51,7 @@ class FederatedRisk:
     def __post_init__(self) -> None:
         success_upper_bound(Gaussian(1.0), prior_success=self.prior_success)  # refuses what is no prior
         if not 0 < check_probability("delta", self.delta) < 1:
-            raise refuse("delta", self.delta, "in (0, 1)", "1e-5 is usual.")
+            raise invalid_input("delta", self.delta, "in (0, 1)", "1e-5 is usual.")
         if self.data_range is not None:
             mse_lower_bound_from_rdp(1.0, low=self.data_range[0], high=self.data_range[1])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import nn
 
-from reconrisk.core.validation import check_positive, refuse
+from reconrisk.core.validation import check_positive, invalid_input
 from reconrisk.defenses.clipping import NoiseScales
 from reconrisk.defenses.local import LocalDefense
 from reconrisk.defenses.noise import ParameterNoise
@@ -54,7 +54,7 @@ def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> Parame
     check_positive("optimizer.max_grad_norm", optimizer.max_grad_norm)
     if getattr(optimizer.step_hook, opacus.NEEDS_EQUAL_NOISE, False):
         remedy = "Call its detach() first: it computes with equal noise on all parameters."
-        raise refuse("optimizer.step_hook", "FisherAccountant", "not to be attached", remedy)
+        raise invalid_input("optimizer.step_hook", "FisherAccountant", "not to be attached", remedy)
     from reconrisk.integrations.opacus.noise_optimizer import ParameterNoiseOptimizer
 
     inner = opacus.unwrapped(model)
@@ -75,8 +75,8 @@ def _public(noise: object) -> NoiseScales:
     """The scales of a noise that has a guarantee."""
     if isinstance(noise, LocalDefense) or getattr(noise, "is_local", False):
         remedy = "Noise chosen by private records leaks them: take rr.reference_moments of public ones."
-        raise refuse("noise", str(noise), "to be chosen by public records", remedy)
+        raise invalid_input("noise", str(noise), "to be chosen by public records", remedy)
     if not isinstance(noise, ParameterNoise):
         remedy = "Pass optimal_noise(...) alone: max_grad_norm clips, and Opacus itself adds equal noise."
-        raise refuse("noise", str(noise), "to be noise that differs between parameters, nothing else", remedy)
+        raise invalid_input("noise", str(noise), "to be noise that differs between parameters, nothing else", remedy)
     return noise.scales

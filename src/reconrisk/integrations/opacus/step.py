@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from reconrisk.core.errors import MissingExtra
-from reconrisk.core.validation import check_positive, refuse
+from reconrisk.core.validation import check_positive, invalid_input
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MARK = "autograd_grad_sample_hooks"
@@ -83,7 +83,7 @@ def loader_sampling(data_loader: Any) -> LoaderSampling:
         return LoaderSampling(float(sampler.sample_rate), poisson=True)
     if isinstance(sampler, BatchSampler) and isinstance(sampler.sampler, RandomSampler):
         return LoaderSampling(1 / len(sampler), poisson=False)
-    raise refuse(
+    raise invalid_input(
         "data_loader.batch_sampler",
         type(sampler).__name__,
         "to draw Poisson samples or shuffle",
@@ -100,19 +100,19 @@ def check_optimizer(optimizer: Any, model: nn.Module, purpose: str = "FisherAcco
 
     name = type(optimizer).__name__
     if not isinstance(optimizer, DPOptimizer):
-        raise refuse(
+        raise invalid_input(
             "optimizer", name, "to be a DPOptimizer", "Pass the optimizer that PrivacyEngine.make_private returned."
         )
     if isinstance(optimizer, ParameterNoiseOptimizer):
         remedy = f"{purpose} takes the optimizer that make_private returned."
-        raise refuse("optimizer", name, "to add equal noise to all parameters", remedy)
+        raise invalid_input("optimizer", name, "to add equal noise to all parameters", remedy)
     if type(optimizer) is not DPOptimizer:
-        raise refuse("optimizer", name, "to be DPOptimizer, which clips all parameters together", _FLAT)
+        raise invalid_input("optimizer", name, "to be DPOptimizer, which clips all parameters together", _FLAT)
     check_positive("optimizer.noise_multiplier", optimizer.noise_multiplier, "Without noise everything leaks.")
     stepped = {id(parameter) for parameter in optimizer.params}
     for label, parameter in unwrapped(model).named_parameters():
         if parameter.requires_grad != (id(parameter) in stepped):
-            raise refuse(
+            raise invalid_input(
                 label,
                 "trained" if parameter.requires_grad else "frozen",
                 "to be in the optimizer exactly if it requires gradients",
@@ -126,7 +126,7 @@ def check_reduction(optimizer: Any, reduction: str | None) -> None:
     Opacus then clips gradients that are too long or too short by the size of the batch.
     """
     if reduction is not None and optimizer.loss_reduction != reduction:
-        raise refuse(
+        raise invalid_input(
             "optimizer.loss_reduction",
             optimizer.loss_reduction,
             f"to be {reduction!r}, as loss_fn is the {reduction} over a batch",
@@ -152,7 +152,7 @@ def chain_step_hook(optimizer: Any, hook: Callable[[Any], None]) -> Callable[[],
 
     def undo() -> None:
         if optimizer.step_hook is not both:
-            raise refuse(
+            raise invalid_input(
                 "optimizer.step_hook",
                 optimizer.step_hook,
                 "to be the one that was attached",
@@ -171,7 +171,9 @@ def read_step(optimizer: Any, sampling: LoaderSampling) -> OpacusStep:
     """
     batches = int(optimizer.accumulated_iterations)
     if sampling.poisson and batches != 1:
-        raise refuse("accumulated batches", batches, "to be 1", "Use BatchMemoryManager for large Poisson batches.")
+        raise invalid_input(
+            "accumulated batches", batches, "to be 1", "Use BatchMemoryManager for large Poisson batches."
+        )
     rate = min(1.0, sampling.sampling_probability * batches)
     return OpacusStep(float(optimizer.noise_multiplier), float(optimizer.max_grad_norm), rate, sampling.poisson)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior, NoiseSchedule
 from reconrisk.priors.load.folders import prior_folder, range_in
 from reconrisk.priors.network import put_on
@@ -223,8 +223,8 @@ def _sides(settings: Mapping[str, Any]) -> tuple[int, int, int]:
     """The shape of a record, as the network's settings state it."""
     size = settings["sample_size"]
     if size is None:
-        raise refuse("sample_size", None, "to be stated by the network", "Save it with its sample_size.")
+        raise invalid_input("sample_size", None, "to be stated by the network", "Save it with its sample_size.")
     sides = (size, size) if isinstance(size, int) else size
     if not isinstance(sides, (list, tuple)) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
-        raise refuse("sample_size", size, "to be a whole number, or height and width")
+        raise invalid_input("sample_size", size, "to be a whole number, or height and width")
     return int(settings["in_channels"]), *sides

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.registry import Info
-from reconrisk.core.validation import did_you_mean, refuse
+from reconrisk.core.validation import did_you_mean, invalid_input
 from reconrisk.priors.registry import PRIORS
 from reconrisk.priors.train.training_state import is_unfinished, trained_in
 
@@ -44,7 +44,7 @@ def check_is_shipped(kind: str) -> None:
     """Refuse a kind of prior of which none is shipped."""
     kinds = [row.name for row in PRIORS.values() if row.misfit]
     if kind not in kinds:
-        raise refuse("kind", kind, f"to be {' or '.join(kinds)}")
+        raise invalid_input("kind", kind, f"to be {' or '.join(kinds)}")
 
 
 def prior_folder(path_or_name: str | Path, kind: str) -> Path:
@@ -55,7 +55,7 @@ def prior_folder(path_or_name: str | Path, kind: str) -> Path:
     given: object = path_or_name
     if not isinstance(given, (str, Path)):
         wrap = f"Pass a function or network to rr.priors.{PRIORS[kind].wrapper}." if callable(given) else ""
-        raise refuse("path_or_name", type(given).__name__, "to be a name or a path", wrap)
+        raise invalid_input("path_or_name", type(given).__name__, "to be a name or a path", wrap)
     names = shipped_names(kind)
     if isinstance(path_or_name, str) and path_or_name in names:
         return BUNDLED / kind / path_or_name
@@ -72,7 +72,7 @@ def prior_folder(path_or_name: str | Path, kind: str) -> Path:
         raise InvalidFile(path_or_name, "folder", "There is none.", "Nothing is downloaded: pass a local one.")
     known = f"a local folder or one of {', '.join(names)}" if names else "a local folder"
     remedy = f"Nothing is downloaded.{did_you_mean(path_or_name, names)}"
-    raise refuse("path_or_name", path_or_name, f"to be {known}", remedy)
+    raise invalid_input("path_or_name", path_or_name, f"to be {known}", remedy)
 
 
 def range_in(folder: Path) -> tuple[float, float]:

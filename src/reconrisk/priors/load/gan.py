@@ -14,7 +14,7 @@ from torch import nn
 
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.storage.files import write_whole
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.load.folders import prior_folder, range_in
 from reconrisk.priors.network import put_on
@@ -73,7 +73,7 @@ def new_generator(shape: tuple[int, ...], latent_size: int, channels: int) -> nn
     """
     check_sides(shape, HALVINGS, "Pad the pictures.")
     if check_whole("channels", channels) % 2:
-        raise refuse("channels", channels, "to be even")
+        raise invalid_input("channels", channels, "to be even")
     colours, height, width = shape[0], shape[1] // 4, shape[2] // 4
     wide, half = 2 * channels, channels // 2
     return nn.Sequential(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.storage.files import write_whole
-from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.core.validation import check_not_empty, invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.gaussian import LARGEST_COVARIANCE, GaussianPrior, fit_gaussian
 from reconrisk.priors.generator import GeneratorPrior
@@ -118,7 +118,7 @@ def write_card(
 def write_samples(prior: DiffusionPrior | GeneratorPrior, path: Path, *, seed: int = 0) -> Path:
     """Draw a grid of 8 x 8 records, of 50 steps each where the prior is a diffusion."""
     if len(prior.shape) != 3:
-        raise refuse("prior.shape", prior.shape, "to be that of pictures")
+        raise invalid_input("prior.shape", prior.shape, "to be that of pictures")
     low, high = prior.data_range
     drawn = prior.draw(_SIDE**2, torch.Generator().manual_seed(seed))
     bytes_ = ((drawn - low) / (high - low)).clamp(0, 1).mul(255).round().byte()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_probability, check_whole, invalid_input
 from reconrisk.priors.diffusion import linear_schedule
 from reconrisk.priors.load.diffusers import library
 from reconrisk.priors.train.training_state import Training, check_sides
@@ -42,10 +42,10 @@ class DiffusionTraining:
 
     def __post_init__(self) -> None:
         if self.predicts not in _PREDICTED:
-            raise refuse("predicts", self.predicts, f"to be {' or '.join(_PREDICTED)}")
+            raise invalid_input("predicts", self.predicts, f"to be {' or '.join(_PREDICTED)}")
         for width in self.channels:
             if check_whole("channels", width) % _GROUPS:
-                raise refuse("channels", self.channels, f"to be multiples of {_GROUPS}")
+                raise invalid_input("channels", self.channels, f"to be multiples of {_GROUPS}")
         check_whole("steps", self.steps)
         check_whole("batch_size", self.batch_size)
         check_positive("learning_rate", self.learning_rate)

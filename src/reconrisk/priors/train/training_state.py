@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.storage.files import write_whole
-from reconrisk.core.validation import check_all_within, check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_all_within, check_not_empty, check_whole, invalid_input
 from reconrisk.priors.network import check_range
 
 _CHECKPOINT, _STATE, _TRAINED = "training.safetensors", "training.json", "trained.json"
@@ -79,7 +79,7 @@ class Training(ABC):
         check_not_empty("records", records)
         check_all_within("records", records, data_range, "State the public range of the values.")
         if records.ndim != 4:
-            raise refuse("records.shape", tuple(records.shape[1:]), "to be pictures: channels, height, width")
+            raise invalid_input("records.shape", tuple(records.shape[1:]), "to be pictures: channels, height, width")
         low, high = data_range
         # as networks see them: the ends of the range are -1 and 1
         self.values = (2 * (records - low) / (high - low) - 1).float().contiguous()
@@ -209,7 +209,7 @@ class Training(ABC):
             return
         condition = f"to keep weights finite to step {self.step}"
         remedy = "The training diverged: pass a lower one, and a new folder."
-        raise refuse("learning_rate", self.settings.learning_rate, condition, remedy)
+        raise invalid_input("learning_rate", self.settings.learning_rate, condition, remedy)
 
     def _follow(self) -> None:
         """Move the average towards the network; slowly, once there are steps to average over. Counts are copied."""
@@ -246,7 +246,7 @@ class Training(ABC):
 def check_sides(shape: tuple[int, ...], halvings: int, remedy: str) -> None:
     """Refuse pictures that cannot be halved so often."""
     if any(side % 2**halvings for side in shape[1:]):
-        raise refuse("records.shape", shape, f"to have sides divisible by {2**halvings}", remedy)
+        raise invalid_input("records.shape", shape, f"to have sides divisible by {2**halvings}", remedy)
 
 
 def write_trained(folder: Path, facts: Trained) -> Path:

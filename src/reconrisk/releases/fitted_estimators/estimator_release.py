@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+from reconrisk.core.validation import check_all_finite, check_not_empty, invalid_input
 from reconrisk.releases.fitted_estimators.estimators import (
     Floats,
     LinearModel,
@@ -117,7 +117,7 @@ class EstimatorRelease(Release):
         check_records(self.inputs, self.labels)
         known, records = self.known_inputs, len(self.known_inputs)
         if known.ndim != 2 or known.dtype != torch.float64:
-            raise refuse("known_inputs", (known.dtype, tuple(known.shape)), "to be float64 rows, one per record")
+            raise invalid_input("known_inputs", (known.dtype, tuple(known.shape)), "to be float64 rows, one per record")
         check_not_empty("known_inputs", known)
         check_all_finite("known_inputs", known, "Remove or impute what is missing.")
         if records != len(self.known_labels):
@@ -125,9 +125,11 @@ class EstimatorRelease(Release):
                 f"Expected one label per known record, {records} records came with {len(self.known_labels)} labels."
             )
         if len(self.inputs) != 1:
-            raise refuse("inputs", f"{len(self.inputs)} records", "to be one", "All records but one must be known.")
+            raise invalid_input(
+                "inputs", f"{len(self.inputs)} records", "to be one", "All records but one must be known."
+            )
         if not is_estimator(self.estimator):
-            raise refuse("estimator", type(self.estimator).__name__, "to be a fitted estimator of scikit-learn")
+            raise invalid_input("estimator", type(self.estimator).__name__, "to be a fitted estimator of scikit-learn")
         check_features(self.estimator, self.inputs[0].numel(), known.shape[1])
         knowledge = (known, self.known_labels, self.known_weights, self.target_weight, self.low, self.width)
         object.__setattr__(self, "_map", EstimatorMap(without_coefficients(self.estimator), *knowledge))
@@ -185,4 +187,4 @@ def check_features(estimator: Any, *counts: int) -> None:
     for count in counts:
         if count != features:
             remedy = "Pass the features that reach it, after any scaling."
-            raise refuse("inputs", f"of {count} features", f"to have {features}, as the estimator", remedy)
+            raise invalid_input("inputs", f"of {count} features", f"to have {features}, as the estimator", remedy)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from reconrisk.core.validation import check_nonnegative, refuse
+from reconrisk.core.validation import check_nonnegative, invalid_input
 from reconrisk.releases.fitted_estimators.objective import Family
 
 Floats = NDArray[np.float64]
@@ -82,9 +82,9 @@ def check_readable(estimator: Any) -> None:
         elif name.endswith("CV"):
             remedy = "Fit the plain estimator with the penalty that was chosen; choosing it by these records leaks too."
         kinds = ", ".join(kind.__name__ for kind in readers)
-        raise refuse("estimator", name, f"to be one of {kinds}", remedy)
+        raise invalid_input("estimator", name, f"to be one of {kinds}", remedy)
     if not hasattr(estimator, "coef_"):
-        raise refuse("estimator", name, "to be fitted", "Call its fit(features, labels) first.")
+        raise invalid_input("estimator", name, "to be fitted", "Call its fit(features, labels) first.")
 
 
 def is_estimator(model: object) -> bool:
@@ -96,11 +96,11 @@ def weights_of_records(sample_weight: ArrayLike | None, records: int) -> Floats:
     """One finite weight of at least zero for each record, from one for all, one each, or none."""
     weights = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
     if weights.ndim > 1 or (weights.ndim and len(weights) != records):
-        raise refuse("sample_weight.shape", weights.shape, f"to be {(records,)}, one per record")
+        raise invalid_input("sample_weight.shape", weights.shape, f"to be {(records,)}, one per record")
     if not np.isfinite(weights).all() or (weights < 0).any():
         where = tuple(int(index) for index in np.argwhere(~(np.isfinite(weights) & (weights >= 0)))[0])
         name = f"sample_weight[{', '.join(map(str, where))}]" if where else "sample_weight"
-        raise refuse(name, float(weights[where]), ">= 0 and finite")
+        raise invalid_input(name, float(weights[where]), ">= 0 and finite")
     return np.broadcast_to(weights, (records,))
 
 
@@ -121,19 +121,21 @@ def _read_logistic(estimator: Any, labels: NDArray[Any], weights: Floats) -> Lin
     _check_logistic(estimator)
     unknown = ~np.isin(labels, estimator.classes_)
     if unknown.any():
-        raise refuse(
+        raise invalid_input(
             "labels", labels[unknown][0], "to be one of estimator.classes_", "Pass the labels it was fitted to."
         )
     count = len(estimator.classes_)
     if estimator.class_weight is not None:
         if estimator.class_weight == "balanced" and (weights != weights[0]).any():
-            raise refuse("class_weight", "balanced", "to be a dict beside sample_weight", "Pass the weights as a dict.")
+            raise invalid_input(
+                "class_weight", "balanced", "to be a dict beside sample_weight", "Pass the weights as a dict."
+            )
         weights = weights * compute_sample_weight(estimator.class_weight, labels)
     penalty = 0.0 if estimator.penalty is None else 1 / float(estimator.C)
     intercept_penalty = 0.0
     if estimator.solver == "liblinear":
         if count > 2:
-            raise refuse("solver", "liblinear", "to be another one for several classes", "Use solver='lbfgs'.")
+            raise invalid_input("solver", "liblinear", "to be another one for several classes", "Use solver='lbfgs'.")
         intercept_penalty = penalty / estimator.intercept_scaling**2
     smooth = estimator.solver in ("lbfgs", "newton-cg", "newton-cholesky")
     return LinearModel(
@@ -153,24 +155,28 @@ def _check_logistic(estimator: Any) -> None:
     """Refuse objectives that are not smooth, or not those of one model for all classes."""
     smooth = "The information needs a smooth penalty: use l2."
     if estimator.penalty not in ("l2", None, "deprecated"):
-        raise refuse("penalty", estimator.penalty, "to be 'l2' or None", smooth)
+        raise invalid_input("penalty", estimator.penalty, "to be 'l2' or None", smooth)
     if estimator.penalty == "deprecated" and estimator.l1_ratio:
-        raise refuse("l1_ratio", estimator.l1_ratio, "to be 0", smooth)
+        raise invalid_input("l1_ratio", estimator.l1_ratio, "to be 0", smooth)
     scheme = getattr(estimator, "multi_class", "deprecated")
     if scheme not in ("auto", "deprecated") and (scheme, len(estimator.classes_) > 2) not in (
         ("multinomial", True),
         ("ovr", False),
     ):
-        raise refuse("multi_class", scheme, "to be 'auto'", "Wrap one-versus-rest models yourself, class by class.")
+        raise invalid_input(
+            "multi_class", scheme, "to be 'auto'", "Wrap one-versus-rest models yourself, class by class."
+        )
 
 
 def _read_squared(estimator: Any, labels: NDArray[Any], weights: Floats) -> LinearModel:
     alpha = np.unique(np.asarray(getattr(estimator, "alpha", 0.0), dtype=float))  # LinearRegression has no penalty
     if len(alpha) != 1:
-        raise refuse("alpha", alpha.tolist(), "to be one number", "Fit one Ridge per target.")
+        raise invalid_input("alpha", alpha.tolist(), "to be one number", "Fit one Ridge per target.")
     solver = getattr(estimator, "solver_", getattr(estimator, "solver", "svd"))
     if estimator.positive:
-        raise refuse("positive", True, "to be False", "Coefficients at the border of a constraint have no derivative.")
+        raise invalid_input(
+            "positive", True, "to be False", "Coefficients at the border of a constraint have no derivative."
+        )
     return LinearModel(
         *_coefficients(estimator),
         family="squared",
@@ -248,7 +254,7 @@ def read_linear(
     rest = [layer for layer in layers if not isinstance(layer, (nn.Flatten, nn.Identity))]
     if len(rest) != 1 or not isinstance(rest[0], nn.Linear):
         kinds = [type(layer).__name__ for layer in layers]
-        raise refuse("model", kinds, "to be one nn.Linear", "For other models use rr.fisher_trace of a release.")
+        raise invalid_input("model", kinds, "to be one nn.Linear", "For other models use rr.fisher_trace of a release.")
     layer = rest[0]
     family = _family(loss_fn, layer)
     scale = _scale(loss_fn, family, len(labels), layer.out_features)
@@ -272,14 +278,16 @@ def _family(loss_fn: nn.Module, layer: nn.Linear) -> Family:
     family = _FAMILIES.get(type(loss_fn))
     if family is None:
         names = ", ".join(kind.__name__ for kind in _FAMILIES)
-        raise refuse("loss_fn", type(loss_fn).__name__, f"to be an instance of one of {names}")
+        raise invalid_input("loss_fn", type(loss_fn).__name__, f"to be an instance of one of {names}")
     for name, plain in (("weight", None), ("pos_weight", None), ("label_smoothing", 0.0), ("ignore_index", -100)):
         if getattr(loss_fn, name, plain) != plain:
-            raise refuse(f"loss_fn.{name}", getattr(loss_fn, name), f"to be {plain}", "Weights are not supported here.")
+            raise invalid_input(
+                f"loss_fn.{name}", getattr(loss_fn, name), f"to be {plain}", "Weights are not supported here."
+            )
     if isinstance(loss_fn, nn.PoissonNLLLoss) and not loss_fn.log_input:
-        raise refuse("loss_fn.log_input", False, "to be True", "The mean must be the exponential of the output.")
+        raise invalid_input("loss_fn.log_input", False, "to be True", "The mean must be the exponential of the output.")
     if family in ("logistic", "poisson") and layer.out_features != 1:
-        raise refuse(
+        raise invalid_input(
             "model.out_features", layer.out_features, "to be 1", "Use nn.CrossEntropyLoss for several classes."
         )
     return family
@@ -288,7 +296,7 @@ def _family(loss_fn: nn.Module, layer: nn.Linear) -> Family:
 def _scale(loss_fn: nn.Module, family: Family, records: int, outputs: int) -> float:
     """By what the objective in torch must be multiplied to be the sum of losses of the family."""
     if loss_fn.reduction not in ("mean", "sum"):
-        raise refuse("loss_fn.reduction", loss_fn.reduction, "to be 'mean' or 'sum'")
+        raise invalid_input("loss_fn.reduction", loss_fn.reduction, "to be 'mean' or 'sum'")
     values = records * outputs if family == "squared" else records  # nn.MSELoss averages over outputs too
     count = values if loss_fn.reduction == "mean" else 1
     return count / 2 if family == "squared" else float(count)  # and it does not halve the square

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import ForwardMap
-from reconrisk.core.validation import check_nonnegative, check_whole, refuse
+from reconrisk.core.validation import check_nonnegative, check_whole, invalid_input
 from reconrisk.releases.fitted_estimators.objective import Arrays, Family, GlmObjective, minimise
 from reconrisk.releases.release import Release, check_records
 
@@ -65,7 +65,7 @@ class GlmMap:
 
     def __post_init__(self) -> None:
         if self.family not in get_args(Family):
-            raise refuse("family", self.family, f"to be one of {', '.join(get_args(Family))}")
+            raise invalid_input("family", self.family, f"to be one of {', '.join(get_args(Family))}")
         check_records(self.known_inputs, self.known_labels)
         check_nonnegative("penalty", self.penalty)
         check_nonnegative("intercept_penalty", self.intercept_penalty)
@@ -77,7 +77,7 @@ class GlmMap:
         """``weight`` (outputs, features) and, with an intercept, ``bias`` (outputs,), in the records' precision."""
         check_records(inputs, labels)
         if inputs.shape[1:] != self.known_inputs.shape[1:]:
-            raise refuse("inputs.shape", tuple(inputs.shape), f"to end in {tuple(self.known_inputs.shape[1:])}")
+            raise invalid_input("inputs.shape", tuple(inputs.shape), f"to end in {tuple(self.known_inputs.shape[1:])}")
         design = torch.cat([self._design(self.known_inputs).to(inputs.device), self._design(inputs)])
         targets = self._targets(torch.cat([self.known_labels.to(labels.device), labels])).to(design.device)
         with torch.no_grad():
@@ -108,14 +108,16 @@ class GlmMap:
     def _targets(self, labels: Tensor) -> Tensor:
         """Labels as one column per linear predictor."""
         if self.family == "logistic" and not bool(((labels == 0) | (labels == 1)).all()):
-            raise refuse("labels", sorted(set(labels.tolist()))[:5], "to be 0 or 1", "Map the two classes to 0 and 1.")
+            raise invalid_input(
+                "labels", sorted(set(labels.tolist()))[:5], "to be 0 or 1", "Map the two classes to 0 and 1."
+            )
         if self.family == "poisson" and bool((labels < 0).any()):
-            raise refuse("labels", float(labels.min()), ">= 0", "A Poisson model describes counts.")
+            raise invalid_input("labels", float(labels.min()), ">= 0", "A Poisson model describes counts.")
         if self.family != "multinomial":
             return labels.double().reshape(len(labels), -1)
         classes = self.classes or 0
         if labels.is_floating_point() or not bool(((labels >= 0) & (labels < classes)).all()):
-            raise refuse("labels", sorted(set(labels.tolist()))[:5], f"to be class indices below {classes}")
+            raise invalid_input("labels", sorted(set(labels.tolist()))[:5], f"to be class indices below {classes}")
         return functional.one_hot(labels, classes).double()
 
     def _objective(self, design: Tensor, targets: Tensor) -> GlmObjective[Tensor]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import expit, logsumexp, softmax
 
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -204,7 +204,7 @@ class GlmObjective(Generic[Array]):
         factor = self.arrays.cholesky(hessian)
         if factor is None:
             remedy = "Raise the penalty, or drop collinear features."
-            raise refuse("hessian", "singular", "to be positive definite", remedy)
+            raise invalid_input("hessian", "singular", "to be positive definite", remedy)
         return factor
 
     def newton_step(self, theta: Array, factor: Array) -> Array:
@@ -250,7 +250,7 @@ def minimise(objective: GlmObjective[Array], start: Array) -> Array:
         if length <= _CONVERGED or (length <= _STALLED and length >= previous / 2):
             return theta - step
         theta, previous = _shorten(objective, theta, step, float((gradient * step).sum())), length
-    raise refuse(
+    raise invalid_input(
         "penalty", float(objective.penalties[0]), "to leave a minimum", "Raise it: the coefficients grow for ever."
     )
 

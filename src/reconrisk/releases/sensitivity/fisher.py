@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
-from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_probability, check_whole, invalid_input
 from reconrisk.releases.release import (
     Linearized,
     NoiseStd,
@@ -107,7 +107,7 @@ class FisherTrace:
     def __float__(self) -> float:
         """The trace of the only record."""
         if len(self.values) != 1:
-            raise refuse("records", len(self.values), "to be 1", "Use .values, which has one trace per record.")
+            raise invalid_input("records", len(self.values), "to be 1", "Use .values, which has one trace per record.")
         return float(self.values)
 
 
@@ -192,7 +192,7 @@ def fisher_matrix(release: Release, *, noise_std: NoiseStd = None, record: int |
     linear, coordinates = _about(release, record)
     if len(coordinates) > LARGEST_MATRIX:
         remedy = "Choose a record, or use fisher_trace or top_directions."
-        raise refuse("coordinates", len(coordinates), f"<= {LARGEST_MATRIX}", remedy)
+        raise invalid_input("coordinates", len(coordinates), f"<= {LARGEST_MATRIX}", remedy)
     template = release.template()
     if len(coordinates) * sum(tensor.numel() for tensor in template.values()) <= LARGEST_JACOBIAN:
         columns = torch.cat(list(_columns(linear, template, noise_std, coordinates)))
@@ -221,7 +221,7 @@ def jacobian(release: Release, *, noise_std: NoiseStd = None, record: int | None
     template = release.template()
     size = len(coordinates) * sum(tensor.numel() for tensor in template.values())
     if size > LARGEST_JACOBIAN:
-        raise refuse("entries", size, f"<= {LARGEST_JACOBIAN}", "Choose a record, or use release.linearized().")
+        raise invalid_input("entries", size, f"<= {LARGEST_JACOBIAN}", "Choose a record, or use release.linearized().")
     return torch.cat(list(_columns(linear, template, noise_std, coordinates))).T
 
 
@@ -229,7 +229,7 @@ def _about(release: Release, record: int | None) -> tuple[Linearized, Tensor]:
     """The derivative, or its smallest part that holds ``record``, and the coordinates of interest in it."""
     count, width = len(release.inputs), release.inputs[0].numel()
     if record is not None and not 0 <= check_whole("record", record, minimum=0) < count:
-        raise refuse("record", record, f"< {count}, the number of records")
+        raise invalid_input("record", record, f"< {count}, the number of records")
     if record is None:
         return release.linearized(), torch.arange(release.inputs.numel())
     for block in release.blocks(size=1):
@@ -241,7 +241,7 @@ def _about(release: Release, record: int | None) -> tuple[Linearized, Tensor]:
 
 def _tail(confidence: float) -> float:
     if not 0 < check_probability("confidence", confidence) < 1:
-        raise refuse("confidence", confidence, "in (0, 1)")
+        raise invalid_input("confidence", confidence, "in (0, 1)")
     return 1 - confidence
 
 

@@ -11,7 +11,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from reconrisk.core.progress import track
-from reconrisk.core.validation import check_positive, check_real, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_real, check_whole, invalid_input
 from reconrisk.releases.release import Linearized, Release, directions_rng, standard_normal
 
 
@@ -72,7 +72,7 @@ def parameter_sensitivity(
     probes = check_whole("probes", probes)
     confidence = check_real("confidence", confidence)
     if not 0 < confidence < 1:
-        raise refuse("confidence", confidence, "in (0, 1)")
+        raise invalid_input("confidence", confidence, "in (0, 1)")
     released, linear = release.value(), release.linearized()
     rows, columns = sum(tensor.numel() for tensor in released.values()), release.inputs.numel()
     if exact or min(rows, columns) <= probes:

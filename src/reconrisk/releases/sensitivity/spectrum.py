@@ -17,7 +17,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from reconrisk.core.progress import track
-from reconrisk.core.validation import check_positive, check_real, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_real, check_whole, invalid_input
 from reconrisk.releases.release import Linearized, NoiseStd, Release, directions_rng, noise_stds, whitened
 
 Product = Callable[[Tensor], Tensor]
@@ -71,7 +71,7 @@ def spectral_norm(
     """
     relative_error = check_positive("relative_error", relative_error)
     if relative_error >= 1:
-        raise refuse("relative_error", relative_error, "< 1")
+        raise invalid_input("relative_error", relative_error, "< 1")
     size = release.inputs[0].numel()
     angle = _start_angle(size, 1, _check_confidence(confidence))
     steps = math.ceil((angle / math.atanh(math.sqrt(relative_error)) + 1) / 2)
@@ -107,7 +107,7 @@ def top_directions(
     size = release.inputs[0].numel()
     count = check_whole("count", count)
     if count > size:
-        raise refuse("count", count, f"<= {size}, the size of a record")
+        raise invalid_input("count", count, f"<= {size}, the size of a record")
     tolerance = check_positive("tolerance", tolerance)
     plan = _Plan(count, 1, check_whole("max_steps", max_steps), tolerance, _check_confidence(confidence))
     return _spectrum(release, noise_std, plan, records, rng)
@@ -145,7 +145,7 @@ def _spectrum(
         records = range(count)
     chosen = tuple(check_whole("records", record, minimum=0) for record in records)
     if not chosen or max(chosen) >= count:
-        raise refuse("records", list(records), f"to be indices of the release's {count} records")
+        raise invalid_input("records", list(records), f"to be indices of the release's {count} records")
     noise_stds(release.template(), noise_std)
     found: dict[int, _Krylov] = {}
     for record, product in track(_products(release, noise_std), "spectrum", total=count):
@@ -225,5 +225,5 @@ def _start_angle(size: int, starts: int, confidence: float) -> float:
 def _check_confidence(confidence: float) -> float:
     confidence = check_real("confidence", confidence)
     if not 0 < confidence < 1:
-        raise refuse("confidence", confidence, "in (0, 1)")
+        raise invalid_input("confidence", confidence, "in (0, 1)")
     return confidence

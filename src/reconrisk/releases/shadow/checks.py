@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.core.validation import check_all_finite, check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_all_finite, check_not_empty, check_whole, invalid_input
 from reconrisk.releases.model_state import LossFunction, check_mode, check_separate, model_state
 from reconrisk.releases.shadow.optimizers import is_elementwise
 from reconrisk.releases.training.optimizers import UpdateRule
@@ -55,7 +55,9 @@ def check_model_reads(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, l
     check_tensor("fixed_inputs", inputs)
     check_tensor("fixed_labels", labels)
     if not inputs.is_floating_point() or not inputs.ndim:
-        raise refuse("fixed_inputs.dtype", inputs.dtype, "to be floating point", "Convert with fixed_inputs.float().")
+        raise invalid_input(
+            "fixed_inputs.dtype", inputs.dtype, "to be floating point", "Convert with fixed_inputs.float()."
+        )
     check_all_finite("fixed_inputs", inputs, "Remove or impute what is missing.")
     some = inputs[:2] if len(inputs) > 1 else inputs.new_zeros(2, *inputs.shape[1:])
     wanted = labels[:2].to(inputs.dtype) if labels.is_floating_point() else labels[:2]
@@ -64,12 +66,12 @@ def check_model_reads(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, l
             outputs = copy.deepcopy(model).to(inputs.dtype)(some)
         except (RuntimeError, ValueError, IndexError) as error:
             shape, cause = tuple(inputs.shape), f"It says: {str(error).splitlines()[0]}"
-            raise refuse("fixed_inputs.shape", shape, "to be records that the model reads", cause) from error
+            raise invalid_input("fixed_inputs.shape", shape, "to be records that the model reads", cause) from error
         try:
             loss_fn(outputs[: len(wanted)], wanted) if len(wanted) else None
         except (RuntimeError, ValueError, IndexError) as error:
             shape, cause = tuple(labels.shape), f"It says: {str(error).splitlines()[0]}"
-            raise refuse("fixed_labels.shape", shape, "to be labels that loss_fn reads", cause) from error
+            raise invalid_input("fixed_labels.shape", shape, "to be labels that loss_fn reads", cause) from error
 
 
 def check_private(
@@ -80,10 +82,10 @@ def check_private(
         return
     if not isinstance(private, Gaussian):
         remedy = "Write rr.Gaussian(noise_multiplier=..., clip_norm=1.0); batches say how records are sampled."
-        raise refuse("private", private, "to be a Gaussian mechanism or None", remedy)
+        raise invalid_input("private", private, "to be a Gaussian mechanism or None", remedy)
     check_mode(model)
     if not is_elementwise(optimizer):
-        raise refuse("optimizer", optimizer, "to be rr.sgd(...) or rr.adam(...) with private")
+        raise invalid_input("optimizer", optimizer, "to be rr.sgd(...) or rr.adam(...) with private")
     if len(inputs) > 1:
         check_separate(model_state(model, inputs.dtype), loss_fn, inputs, labels)
 
@@ -92,7 +94,7 @@ def check_targets(training: TrainingMap, inputs: Tensor, labels: Tensor, classes
     """Refuse targets that are empty, not finite, of another shape than the fixed records, or of no class."""
     check_not_empty("inputs", inputs, "Pass at least one target.")
     if inputs.dtype not in (torch.float32, torch.float64):
-        raise refuse("inputs.dtype", inputs.dtype, "to be float32 or float64", "Convert with inputs.float().")
+        raise invalid_input("inputs.dtype", inputs.dtype, "to be float32 or float64", "Convert with inputs.float().")
     check_all_finite("inputs", inputs, "Remove or impute what is missing.")
     if len(inputs) != len(labels):
         raise InvalidInput(f"Expected one label per target, {len(inputs)} targets came with {len(labels)} labels.")
@@ -109,7 +111,7 @@ def check_labels(name: str, labels: Tensor, classes: int | None) -> None:
     elif classes is not None and len(labels):
         worst = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
         if not 0 <= worst < classes:
-            raise refuse(name, worst, f"to be classes from 0 to {classes - 1}", "The model has no other.")
+            raise invalid_input(name, worst, f"to be classes from 0 to {classes - 1}", "The model has no other.")
 
 
 def check_starts(starts: Tensor | None, models: int, size: int, *, drawn: bool) -> None:
@@ -117,10 +119,12 @@ def check_starts(starts: Tensor | None, models: int, size: int, *, drawn: bool) 
     if starts is None:
         return
     if drawn:
-        raise refuse("starts", tuple(starts.shape), "to be None with draw_start", "Leave one of them out.")
+        raise invalid_input("starts", tuple(starts.shape), "to be None with draw_start", "Leave one of them out.")
     if tuple(starts.shape) not in ((size,), (1, size), (models, size)):
         expected = f"to be ({size},) for all or ({models}, {size}), one row per target"
-        raise refuse("starts.shape", tuple(starts.shape), expected, "Make rows with training.flatten(parameters).")
+        raise invalid_input(
+            "starts.shape", tuple(starts.shape), expected, "Make rows with training.flatten(parameters)."
+        )
     check_all_finite("starts", starts)
 
 
@@ -128,11 +132,13 @@ def check_can_push(private: Gaussian | None, batches: object, inputs: Tensor, ta
     """Refuse derivatives of what is drawn or clipped, of several targets, and tangents of another shape."""
     if private is not None or isinstance(batches, RandomBatches):
         given = private if private is not None else batches
-        raise refuse(
+        raise invalid_input(
             "training", given, "without clipping, noise and drawn batches for push", "Push the plain training."
         )
     if len(inputs) != 1:
-        raise refuse("len(inputs)", len(inputs), "to be 1", "Push the directions of one target at a time.")
+        raise invalid_input("len(inputs)", len(inputs), "to be 1", "Push the directions of one target at a time.")
     check_not_empty("tangents", tangents)
     if tangents.shape[1:] != inputs.shape[1:]:
-        raise refuse("tangents.shape", tuple(tangents.shape), f"to be (k, *{tuple(inputs.shape[1:])}), as the target")
+        raise invalid_input(
+            "tangents.shape", tuple(tangents.shape), f"to be (k, *{tuple(inputs.shape[1:])}), as the target"
+        )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian, Repeated
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.releases.release import Linearized, Release, check_records
 from reconrisk.releases.shadow.training import ShadowTraining
 
@@ -59,7 +59,7 @@ class PrivateModelRelease(Release):
     def __post_init__(self) -> None:
         check_records(self.inputs, self.labels)
         if self.training.private is None:
-            raise refuse("training.private", None, "to be a Gaussian mechanism", "Use rr.TrainedModelRelease.")
+            raise invalid_input("training.private", None, "to be a Gaussian mechanism", "Use rr.TrainedModelRelease.")
         self.training.check(self.inputs, self.labels)
 
     @property
@@ -72,7 +72,7 @@ class PrivateModelRelease(Release):
         """What private training guarantees."""
         training = self.training
         if training.private is None:
-            raise refuse("training.private", None, "to be a Gaussian mechanism")
+            raise invalid_input("training.private", None, "to be a Gaussian mechanism")
         return Repeated(training.private, training.step_count)
 
     def drawn(self, rng: torch.Generator) -> PrivateModelRelease:

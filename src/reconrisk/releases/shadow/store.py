@@ -23,7 +23,7 @@ from reconrisk.core.digest import content_digest
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.storage.files import write_whole, wrong_version
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.releases.model_state import chosen_names
 from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.training import ShadowTraining
@@ -95,7 +95,7 @@ def train_shadow_models(
         needed = len(inputs) * training.size * inputs.element_size()
         if needed > memory:
             remedy = "Name a folder in which they are kept: store=..., or raise the limit."
-            raise refuse("memory", memory, f">= {needed} bytes, which the models take", remedy)
+            raise invalid_input("memory", memory, f">= {needed} bytes, which the models take", remedy)
         book = _Memory(torch.empty(len(inputs), training.size, dtype=inputs.dtype), size)
     else:
         book = _opened(Path(store), _fingerprint(training, inputs, labels, starts, seeds), training, inputs, size)
@@ -111,7 +111,7 @@ def models_per_part(training: ShadowTraining, inputs: Tensor, memory: int) -> in
     """How many models are trained and kept at a time."""
     each = training.size * inputs.element_size() * _COPIES
     if each > memory:
-        raise refuse("memory", memory, f">= {each} bytes, which one model takes", "Raise the limit.")
+        raise invalid_input("memory", memory, f">= {each} bytes, which one model takes", "Raise the limit.")
     return max(1, min(memory // each, max(_PART, training.models_per_tile(inputs.dtype))))
 
 

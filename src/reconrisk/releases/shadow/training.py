@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.shadow.any_network import Recipe, can_stack, train_one, train_stacked
 from reconrisk.releases.shadow.checks import (
@@ -180,7 +180,7 @@ class ShadowTraining:
             return None
         if not isinstance(rng, torch.Generator):
             remedy = "Starts, orders or noise are drawn: pass torch.Generator().manual_seed(0)."
-            raise refuse("rng", rng, "to be a torch.Generator", remedy)
+            raise invalid_input("rng", rng, "to be a torch.Generator", remedy)
         return torch.randint(2**63 - 1, (models,), generator=rng)
 
     def check(self, inputs: Tensor, labels: Tensor, starts: Tensor | None = None) -> None:

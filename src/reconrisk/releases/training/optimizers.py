@@ -14,7 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from reconrisk.core.validation import check_nonnegative, check_positive, check_real, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, check_real, invalid_input
 
 NamedTensors: TypeAlias = Mapping[str, Tensor]
 
@@ -54,7 +54,7 @@ class StochasticGradientDescent(UpdateRule):
         check_real("dampening", self.dampening)
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             given = (self.momentum, self.dampening)
-            raise refuse(
+            raise invalid_input(
                 "(momentum, dampening)", given, "to be (> 0, 0) for Nesterov's momentum", "As torch.optim.SGD."
             )
 
@@ -92,7 +92,7 @@ class Adam(UpdateRule):
         check_positive("eps", self.eps, "Without it a parameter with zero gradient has no derivative.")
         check_nonnegative("weight_decay", self.weight_decay)
         if len(self.betas) != 2 or not all(0 <= check_real("betas", beta) < 1 for beta in self.betas):
-            raise refuse("betas", self.betas, "to be two numbers in [0, 1)")
+            raise invalid_input("betas", self.betas, "to be two numbers in [0, 1)")
 
     def step(
         self, parameters: NamedTensors, gradients: NamedTensors, state: OptimizerState

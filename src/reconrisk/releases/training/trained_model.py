@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
-from reconrisk.core.validation import check_all_finite, check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_all_finite, check_not_empty, check_whole, invalid_input
 from reconrisk.releases.model_state import LossFunction, chosen_names
 from reconrisk.releases.release import Linearized, Release, check_records, linearized
 from reconrisk.releases.training.optimizers import UpdateRule
@@ -84,7 +84,7 @@ class TrainingMap:
         rule: object = self.optimizer
         if not isinstance(rule, UpdateRule):
             given = type(rule).__name__
-            raise refuse("optimizer", given, "to be an update rule", "Pass sgd(...) or adam(...) of reconrisk.")
+            raise invalid_input("optimizer", given, "to be an update rule", "Pass sgd(...) or adam(...) of reconrisk.")
         _check_fixed(self.fixed_inputs, self.fixed_labels)
         batches = None if self.batches is None else _indices(self.batches)
         steps = _check_steps(self.steps, batches)
@@ -101,7 +101,9 @@ class TrainingMap:
             check_not_empty("queries", self.queries)
             check_all_finite("queries", self.queries)
             if self.parameters is not None:
-                raise refuse("parameters", self.parameters, "to be None with queries", "Logits are released instead.")
+                raise invalid_input(
+                    "parameters", self.parameters, "to be None with queries", "Logits are released instead."
+                )
         object.__setattr__(self, "model", own.model)
         object.__setattr__(self, "_count", steps)
         object.__setattr__(self, "_batches", batches)
@@ -147,7 +149,9 @@ class TrainingMap:
 
         def push(tangents: Tensor) -> Named:
             if tangents.shape != inputs.shape:
-                raise refuse("tangents.shape", tuple(tangents.shape), f"to be {tuple(inputs.shape)}, as the records")
+                raise invalid_input(
+                    "tangents.shape", tuple(tangents.shape), f"to be {tuple(inputs.shape)}, as the records"
+                )
             try:
                 return _pushed(release, inputs.detach(), labels, tangents.to(inputs.dtype))
             except RuntimeError:  # a layer without forward mode
@@ -195,14 +199,16 @@ class TrainingMap:
         fixed_labels = labels[:0] if self.fixed_labels is None else self.fixed_labels
         if fixed_inputs.shape[1:] != inputs.shape[1:]:
             shape = tuple(fixed_inputs.shape[1:])
-            raise refuse("inputs.shape", tuple(inputs.shape), f"to be records of shape {shape}, as the fixed ones")
+            raise invalid_input(
+                "inputs.shape", tuple(inputs.shape), f"to be records of shape {shape}, as the fixed ones"
+            )
         if (fixed_labels.is_floating_point(), fixed_labels.shape[1:]) != (labels.is_floating_point(), labels.shape[1:]):
             like = f"{fixed_labels.dtype} of shape {tuple(fixed_labels.shape[1:])}"
-            raise refuse("labels.dtype", labels.dtype, f"and its shape to agree with the fixed labels, {like}")
+            raise invalid_input("labels.dtype", labels.dtype, f"and its shape to agree with the fixed labels, {like}")
         total = len(fixed_inputs) + len(inputs)
         largest = max((int(rows.max()) for rows in self._batches or ()), default=-1)
         if largest >= total:
-            raise refuse("batches", largest, f"to index {total} records, the fixed ones first", "Count from 0.")
+            raise invalid_input("batches", largest, f"to index {total} records, the fixed ones first", "Count from 0.")
         if labels.is_floating_point():
             fixed_labels, labels = fixed_labels.to(inputs.dtype), labels.to(inputs.dtype)
         return Batch(fixed_inputs, inputs, torch.cat([fixed_labels, labels]), None)
@@ -288,19 +294,21 @@ def check_tensor(name: str, value: Any) -> None:
     if not isinstance(value, Tensor):
         given = None if value is None else type(value).__name__
         remedy = f"Pass the {name} used in training." if value is None else f"Convert with torch.as_tensor({name})."
-        raise refuse(name, given, "to be a tensor", remedy)
+        raise invalid_input(name, given, "to be a tensor", remedy)
 
 
 def _check_fixed(inputs: Tensor | None, labels: Tensor | None) -> None:
     if (inputs is None) != (labels is None):
         missing = "fixed_inputs" if inputs is None else "fixed_labels"
-        raise refuse(missing, None, "to be given if the other is", "Pass both, or neither.")
+        raise invalid_input(missing, None, "to be given if the other is", "Pass both, or neither.")
     if inputs is None or labels is None:
         return
     check_tensor("fixed_inputs", inputs)
     check_tensor("fixed_labels", labels)
     if not inputs.is_floating_point():
-        raise refuse("fixed_inputs.dtype", inputs.dtype, "to be floating point", "Convert with fixed_inputs.float().")
+        raise invalid_input(
+            "fixed_inputs.dtype", inputs.dtype, "to be floating point", "Convert with fixed_inputs.float()."
+        )
     check_all_finite("fixed_inputs", inputs, "Remove or impute what is missing.")
     if len(inputs) != len(labels):
         raise InvalidInput(
@@ -311,18 +319,20 @@ def _check_fixed(inputs: Tensor | None, labels: Tensor | None) -> None:
 def _indices(batches: Iterable[Any]) -> tuple[Tensor, ...]:
     """The record numbers of each step as tensors, from tensors, arrays or lists."""
     if not isinstance(batches, Iterable):
-        raise refuse("batches", batches, "to be a list of record numbers for each step", "Write [[0, 1], [2, 3]].")
+        raise invalid_input(
+            "batches", batches, "to be a list of record numbers for each step", "Write [[0, 1], [2, 3]]."
+        )
     found = []
     wanted = ("to be a list of record numbers", "Count from 0, fixed ones first.")
     for number, rows in enumerate(batches):
         try:
             indices = torch.as_tensor(rows)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise refuse(f"batches[{number}]", rows, *wanted) from error
+            raise invalid_input(f"batches[{number}]", rows, *wanted) from error
         if indices.dim() == 1:
             check_not_empty(f"batches[{number}]", indices)
         if indices.dtype not in (torch.int32, torch.int64) or indices.dim() != 1 or int(indices.min()) < 0:
-            raise refuse(f"batches[{number}]", rows, *wanted)
+            raise invalid_input(f"batches[{number}]", rows, *wanted)
         found.append(indices)
     return tuple(found)
 
@@ -331,11 +341,13 @@ def _check_steps(steps: int | None, batches: Sequence[Tensor] | None) -> int:
     """The number of steps, stated or counted from the batches."""
     if batches is None:
         if steps is None:
-            raise refuse("steps", None, "to be a number", "Say how long training lasts: steps=..., or batches=...")
+            raise invalid_input(
+                "steps", None, "to be a number", "Say how long training lasts: steps=..., or batches=..."
+            )
         return check_whole("steps", steps)
     check_not_empty("batches", batches)
     if steps is not None and steps != len(batches):
-        raise refuse("steps", steps, f"to equal the number of batches, {len(batches)}", "Leave one of them out.")
+        raise invalid_input("steps", steps, f"to equal the number of batches, {len(batches)}", "Leave one of them out.")
     return len(batches)
 
 

@@ -20,7 +20,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.releases.model_state import LossFunction, called, cast_tensors, draws_at_random
 from reconrisk.releases.release import take_cotangent
 from reconrisk.releases.training.optimizers import OptimizerState, UpdateRule, sgd
@@ -271,7 +271,7 @@ def _check_deterministic(model: nn.Module) -> None:
         other = type(layer).__name__ == "_SpectralNorm"
         hooked = any(isinstance(hook, SpectralNorm) for hook in layer._forward_pre_hooks.values())
         if layer.training and (draws_at_random(layer) or tracks or other or hooked):
-            raise refuse(
+            raise invalid_input(
                 f"{name or 'model'}.training",
                 True,
                 f"to be False for {type(layer).__name__}{' with spectral_norm' if hooked else ''}",
@@ -287,7 +287,7 @@ def _check_weight_norm(model: nn.Module) -> None:
         if (new or old) and any(value.requires_grad for value in layer.parameters(recurse=False)):
             owner = (name.rpartition("parametrizations")[0].rstrip(".") if new else name) or "model"
             call = "parametrize.remove_parametrizations" if new else "remove_weight_norm"
-            raise refuse(
+            raise invalid_input(
                 owner,
                 "weight_norm",
                 "to have a plain weight",

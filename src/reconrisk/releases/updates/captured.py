@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import ForwardMap, Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
-from reconrisk.core.validation import check_all_finite, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_all_finite, check_positive, check_whole, invalid_input
 from reconrisk.releases.model_state import LossFunction, check_mode
 from reconrisk.releases.tensor_files import read_tensors
 from reconrisk.releases.training.optimizers import OptimizerState, StochasticGradientDescent, UpdateRule
@@ -146,15 +146,19 @@ def _check_one_kind(
 ) -> None:
     """Refuse settings of one kind of update for the other, which would not be heard."""
     if (gradient is None) == (after is None):
-        raise refuse("gradient and after", "both" if after is not None else "none", "to be exactly one of the two")
+        raise invalid_input(
+            "gradient and after", "both" if after is not None else "none", "to be exactly one of the two"
+        )
     if after is not None and before is None:
-        raise refuse("before", None, "to be the weights before the update", "Pass both files.")
+        raise invalid_input("before", None, "to be the weights before the update", "Pass both files.")
     if after is not None and of_records != (None, None):
         remedy = "They belong to a captured gradient; let loss_fn add or average."
-        raise refuse("(reduction, clip)", of_records, "to be left out with after", remedy)
+        raise invalid_input("(reduction, clip)", of_records, "to be left out with after", remedy)
     stated = [name for name, value in training.items() if value is not None]
     if after is None and stated:
-        raise refuse(stated[0], training[stated[0]], "to be left out with gradient", "It says how after came about.")
+        raise invalid_input(
+            stated[0], training[stated[0]], "to be left out with gradient", "It says how after came about."
+        )
 
 
 def _fitting(
@@ -171,7 +175,7 @@ def _fitting(
         )
     for name, like in wanted.items():
         if name in found and found[name].shape != like.shape:
-            raise refuse(
+            raise invalid_input(
                 f"{what}[{name!r}].shape",
                 tuple(found[name].shape),
                 f"to be {tuple(like.shape)}, that of the model's layer",
@@ -188,9 +192,9 @@ def _tensors(what: str, given: Tensors | None, wanted: Mapping[str, Tensor]) -> 
     named = dict(zip(wanted, given, strict=False)) if isinstance(given, (list, tuple)) else given
     if isinstance(given, (list, tuple)) and len(given) != len(wanted):
         remedy = f"In order: {_listed(list(wanted))}."
-        raise refuse(f"len({what})", len(given), f"to be {len(wanted)}, the tensors of the model", remedy)
+        raise invalid_input(f"len({what})", len(given), f"to be {len(wanted)}, the tensors of the model", remedy)
     if not isinstance(named, Mapping) or not all(isinstance(value, Tensor) for value in named.values()):
-        raise refuse(what, type(given).__name__, "to be a file of named tensors or the tensors", _REMEDY)
+        raise invalid_input(what, type(given).__name__, "to be a file of named tensors or the tensors", _REMEDY)
     return named
 
 
@@ -220,7 +224,9 @@ def _classes(model: nn.Module, input_shape: tuple[int, ...]) -> int | None:
     except Exception as error:  # whatever the user's model raises on a shape that does not fit
         layer = (entered[-1] or "its only layer") if entered else "its beginning"
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise refuse("input_shape", input_shape, f"to be what the model takes; it fails at {layer}", said) from error
+        raise invalid_input(
+            "input_shape", input_shape, f"to be what the model takes; it fails at {layer}", said
+        ) from error
     rows = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1
     return int(outputs.shape[1]) if rows else None
 
@@ -228,11 +234,11 @@ def _classes(model: nn.Module, input_shape: tuple[int, ...]) -> int | None:
 def _checked_labels(labels: Sequence[int] | Tensor, batch_size: int, classes: int | None) -> Tensor:
     values = torch.as_tensor(labels)
     if values.ndim == 0 or len(values) != batch_size:
-        raise refuse("labels", values.tolist(), f"to have batch_size={batch_size} entries")
+        raise invalid_input("labels", values.tolist(), f"to have batch_size={batch_size} entries")
     if classes is not None and not values.is_floating_point():
         wrong = values[(values < 0) | (values >= classes)]
         if len(wrong):
-            raise refuse("labels", int(wrong[0]), f"to be from 0 to {classes - 1}, the classes of the model")
+            raise invalid_input("labels", int(wrong[0]), f"to be from 0 to {classes - 1}, the classes of the model")
     return values
 
 

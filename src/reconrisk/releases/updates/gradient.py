@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.progress import check_cancelled
-from reconrisk.core.validation import check_not_empty, refuse
+from reconrisk.core.validation import check_not_empty, invalid_input
 from reconrisk.releases.model_state import LossFunction, ModelState, check_mode, model_state, record_losses
 from reconrisk.releases.release import Linearized, Release, check_labels, check_records
 from reconrisk.releases.updates.clipped_gradient import linearizations
@@ -48,13 +48,15 @@ class GradientMap:
 
     def __post_init__(self) -> None:
         if self.reduction not in (None, "mean", "sum"):
-            raise refuse("reduction", self.reduction, 'to be "mean", "sum" or None')
+            raise invalid_input("reduction", self.reduction, 'to be "mean", "sum" or None')
         if not (self.clip is None or isinstance(self.clip, (HardClip, SmoothClip))):
-            raise refuse("clip", self.clip, "to be a HardClip or SmoothClip", "Write clip=rr.HardClip(1.0).")
+            raise invalid_input("clip", self.clip, "to be a HardClip or SmoothClip", "Write clip=rr.HardClip(1.0).")
         if not callable(self.loss_fn):
-            raise refuse("loss_fn", self.loss_fn, "to be a function of outputs and labels")
+            raise invalid_input("loss_fn", self.loss_fn, "to be a function of outputs and labels")
         if self.clip is not None and self.reduction is None:
-            raise refuse("reduction", None, "to be stated with clip", 'Clipped gradients are added: reduction="sum".')
+            raise invalid_input(
+                "reduction", None, "to be stated with clip", 'Clipped gradients are added: reduction="sum".'
+            )
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The gradient, differentiable with respect to ``inputs``."""

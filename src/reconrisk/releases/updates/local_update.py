@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.release import Linearized, Release, check_records
 from reconrisk.releases.training.optimizers import UpdateRule, sgd
@@ -47,7 +47,9 @@ class LocalUpdateMap:
 
     def _check(self, inputs: Tensor) -> None:
         if self.records is not None and len(inputs) != self.records:
-            raise refuse("len(inputs)", len(inputs), f"to be {self.records}, the records its batches are cut from")
+            raise invalid_input(
+                "len(inputs)", len(inputs), f"to be {self.records}, the records its batches are cut from"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +98,7 @@ class LocalUpdateRelease(Release):
         stated = (self.steps, self.epochs, self.batch_size)
         if self.batches is not None and stated != (None, None, None):
             remedy = "They say already how long training lasts."
-            raise refuse("(steps, epochs, batch_size)", stated, "to be left out with batches", remedy)
+            raise invalid_input("(steps, epochs, batch_size)", stated, "to be left out with batches", remedy)
         batches = self.batches
         if batches is None:
             batches = consecutive_batches(len(self.inputs), self.batch_size, steps=self.steps, epochs=self.epochs)
@@ -141,7 +143,9 @@ def consecutive_batches(
     [[0, 1], [2], [0, 1]]
     """
     if (steps is None) == (epochs is None):
-        raise refuse("(steps, epochs)", (steps, epochs), "to have exactly one number", "Say how long training lasts.")
+        raise invalid_input(
+            "(steps, epochs)", (steps, epochs), "to have exactly one number", "Say how long training lasts."
+        )
     size = records if batch_size is None else check_whole("batch_size", batch_size)
     one_pass = torch.arange(records).split(size)
     if epochs is not None:
@@ -156,4 +160,4 @@ def update_rule(optimizer: UpdateRule | None, learning_rate: float | None) -> Up
     if optimizer is None and learning_rate is not None:
         return sgd(learning_rate)
     given = (optimizer, learning_rate)
-    raise refuse("(optimizer, learning_rate)", given, "to have exactly one value", "Pass one of them.")
+    raise invalid_input("(optimizer, learning_rate)", given, "to have exactly one value", "Pass one of them.")

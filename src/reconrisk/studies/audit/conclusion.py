@@ -18,7 +18,7 @@ from torch import Tensor
 from reconrisk.accounting.phases import has_phases
 from reconrisk.attacks.prior_choice import StatedPrior
 from reconrisk.bounds.corridor import risk_corridor
-from reconrisk.bounds.for_goal import Answer
+from reconrisk.bounds.for_goal import BoundResult
 from reconrisk.core.digest import describe_settings
 from reconrisk.core.guarantee import Estimate, Quantity
 from reconrisk.core.mechanism import Mechanism
@@ -150,7 +150,7 @@ class Evidence:
 
 
 def line_of(
-    defense: str, goal: Goal, evidence: Evidence, answers: Sequence[Answer], limits: Sequence[Limit]
+    defense: str, goal: Goal, evidence: Evidence, answers: Sequence[BoundResult], limits: Sequence[Limit]
 ) -> AuditLine:
     """One goal under one defense.
 
@@ -225,7 +225,7 @@ def _worst(goal: Goal, evidence: Evidence) -> tuple[float, int]:
     return max(scores, key=lambda pair: pair[0] if goal.higher_is_better else -pair[0])
 
 
-def _compared(answer: Answer, goal: Goal, evidence: Evidence, best: Outcome) -> Comparison:
+def _compared(answer: BoundResult, goal: Goal, evidence: Evidence, best: Outcome) -> Comparison:
     guarantee = answer.guarantee
     if not guarantee.covers(evidence.threat):
         return Comparison(guarantee, False, f"it does not cover {evidence.threat}")
@@ -301,7 +301,7 @@ class Conclusion:
     guarantees: GuaranteeFinder
     training: Mechanism | None
     account: Any
-    _answers: dict[tuple[Goal, str], tuple[Answer, ...]] = field(default_factory=dict, init=False)
+    _answers: dict[tuple[Goal, str], tuple[BoundResult, ...]] = field(default_factory=dict, init=False)
 
     def result(self, trials: Sequence[Trial], seconds: float, estimates: Estimates) -> AuditResult:
         """The result of these trials."""
@@ -356,7 +356,7 @@ class Conclusion:
             pictures=self._pictures(exposures, estimates),
         )
 
-    def prove(self) -> Mapping[tuple[Goal, str], tuple[Answer, ...]]:
+    def prove(self) -> Mapping[tuple[Goal, str], tuple[BoundResult, ...]]:
         """Every guarantee for every goal under every defense; computed once."""
         if not self._answers:
             for goal in self.goals:

@@ -17,7 +17,7 @@ from reconrisk.attacks.analytic.attack import analytic
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import track
 from reconrisk.core.threat import HONEST_BUT_CURIOUS
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.data import load_dataset
 from reconrisk.defenses import clip_and_noise, prune
 from reconrisk.defenses.registry import defense_by_name
@@ -118,4 +118,4 @@ def check_demo(*, seed: int, trials: int) -> None:
     """Refuse settings that :func:`run_demo` would refuse, before anything is computed."""
     check_whole("trials", trials)
     if check_whole("seed", seed, minimum=0) >= _SEEDS:
-        raise refuse("seed", seed, "< 2^63")
+        raise invalid_input("seed", seed, "< 2^63")

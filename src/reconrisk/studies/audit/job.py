@@ -18,7 +18,7 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.registry import Choice
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.bundled_sets import SHIPPED
 from reconrisk.data.data_folders import FULL_SETS
 from reconrisk.data.dataset import Dataset
@@ -62,7 +62,9 @@ class Job:
         spec = self.spec
         if spec.training is not None and training not in (None, spec.training.mechanism):
             condition = f"to be that of the account, {training!r}"
-            raise refuse("training", spec.training.mechanism, condition, "Leave training out: the account has it.")
+            raise invalid_input(
+                "training", spec.training.mechanism, condition, "Leave training out: the account has it."
+            )
         return audit(
             self.model,
             self.dataset,

@@ -22,7 +22,7 @@ from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_probability, check_whole, refuse
+from reconrisk.core.validation import check_probability, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.audit.conclusion import Conclusion, ContradictedBound
 from reconrisk.studies.audit.result import AuditResult
@@ -115,7 +115,7 @@ def audit(
     limits, stated_threat = checked_limits(max_risk), audited.threat(threat)
     checked = checked_goals(audited.default_goals if goals is None else goals, limits, audited.dataset)
     if not 0 < check_probability("confidence", confidence) < 1:
-        raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+        raise invalid_input("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     token, seed = CancelToken(seconds_from_budget(budget)), checked_seed(seed)
     training = _training(training, account, audited)
     experiment = _experiment(

@@ -16,7 +16,14 @@ from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.registry import Choice
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import Knows, Sees, ThreatModel
-from reconrisk.core.validation import check_positive, check_probability, check_real, check_whole, did_you_mean, refuse
+from reconrisk.core.validation import (
+    check_positive,
+    check_probability,
+    check_real,
+    check_whole,
+    did_you_mean,
+    invalid_input,
+)
 from reconrisk.metrics.goals import goal_from_text, limit_from_text
 
 if sys.version_info >= (3, 11):
@@ -173,19 +180,19 @@ def _parsed(text: str, path: str | Path, read: Any) -> Mapping[str, Any]:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise refuse(name, value, "to be a text")
+        raise invalid_input(name, value, "to be a text")
     return value
 
 
 def _truth(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise refuse(name, value, "to be true or false")
+        raise invalid_input(name, value, "to be true or false")
     return value
 
 
 def _seed(name: str, value: Any) -> int:
     if check_whole(name, value, minimum=0) >= 2**63:
-        raise refuse(name, value, "< 2^63")
+        raise invalid_input(name, value, "< 2^63")
     return int(value)
 
 
@@ -199,7 +206,7 @@ def _data_range(name: str, value: Any) -> tuple[float, float]:
     try:
         low, high = (float(end) for end in ends)
     except (TypeError, ValueError) as error:
-        raise refuse(name, value, "to be two numbers such as [-1, 1]") from error
+        raise invalid_input(name, value, "to be two numbers such as [-1, 1]") from error
     return check_real(name, low), check_real(name, high)
 
 
@@ -211,10 +218,10 @@ def _records(name: str, value: Any) -> tuple[int, ...]:
     for part in value.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise refuse(name, value, "to be whole numbers such as 0,3,8-15")
+            raise invalid_input(name, value, "to be whole numbers such as 0,3,8-15")
         rows += range(int(first), int(last or first) + 1)
     if not rows:
-        raise refuse(name, value, "to be whole numbers such as 0,3,8-15, the smaller first")
+        raise invalid_input(name, value, "to be whole numbers such as 0,3,8-15, the smaller first")
     return tuple(rows)
 
 
@@ -228,13 +235,13 @@ def _training(name: str, value: Any) -> Training:
     known = [field.name for field in dataclasses.fields(Training)]
     stated = _table(name, value, known)
     if "noise_multiplier" not in stated:
-        raise refuse(name, value, "to state the noise_multiplier")
+        raise invalid_input(name, value, "to state the noise_multiplier")
     return Training(**stated)
 
 
 def _table(name: str, value: Any, known: Iterable[str]) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise refuse(name, value, f"to be a table with {', '.join(known)}")
+        raise invalid_input(name, value, f"to be a table with {', '.join(known)}")
     for key in value:
         if key not in known:
             raise InvalidInput(f"Expected {name}.{key} to be one of {', '.join(known)}. {_nearest(key, known)}".strip())
@@ -243,7 +250,7 @@ def _table(name: str, value: Any, known: Iterable[str]) -> Mapping[str, Any]:
 
 def _confidence(name: str, value: Any) -> float:
     if not 0 < check_probability(name, value) < 1:
-        raise refuse(name, value, "in (0, 1)", "0.95 is usual.")
+        raise invalid_input(name, value, "in (0, 1)", "0.95 is usual.")
     return float(value)
 
 

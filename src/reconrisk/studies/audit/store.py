@@ -24,7 +24,7 @@ from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.storage.files import write_whole, wrong_version
 from reconrisk.core.storage.serialization import from_json, serializable, to_json, to_plain
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ def write_columns(path: str | Path, columns: Columns, *, form: str | None = None
     path = Path(path)
     form = path.suffix.removeprefix(".").lower() if form is None else form
     if form not in FORMS:
-        raise refuse("format", form, f"to be one of {', '.join(FORMS)}", "State it, or end the name of the file so.")
+        raise invalid_input(
+            "format", form, f"to be one of {', '.join(FORMS)}", "State it, or end the name of the file so."
+        )
     write = FORMS[form]
     return write_whole(path, lambda temporary: write(temporary, columns), secret=True)
 
@@ -398,11 +400,15 @@ class Store:
         if len(found) == 1 or beginning in found:
             return beginning if beginning in found else str(found[0])
         if found:
-            raise refuse("run", beginning, "to be the beginning of one run", f"It is that of {', '.join(found)}.")
+            raise invalid_input(
+                "run", beginning, "to be the beginning of one run", f"It is that of {', '.join(found)}."
+            )
         close = difflib.get_close_matches(beginning, known, n=1, cutoff=0.5)
         more = f" and {len(known) - _NAMED} older ones" if len(known) > _NAMED else ""
         remedy = f"Did you mean {close[0]}?" if close else ""
-        raise refuse("run", beginning, f"to be the beginning of one of {', '.join(known[:_NAMED])}{more}", remedy)
+        raise invalid_input(
+            "run", beginning, f"to be the beginning of one of {', '.join(known[:_NAMED])}{more}", remedy
+        )
 
     def info(self, run: str | None = None) -> RunInfo:
         """What identifies a run, which may be stated by the beginning of its name."""
@@ -455,7 +461,7 @@ class Store:
 
     def _folder(self, run: str) -> Path:
         if self._path is None:
-            raise refuse("store", None, "to be a file")
+            raise invalid_input("store", None, "to be a file")
         return self._path.with_name(f"{self._path.name}.arrays") / run
 
 

@@ -13,7 +13,7 @@ from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal, Limit, Metric
 from reconrisk.core.registry import Choice
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_not_empty, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_not_empty, check_positive, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.deferred import chosen_by_public, waits_for_public
 from reconrisk.defenses.registry import defense_by_name, defense_of_one_step
@@ -49,7 +49,9 @@ def checked_goals(
     fitting = [row.name for row in METRICS.values() if row.is_goal and row.fits(dataset.shape)]
     for goal in found:
         if not check_goal(goal).fits(dataset.shape):
-            raise refuse("goals", str(goal), f"to use one of {', '.join(fitting)} for records of shape {dataset.shape}")
+            raise invalid_input(
+                "goals", str(goal), f"to use one of {', '.join(fitting)} for records of shape {dataset.shape}"
+            )
     return tuple(dict.fromkeys(found))
 
 
@@ -73,7 +75,7 @@ _DEFENSE = (
 def checked_seed(seed: Any) -> int:
     """A seed that generators take."""
     if check_whole("seed", seed, minimum=0) >= _SEEDS:
-        raise refuse("seed", seed, "< 2^63")
+        raise invalid_input("seed", seed, "< 2^63")
     return int(seed)
 
 
@@ -96,7 +98,7 @@ def seconds_from_budget(budget: float | str | None) -> float | None:
             return check_positive("budget", float(found[1]) * _TIME_UNITS[found[2] or "s"])
     except (KeyError, ValueError):
         pass
-    raise refuse("budget", budget, "to be a time such as '2min', '90s' or '1h'")
+    raise invalid_input("budget", budget, "to be a time such as '2min', '90s' or '1h'")
 
 
 def defense_from_choice(choice: Choice) -> Defense | None:
@@ -125,14 +127,14 @@ def labelled_defenses(
     else:
         found = {UNDEFENDED if each is None else describe_settings(each, text=str(each)): each for each in several}
         if len(found) < len(several):
-            raise refuse("defenses", [str(each) for each in several], "to differ")
+            raise invalid_input("defenses", [str(each) for each in several], "to differ")
     if not found:
-        raise refuse("defenses", defenses, "to hold at least one", "Leave them out for the update as it is.")
+        raise invalid_input("defenses", defenses, "to hold at least one", "Leave them out for the update as it is.")
     for label, defense in found.items():
         if defense is not None and (inspect.isroutine(defense) or not hasattr(defense, "replay")):
-            raise refuse("defenses", label, "to be defenses", _DEFENSE)
+            raise invalid_input("defenses", label, "to be defenses", _DEFENSE)
         if label == UNDEFENDED and defense is not None:
-            raise refuse("defenses", label, "to be the label of None only", "Rename the defense.")
+            raise invalid_input("defenses", label, "to be the label of None only", "Rename the defense.")
     return found
 
 
@@ -148,7 +150,7 @@ def settled_by_public(
         public = population.dataset.subset(others) if others else None
     if public is None or public.labels is None:
         remedy = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
-        raise refuse("defenses", waiting[0], "to have public records with labels", remedy)
+        raise invalid_input("defenses", waiting[0], "to have public records with labels", remedy)
     every = slice(None, None, -(-len(public) // _MOST_PUBLIC))
     inputs, labels = public.inputs[every], public.labels[every]
     return {

@@ -21,7 +21,7 @@ from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Ending
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_not_empty, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import score
 from reconrisk.releases.observe import observe
@@ -139,7 +139,7 @@ def choose_records(dataset: Dataset, records: Sequence[int]) -> Dataset:
     check_not_empty("records", records, "Choose at least one.")
     for record in records:
         if check_whole("records", record, minimum=0) >= len(dataset):
-            raise refuse("records", record, f"to be from 0 to {len(dataset) - 1}, the records of {dataset.name}")
+            raise invalid_input("records", record, f"to be from 0 to {len(dataset) - 1}, the records of {dataset.name}")
     return dataset.subset(list(records))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.progress import track
-from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.chain import Chain
 from reconrisk.releases.model_state import LossFunction, check_mode
@@ -49,14 +49,14 @@ class TrainingRecipe:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
-            raise refuse("(steps, epochs)", "both", "to hold exactly one number")
+            raise invalid_input("(steps, epochs)", "both", "to hold exactly one number")
         if self.steps is None and self.epochs is None:
             object.__setattr__(self, "steps", 100)
         for name in ("steps", "epochs", "clients", "batch_size"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_whole(name, getattr(self, name)))
         if self.optimizer not in OPTIMIZERS:
-            raise refuse("optimizer", self.optimizer, f"to be one of {', '.join(OPTIMIZERS)}")
+            raise invalid_input("optimizer", self.optimizer, f"to be one of {', '.join(OPTIMIZERS)}")
         check_positive("learning_rate", self.learning_rate)
 
 
@@ -141,7 +141,7 @@ def train_defended(
     fresh = fresh_defense(defense)
     server = _server(working, optimizer, learning_rate)
     if not isinstance(rng, torch.Generator):
-        raise refuse("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
+        raise invalid_input("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
     # drawn apart, so that the noise of a defense does not change who is drawn after it
     seeds = torch.randint(2**62, (2,), generator=rng).tolist()
     order, noise = (torch.Generator().manual_seed(seed) for seed in seeds)
@@ -270,19 +270,21 @@ def _batches(
 
 def _steps(steps: int | None, epochs: int | None, records: int, clients: int, batch_size: int) -> int:
     if (steps is None) == (epochs is None):
-        raise refuse("(steps, epochs)", (steps, epochs), "to hold exactly one number")
+        raise invalid_input("(steps, epochs)", (steps, epochs), "to hold exactly one number")
     each = records // check_whole("clients", clients) // check_whole("batch_size", batch_size)
     if each < 1:
         remedy = "Pass more records, fewer clients or a smaller batch_size."
-        raise refuse("training records", records, f">= {clients * batch_size}, a batch for every client", remedy)
+        raise invalid_input("training records", records, f">= {clients * batch_size}, a batch for every client", remedy)
     return check_whole("steps", steps) if epochs is None else check_whole("epochs", epochs) * each
 
 
 def _server(model: nn.Module, optimizer: str, learning_rate: float) -> torch.optim.Optimizer:
     if optimizer not in OPTIMIZERS:
-        raise refuse("optimizer", optimizer, f"to be one of {', '.join(OPTIMIZERS)}")
+        raise invalid_input("optimizer", optimizer, f"to be one of {', '.join(OPTIMIZERS)}")
     rate = check_positive("learning_rate", learning_rate)
     trained = [value for value in model.parameters() if value.requires_grad]
     if not trained:
-        raise refuse("model", type(model).__name__, "to have parameters to train", "Call model.requires_grad_().")
+        raise invalid_input(
+            "model", type(model).__name__, "to have parameters to train", "Call model.requires_grad_()."
+        )
     return OPTIMIZERS[optimizer](trained, lr=rate)  # type: ignore[call-arg]  # both take lr

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from reconrisk.accounting.phases import has_phases, phases_of
-from reconrisk.bounds.for_goal import Answer, Question, guarantees_for
+from reconrisk.bounds.for_goal import BoundQuery, BoundResult, guarantees_for
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.core.defense import Defense
 from reconrisk.core.guarantee import Guarantee
@@ -51,17 +51,17 @@ class GuaranteeFinder:
         about = (subject.guarantee_scope, subject.training_mechanism)
         return GuaranteeFinder(population, threat, subject.recipe.batch_size, stated, training, *about)
 
-    def answers(self, goal: Goal, label: str, defense: Defense | None) -> tuple[Answer, ...]:
+    def answers(self, goal: Goal, label: str, defense: Defense | None) -> tuple[BoundResult, ...]:
         """Every guarantee for a goal under a defense: from its mechanism, from the caller, from the whole run."""
         stated = [guarantee for guarantee in (source(goal, label) for source in self.stated) if guarantee is not None]
-        answers = [Answer(guarantee, True, _STATED) for guarantee in stated]
+        answers = [BoundResult(guarantee, True, _STATED) for guarantee in stated]
         mechanism = None if defense is None else defense.mechanism
         sources = [] if mechanism is None else [(mechanism, self.scope.of_defenses)]
         runs = dict.fromkeys(each for each in (self.trained_with, self.training) if each is not None)
         sources += [(run, self.scope.of_training) for run in runs]
         for source, reason in sources:  # which says why its guarantees are not about the attacked records
             found = self._from(source, goal)
-            answers += [each if reason is None else Answer(each.guarantee, False, reason) for each in found]
+            answers += [each if reason is None else BoundResult(each.guarantee, False, reason) for each in found]
         return tuple(answers)
 
     def prior(self, goal: Goal) -> PriorSuccess | None:
@@ -75,7 +75,7 @@ class GuaranteeFinder:
             )
         return self._priors[goal]
 
-    def _from(self, mechanism: Mechanism, goal: Goal) -> Sequence[Answer]:
+    def _from(self, mechanism: Mechanism, goal: Goal) -> Sequence[BoundResult]:
         """Find the guarantees of a mechanism for an update that holds the target.
 
         Chance in who is sampled does not protect it there.
@@ -85,7 +85,7 @@ class GuaranteeFinder:
         if prior is None or mse is None:
             return ()
         dimension = data.inputs[0].numel()
-        question = Question(mechanism, mse, dimension, data.data_range, prior, self.population.least_norm)
+        question = BoundQuery(mechanism, mse, dimension, data.data_range, prior, self.population.least_norm)
         found = guarantees_for(question)
         if not has_phases(mechanism) or all(phase.is_full_batch for phase in phases_of(mechanism)):
             return found

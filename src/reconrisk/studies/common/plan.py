@@ -37,7 +37,7 @@ from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Cost, Reconstruction
 from reconrisk.core.registry import Choice
 from reconrisk.core.threat import Controls, Knows, ThreatModel
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.priors.prior import Prior
 from reconrisk.priors.registry import SHIPPED
 from reconrisk.releases.release import Release
@@ -191,7 +191,7 @@ def planned_attacks(
             each for each in _of_portfolio(chosen, threat, knowledge, any_prior) if isinstance(each, PlannedAttack)
         ]
     elif not isinstance(chosen, Sequence):
-        raise refuse(
+        raise invalid_input(
             "attacks", type(chosen).__name__, "to be a portfolio or a list", "Write [attack] for a single one."
         )
     else:
@@ -206,7 +206,7 @@ def planned_attacks(
     if not found:
         raise InvalidInput(f"Expected an attack that {threat} can run. State a stronger threat, or list attacks.")
     if len(named) < len(found):
-        raise refuse("attacks", [each.label for each in found], "to differ", "Give each its settings.")
+        raise invalid_input("attacks", [each.label for each in found], "to differ", "Give each its settings.")
     return (*found, *(each for each in (*guesses, *_priors_alone(found)) if each.label not in named))
 
 
@@ -240,7 +240,7 @@ def _of_portfolio(
     chosen: str, threat: ThreatModel, knowledge: PublicKnowledge, any_prior: bool
 ) -> list[PlannedAttack | str]:
     if chosen not in PORTFOLIOS:
-        raise refuse("attacks", chosen, f"to be one of {', '.join(PORTFOLIOS)}", "Or list attacks by name.")
+        raise invalid_input("attacks", chosen, f"to be one of {', '.join(PORTFOLIOS)}", "Or list attacks by name.")
     return [_listed(entry, threat, knowledge, any_prior) for entry in PORTFOLIOS[chosen]]
 
 
@@ -306,7 +306,9 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledg
     """Plan an attack that somebody chose; one that needs more than the threat has is refused."""
     words = None
     if isinstance(choice, tuple) and not is_stated_attack(choice):
-        raise refuse("attacks", choice, "to be a name and its settings", "Write ('dlg', {'steps': 100}), for instance.")
+        raise invalid_input(
+            "attacks", choice, "to be a name and its settings", "Write ('dlg', {'steps': 100}), for instance."
+        )
     if isinstance(choice, (str, tuple)):
         stated = (
             Choice.read("attacks", choice) if isinstance(choice, str) else Choice(choice[0], tuple(choice[1].items()))
@@ -327,7 +329,7 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledg
     needed = _needed(info, attack, derived, threat)
     is_baseline = info is not None and info.guess_for is not None and info.guess_for <= threat.knows
     if not is_baseline and not _allowed(threat, prior, any_prior).covers(needed):
-        raise refuse("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
+        raise invalid_input("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
     count = _count_evaluations(attack, info, words)
     seconds = 0.0 if prior is None or is_baseline else seconds_of_a_prior(prior.value, attack, count)
     return PlannedAttack(label, attack, is_baseline, True, count, prior, seconds)

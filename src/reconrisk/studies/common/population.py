@@ -14,7 +14,7 @@ import torch
 
 from reconrisk.bounds.prior_success import PriorSuccess, candidate_set
 from reconrisk.core.threat import Knows
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 
 LARGEST = 4096
@@ -40,7 +40,9 @@ class Population:
         fail together, so that their number would say less than it seems to.
         """
         if check_whole("batch_size", batch_size) > len(self.rows):
-            raise refuse("batch_size", batch_size, f"<= {len(self.rows)}, the records that targets are drawn from")
+            raise invalid_input(
+                "batch_size", batch_size, f"<= {len(self.rows)}, the records that targets are drawn from"
+            )
         rows, found = torch.tensor(self.rows), list[tuple[int, ...]]()
         while len(found) < count:
             shuffled = rows[torch.randperm(len(rows), generator=rng)]
@@ -92,17 +94,19 @@ def population_of(
     if records is not None:
         rows = tuple(check_whole("records", row, minimum=0) for row in records)
         if not rows or len(set(rows)) < len(rows) or max(rows) >= len(dataset):
-            raise refuse("records", rows[:8], f"to be different rows from 0 to {len(dataset) - 1} of {dataset.name}")
+            raise invalid_input(
+                "records", rows[:8], f"to be different rows from 0 to {len(dataset) - 1} of {dataset.name}"
+            )
         clash = sorted(set(rows) & set(known))
         if clash:
             remedy = "Who knows a record needs no attack: choose others, or leave them out of the fixed ones."
-            raise refuse("records", clash[:8], "to be none of the fixed records", remedy)
+            raise invalid_input("records", clash[:8], "to be none of the fixed records", remedy)
         return Population(dataset, rows)
     largest = min(LARGEST, max(2, _MOST_VALUES // dataset.inputs[0].numel()))
     free = torch.tensor(sorted(set(range(len(dataset))) - set(known)), dtype=torch.int64)
     if not len(free):
         remedy = "Pass records that the model was not trained on: each in turn is the one more that it is trained on."
-        raise refuse("data", dataset.name, "to hold records beside the fixed ones, which are known", remedy)
+        raise invalid_input("data", dataset.name, "to hold records beside the fixed ones, which are known", remedy)
     if len(free) <= largest:
         return Population(dataset, tuple(free.tolist()))
     chosen = free[torch.randperm(len(free), generator=rng)[:largest].sort().values]

@@ -17,7 +17,7 @@ from reconrisk.core import VERSION
 from reconrisk.core.digest import short_digest
 from reconrisk.core.reconstruction import Account
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_not_empty, check_whole, invalid_input
 
 _PACKAGES = ("torch", "numpy", "scipy")
 
@@ -120,11 +120,13 @@ class Trial:
         check_not_empty("records", self.records)
         for scores in self.scores:
             if len(scores.values) != len(self.records):
-                raise refuse(scores.metric, scores.values, f"to have one score for each of {len(self.records)} records")
+                raise invalid_input(
+                    scores.metric, scores.values, f"to have one score for each of {len(self.records)} records"
+                )
 
     def values(self, metric: str) -> tuple[float, ...]:
         """Scores by the metric of this name."""
         for scores in self.scores:
             if scores.metric == metric:
                 return scores.values
-        raise refuse("metric", metric, f"to be one of {', '.join(scores.metric for scores in self.scores)}")
+        raise invalid_input("metric", metric, f"to be one of {', '.join(scores.metric for scores in self.scores)}")

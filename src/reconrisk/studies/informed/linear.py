@@ -21,7 +21,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.reconstruction import Account
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_nonnegative, check_positive, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.fitted_estimators.estimators import (
     LinearModel,
@@ -130,22 +130,26 @@ class _Run:
     def check(self) -> None:
         """Refuse models and labels that do not go together."""
         if isinstance(self.model, str) and self.model not in KINDS:
-            raise refuse("model", self.model, f"to be one of {', '.join(KINDS)}")
+            raise invalid_input("model", self.model, f"to be one of {', '.join(KINDS)}")
         kind = self.model.kind if isinstance(self.model, Coefficients) else self.model
         if not isinstance(kind, str):
             if not is_estimator(kind):
-                raise refuse("model", type(kind).__name__, f"to be an estimator, Coefficients or {', '.join(KINDS)}")
+                raise invalid_input(
+                    "model", type(kind).__name__, f"to be an estimator, Coefficients or {', '.join(KINDS)}"
+                )
             if self.regularization is not None:
-                raise refuse("regularization", self.regularization, "to be left out for an estimator, which has it")
+                raise invalid_input(
+                    "regularization", self.regularization, "to be left out for an estimator, which has it"
+                )
             return
         if kind == "linear" and self.regularization:
-            raise refuse("regularization", self.regularization, "to be 0 for linear", "Use ridge.")
+            raise invalid_input("regularization", self.regularization, "to be 0 for linear", "Use ridge.")
         if isinstance(self.model, Coefficients) and kind != "linear" and self.regularization is None:
-            raise refuse("regularization", None, "to be stated for released coefficients", PENALTIES)
+            raise invalid_input("regularization", None, "to be stated for released coefficients", PENALTIES)
         if kind == "logistic" and self._labels.dtype.kind == "f":
-            raise refuse("labels", "real numbers", "to be classes for logistic", "Use ridge, linear or poisson.")
+            raise invalid_input("labels", "real numbers", "to be classes for logistic", "Use ridge, linear or poisson.")
         if kind == "poisson" and float(self._labels.min()) < 0:
-            raise refuse("labels", float(self._labels.min()), ">= 0 for poisson, which describes counts")
+            raise invalid_input("labels", float(self._labels.min()), ">= 0 for poisson, which describes counts")
 
     @property
     def threat(self) -> ThreatModel:
@@ -289,12 +293,12 @@ def _known(dataset: Dataset, columns: Sequence[str]) -> Tensor:
     if not columns:
         return known
     if dataset.columns is None:
-        raise refuse("known_columns", list(columns), "to be left out where records are no table")
+        raise invalid_input("known_columns", list(columns), "to be left out where records are no table")
     named = {column.name: column for column in dataset.columns}
     for name in columns:
         if name not in named:
-            raise refuse("known_columns", name, f"to be one of {', '.join(named)}")
+            raise invalid_input("known_columns", name, f"to be one of {', '.join(named)}")
         known[named[name].coordinates] = True
     if bool(known.all()):
-        raise refuse("known_columns", list(columns), "to leave at least one column to be found")
+        raise invalid_input("known_columns", list(columns), "to leave at least one column to be found")
     return known

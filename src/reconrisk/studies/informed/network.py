@@ -19,7 +19,7 @@ from reconrisk.attacks.informed.reconstructor.shadow_knowledge import FEWEST, Sh
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.release import rows_among
@@ -151,7 +151,7 @@ class _Run:
         training, rows = self._training(self.split.fixed), list(self.split.targets)
         victims = training.train(self.split.dataset.inputs[rows], self.labels[rows])
         if not bool(victims.isfinite().all()):
-            raise refuse("training", "diverged", "to end in finite weights", "Lower the learning rate.")
+            raise invalid_input("training", "diverged", "to end in finite weights", "Lower the learning rate.")
         if self.noise_std is not None:
             victims = victims + self.noise_std * torch.randn(victims.shape, generator=self.rng)
         return self._attacked(training, victims, range(len(rows)), 0)
@@ -260,10 +260,10 @@ def _loss_and_labels(
     labels = torch.empty(0) if split.dataset.labels is None else split.dataset.labels
     if loss is binary_cross_entropy:
         remedy = "Give it two outputs, one for each class: labels are tried by the outputs."
-        raise refuse("model", "of one output", "to have an output per class", remedy)
+        raise invalid_input("model", "of one output", "to have an output per class", remedy)
     if labels.is_floating_point() and not known_labels:
         remedy = "Say that the adversary knows the label: real numbers cannot be tried one by one."
-        raise refuse("known_labels", False, "to be True for labels that are no classes", remedy)
+        raise invalid_input("known_labels", False, "to be True for labels that are no classes", remedy)
     if loss is squared_error:
         return nn.functional.mse_loss, labels.flatten(1) if labels.ndim > 1 else labels[:, None]
     return loss, labels
@@ -272,11 +272,11 @@ def _loss_and_labels(
 def _shadows(split: InformedSplit, attack: str, count: int | None, store: str | Path | None) -> Tensor | None:
     """The records left over that serve as shadow targets; None for an attack without any."""
     if attack not in get_args(AttackName):
-        raise refuse("attack", attack, f"to be one of {', '.join(get_args(AttackName))}")
+        raise invalid_input("attack", attack, f"to be one of {', '.join(get_args(AttackName))}")
     if attack != "reconstructor":
         for name, value in (("shadows", count), ("store", store)):
             if value is not None:
-                raise refuse(name, value, "to be left out for invert_training", "It trains no shadow models.")
+                raise invalid_input(name, value, "to be left out for invert_training", "It trains no shadow models.")
         return None
     inputs = split.dataset.inputs
     known = torch.cat([split.fixed, torch.tensor(split.targets)])
@@ -286,10 +286,10 @@ def _shadows(split: InformedSplit, attack: str, count: int | None, store: str | 
     left = len(free)
     if left < FEWEST:
         remedy = "State fixed, so that records are left over."
-        raise refuse("fixed", len(split.fixed), f"to leave at least {FEWEST} records for shadow targets", remedy)
+        raise invalid_input("fixed", len(split.fixed), f"to leave at least {FEWEST} records for shadow targets", remedy)
     wanted = left if count is None else check_whole("shadows", count, minimum=FEWEST)
     if wanted > left:
-        raise refuse("shadows", count, f"<= {left}, the records that are neither fixed nor targets")
+        raise invalid_input("shadows", count, f"<= {left}, the records that are neither fixed nor targets")
     return free[:wanted]
 
 
@@ -299,9 +299,9 @@ def _row(training: ShadowTraining, released: Mapping[str, Tensor]) -> Tensor:
         found = released.get(name)
         if found is None or tuple(found.shape) != shape:
             given = None if found is None else tuple(found.shape)
-            raise refuse(f"released[{name!r}].shape", given, f"to be {shape}, as in the model")
+            raise invalid_input(f"released[{name!r}].shape", given, f"to be {shape}, as in the model")
     row = training.flatten(released)
     if torch.equal(row, training.start(row.dtype)):
         remedy = "State the weights after training as released and those before it as the start."
-        raise refuse("released", "equal to the start", "to have been trained", remedy)
+        raise invalid_input("released", "equal to the start", "to have been trained", remedy)
     return row

@@ -16,7 +16,7 @@ from reconrisk.core.reconstruction import Account, Ending
 from reconrisk.core.storage.result import ReportedResult, Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_not_empty, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr
 from reconrisk.studies.informed.split import InformedSplit
@@ -86,7 +86,7 @@ class InformedReport(Result):
         check_whole("requested", self.requested, minimum=len(self.targets))
         for target in self.targets:
             if not 0 <= target.account < len(self.accounts):
-                raise refuse("account", target.account, f"to be from 0 to {len(self.accounts) - 1}")
+                raise invalid_input("account", target.account, f"to be from 0 to {len(self.accounts) - 1}")
 
     @property
     def is_complete(self) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.informed.membership import informed_membership
-from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_not_empty, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import nearest_neighbour_oracle
 from reconrisk.releases.fitted_estimators.estimators import LinearModel
@@ -144,17 +144,21 @@ def informed_split(
     """
     check_not_empty("targets", targets, "Choose at least one record.")
     if dataset.labels is None:
-        raise refuse("dataset", dataset.name, "to have labels", "A model is trained on records and their labels.")
+        raise invalid_input(
+            "dataset", dataset.name, "to have labels", "A model is trained on records and their labels."
+        )
     for target in targets:
         if check_whole("target_index", target, minimum=0) >= len(dataset):
-            raise refuse("target_index", target, f"to be from 0 to {len(dataset) - 1}, the records of {dataset.name}")
+            raise invalid_input(
+                "target_index", target, f"to be from 0 to {len(dataset) - 1}, the records of {dataset.name}"
+            )
     if len(set(targets)) < len(targets):
-        raise refuse("target_index", list(targets), "to name each record once")
+        raise invalid_input("target_index", list(targets), "to name each record once")
     others = torch.ones(len(dataset), dtype=torch.bool)
     others[list(targets)] = False
     rows = others.nonzero().squeeze(1)
     check_not_empty("other records", rows, "Leave records that are no targets: an informed adversary knows some.")
     count = len(rows) if fixed is None else check_whole("fixed", fixed)
     if count > len(rows):
-        raise refuse("fixed", fixed, f"<= {len(rows)}, the records of {dataset.name} that are no targets")
+        raise invalid_input("fixed", fixed, f"<= {len(rows)}, the records of {dataset.name} that are no targets")
     return InformedSplit(dataset, tuple(int(one) for one in targets), rows[:count], rows[count:], together)

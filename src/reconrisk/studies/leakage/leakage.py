@@ -21,7 +21,7 @@ from reconrisk.bounds.mse.premises import constant_guess_mse
 from reconrisk.core.guarantee import Guarantee
 from reconrisk.core.mechanism import Mechanism, dp_sgd
 from reconrisk.core.progress import track
-from reconrisk.core.validation import check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_probability, check_whole, invalid_input
 from reconrisk.data.columns import NumericColumn
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.model_state import LossFunction, model_state
@@ -162,9 +162,9 @@ def leakage(
     loss = _checked_loss(model, dataset, loss_fn, parameters)
     if not _SMALLEST_ERROR <= check_positive("relative_error", relative_error, "0.05 is usual.") < 1:
         remedy = "For exact traces use rr.fisher_trace without relative_error."
-        raise refuse("relative_error", relative_error, f"in [{_SMALLEST_ERROR}, 1)", remedy)
+        raise invalid_input("relative_error", relative_error, f"in [{_SMALLEST_ERROR}, 1)", remedy)
     if not 0.5 <= check_probability("confidence", confidence) < 1:
-        raise refuse("confidence", confidence, "in [0.5, 1)", "0.95 is usual.")
+        raise invalid_input("confidence", confidence, "in [0.5, 1)", "0.95 is usual.")
     step = _Step(
         model,
         loss,
@@ -178,7 +178,7 @@ def leakage(
     )
     count = len(dataset) if records is None else check_whole("records", records)
     if count > len(dataset):
-        raise refuse("records", count, f"<= {len(dataset)}, the number of records", "Leave it out to use all.")
+        raise invalid_input("records", count, f"<= {len(dataset)}, the number of records", "Leave it out to use all.")
     # in random order, so that what an interrupted run has done is a random sample
     rows = torch.randperm(len(dataset), generator=rng)[:count]
     found = _measured(step, dataset, rows)

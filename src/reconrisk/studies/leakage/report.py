@@ -10,7 +10,7 @@ from reconrisk.core.guarantee import Guarantee, rounded_down
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_not_empty, check_whole, invalid_input
 
 NOTICE = "Everything here depends on private records; do not publish (guo2022, footnote 2)."
 
@@ -80,7 +80,9 @@ class LeakageReport(Result):
         check_not_empty("records", self.records)
         for name in _COLUMNS:
             if len(getattr(self, name)) != len(self.records):
-                raise refuse(f"len({name})", len(getattr(self, name)), f"to be {len(self.records)}, one per record")
+                raise invalid_input(
+                    f"len({name})", len(getattr(self, name)), f"to be {len(self.records)}, one per record"
+                )
 
     @property
     def is_complete(self) -> bool:

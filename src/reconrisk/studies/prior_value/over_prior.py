@@ -22,7 +22,7 @@ from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Ending, Reconstruction
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_probability, check_whole, refuse
+from reconrisk.core.validation import check_probability, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr, score
 from reconrisk.priors.prior import Prior, is_prior
@@ -162,7 +162,7 @@ def leakage_over_prior(
     batch_size = update.batch_size
     _check_batches(chosen_records, batch_size)
     if not 0 < check_probability("confidence", confidence) < 1:
-        raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+        raise invalid_input("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     targets = choose_records(dataset, chosen_records)
     chosen: tuple[Metric, ...] = (psnr(data_range=dataset.data_range), mse())
     if metrics is not None:
@@ -182,7 +182,7 @@ def leakage_over_prior(
     attacked = run(paired, client_for(attack, model, targets, update))  # with the layer that it plants
     updates = min(len(attacked), len(alone), len(paired.made))
     if updates < _LEAST:
-        raise refuse("updates", updates, f">= {_LEAST} that are done", "Let it run longer.")
+        raise invalid_input("updates", updates, f">= {_LEAST} that are done", "Let it run longer.")
     compared = _Compared(batch_size, updates, confidence)
     rows = tuple(compared.row(metric, attacked, alone, targets.inputs, paired.made) for metric in chosen)
     sent = "none" if defense is None else repr(defense)
@@ -200,7 +200,7 @@ def check_configured(attack: object) -> None:
         return
     takes = isinstance(attack, str) and attack in ATTACKS and bool(ATTACKS[attack].priors)
     called = f"rr.attacks.{attack}({'prior' if takes else ''})" if attack in ATTACKS else "one of rr.attacks"
-    raise refuse("attack", attack, "to be a configured attack", f"Pass {called}.")
+    raise invalid_input("attack", attack, "to be a configured attack", f"Pass {called}.")
 
 
 @dataclass(frozen=True)
@@ -260,19 +260,21 @@ def _check_held(attack: Attack, prior: Prior) -> None:
     given: object = prior
     if not is_prior(given):
         remedy = "Pass one of rr.priors, such as rr.priors.fit_gaussian(public_records)."
-        raise refuse("prior", given if isinstance(given, str) else type(given).__name__, "to be a prior", remedy)
+        raise invalid_input("prior", given if isinstance(given, str) else type(given).__name__, "to be a prior", remedy)
     held = getattr(attack, "prior", None)
     if is_prior(held) and held is not prior and held.fingerprint != prior.fingerprint:
-        raise refuse("prior", prior.name, f"to be that of the attack, {held.name}", "Pass the same object to both.")
+        raise invalid_input(
+            "prior", prior.name, f"to be that of the attack, {held.name}", "Pass the same object to both."
+        )
 
 
 def _check_batches(records: Sequence[int], batch_size: int) -> None:
     size, count = check_whole("batch_size", batch_size), len(records)
     if len(set(records)) < count:
         repeated = next(record for place, record in enumerate(records) if record in records[:place])
-        raise refuse("records", repeated, "to be named once", "Another record's update is a baseline.")
+        raise invalid_input("records", repeated, "to be named once", "Another record's update is a baseline.")
     if count % size:
-        raise refuse("batch_size", size, f"to divide {count}, the number of records")
+        raise invalid_input("batch_size", size, f"to divide {count}, the number of records")
     if count < _LEAST * size:
         remedy = "Another record's update is a baseline, and intervals are over pairs."
-        raise refuse("records", count, f">= {_LEAST * size}, {_LEAST} updates", remedy)
+        raise invalid_input("records", count, f">= {_LEAST * size}, {_LEAST} updates", remedy)

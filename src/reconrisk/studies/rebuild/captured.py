@@ -17,7 +17,7 @@ from reconrisk.attacks.with_prior.unknown_noise import sent_values, squared_resi
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Account, Ending, Reconstruction
 from reconrisk.core.threat import Knows
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.updates.captured import Tensors, observe_captured
@@ -74,7 +74,9 @@ def rebuild_captured(
     check_reads_updates(attack)
     if gradient is not None and (local_steps, learning_rate) != (None, None):
         given = (local_steps, learning_rate)
-        raise refuse("(local_steps, learning_rate)", given, "to be left out with a gradient", "They go with after=.")
+        raise invalid_input(
+            "(local_steps, learning_rate)", given, "to be left out with a gradient", "They go with after=."
+        )
     shape = tuple(check_whole("input_shape", side) for side in input_shape)
     example = _example(shape, data_range, public)
     columns = None if public is None else public.columns
@@ -169,7 +171,7 @@ def _example(shape: tuple[int, ...], data_range: tuple[float, float], public: Da
         record = torch.full((1, *shape), data_range[0], dtype=torch.float32)
         return Dataset("captured", record, torch.tensor([0]), data_range)
     if public.shape != shape or public.data_range != data_range:
-        raise refuse("public", public, f"to hold records of shape {shape} in {data_range}")
+        raise invalid_input("public", public, f"to hold records of shape {shape} in {data_range}")
     return public.subset([0])
 
 

@@ -9,7 +9,7 @@ from reconrisk.core.reconstruction import Account, Ending
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_not_empty, check_whole, refuse
+from reconrisk.core.validation import check_not_empty, check_whole, invalid_input
 
 _LISTED = 40
 _PER_RECORD = ("records", "updates", "labels", "objective")
@@ -33,9 +33,9 @@ class MetricScores:
     def __post_init__(self) -> None:
         check_not_empty("values", self.values)
         if len(self.values) != len(self.guess):
-            raise refuse("len(guess)", len(self.guess), f"to be {len(self.values)}, one per record")
+            raise invalid_input("len(guess)", len(self.guess), f"to be {len(self.values)}, one per record")
         if len(self.oracle) not in (0, len(self.values)):
-            raise refuse("len(oracle)", len(self.oracle), f"to be {len(self.values)}, one per record, or none")
+            raise invalid_input("len(oracle)", len(self.oracle), f"to be {len(self.values)}, one per record, or none")
 
     @property
     def best(self) -> int:
@@ -62,7 +62,7 @@ class RebuiltColumn:
     def __post_init__(self) -> None:
         check_not_empty("right", self.right)
         if len(self.error) not in (0, len(self.right)):
-            raise refuse("len(error)", len(self.error), f"to be {len(self.right)}, one per record, or none")
+            raise invalid_input("len(error)", len(self.error), f"to be {len(self.right)}, one per record, or none")
 
     def __str__(self) -> str:
         """Shares of right values and mean errors, of the attack and of what is typical."""
@@ -144,9 +144,9 @@ class RebuildReport(Result):
         columns |= {column.name: column.right for column in self.columns}
         for name, column in columns.items():
             if len(column) != len(self.records):
-                raise refuse(f"len({name})", len(column), f"to be {len(self.records)}, one per record")
+                raise invalid_input(f"len({name})", len(column), f"to be {len(self.records)}, one per record")
         if len(self.inferred) not in (0, len(self.records)):
-            raise refuse("len(inferred)", len(self.inferred), f"to be {len(self.records)} or none")
+            raise invalid_input("len(inferred)", len(self.inferred), f"to be {len(self.records)} or none")
 
     @property
     def is_complete(self) -> bool:

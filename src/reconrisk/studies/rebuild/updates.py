@@ -16,7 +16,7 @@ from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Attack
 from reconrisk.core.storage.result import ReportedResult
 from reconrisk.core.threat import Knows
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics.columns import score_columns
 from reconrisk.metrics.registry import fitting_metrics
@@ -149,14 +149,14 @@ def check_reads_updates(attack: str | Attack) -> None:
     info = info_of(attack)
     if info is not None and info.reads:
         remedy = "It reads a trained model: run reconrisk informed, or rr.audit with a trained model or an estimator."
-        raise refuse("attack", info.name, "to be one on updates", remedy)
+        raise invalid_input("attack", info.name, "to be one on updates", remedy)
 
 
 def _public(dataset: Dataset, records: Sequence[int], public: Dataset | None) -> Dataset | None:
     """Records that are not attacked: those given, or the others of the data set."""
     if public is not None:
         if public.shape != dataset.shape or public.data_range != dataset.data_range:
-            raise refuse("public", public, f"to hold records of shape {dataset.shape} in {dataset.data_range}")
+            raise invalid_input("public", public, f"to hold records of shape {dataset.shape} in {dataset.data_range}")
         return public
     others = torch.ones(len(dataset), dtype=torch.bool)
     others[list(records)] = False

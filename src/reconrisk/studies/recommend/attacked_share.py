@@ -15,7 +15,7 @@ from reconrisk.core.metric import Limit
 from reconrisk.core.progress import CancelToken
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.statistics.intervals import success_interval
 from reconrisk.studies.common.arguments import metrics_for
@@ -233,7 +233,7 @@ def trials_that_show(at_most: float, *, per_trial: int, confidence: float, succe
     72
     """
     if not 0 < at_most <= 1:
-        raise refuse("at_most", at_most, "in (0, 1]", "No number of trials shows that something never happens.")
+        raise invalid_input("at_most", at_most, "in (0, 1]", "No number of trials shows that something never happens.")
 
     def shows(trials: int) -> bool:
         interval = success_interval(

@@ -10,7 +10,7 @@ import torch
 from reconrisk.attacks.baselines import constant_guess
 from reconrisk.core.defense import Defense
 from reconrisk.core.guarantee import Estimate
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import Reference
 from reconrisk.releases.release import Release
@@ -89,7 +89,7 @@ def public_part(subject: ModelUpdates, *, seed: int) -> PublicPart:
     size = sum(value.numel() for value in client.model.parameters() if value.requires_grad)
     count = min(_UPDATES, max(2, _MOST_VALUES // max(size, 1)), len(public) // batch_size)
     if count < 2:
-        raise refuse("public", len(public), f">= {2 * batch_size} records, two updates", "Pass more of them.")
+        raise invalid_input("public", len(public), f">= {2 * batch_size} records, two updates", "Pass more of them.")
     batches = torch.randperm(len(public), generator=rng)[: count * batch_size].split(batch_size)
     labels = labels_or_zeros(public)
     releases = tuple(client.release(public.inputs[rows], labels[rows]) for rows in batches)
@@ -116,9 +116,9 @@ def split_off(dataset: Dataset, public: Dataset | None, rng: torch.Generator) ->
     order = torch.randperm(len(dataset), generator=rng).tolist()
     if public is not None:
         if public.shape != dataset.shape or public.data_range != dataset.data_range:
-            raise refuse("public", public, f"to hold records of shape {dataset.shape} in {dataset.data_range}")
+            raise invalid_input("public", public, f"to hold records of shape {dataset.shape} in {dataset.data_range}")
         return public, tuple(order)
     count = min(LARGEST_PUBLIC, len(dataset) // 4)
     if count < 1:
-        raise refuse("data", len(dataset), ">= 4 records, to split off public ones", "Or pass public=.")
+        raise invalid_input("data", len(dataset), ">= 4 records, to split off public ones", "Or pass public=.")
     return dataset.subset(order[:count]), tuple(order[count:])

@@ -16,7 +16,7 @@ from reconrisk.core.executor import IN_PROCESS, Executor, check_executor
 from reconrisk.core.metric import Limit
 from reconrisk.core.progress import CancelToken
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_finite, check_positive, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_finite, check_positive, check_probability, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.registry import FAMILIES, family_by_name
 from reconrisk.statistics.intervals import success_interval
@@ -97,7 +97,9 @@ def recommend_defense(
     """
     total = CancelToken(seconds_from_budget(budget))
     if not ModelUpdates.supports(model):
-        raise refuse("model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights.")
+        raise invalid_input(
+            "model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights."
+        )
     subject = ModelUpdates.of(model, data, update)
     dataset, limits = subject.dataset, checked_limits(accept)
     checked_goals(None, limits, dataset)
@@ -108,7 +110,9 @@ def recommend_defense(
     stated_threat = subject.threat(threat)
     level = _level(confidence, families=len(chosen), limits=len(limits))
     if not check_finite("resolution", resolution) > 1:
-        raise refuse("resolution", resolution, "> 1", "It is the factor between what is found and what is needed.")
+        raise invalid_input(
+            "resolution", resolution, "> 1", "It is the factor between what is found and what is needed."
+        )
     asked = _Asked(
         subject,
         limits,
@@ -162,7 +166,7 @@ class _Asked:
         known = public_part(replace(self.subject, dataset=self.reference), seed=self.seed)
         if self.mse_bound is not None and not known.is_smooth:
             words = "to be left out for a model that is not known to be smooth, such as one with ReLU or max-pooling"
-            raise refuse("mse_bound", self.mse_bound, words, "Its gradient may jump. State accept= instead.")
+            raise invalid_input("mse_bound", self.mse_bound, words, "Its gradient may jump. State accept= instead.")
         population, size = Population(self.subject.dataset, self.rows[:LARGEST]), self.subject.recipe.batch_size
         first = Attackers(
             self.subject,
@@ -228,16 +232,16 @@ def _result(asked: _Asked, found: Choosing, *, subject: str, confidence: float) 
 def _level(confidence: float, *, families: int, limits: int) -> float:
     """The confidence of each interval such that all that might be shown hold together, by the union bound."""
     if not 0 < check_probability("confidence", confidence) < 1:
-        raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+        raise invalid_input("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     return 1 - (1 - confidence) / ((families + 1) * ATTEMPTS * max(1, limits))
 
 
 def _families(names: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(names, str):
-        raise refuse("families", names, "to be a list of names", f"Write [{names!r}].")
+        raise invalid_input("families", names, "to be a list of names", f"Write [{names!r}].")
     chosen = tuple(FAMILIES if names is None else names)
     if not chosen:
-        raise refuse("families", names, "to hold at least one", "Leave them out for all.")
+        raise invalid_input("families", names, "to hold at least one", "Leave them out for all.")
     return tuple(dict.fromkeys(family_by_name(name).name for name in chosen))
 
 
@@ -245,18 +249,22 @@ def _check_target(
     limits: tuple[Limit, ...], mse_bound: float | None, evidence: str, data_range: tuple[float, float]
 ) -> None:
     if evidence not in ("measured", "proved"):
-        raise refuse("evidence", evidence, "to be measured or proved")
+        raise invalid_input("evidence", evidence, "to be measured or proved")
     if not limits and mse_bound is None:
         raise InvalidInput("Expected a target. Pass accept='psnr>=20: 5%', or mse_bound=.")
     if mse_bound is not None:
         if evidence == "proved":
-            raise refuse("mse_bound", mse_bound, "to be left out if proofs are asked for", "The bound is an estimate.")
+            raise invalid_input(
+                "mse_bound", mse_bound, "to be left out if proofs are asked for", "The bound is an estimate."
+            )
         most = _MARGIN / float(box_prior_information(data_range[1] - data_range[0]))
         if check_positive("mse_bound", mse_bound) > most:
             remedy = "Without any release the bound is little larger, for the smoothest prior on the range of the data."
-            raise refuse("mse_bound", mse_bound, f"<= {most:.4g}", remedy)
+            raise invalid_input("mse_bound", mse_bound, f"<= {most:.4g}", remedy)
     if evidence == "measured" and any(limit.at_most <= 0 for limit in limits):
-        raise refuse("accept", str(limits[0]), "above 0%", "No number of trials shows that something never happens.")
+        raise invalid_input(
+            "accept", str(limits[0]), "above 0%", "No number of trials shows that something never happens."
+        )
 
 
 def _guessed(attackers: Attackers, rng: torch.Generator) -> tuple[float, ...]:

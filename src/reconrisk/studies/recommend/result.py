@@ -13,7 +13,7 @@ from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import NOT_IN_JSON, serializable
 from reconrisk.core.storage.text_table import align_columns
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.metrics.goals import mean_squared_error_at
 
 
@@ -144,7 +144,7 @@ class Recommendation(Result):
         names = [option.family for option in self.options]
         for name in (self.best, self.runner_up):
             if name is not None and name not in names:
-                raise refuse("best", name, f"to be one of {', '.join(names)}")
+                raise invalid_input("best", name, f"to be one of {', '.join(names)}")
 
     @property
     def meets(self) -> bool:
@@ -161,7 +161,7 @@ class Recommendation(Result):
         for option in self.options:
             if option.family == family:
                 return option
-        raise refuse("family", family, f"to be one of {', '.join(option.family for option in self.options)}")
+        raise invalid_input("family", family, f"to be one of {', '.join(option.family for option in self.options)}")
 
     @property
     def target(self) -> str:

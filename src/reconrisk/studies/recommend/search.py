@@ -19,7 +19,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Estimate, Quantity
 from reconrisk.core.metric import Limit
 from reconrisk.core.progress import CancelToken, ProgressBar
-from reconrisk.core.validation import check_positive, refuse
+from reconrisk.core.validation import check_positive, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.families import rounded_level
 from reconrisk.defenses.registry import FamilyInfo, family_by_name
@@ -102,9 +102,11 @@ def smallest_met(
     for name, value in (("low", low), ("high", high), ("start", start)):
         check_positive(name, value)
     if not low < high:
-        raise refuse("low", low, f"< high={high}")
+        raise invalid_input("low", low, f"< high={high}")
     if not resolution > 1:
-        raise refuse("resolution", resolution, "> 1", "It is the factor between what is found and what is needed.")
+        raise invalid_input(
+            "resolution", resolution, "> 1", "It is the factor between what is found and what is needed."
+        )
     met, unmet = _bracket(is_met, low, high, min(max(start, low), high))
     if met is None or unmet is None:
         return met

@@ -14,7 +14,7 @@ from reconrisk.core.guarantee import Estimate
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.storage.text_table import align_columns
-from reconrisk.core.validation import check_not_empty, check_real, check_whole, did_you_mean, refuse
+from reconrisk.core.validation import check_not_empty, check_real, check_whole, did_you_mean, invalid_input
 from reconrisk.statistics.intervals import student_interval
 
 
@@ -70,7 +70,7 @@ class TradeoffCell:
         for score in self.scores:
             if (score.attacker, score.attack) == (attacker, attack):
                 return score
-        raise refuse("attack", attack, f"to be one that the {attacker} attacker ran")
+        raise invalid_input("attack", attack, f"to be one that the {attacker} attacker ran")
 
 
 UNDEFENDED = "none"
@@ -139,7 +139,9 @@ class TradeoffRow:
         found = getattr(self, name) if name in UTILITIES or name in LEAKAGES else None
         if not isinstance(found, Estimate):
             known = (*UTILITIES, *LEAKAGES)
-            raise refuse("measure", name, f"to be one of {', '.join(known)}, and measured", did_you_mean(name, known))
+            raise invalid_input(
+                "measure", name, f"to be one of {', '.join(known)}, and measured", did_you_mean(name, known)
+            )
         return found
 
     def to_row(self) -> Row:
@@ -216,7 +218,7 @@ class TradeoffResult(Result):
     def __post_init__(self) -> None:
         for name, value, known in (("utility", self.utility, UTILITIES), ("leakage", self.leakage, LEAKAGES)):
             if value not in known:
-                raise refuse(name, value, f"to be one of {', '.join(known)}", did_you_mean(value, known).strip())
+                raise invalid_input(name, value, f"to be one of {', '.join(known)}", did_you_mean(value, known).strip())
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -226,10 +228,12 @@ class TradeoffResult(Result):
     def of(self, attacker: str, family: str | None = None) -> tuple[TradeoffRow, ...]:
         """Rows of an attacker, and of a family if one is named."""
         if attacker not in ATTACKERS:
-            raise refuse("attacker", attacker, f"to be one of {', '.join(ATTACKERS)}")
+            raise invalid_input("attacker", attacker, f"to be one of {', '.join(ATTACKERS)}")
         known = (UNDEFENDED, *self.families)
         if family is not None and family not in known:
-            raise refuse("family", family, f"to be one of {', '.join(known)}", did_you_mean(family, known).strip())
+            raise invalid_input(
+                "family", family, f"to be one of {', '.join(known)}", did_you_mean(family, known).strip()
+            )
         return tuple(row for row in self.rows if row.attacker == attacker and family in (None, row.family))
 
     def judged_by(self, *, utility: str | None = None, leakage: str | None = None) -> TradeoffResult:

@@ -9,7 +9,7 @@ from pathlib import Path
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.storage.files import write_whole, wrong_version
 from reconrisk.core.storage.serialization import from_json, to_json
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.studies.tradeoff.result import TradeoffCell
 
 VERSION = 2
@@ -32,7 +32,7 @@ class CellStore:
 
     def __post_init__(self) -> None:
         if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
-            raise refuse("store", str(self.folder), "to be a folder", "Choose another name.")
+            raise invalid_input("store", str(self.folder), "to be a folder", "Choose another name.")
         found = self._version()
         if self.folder is not None and found not in (None, VERSION):
             raise wrong_version(self.folder, "version", "a store of a frontier", found=found, reads=VERSION)

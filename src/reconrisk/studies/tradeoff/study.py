@@ -18,7 +18,7 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.digest import content_digest, identify_settings, network_digest, short_digest
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
-from reconrisk.core.validation import check_probability, refuse
+from reconrisk.core.validation import check_probability, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr
 from reconrisk.releases.model_state import LossFunction
@@ -111,11 +111,11 @@ class Study:
         held = 0 if self.test is not None else math.ceil(share * len(rows))
         least = self.training.clients * self.training.batch_size
         if self.test is None and held == 0:
-            raise refuse("test_share", self.test_share, "> 0 without test records", "Pass test= or a share.")
+            raise invalid_input("test_share", self.test_share, "> 0 without test records", "Pass test= or a share.")
         if attacked + held + least > len(rows):
             words = f">= {attacked + held + least}: {attacked} attacked, {held} to test on, {least} to train on"
             remedy = "Pass more records, fewer trials, or smaller batches."
-            raise refuse("records", len(rows), words, remedy)
+            raise invalid_input("records", len(rows), words, remedy)
         test = self.test if self.test is not None else self.dataset.subset(rows[attacked : attacked + held])
         return Split(self.dataset.subset(rows[:attacked]), self.dataset.subset(rows[attacked + held :]), test)
 
@@ -253,7 +253,7 @@ class Study:
     def _release(self, model: nn.Module, records: Dataset, rows: Sequence[int]) -> GradientRelease:
         batch = records.subset(list(rows))
         if batch.labels is None:
-            raise refuse("data", records.name, "to have labels")
+            raise invalid_input("data", records.name, "to have labels")
         return GradientRelease(model, self.loss_fn, batch.inputs, batch.labels)
 
     def notes(self) -> tuple[str, ...]:

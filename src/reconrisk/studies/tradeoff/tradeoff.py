@@ -16,7 +16,7 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.executor import IN_PROCESS, Executor, check_executor
 from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
-from reconrisk.core.validation import check_finite, check_probability, check_whole, refuse
+from reconrisk.core.validation import check_finite, check_probability, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.deferred import FromMoments
 from reconrisk.releases.model_state import LossFunction
@@ -96,12 +96,12 @@ def tradeoff(
     dataset, executor = _labelled(model, data, "data"), check_executor(executor)
     tested = None if test is None else _labelled(model, test, "test")
     if update.local_steps is not None:
-        raise refuse("update.local_steps", update.local_steps, "to be None", "The frontier attacks gradients.")
+        raise invalid_input("update.local_steps", update.local_steps, "to be None", "The frontier attacks gradients.")
     loss_fn = update.loss_fn or training_loss(copy.deepcopy(model).eval(), dataset)
     known = None if public is None else _labelled(model, public, "public")
     variants = _settled(_variants(defenses), model, loss_fn, known)
     if not 0 < check_probability("confidence", confidence) < 1:
-        raise refuse("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+        raise invalid_input("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     study = Study(
         model=model,
         dataset=dataset,
@@ -169,18 +169,22 @@ def _run_cell(study: Study, task: tuple[str, Variant, int]) -> TradeoffCell:
 def _variants(defenses: Any) -> tuple[Variant, ...]:
     """The undefended run, and every strength of every family."""
     if not isinstance(defenses, Mapping) or not defenses:
-        raise refuse("defenses", defenses, "to be at least one family by name", _FAMILIES)
+        raise invalid_input("defenses", defenses, "to be at least one family by name", _FAMILIES)
     found = [Variant(UNDEFENDED, None, None)]
     for family, strengths in defenses.items():
         if not isinstance(family, str) or family == UNDEFENDED or not family:
-            raise refuse("family", family, f"to be a name other than {UNDEFENDED!r}, which stands for no defense")
+            raise invalid_input(
+                "family", family, f"to be a name other than {UNDEFENDED!r}, which stands for no defense"
+            )
         if not isinstance(strengths, Mapping) or not strengths:
-            raise refuse(f"defenses[{family!r}]", strengths, "to have at least one strength", _FAMILIES)
+            raise invalid_input(f"defenses[{family!r}]", strengths, "to have at least one strength", _FAMILIES)
         for strength, defense in strengths.items():
             number = check_finite(f"strength of {family}", strength)
             is_defense = hasattr(defense, "replay") or hasattr(defense, "for_release")
             if isinstance(defense, type) or inspect.isroutine(defense) or not is_defense:
-                raise refuse(f"defenses[{family!r}][{strength!r}]", defense, "to be a configured defense", _FAMILIES)
+                raise invalid_input(
+                    f"defenses[{family!r}][{strength!r}]", defense, "to be a configured defense", _FAMILIES
+                )
             found.append(Variant(family, number, defense))
     return tuple(found)
 
@@ -193,7 +197,7 @@ def _settled(
     if not waiting:
         return variants
     if public is None or public.labels is None:
-        raise refuse("defenses", waiting[0], "to have public records that choose it", "Pass public=.")
+        raise invalid_input("defenses", waiting[0], "to have public records that choose it", "Pass public=.")
     quiet = copy.deepcopy(model).eval()  # layers that mix the records of a batch in training have no moments
     moments = reference_moments(quiet, loss_fn, public.inputs, public.labels)
     return tuple(
@@ -208,15 +212,17 @@ def _utility(stated: str | None, dataset: Dataset) -> str:
     """What utility is judged by: real labels have no accuracy."""
     is_real = given_labels(dataset).is_floating_point()
     if is_real and stated == "test_accuracy":
-        raise refuse("utility", stated, "to be one that real labels have", "Pass utility='test_loss'.")
+        raise invalid_input("utility", stated, "to be one that real labels have", "Pass utility='test_loss'.")
     return stated or ("test_loss" if is_real else "test_accuracy")
 
 
 def _labelled(model: nn.Module, data: Any, name: str) -> Dataset:
     """Records with labels."""
     if not isinstance(model, nn.Module):
-        raise refuse("model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights.")
+        raise invalid_input(
+            "model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights."
+        )
     dataset = records_of(data)
     if dataset.labels is None:
-        raise refuse(name, dataset.name, "to have labels", "Training needs them.")
+        raise invalid_input(name, dataset.name, "to have labels", "Training needs them.")
     return dataset

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from reconrisk.attacks.informed.glm.equations import TargetEquations, equations
-from reconrisk.core.validation import check_nonnegative, check_positive, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, invalid_input
 from reconrisk.releases.fitted_estimators.estimators import (
     LinearModel,
     Optimisation,
@@ -46,11 +46,13 @@ class Given:
         name = "a plain array" if kind is _STATED else "an estimator" if not kind else "a torch model"
         for key, value in self.settings.items():
             if value is not None and key not in kind:
-                raise refuse(key, value, f"to be left out for {name}, which takes {', '.join(kind) or 'none'}")
+                raise invalid_input(key, value, f"to be left out for {name}, which takes {', '.join(kind) or 'none'}")
         if len(self.labels) != len(self.inputs):
-            raise refuse("known_labels", f"of {len(self.labels)} records", f"to be of {len(self.inputs)}, as inputs")
+            raise invalid_input(
+                "known_labels", f"of {len(self.labels)} records", f"to be of {len(self.inputs)}, as inputs"
+            )
         if not (self.reads_itself or np.ndim(_numpy(self.model)) in (1, 2)):
-            raise refuse("model", type(self.model).__name__, "to be an estimator, a torch model or coefficients")
+            raise invalid_input("model", type(self.model).__name__, "to be an estimator, a torch model or coefficients")
         check_positive("target_weight", self.target_weight, "A record of weight zero leaves no trace.")
 
     @property
@@ -67,12 +69,12 @@ class Given:
         """The equations for a target that has this label; None where it decides about nothing."""
         classes = getattr(self.model, "classes_", None)
         if label is not None and classes is not None and label not in classes:
-            raise refuse("label", label, "to be one of estimator.classes_", f"It knows {classes.tolist()}.")
+            raise invalid_input("label", label, "to be one of estimator.classes_", f"It knows {classes.tolist()}.")
         last = self.labels[:1] if label is None else np.asarray(label).reshape(1, *self.labels.shape[1:])
         weights = np.append(weights_of_records(self.sample_weight, len(self.labels)), float(self.target_weight))
         whole = self._read(np.concatenate([self.labels, last]), weights)
         if whole.weight.shape[1] != self.inputs.shape[1]:
-            raise refuse(
+            raise invalid_input(
                 "known_inputs.shape",
                 tuple(self.inputs.shape),
                 f"to have {whole.weight.shape[1]} features, as the model",
@@ -92,10 +94,12 @@ class Given:
         if not isinstance(self.model, nn.Module):
             return self._stated(labels, weights)
         if self.sample_weight is not None or self.target_weight != 1:
-            raise refuse("sample_weight", "given", "to be None for a torch model", "State its coefficients instead.")
+            raise invalid_input(
+                "sample_weight", "given", "to be None for a torch model", "State its coefficients instead."
+            )
         loss_fn, decay = self.settings["loss_fn"], self.settings["weight_decay"]
         if loss_fn is None:
-            raise refuse("loss_fn", None, "to be the loss that the torch model was trained with")
+            raise invalid_input("loss_fn", None, "to be the loss that the torch model was trained with")
         bias = self.settings["decay_bias"]
         return read_linear(
             self.model, loss_fn, labels, weight_decay=0.0 if decay is None else decay, decay_bias=bias is not False
@@ -104,15 +108,19 @@ class Given:
     def _stated(self, labels: NDArray[Any], weights: NDArray[np.float64]) -> LinearModel:
         family, penalty = self.settings["family"], self.settings["penalty"]
         if family not in get_args(Family):
-            raise refuse("family", family, f"to be one of {', '.join(get_args(Family))}", "Coefficients do not say it.")
+            raise invalid_input(
+                "family", family, f"to be one of {', '.join(get_args(Family))}", "Coefficients do not say it."
+            )
         if penalty is None:
-            raise refuse("penalty", None, "to be stated", PENALTIES)
+            raise invalid_input("penalty", None, "to be stated", PENALTIES)
         array = _finite("model", np.asarray(_numpy(self.model), dtype=float))
         bias = self.settings["intercept"]
         weight = np.atleast_2d(array)
         intercept = None if bias is None else np.atleast_1d(_finite("intercept", np.asarray(_numpy(bias), dtype=float)))
         if intercept is not None and len(intercept) != len(weight):
-            raise refuse("intercept.shape", intercept.shape, f"to be {(len(weight),)}, one per row of coefficients")
+            raise invalid_input(
+                "intercept.shape", intercept.shape, f"to be {(len(weight),)}, one per row of coefficients"
+            )
         _check_labels(labels, family, len(weight))
         return LinearModel(
             weight,
@@ -130,13 +138,13 @@ class Given:
 def known_records(known_inputs: Any, known_labels: Any) -> tuple[Tensor, NDArray[Any]]:
     """Known records as rows of double precision, and their labels."""
     if hasattr(known_inputs, "toarray"):
-        raise refuse("known_inputs", "sparse", "to be a dense array", "Pass known_inputs.toarray().")
+        raise invalid_input("known_inputs", "sparse", "to be a dense array", "Pass known_inputs.toarray().")
     values = np.asarray(_numpy(known_inputs), dtype=float)
     if values.ndim < 2 or len(values) == 0:
-        raise refuse("known_inputs.shape", values.shape, "to be (records, features) with at least one record")
+        raise invalid_input("known_inputs.shape", values.shape, "to be (records, features) with at least one record")
     labels = np.asarray(_numpy(known_labels))
     if labels.ndim == 0:
-        raise refuse("known_labels", known_labels, "to be one label per record")
+        raise invalid_input("known_labels", known_labels, "to be one label per record")
     rows = values.reshape(len(values), -1)
     return torch.as_tensor(_finite("known_inputs", rows)), finite_labels("known_labels", labels)
 
@@ -160,29 +168,31 @@ def known_features(known_values: ArrayLike | None, features: int) -> Tensor:
         return torch.full((features,), torch.nan, dtype=torch.float64)
     values = torch.as_tensor(np.asarray(_numpy(known_values), dtype=float)).flatten()
     if len(values) != features or bool(values.isinf().any()):
-        raise refuse(
+        raise invalid_input(
             "known_values", f"{len(values)} values", f"to be {features} numbers, NaN for features that are not known"
         )
     if not bool(values.isnan().any()):
-        raise refuse("known_values", "complete", "to have a NaN for each feature to be found")
+        raise invalid_input("known_values", "complete", "to have a NaN for each feature to be found")
     return values
 
 
 def _check_labels(labels: NDArray[Any], family: Family, outputs: int) -> None:
     numbers = _finite("known_labels", labels.astype(float))
     if family == "logistic" and not np.isin(numbers, (0, 1)).all():
-        raise refuse("known_labels", np.unique(numbers)[:5].tolist(), "to be 0 or 1", "Map the two classes to 0 and 1.")
+        raise invalid_input(
+            "known_labels", np.unique(numbers)[:5].tolist(), "to be 0 or 1", "Map the two classes to 0 and 1."
+        )
     if family == "multinomial" and not np.isin(numbers, np.arange(outputs)).all():
-        raise refuse("known_labels", np.unique(numbers)[:5].tolist(), f"to be class indices below {outputs}")
+        raise invalid_input("known_labels", np.unique(numbers)[:5].tolist(), f"to be class indices below {outputs}")
     if family == "poisson" and (numbers < 0).any():
-        raise refuse("known_labels", float(numbers.min()), ">= 0", "A Poisson model describes counts.")
+        raise invalid_input("known_labels", float(numbers.min()), ">= 0", "A Poisson model describes counts.")
 
 
 def _finite(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     if not np.isfinite(values).all():
         where = tuple(int(index) for index in np.argwhere(~np.isfinite(values))[0])
         place = f"{name}[{', '.join(map(str, where))}]" if where else name
-        raise refuse(place, float(values[where]), "to be finite", "Remove or impute what is missing.")
+        raise invalid_input(place, float(values[where]), "to be finite", "Remove or impute what is missing.")
     return values
 
 

@@ -22,7 +22,7 @@ from reconrisk.attacks.informed.invert_training.problem import adds_noise_alone
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
-from reconrisk.core.validation import check_positive, refuse
+from reconrisk.core.validation import check_positive, invalid_input
 from reconrisk.releases.fitted_estimators.estimator_release import EstimatorMap
 from reconrisk.releases.fitted_estimators.objective import Family
 from reconrisk.releases.observe import DefendedMap
@@ -218,13 +218,13 @@ class GlmObserved:
         label = None if observation.labels is None else known.names(observation.labels)[0]
         if label is None and "intercept" not in observation.released and not hasattr(known.estimator, "classes_"):
             remedy = "Without an intercept, coefficients do not tell the length of a record from its label."
-            raise refuse("threat", observation.threat, "to know the labels", remedy)
+            raise invalid_input("threat", observation.threat, "to know the labels", remedy)
         noise_std = None
         if observation.noise_std is not None:
             stds = torch.cat([value.double().flatten() for value in observation.noise_std.values()])
             low, high = (float(end) for end in stds.aminmax())
             if high > low * (1 + 1e-6):
-                raise refuse("noise_std", f"{low:g} to {high:g}", "to be one number for all")
+                raise invalid_input("noise_std", f"{low:g} to {high:g}", "to be one number for all")
             noise_std = float(stds[0])
         found = glm(
             known.shown(observation.released),
@@ -281,11 +281,11 @@ def _known(observation: Observation) -> EstimatorMap:
     inner = forward.undefended if isinstance(forward, DefendedMap) else forward
     if not isinstance(inner, EstimatorMap):
         remedy = "For others use rr.attacks.glm(model, known_inputs, known_labels)."
-        raise refuse("observation", type(inner).__name__, "to be of a fitted estimator of scikit-learn", remedy)
+        raise invalid_input("observation", type(inner).__name__, "to be of a fitted estimator of scikit-learn", remedy)
     changed = isinstance(forward, DefendedMap) and not adds_noise_alone(forward.defense, observation.released)
     if isinstance(forward, DefendedMap) and (changed or observation.kept is not None):
         remedy = "Coefficients that are clipped or left out are no minimum any more."
-        raise refuse("defense", type(forward.defense).__name__, "to add noise and do nothing else", remedy)
+        raise invalid_input("defense", type(forward.defense).__name__, "to add noise and do nothing else", remedy)
     return inner
 
 

@@ -15,7 +15,7 @@ from reconrisk.attacks.informed.glm.accuracy import leftover_limit
 from reconrisk.attacks.informed.glm.arguments import Given, finite_labels, known_features, known_records, precision_of
 from reconrisk.attacks.informed.glm.equations import TargetEquations, target_row
 from reconrisk.attacks.informed.glm.outcomes import index_of
-from reconrisk.core.validation import check_positive, refuse
+from reconrisk.core.validation import check_positive, invalid_input
 
 Floats = NDArray[np.float64]
 
@@ -100,10 +100,10 @@ def glm_candidates(
     rows = torch.as_tensor(np.asarray(records, dtype=float))
     rows = rows.reshape(len(rows), -1) if rows.ndim > 1 else rows[None]
     if rows.shape[1] != features or not bool(rows.isfinite().all()):
-        raise refuse("records.shape", tuple(rows.shape), f"to be (candidates, {features}) finite numbers")
+        raise invalid_input("records.shape", tuple(rows.shape), f"to be (candidates, {features}) finite numbers")
     values = np.asarray(labels)
     if len(values) != len(rows):
-        raise refuse("labels", f"of {len(values)} records", f"to be of {len(rows)}, as records")
+        raise invalid_input("labels", f"of {len(values)} records", f"to be of {len(rows)}, as records")
     names = list(finite_labels("labels", values))  # as the estimator names them
     systems = {label: given.equations(label) for label in set(names)} if given.depends_on_label else {}
     common = None if systems else given.equations(None)
@@ -157,7 +157,9 @@ def glm_attributes(
     free = known.isnan()
     options = torch.as_tensor(np.asarray(values, dtype=float))
     if options.ndim != 2 or options.shape[1] != int(free.sum()):
-        raise refuse("values.shape", tuple(options.shape), f"to be (possibilities, {int(free.sum())} unknown features)")
+        raise invalid_input(
+            "values.shape", tuple(options.shape), f"to be (possibilities, {int(free.sum())} unknown features)"
+        )
     records = known.repeat(len(options), 1)
     records[:, free] = options
     labels = np.full(len(options), label) if np.ndim(label) == 0 else np.tile(label, (len(options), 1))
@@ -168,7 +170,7 @@ def _given(model: Any, known_inputs: Any, known_labels: Any, conventions: dict[s
     inputs, labels = known_records(known_inputs, known_labels)
     unknown = [key for key in conventions if key not in (*_SETTINGS, "sample_weight", "target_weight")]
     if unknown:
-        raise refuse(unknown[0], conventions[unknown[0]], f"to be one of {', '.join(_SETTINGS)}")
+        raise invalid_input(unknown[0], conventions[unknown[0]], f"to be one of {', '.join(_SETTINGS)}")
     settings = {key: conventions.get(key) for key in _SETTINGS}
     weights = conventions.get("sample_weight"), conventions.get("target_weight", 1.0)
     return Given(model, inputs, labels, settings, *weights, precision_of(known_inputs))

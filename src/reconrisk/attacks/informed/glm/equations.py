@@ -19,7 +19,7 @@ import torch
 from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.releases.fitted_estimators.estimators import LinearModel
 from reconrisk.releases.fitted_estimators.glm import TORCH
 from reconrisk.releases.fitted_estimators.objective import GlmObjective
@@ -164,7 +164,7 @@ def target_row(model: LinearModel, label: object) -> Tensor:
     if model.family == "multinomial":
         return torch.eye(len(model.weight), dtype=torch.float64)[int(values[0])]
     if model.family == "squared" and len(values) != len(model.weight):
-        raise refuse("label", label, f"to be {len(model.weight)} numbers, one per output")
+        raise invalid_input("label", label, f"to be {len(model.weight)} numbers, one per output")
     return values
 
 

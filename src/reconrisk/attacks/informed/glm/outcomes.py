@@ -19,7 +19,7 @@ from reconrisk.attacks.informed.glm.accuracy import Accuracy, accuracy
 from reconrisk.attacks.informed.glm.arguments import Given
 from reconrisk.attacks.informed.glm.equations import TargetEquations, target_row
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.releases.fitted_estimators.estimators import LinearModel
 from reconrisk.releases.fitted_estimators.objective import GlmObjective, minimise
 
@@ -61,7 +61,7 @@ def _most_likely(
     Guarantee: the models of candidates are exact minimisers; a step is taken only where it lowers the distance.
     """
     if equations.theta.numel() > _MOST_COEFFICIENTS:
-        raise refuse(
+        raise invalid_input(
             "model", f"of {equations.theta.numel()} coefficients", f"to have at most {_MOST_COEFFICIENTS} under noise"
         )
     record, label, converged = start.clone(), target.clone(), False
@@ -238,7 +238,7 @@ def _from_roots(equations: TargetEquations, known: Tensor, target: Tensor | None
     """One outcome per root of each possible label, nearest to a known record first."""
     model = equations.model
     if target is None and model.family not in _CLASSIFIERS:
-        raise refuse(
+        raise invalid_input(
             "label",
             None,
             "to be given for a model without intercept",
@@ -295,11 +295,11 @@ def index_of(model: LinearModel, label: Any) -> Any:
     if model.classes is None:
         allowed = {"logistic": 2, "multinomial": len(model.weight)}.get(model.family)
         if allowed is not None and label not in range(allowed):
-            raise refuse("label", label, f"to be a class index below {allowed}")
+            raise invalid_input("label", label, f"to be a class index below {allowed}")
         return label
     places = np.flatnonzero(model.classes == label)
     if len(places) != 1:
-        raise refuse("label", label, "to be one of estimator.classes_", f"It knows {model.classes.tolist()}.")
+        raise invalid_input("label", label, "to be one of estimator.classes_", f"It knows {model.classes.tolist()}.")
     return int(places[0])
 
 

@@ -32,7 +32,7 @@ from reconrisk.core.validation import (
     check_not_empty,
     check_positive,
     check_whole,
-    refuse,
+    invalid_input,
 )
 from reconrisk.releases.observe import DefendedMap
 from reconrisk.releases.shadow.release import PrivateTrainingMap
@@ -72,14 +72,14 @@ class InvertTraining:
         training: object = self.training
         if training is not None and not isinstance(training, (ShadowTraining, TrainingMap, TrainedModelRelease)):
             given = type(training).__name__
-            raise refuse("training", given, "to be a ShadowTraining, TrainingMap or TrainedModelRelease")
+            raise invalid_input("training", given, "to be a ShadowTraining, TrainingMap or TrainedModelRelease")
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """The record behind one trained model; ``rng`` is not used, the attack is deterministic."""
         del rng
         observation.check_covers(self.needs)
         if observation.batch_size != 1:
-            raise refuse("batch_size", observation.batch_size, "to be 1", "All records but one must be known.")
+            raise invalid_input("batch_size", observation.batch_size, "to be 1", "All records but one must be known.")
         training, forward = self._training_of(observation), observation.forward
         problem = problem_for(training, observation.input_shape)
         if isinstance(forward, DefendedMap) and not adds_noise_alone(forward.defense, observation.released):
@@ -104,7 +104,7 @@ class InvertTraining:
         private training leaves there.
         """
         if self.training is None:
-            raise refuse("training", None, "to be the training that was run", "Write invert_training(training).")
+            raise invalid_input("training", None, "to be the training that was run", "Write invert_training(training).")
         problem = problem_for(self.training)
         rows = released if isinstance(released, Tensor) else problem.flatten(_checked_names(problem, released))[None]
         _check_rows(problem, rows, labels)
@@ -123,7 +123,7 @@ class InvertTraining:
             return inner.training
         if not isinstance(inner, (ShadowTraining, TrainingMap)):
             remedy = "Write invert_training(training), or observe a TrainedModelRelease."
-            raise refuse("training", None, "to be given where the observation holds none", remedy)
+            raise invalid_input("training", None, "to be given where the observation holds none", remedy)
         return inner
 
     def _rebuilt(
@@ -137,7 +137,9 @@ class InvertTraining:
     ) -> Reconstruction:
         begun = time.monotonic()
         if problem.classes is None and labels is None:
-            raise refuse("labels", None, "to be given where labels are no classes", "They cannot be tried one by one.")
+            raise invalid_input(
+                "labels", None, "to be given where labels are no classes", "They cannot be tried one by one."
+            )
         _check_range(data_range, problem)
         noisy = 0 if weights is None else int(weights.count_nonzero())
         observed, kind = rows.detach().double(), rows.dtype
@@ -175,7 +177,9 @@ class InvertTraining:
         flat = self.starts.detach().double().reshape(-1, problem.d) if self.starts.numel() % problem.d == 0 else None
         if flat is None or len(flat) not in (1, many):
             shape = tuple(self.starts.shape)
-            raise refuse("starts.shape", shape, f"to be one record {problem.shape}, or one for each of {many} classes")
+            raise invalid_input(
+                "starts.shape", shape, f"to be one record {problem.shape}, or one for each of {many} classes"
+            )
         check_all_within("starts", flat, data_range)
         return flat
 
@@ -266,33 +270,35 @@ def _checked_names(problem: Problem, released: Mapping[str, Tensor]) -> Mapping[
     try:
         row = problem.flatten(released)
     except KeyError as error:
-        raise refuse("released", sorted(released), f"to hold what training leaves; {error} is missing") from error
+        raise invalid_input(
+            "released", sorted(released), f"to hold what training leaves; {error} is missing"
+        ) from error
     if row.numel() != problem.size or not row.is_floating_point():
-        raise refuse("released", row.numel(), f"to be the {problem.size} values that training leaves")
+        raise invalid_input("released", row.numel(), f"to be the {problem.size} values that training leaves")
     return released
 
 
 def _check_rows(problem: Problem, rows: Tensor, labels: Tensor | None) -> None:
     if rows.ndim != 2 or rows.shape[1] != problem.size or not rows.is_floating_point():
         expected = f"to be (models, {problem.size}), floating point, as training.train returns"
-        raise refuse("released.shape", tuple(rows.shape), expected)
+        raise invalid_input("released.shape", tuple(rows.shape), expected)
     check_not_empty("released", rows)
     check_all_finite("released", rows, "Check the training that produced it.")
     if labels is None:
         return
     if len(labels) != len(rows):
-        raise refuse("labels", len(labels), f"to be as many as there are models, {len(rows)}")
+        raise invalid_input("labels", len(labels), f"to be as many as there are models, {len(rows)}")
     classes = problem.classes
     if classes is not None and (
         labels.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes
     ):
-        raise refuse("labels", "given", f"to be whole numbers from 0 to {classes - 1}")
+        raise invalid_input("labels", "given", f"to be whole numbers from 0 to {classes - 1}")
 
 
 def _check_range(data_range: tuple[float, float], problem: Problem) -> None:
     low, high = (check_finite("data_range", end) for end in data_range)
     if not low < high:
-        raise refuse("data_range", data_range, "to be (low, high) with low < high")
+        raise invalid_input("data_range", data_range, "to be (low, high) with low < high")
     if len(problem.inputs):
         check_all_within("fixed records", problem.inputs, data_range, "State the public range of the values.")
 

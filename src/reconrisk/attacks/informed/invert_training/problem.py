@@ -19,7 +19,7 @@ from reconrisk.attacks.informed.invert_training.tangents import Tangents
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.dense import dense_layers
 from reconrisk.releases.shadow.training import ShadowTraining
@@ -271,7 +271,9 @@ def problem_for(training: Training, shape: tuple[int, ...] | None = None) -> Pro
         return ShadowProblem(together)
     known = shape if plain.fixed_inputs is None else tuple(plain.fixed_inputs.shape[1:])
     if known is None:
-        raise refuse("shape", None, "to be that of a record", "Pass input_shape=..., there are no fixed records.")
+        raise invalid_input(
+            "shape", None, "to be that of a record", "Pass input_shape=..., there are no fixed records."
+        )
     return MapProblem(plain, known)
 
 
@@ -280,7 +282,7 @@ def _refused(training: ShadowTraining) -> InvalidInput:
     elsewhere = "rr.attacks.reconstructor with rr.attacks.ShadowKnowledge serves for"
     if training.draw_start is not None or isinstance(training.batches, RandomBatches):
         remedy = f"Pass the start and the order that were drawn; {elsewhere} unknown ones."
-        return refuse("training", "with a drawn start or order", "to be a function of the record", remedy)
+        return invalid_input("training", "with a drawn start or order", "to be a function of the record", remedy)
     rule = training.optimizer
     how = "Nesterov's momentum or dampening" if isinstance(rule, StochasticGradientDescent) else type(rule).__name__
     how = "batches" if training.batches is not None else how
@@ -288,7 +290,7 @@ def _refused(training: ShadowTraining) -> InvalidInput:
         "Private training is inverted where rr.sgd takes all records in every step (batches=None), with momentum or "
         f"without, not Nesterov's and not dampened; {elsewhere} other rules and for batches."
     )
-    return refuse("training", f"private, with {how}", "to be full-batch gradient descent", remedy)
+    return invalid_input("training", f"private, with {how}", "to be full-batch gradient descent", remedy)
 
 
 def noise_of(training: Training | None) -> float | None:

@@ -26,7 +26,7 @@ from reconrisk.attacks.informed.reconstructor.training import (
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_all_finite, check_all_within, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_all_finite, check_all_within, check_positive, check_whole, invalid_input
 
 _UNLIKE = 3.0  # times the farthest shadow model from their mean: a released model beyond is of another training
 
@@ -57,11 +57,15 @@ class Reconstructor:
         begun = time.monotonic()
         observation.check_covers(self.needs)
         if observation.batch_size != 1:
-            raise refuse("batch_size", observation.batch_size, "to be 1", "Shadow models have one target each.")
+            raise invalid_input("batch_size", observation.batch_size, "to be 1", "Shadow models have one target each.")
         if tuple(observation.input_shape) != self.input_shape:
-            raise refuse("input_shape", observation.input_shape, f"to be {self.input_shape}, as the shadow targets'")
+            raise invalid_input(
+                "input_shape", observation.input_shape, f"to be {self.input_shape}, as the shadow targets'"
+            )
         if tuple(observation.data_range) != self.data_range:
-            raise refuse("data_range", observation.data_range, f"to be {self.data_range}, as the shadow targets'")
+            raise invalid_input(
+                "data_range", observation.data_range, f"to be {self.data_range}, as the shadow targets'"
+            )
         row = self.reading.row(observation.released)[None]
         estimates, labels = self.estimates_and_labels(row)
         account = Account(
@@ -107,7 +111,9 @@ class Reconstructor:
 
     def _check_rows(self, rows: Tensor) -> None:
         if rows.ndim != 2 or rows.shape[1] != self.reading.size:
-            raise refuse("rows.shape", tuple(rows.shape), f"to be (models, {self.reading.size}), as it was trained")
+            raise invalid_input(
+                "rows.shape", tuple(rows.shape), f"to be (models, {self.reading.size}), as it was trained"
+            )
         check_all_finite("rows", rows, "A model that diverged tells nothing.")
 
     def __repr__(self) -> str:
@@ -202,11 +208,11 @@ def fine_tuned_reconstructor(
     Reference: Appendix B and Figure 12, balle2022.
     """
     if attack.network is None or attack.linear is not None:
-        raise refuse("attack", attack.settings.start, "to be a network without a linear start", "Fit it anew.")
+        raise invalid_input("attack", attack.settings.start, "to be a network without a linear start", "Fit it anew.")
     rows = _shadow_rows(knowledge, shadow_models, store, rng)
     read = features_of(knowledge.training, rows, attack.reading, queries)
     if read.shape[1] != attack.reading.size:
-        raise refuse("values", read.shape[1], f"to be {attack.reading.size}, as the reconstructor reads")
+        raise invalid_input("values", read.shape[1], f"to be {attack.reading.size}, as the reconstructor reads")
     scaled = rescaled(attack.scaling, read)
     rate = attack.settings.learning_rate if learning_rate is None else check_positive("learning_rate", learning_rate)
     settings = replace(attack.settings, epochs=epochs, learning_rate=rate)
@@ -289,7 +295,7 @@ def _shadow_rows(
         return knowledge.shadow_models(rng=rng, store=store)
     expected = (len(knowledge.targets), knowledge.training.size)
     if tuple(given.shape) != expected:
-        raise refuse("shadow_models.shape", tuple(given.shape), f"to be {expected}, one row per shadow target")
+        raise invalid_input("shadow_models.shape", tuple(given.shape), f"to be {expected}, one row per shadow target")
     return given
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+from reconrisk.core.validation import check_all_finite, check_not_empty, invalid_input
 from reconrisk.releases.model_state import chosen_names
 from reconrisk.releases.shadow.training import ShadowTraining
 
@@ -61,7 +61,7 @@ def scaling(rows: Tensor) -> Scaling:
     (tensor([0]), tensor([[2.]]))
     """
     if rows.ndim != 2 or len(rows) < 2:
-        raise refuse("rows.shape", tuple(rows.shape), "to be (models, values) of at least two models")
+        raise invalid_input("rows.shape", tuple(rows.shape), "to be (models, values) of at least two models")
     check_all_finite("rows", rows, "A shadow model diverged: lower the learning rate of its training.")
     total = sum(part.double().sum(0) for part in rows.split(_ROWS_AT_ONCE))
     mean = torch.as_tensor(total) / len(rows)
@@ -95,10 +95,12 @@ class Reading:
         """What was released as one row; tensors under other names are not read."""
         for name, shape in zip(self.names, self.shapes, strict=True):
             if name not in released:
-                raise refuse("released", sorted(released), f"to hold {name!r}", "Attack a release of the same kind.")
+                raise invalid_input(
+                    "released", sorted(released), f"to hold {name!r}", "Attack a release of the same kind."
+                )
             if tuple(released[name].shape) != shape:
                 found = tuple(released[name].shape)
-                raise refuse(f"released[{name!r}].shape", found, f"to be {shape}, as in the shadow models")
+                raise invalid_input(f"released[{name!r}].shape", found, f"to be {shape}, as in the shadow models")
         return torch.cat([released[name].detach().flatten().float() for name in self.names])
 
 
@@ -117,7 +119,7 @@ def reading(training: ShadowTraining, parameters: Sequence[str] | None, queries:
         names = tuple(name for name in training.names if name in chosen)
         return Reading(names, tuple(shapes[name] for name in names))
     if parameters is not None:
-        raise refuse("parameters", parameters, "to be None with queries", "Logits are read instead.")
+        raise invalid_input("parameters", parameters, "to be None with queries", "Logits are read instead.")
     check_not_empty("queries", queries)
     check_all_finite("queries", queries)
     with torch.no_grad():

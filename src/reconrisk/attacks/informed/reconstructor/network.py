@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.informed.reconstructor.settings import ReconstructorSettings
-from reconrisk.core.validation import check_whole, refuse
+from reconrisk.core.validation import check_whole, invalid_input
 
 _PATCHES = ((64, 2), (128, 2), (256, 2), (512, 1), (1, 1))  # filters and stride of each layer, Table VIII
 _CHANNELS = (64, 32)  # of the transposed convolutions, Table VII
@@ -73,7 +73,9 @@ def transposed_reconstructor(features: int, shape: Sequence[int], data_range: tu
     torch.Size([2, 3, 32, 32])
     """
     if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
-        raise refuse("shape", tuple(shape), "to be an image whose sides are multiples of 4", 'Use network="dense".')
+        raise invalid_input(
+            "shape", tuple(shape), "to be an image whose sides are multiples of 4", 'Use network="dense".'
+        )
     channels, height, width = shape
     first, second = _CHANNELS
     doubled = partial(nn.ConvTranspose2d, kernel_size=5, stride=2, padding=2, output_padding=1)
@@ -97,7 +99,7 @@ def patch_discriminator(shape: Sequence[int]) -> nn.Sequential:
     torch.Size([2, 1, 2, 2])
     """
     if len(shape) != 3 or min(shape[1:]) < 24:
-        raise refuse("shape", tuple(shape), "to be an image of at least 24 x 24", "Set adversarial=0.")
+        raise invalid_input("shape", tuple(shape), "to be an image of at least 24 x 24", "Set adversarial=0.")
     layers: list[nn.Module] = []
     channels = shape[0]
     for filters, stride in _PATCHES:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, refuse
+from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, invalid_input
 
 Perceptual = Callable[[Tensor, Tensor], Tensor]
 _CHOICES = {"start": ("linear", "none"), "network": ("none", "dense", "transposed"), "optimizer": ("rmsprop", "adam")}
@@ -44,7 +44,7 @@ class ReconstructorSettings:
     def __post_init__(self) -> None:
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
-                raise refuse(name, getattr(self, name), f"to be one of {', '.join(known)}")
+                raise invalid_input(name, getattr(self, name), f"to be one of {', '.join(known)}")
         object.__setattr__(self, "hidden", tuple(check_whole("hidden", width) for width in self.hidden))
         for name in ("learning_rate", "discriminator_rate"):
             check_positive(name, getattr(self, name))
@@ -55,13 +55,15 @@ class ReconstructorSettings:
         if self.patience is not None:
             check_whole("patience", self.patience)
         if self.start == "none" and self.network == "none":
-            raise refuse("network", self.network, "to be a network where there is no linear start", 'Use "dense".')
+            raise invalid_input(
+                "network", self.network, "to be a network where there is no linear start", 'Use "dense".'
+            )
         if self.start == "linear" and self.network == "transposed":
-            raise refuse("network", self.network, "to be dense behind a linear start", 'Set start="none".')
+            raise invalid_input("network", self.network, "to be dense behind a linear start", 'Set start="none".')
         if not self.absolute and not self.squared:
-            raise refuse("squared", self.squared, "> 0 where absolute is 0")
+            raise invalid_input("squared", self.squared, "> 0 where absolute is 0")
         if not 0 < self.held_out < 1:
-            raise refuse("held_out", self.held_out, "to be a share between 0 and 1")
+            raise invalid_input("held_out", self.held_out, "to be a share between 0 and 1")
 
 
 def linear_reconstructor() -> ReconstructorSettings:

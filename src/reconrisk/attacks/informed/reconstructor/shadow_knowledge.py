@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import Knows, Sees, ThreatModel
-from reconrisk.core.validation import check_all_finite, check_not_empty, refuse
+from reconrisk.core.validation import check_all_finite, check_not_empty, invalid_input
 from reconrisk.releases.release import rows_among
 from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.store import train_shadow_models
@@ -58,11 +58,11 @@ class ShadowKnowledge:
         shape = tuple(self.training.fixed_inputs.shape[1:])
         if tuple(self.targets.shape[1:]) != shape:
             found = tuple(self.targets.shape)
-            raise refuse("targets.shape", found, f"to be records of shape {shape}, as the fixed ones")
+            raise invalid_input("targets.shape", found, f"to be records of shape {shape}, as the fixed ones")
         twice = rows_among(self.targets, self.training.fixed_inputs)
         if twice:
             shown = f"{list(twice[:5])}{' and more' if len(twice) > 5 else ''}"
-            raise refuse("targets", shown, "to be none of the fixed records", "Leave these rows out.")
+            raise invalid_input("targets", shown, "to be none of the fixed records", "Leave these rows out.")
 
     @property
     def initialisation(self) -> bool:

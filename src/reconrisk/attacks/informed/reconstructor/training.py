@@ -25,7 +25,7 @@ from reconrisk.core.digest import content_digest
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.storage.files import write_whole
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 
 Part: TypeAlias = "nn.Module | torch.optim.Optimizer"
 
@@ -171,7 +171,7 @@ def train_network(
     """
     if settings.perceptual and perceptual is None:
         remedy = "Pass rr.metrics.lpips(..., data_range=...)."
-        raise refuse(
+        raise invalid_input(
             "perceptual", None, f"to be a distance of images where its weight is {settings.perceptual}", remedy
         )
     run = _Run(network, pairs, settings, rng, perceptual)

@@ -22,7 +22,7 @@ from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows, Sees, ThreatModel
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.metrics.goals import psnr
@@ -113,7 +113,7 @@ class FittedEstimator(Subject):
     def check_training(self, training: Mechanism | None) -> None:
         """Refuse any mechanism."""
         if training is not None:
-            raise refuse("training", training, "to be None for an estimator, which is fitted without noise")
+            raise invalid_input("training", training, "to be None for an estimator, which is fitted without noise")
 
     @property
     def fingerprint(self) -> str:
@@ -134,7 +134,9 @@ class FittedEstimator(Subject):
         """Return the estimator as a release of this one record, all others known."""
         del attack, rng
         if len(rows) != 1:
-            raise refuse("batch_size", len(rows), "to be 1", "All records but one of an estimator must be known.")
+            raise invalid_input(
+                "batch_size", len(rows), "to be 1", "All records but one of an estimator must be known."
+            )
         others = torch.ones(len(self.inputs), dtype=torch.bool)
         others[rows[0]] = False
         return EstimatorRelease(
@@ -174,7 +176,7 @@ class FittedEstimator(Subject):
             )
         unexplained = left > _FARTHER * leftover_limit(system)
         if solver.gradient_limit is not None and not solver.stopped_early and unexplained:
-            raise refuse(
+            raise invalid_input(
                 "data",
                 f"a gradient of {left / typical:.2g} times that of a typical record",
                 f"to be the records that {type(self.estimator).__name__} was fitted to",
@@ -199,16 +201,18 @@ def fitted_to(estimator: Any, data: Any) -> FittedEstimator:
         data = load_dataset(data)
     if isinstance(data, Dataset):
         if data.labels is None:
-            raise refuse("data", data.name, "to have labels", _DATA)
+            raise invalid_input("data", data.name, "to have labels", _DATA)
         rows, labels = known_records(data.inputs, data.labels)
         found = FittedEstimator(estimator, data, rows, _labels(estimator, labels, data.classes), np.ones(len(rows)))
     elif isinstance(data, tuple) and len(data) in (2, 3):
         found = _from_arrays(estimator, *data)
     else:
-        raise refuse("data", None if data is None else type(data).__name__, "to hold the records of the fit", _DATA)
+        raise invalid_input(
+            "data", None if data is None else type(data).__name__, "to hold the records of the fit", _DATA
+        )
     check_features(estimator, found.inputs.shape[1])
     if len(found.inputs) < 2:
-        raise refuse(
+        raise invalid_input(
             "data", f"{len(found.inputs)} record", "to have two at least", "One is attacked, others are known."
         )
     _ = found.remarks  # computed now: records of another fit are refused before anything is attacked
@@ -246,7 +250,7 @@ def _labels(estimator: Any, names: NDArray[Any], classes: tuple[str, ...] | None
     unknown = ~np.isin(names, known)
     if unknown.any():
         remedy = "Pass the labels it was fitted to."
-        raise refuse("labels", names[unknown][0], "to be one of estimator.classes_", remedy)
+        raise invalid_input("labels", names[unknown][0], "to be one of estimator.classes_", remedy)
     return torch.as_tensor(np.searchsorted(known, names))
 
 
@@ -275,7 +279,7 @@ class OneRecordEstimator(GivenRelease):
             remedy = (
                 "Pass the estimator itself with all its records, (features, labels): each in turn is the unknown one."
             )
-            raise refuse("data", type(data).__name__, "to be None for the release of one record", remedy)
+            raise invalid_input("data", type(data).__name__, "to be None for the release of one record", remedy)
         return cls(subject, records_of(None, subject))
 
     def describe(self, attack: Attack) -> str:

@@ -15,7 +15,7 @@ from reconrisk.core.digest import network_digest
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Sees
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.model_state import LossFunction, check_mode, model_state
 from reconrisk.releases.release import Release
@@ -64,7 +64,9 @@ def client_for(
         sent = attack.sent_model(model, loss_fn, dataset.shape)
         return Client(sent.model, sent.loss_fn, recipe)
     if model is None:
-        raise refuse("model", None, "to be a network", "Only optimal_analytic() plants a whole model of its own.")
+        raise invalid_input(
+            "model", None, "to be a network", "Only optimal_analytic() plants a whole model of its own."
+        )
     return Client(model, loss_fn, recipe)
 
 
@@ -132,14 +134,14 @@ def training_loss(model: nn.Module, dataset: Dataset) -> LossFunction:
     if labels.is_floating_point():
         if outputs.numel() != labels[0].numel():
             remedy = f"The labels of {dataset.name} are real numbers, {labels[0].numel()} a record."
-            raise refuse("outputs.shape", tuple(outputs.shape[1:]), "to be that of a label", remedy)
+            raise invalid_input("outputs.shape", tuple(outputs.shape[1:]), "to be that of a label", remedy)
         return squared_error
     if outputs.ndim != 2:
-        raise refuse("outputs.shape", tuple(outputs.shape[1:]), "to be one number per class", "Pass loss_fn=.")
+        raise invalid_input("outputs.shape", tuple(outputs.shape[1:]), "to be one number per class", "Pass loss_fn=.")
     classes = max(outputs.shape[1], 2)
     if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         remedy = "Build the model with the classes of the data."
-        raise refuse("labels", int(labels.max()), f"from 0 to {classes - 1}, the outputs of the model", remedy)
+        raise invalid_input("labels", int(labels.max()), f"from 0 to {classes - 1}, the outputs of the model", remedy)
     return nn.functional.cross_entropy if outputs.shape[1] > 1 else binary_cross_entropy
 
 
@@ -156,14 +158,14 @@ def first_outputs(model: nn.Module, dataset: Dataset) -> Tensor:
         raise InvalidInput(f"{problem} It raised {type(error).__name__}: {said}") from error
     if not isinstance(outputs, Tensor) or len(outputs) != 1:
         came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise refuse("model(record)", came, "to be one row of outputs", "Return a tensor, records first.")
+        raise invalid_input("model(record)", came, "to be one row of outputs", "Return a tensor, records first.")
     return outputs
 
 
 def given_labels(dataset: Dataset) -> Tensor:
     """The labels, which a gradient needs."""
     if dataset.labels is None:
-        raise refuse("dataset", dataset.name, "to have labels", "The gradient of a loss needs them.")
+        raise invalid_input("dataset", dataset.name, "to have labels", "The gradient of a loss needs them.")
     return dataset.labels
 
 

@@ -16,7 +16,7 @@ from reconrisk.core.metric import Goal
 from reconrisk.core.observation import Attack
 from reconrisk.core.registry import Info
 from reconrisk.core.threat import Knows, Sees, ThreatModel
-from reconrisk.core.validation import check_positive, check_whole, refuse
+from reconrisk.core.validation import check_positive, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.releases.model_state import LossFunction
@@ -52,7 +52,7 @@ class UpdateRecipe:
         given = (self.local_steps, self.local_learning_rate)
         if (self.local_steps is None) != (self.local_learning_rate is None):
             remedy = "Local training needs both, a gradient neither."
-            raise refuse("(local_steps, local_learning_rate)", given, "to be two numbers or none", remedy)
+            raise invalid_input("(local_steps, local_learning_rate)", given, "to be two numbers or none", remedy)
         if self.local_steps is not None:
             check_whole("local_steps", self.local_steps)
             check_positive("local_learning_rate", self.local_learning_rate)
@@ -222,10 +222,10 @@ class Subject(ABC):
             return self.default_threat
         if not isinstance(stated, ThreatModel):
             remedy = "Pass rr.ThreatModel(sees='one-update', knows={'defense'}), for instance."
-            raise refuse("threat", stated, "to be a ThreatModel", remedy)
+            raise invalid_input("threat", stated, "to be a ThreatModel", remedy)
         if stated.sees not in self.sees:
             expected = f"to be {' or '.join(each.value for each in self.sees)}"
-            raise refuse("threat.sees", stated.sees.value, expected, self.sees_remedy)
+            raise invalid_input("threat.sees", stated.sees.value, expected, self.sees_remedy)
         return stated
 
     def batch(self, rows: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -247,14 +247,16 @@ def subject_of(subject: Any, data: Any, recipe: UpdateRecipe = ONE_GRADIENT) -> 
         InvalidInput: If the object is of no known kind, or the data or the recipe do not fit it.
     """
     if not isinstance(recipe, UpdateRecipe):
-        raise refuse("update", recipe, "to be an UpdateRecipe", "Pass rr.UpdateRecipe(batch_size=8), for instance.")
+        raise invalid_input(
+            "update", recipe, "to be an UpdateRecipe", "Pass rr.UpdateRecipe(batch_size=8), for instance."
+        )
     for where in _KINDS:
         kind: type[Subject] = Info("", where, "").load()
         if kind.supports(subject):
             return kind.of(subject, data, recipe)
     what = f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__
     expected = "to be a torch model, a release or a fitted estimator"
-    raise refuse("subject", what, expected, "Pass the model itself, with its weights.")
+    raise invalid_input("subject", what, expected, "Pass the model itself, with its weights.")
 
 
 def records_of(data: Any, release: Release | None = None) -> Dataset:
@@ -268,11 +270,11 @@ def records_of(data: Any, release: Release | None = None) -> Dataset:
         return Dataset("records of the release", release.inputs.detach().float(), labels)
     if not isinstance(data, tuple) or len(data) != 2:
         came = None if data is None else type(data).__name__
-        raise refuse("data", came, "to hold the records that are attacked", _DATA)
+        raise invalid_input("data", came, "to hold the records that are attacked", _DATA)
     tensors: list[Tensor] = []
     for name, values in zip(("records", "labels"), data, strict=True):
         if not isinstance(values, (Tensor, np.ndarray, list)):
-            raise refuse(name, type(values).__name__, "to be a tensor or an array", _DATA)
+            raise invalid_input(name, type(values).__name__, "to be a tensor or an array", _DATA)
         tensors.append(values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values)))
     inputs, labels = tensors
     return Dataset("records", inputs.float(), labels.float() if labels.is_floating_point() else labels.long())
@@ -283,6 +285,8 @@ def check_no_recipe(recipe: UpdateRecipe) -> None:
     stated = {"loss_fn": recipe.loss_fn, "local_steps": recipe.local_steps}
     for name, value in stated.items():
         if value is not None:
-            raise refuse(name, value, "to be left out for a trained model", "Its training is stated with it.")
+            raise invalid_input(name, value, "to be left out for a trained model", "Its training is stated with it.")
     if recipe.batch_size != 1:
-        raise refuse("batch_size", recipe.batch_size, "to be 1", "All records but one of a trained model are known.")
+        raise invalid_input(
+            "batch_size", recipe.batch_size, "to be 1", "All records but one of a trained model are known."
+        )

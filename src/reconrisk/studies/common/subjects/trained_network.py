@@ -15,7 +15,7 @@ from reconrisk.core.digest import short_digest
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows, Sees, ThreatModel
-from reconrisk.core.validation import refuse
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import Release
 from reconrisk.releases.shadow.checks import RandomBatches
@@ -159,7 +159,7 @@ def _release_of_training(training: ShadowTraining, dataset: Dataset) -> TrainedM
     """
     if training.draw_start is not None or isinstance(training.batches, RandomBatches):
         remedy = "State the start and the batches that were drawn, or attack it with rr.attacks.reconstructor."
-        raise refuse("training", "with a drawn start or order", "to be known but for its noise", remedy)
+        raise invalid_input("training", "with a drawn start or order", "to be known but for its noise", remedy)
     first = dataset.subset([0])
     labels = torch.zeros(1, dtype=torch.int64) if first.labels is None else first.labels
     if training.private is not None:
@@ -184,4 +184,4 @@ def _check_takes_target(training: TrainedModelRelease | ShadowTraining) -> None:
     fixed = 0 if training.fixed_inputs is None else len(training.fixed_inputs)
     if not any(int(torch.as_tensor(rows).max()) >= fixed for rows in training.batches):
         remedy = f"Its number is {fixed}, after the fixed records: leave batches out, or name it in one of them."
-        raise refuse("batches", "without the target", "to hold the record that is attacked", remedy)
+        raise invalid_input("batches", "without the target", "to hold the record that is attacked", remedy)
