@@ -20,7 +20,7 @@ from torch import nn
 from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import prune
-from reconrisk.studies.audit.comparison import compare_results
+from reconrisk.studies.audit.comparison import compare
 from reconrisk.studies.audit.result import AuditResult, Exposure
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.store import Store
@@ -86,7 +86,7 @@ def ours() -> Callable[[], object]:
         with Store.read(path) as store:
             listed = store.runs()
             before, after = (store.result(f"{run:012x}", with_exposures=False) for run in (0, 1))
-            compare_results(before, after)
+            compare(before, after)
         return sum(run.trials for run in listed)
 
     return work

@@ -36,13 +36,13 @@ def small_model() -> nn.Module:
 
 def defended() -> rr.Defense:
     """Clipping, then for each layer the noise that hides most for its cost, as a hundred public images say."""
-    moments = rr.reference_moments(small_model(), cross_entropy, IMAGES[:PUBLIC], LABELS[:PUBLIC])
+    moments = rr.sensitivity.reference_moments(small_model(), cross_entropy, IMAGES[:PUBLIC], LABELS[:PUBLIC])
     return rr.defenses.clip(1.0) >> rr.defenses.optimal_noise(moments.by_layer(), like=0.25)
 
 
 def client_app(defense: rr.Defense) -> ClientApp:
     """A client like any other but for the modifier: it trains on its own images and returns its weights."""
-    mod = rr.flower_mod(defense, small_model(), prior_success=1e-9, seed=0)
+    mod = rr.integrations.flower_mod(defense, small_model(), prior_success=1e-9, seed=0)
     app = ClientApp(mods=[mod])
 
     @app.train()

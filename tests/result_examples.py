@@ -13,14 +13,14 @@ from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.storage.result import Result
 from reconrisk.core.threat import HONEST_BUT_CURIOUS
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.audit.comparison import compare_results
+from reconrisk.studies.audit.comparison import compare
 from reconrisk.studies.prior_value.result import LeakageOverPrior, OverPrior
 from reconrisk.studies.recommend.result import DefenseOption, Met, Recommendation, TrainingCost
 from reconrisk.studies.tradeoff.result import AttackScore, TradeoffCell, TradeoffResult, rows_from_cells
 from tests.integrations.fisher_accountant.clipped_linear import STEP, half_square, linear_task
 from tests.reports.audit.audit_example import example_result
 
-TRAINING = rr.dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=100)
+TRAINING = rr.mechanisms.dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=100)
 ESTIMATE = Estimate(1.0, 0.5, float("inf"), 0.95, 6, "Student over updates")
 
 
@@ -32,17 +32,17 @@ def result_examples() -> dict[str, Result]:
 
 
 def _calculated() -> list[Result]:
-    corridor = rr.risk_corridor(TRAINING, dimension=64, norm=3.0, prior_success=0.05, mse=0.01)
-    risks = [rr.risks.identification(candidates=100, at_most=0.05), rr.risks.mse(at_least=0.05)]
+    corridor = rr.risk(TRAINING, dimension=64, norm=3.0, prior_success=0.05, mse=0.01)
+    risks = [rr.bounds.risks.identification(candidates=100, at_most=0.05), rr.bounds.risks.unbiased_mse(at_least=0.05)]
     return [
         corridor,
         corridor.simple_guesses,
         corridor.identification,
         rr.calibrate(TRAINING, risks=risks),
-        rr.prior_success.uniform_ball(dimension=2, radius=1.0, mse=0.02),
-        rr.analytic_inversion_law(rr.Gaussian(0.1), dimension=4, norm=2.0),
+        rr.bounds.prior_success.uniform_ball(dimension=2, radius=1.0, mse=0.02),
+        rr.bounds.analytic_inversion_law(rr.mechanisms.Gaussian(0.1), dimension=4, norm=2.0),
         rr.bounds.training_run_law(TRAINING, dimension=4, norm=2.0),
-        rr.prior_success.empirical(torch.rand(40, 2, generator=_rng()).numpy(), mse=0.1),
+        rr.bounds.prior_success.empirical(torch.rand(40, 2, generator=_rng()).numpy(), mse=0.1),
     ]
 
 
@@ -54,13 +54,15 @@ def _measured() -> list[Result]:
     rebuilt = rr.rebuild("analytic", model, data, records=[0, 1], rng=_rng())
     informed = rr.rebuild_informed_linear("logistic", data, [4, 5], rng=_rng())
     leakage = rr.leakage(model, data.subset(range(3)), noise_multiplier=0.5, clip_norm=1.0, rng=_rng())
-    comparison = compare_results(audit, example_result(name="x"))
+    comparison = compare(audit, example_result(name="x"))
     return [audit, comparison, rebuilt, rebuilt.report, informed, informed.report, leakage]
 
 
 def _accounted() -> list[Result]:
     model, inputs, labels = linear_task(records=8)
-    accountant = rr.FisherAccountant(model, inputs, labels, loss_fn=half_square, probes=3, records=range(5))
+    accountant = rr.integrations.FisherAccountant(
+        model, inputs, labels, loss_fn=half_square, probes=3, records=range(5)
+    )
     for _ in range(3):
         accountant.step(**STEP)
     account = accountant.account()

@@ -41,7 +41,7 @@ def test_the_package_knows_its_version():
 
 def test_calculations_load_no_torch():
     program = (
-        "import sys, reconrisk as rr; rr.to_json(rr.dp_sgd(noise_multiplier=1.0)); "
+        "import sys, reconrisk as rr; rr.to_json(rr.mechanisms.dp_sgd(noise_multiplier=1.0)); "
         "sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

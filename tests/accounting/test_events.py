@@ -5,7 +5,7 @@ import pytest
 from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.rdp import RdpAccountant
 
-from reconrisk.accounting.events import mechanism_from_event
+from reconrisk.accounting.events import from_event
 from reconrisk.accounting.renyi import renyi_curve
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.errors import InvalidInput
@@ -48,12 +48,12 @@ SAMPLED = dp_event.PoissonSampledDpEvent(0.1, GAUSSIAN)
     ],
 )
 def test_events_become_the_mechanism_they_describe(event, mechanism):
-    assert mechanism_from_event(event) == mechanism
+    assert from_event(event) == mechanism
 
 
 def test_other_supported_events_become_their_renyi_curve():
     event = dp_event.ComposedDpEvent([SAMPLED, dp_event.LaplaceDpEvent(2.0)])
-    mechanism = mechanism_from_event(event)
+    mechanism = from_event(event)
     accountant = RdpAccountant(mechanism.orders)
     accountant.compose(event)
     assert isinstance(mechanism, RenyiDP)
@@ -62,18 +62,18 @@ def test_other_supported_events_become_their_renyi_curve():
 
 def test_fixed_batches_are_for_replaced_records_and_count_twice_the_norm():
     event = dp_event.SampledWithoutReplacementDpEvent(1000, 10, dp_event.GaussianDpEvent(4.0))
-    mechanism = mechanism_from_event(event, neighbouring=Neighbouring.REPLACE_ONE)
+    mechanism = from_event(event, neighbouring=Neighbouring.REPLACE_ONE)
     accountant = RdpAccountant(mechanism.orders, NeighboringRelation.REPLACE_ONE)
     accountant.compose(event)
     assert mechanism.neighbouring is Neighbouring.REPLACE_ONE
     # the accountant takes the event's noise multiplier as if replacing a record moved the sum by one norm
     assert (np.array(mechanism.epsilons) > accountant.rdp).all()
     with pytest.raises(InvalidInput, match="SampledWithoutReplacementDpEvent"):
-        mechanism_from_event(event)
+        from_event(event)
 
 
 def test_a_replaced_record_in_a_full_batch_has_four_times_the_divergence():
-    mechanism = mechanism_from_event(GAUSSIAN, neighbouring=Neighbouring.REPLACE_ONE)
+    mechanism = from_event(GAUSSIAN, neighbouring=Neighbouring.REPLACE_ONE)
     alone = renyi_curve(Gaussian(1.5), np.array(mechanism.orders))
     assert np.array(mechanism.epsilons) == pytest.approx(4 * alone, rel=1e-9)
 
@@ -91,34 +91,34 @@ def test_a_replaced_record_in_a_full_batch_has_four_times_the_divergence():
 )
 def test_events_without_a_guarantee_are_refused_by_name(event):
     with pytest.raises(InvalidInput, match="DpEvent"):
-        mechanism_from_event(event)
+        from_event(event)
 
 
 def test_poisson_sampling_of_replaced_records_is_refused():
     with pytest.raises(InvalidInput, match="PoissonSampledDpEvent"):
-        mechanism_from_event(SAMPLED, neighbouring=Neighbouring.REPLACE_ONE)
+        from_event(SAMPLED, neighbouring=Neighbouring.REPLACE_ONE)
 
 
 def test_no_noise_is_refused():
     with pytest.raises(InvalidInput, match="noise_multiplier"):
-        mechanism_from_event(dp_event.GaussianDpEvent(0.0))
+        from_event(dp_event.GaussianDpEvent(0.0))
 
 
 def test_curves_hold_only_finite_numbers():
-    mechanism = mechanism_from_event(dp_event.ComposedDpEvent([SAMPLED, dp_event.ZCDpEvent(0.1, xi=0.2)]))
+    mechanism = from_event(dp_event.ComposedDpEvent([SAMPLED, dp_event.ZCDpEvent(0.1, xi=0.2)]))
     assert all(math.isfinite(value) and value > 0 for value in mechanism.epsilons)
 
 
 def test_what_only_the_loss_accountant_knows_becomes_a_curve_on_the_safe_side():
     mixture = dp_event.MixtureOfGaussiansDpEvent(1.0, [0, 1], [0.9, 0.1])  # one Poisson-subsampled Gaussian step
-    curve = mechanism_from_event(mixture)
+    curve = from_event(mixture)
     assert isinstance(curve, PrivacyCurve)
     exact = success_upper_bound(dp_sgd(noise_multiplier=1.0, sampling_probability=0.1), prior_success=0.1).value
     assert exact <= success_upper_bound(curve, prior_success=0.1).value <= exact + 1e-4
 
 
 def test_a_discrete_laplace_event_is_never_below_the_best_test():
-    curve = mechanism_from_event(dp_event.DiscreteLaplaceDpEvent(0.5, 1))
+    curve = from_event(dp_event.DiscreteLaplaceDpEvent(0.5, 1))
     support = np.arange(-80, 81)
     without, shifted = np.exp(-0.5 * np.abs(support)), np.exp(-0.5 * np.abs(support - 1))
     without, shifted = without / without.sum(), shifted / shifted.sum()

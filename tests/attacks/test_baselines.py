@@ -75,7 +75,7 @@ def test_the_class_mean_follows_known_labels_and_infers_an_unknown_one():
 def test_the_class_mean_works_on_a_release():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    release = rr.GradientRelease(model, nn.functional.cross_entropy, torch.rand(1, 4), torch.tensor([2]))
+    release = rr.releases.GradientRelease(model, nn.functional.cross_entropy, torch.rand(1, 4), torch.tensor([2]))
     means = torch.rand(3, 4)
     result = class_mean(means)(rr.observe(release, threat=PRIOR), rng=torch.Generator())
     assert torch.equal(result.estimates[0], means[2])

@@ -43,7 +43,7 @@ def chosen(attack, observation):
 def test_the_record_is_found_among_two_hundred_digits(label_known):
     digits = rr.load_dataset("mnist", split="test")
     model = lenet((1, 28, 28), 10, rng=torch.Generator().manual_seed(0))
-    release = rr.GradientRelease(model, CE, digits.inputs[123:124], digits.labels[123:124])
+    release = rr.releases.GradientRelease(model, CE, digits.inputs[123:124], digits.labels[123:124])
     threat = PRIOR.knowing(Knows.LABELS) if label_known else PRIOR
     attack = best_candidate(digits.inputs[:200])
     result = attack(rr.observe(release, threat=threat), rng=torch.Generator())
@@ -61,9 +61,9 @@ def test_the_informed_adversary_finds_the_record_in_a_trained_model():
 
     def forward(inputs, targets):
         everything, answers = torch.cat([inputs, others]), torch.cat([targets, labels])
-        return rr.GradientMap(model)(everything, answers)
+        return rr.releases.GradientMap(model)(everything, answers)
 
-    release = rr.ForwardRelease(forward, candidates[4:5], torch.tensor([1]))
+    release = rr.releases.ForwardRelease(forward, candidates[4:5], torch.tensor([1]))
     attack = best_candidate(candidates, labels=torch.tensor([0, 1, 0, 1, 1, 0]))
     assert chosen(attack, rr.observe(release, threat=INFORMED)) == 4
 
@@ -172,7 +172,7 @@ def test_bad_candidates_are_refused(run, message):
 
 
 def test_batches_and_adversaries_without_a_prior_are_refused():
-    release = rr.GradientRelease(nn.Linear(2, 2), CE, torch.rand(2, 2), torch.tensor([0, 1]))
+    release = rr.releases.GradientRelease(nn.Linear(2, 2), CE, torch.rand(2, 2), torch.tensor([0, 1]))
     attack = best_candidate(torch.rand(3, 2))
     with pytest.raises(rr.InvalidInput, match=r"batch_size=2 to be 1\. Candidates are compared one by one"):
         attack(rr.observe(release, threat=PRIOR), rng=torch.Generator())

@@ -65,7 +65,7 @@ def rng():
 def observed(threat, dtype):
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 4)).to(dtype)
     record = torch.rand(1, *SHAPE, generator=rng()).to(dtype)
-    release = rr.GradientRelease(network, nn.functional.cross_entropy, record, torch.tensor([3]))
+    release = rr.releases.GradientRelease(network, nn.functional.cross_entropy, record, torch.tensor([3]))
     return rr.observe(release, defense=rr.defenses.gaussian_noise(0.01), threat=threat, rng=rng())
 
 

@@ -12,7 +12,7 @@ from reconrisk.core.storage.serialization import from_json, to_json
 TRAINING = dp_sgd(noise_multiplier=1.0, clip_norm=0.5, sampling_probability=0.02, steps=500)
 IDENTIFICATION = risks.identification(candidates=100, at_most=0.05)
 SCRATCH = risks.from_scratch(mse=0.01, at_most=1e-3, dimension=12, norm=1.0)
-ERROR = risks.mse(at_least=0.1)
+ERROR = risks.unbiased_mse(at_least=0.1)
 
 
 def holds(risk, mechanism):

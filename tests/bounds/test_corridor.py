@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, norm
 
-from reconrisk.bounds.corridor import corridor_curve, crossover_mse, readable_probability, risk_corridor, risk_surface
+from reconrisk.bounds.corridor import corridor_curve, crossover_mse, readable_probability, risk, risk_surface
 from reconrisk.bounds.gaussian_prior import gaussian_prior_success
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Scope
@@ -18,7 +18,7 @@ RUN = dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=10_000)
 
 
 def test_both_ends_are_guarantees_with_their_own_scopes():
-    corridor = risk_corridor(RUN, dimension=48, norm=4.0, psnr=15, prior_success=0.001)
+    corridor = risk(RUN, dimension=48, norm=4.0, psnr=15, prior_success=0.001)
     assert corridor.identification.scope is Scope.ANY_ADVERSARY_WITH_PRIOR
     assert corridor.from_scratch.scope is Scope.KNOWN_NORM_UNIFORM_DIRECTION
     assert corridor.attack_success <= corridor.from_scratch.value
@@ -31,7 +31,7 @@ def test_both_ends_are_guarantees_with_their_own_scopes():
     noise=st.floats(0.05, 20), dimension=st.integers(1, 200), share=st.floats(0.01, 0.9), prior=st.floats(0.001, 0.5)
 )
 def test_the_attack_never_beats_the_guarantee_for_its_threat(noise, dimension, share, prior):
-    corridor = risk_corridor(
+    corridor = risk(
         Gaussian(noise_multiplier=noise), dimension=dimension, norm=1.0, mse=share / dimension, prior_success=prior
     )
     assert corridor.attack_log_success <= corridor.from_scratch.log_value + 1e-9
@@ -39,14 +39,14 @@ def test_the_attack_never_beats_the_guarantee_for_its_threat(noise, dimension, s
 
 
 def test_the_error_discount_is_where_the_attack_meets_identification():
-    corridor = risk_corridor(Gaussian(noise_multiplier=0.7), dimension=10, norm=2.0, mse=0.05, prior_success=0.1)
+    corridor = risk(Gaussian(noise_multiplier=0.7), dimension=10, norm=2.0, mse=0.05, prior_success=0.1)
     variance = (0.7 * 2.0) ** 2
     named = norm.cdf(norm.ppf(0.1) + 1 / 0.7)
     assert corridor.error_discount == pytest.approx(variance / 10 * chi2(10).ppf(named), rel=1e-9)
 
 
 def test_interior_points_are_the_exact_success_with_a_gaussian_prior():
-    corridor = risk_corridor(
+    corridor = risk(
         dp_sgd(noise_multiplier=0.7, steps=4), dimension=6, norm=2.0, mse=0.05, prior_success=0.1, prior_stds=(0.2, 5.0)
     )
     for point in corridor.interior:
@@ -58,7 +58,7 @@ def test_interior_points_are_the_exact_success_with_a_gaussian_prior():
 
 def test_sampled_interior_averages_over_the_hits():
     run = dp_sgd(noise_multiplier=0.5, sampling_probability=0.3, steps=3)
-    corridor = risk_corridor(run, dimension=4, norm=1.0, mse=0.02, prior_success=0.1, prior_stds=(0.3,))
+    corridor = risk(run, dimension=4, norm=1.0, mse=0.02, prior_success=0.1, prior_stds=(0.3,))
     weights = [math.comb(3, k) * 0.3**k * 0.7 ** (3 - k) for k in range(4)]
     precisions = [k / 0.25 + 1 / 0.09 for k in range(4)]
     expected = sum(w * chi2(4).cdf(4 * 0.02 * p) for w, p in zip(weights, precisions, strict=True))
@@ -67,8 +67,8 @@ def test_sampled_interior_averages_over_the_hits():
 
 def test_a_schedule_has_a_corridor_too():
     schedule = Composed((dp_sgd(noise_multiplier=2.0, sampling_probability=0.1, steps=20), RUN))
-    corridor = risk_corridor(schedule, dimension=12, norm=1.0, mse=0.01, prior_success=0.1)
-    alone = risk_corridor(RUN, dimension=12, norm=1.0, mse=0.01, prior_success=0.1)
+    corridor = risk(schedule, dimension=12, norm=1.0, mse=0.01, prior_success=0.1)
+    alone = risk(RUN, dimension=12, norm=1.0, mse=0.01, prior_success=0.1)
     assert corridor.identification.value >= alone.identification.value
     assert corridor.from_scratch.value >= alone.from_scratch.value
     assert "no bound" in corridor.adversaries()[0][2]
@@ -76,20 +76,20 @@ def test_a_schedule_has_a_corridor_too():
 
 
 def test_simple_guesses_are_told_how_many_releases_to_expect():
-    corridor = risk_corridor(RUN, dimension=12, norm=1.0, mse=0.01, prior_success=0.1)
+    corridor = risk(RUN, dimension=12, norm=1.0, mse=0.01, prior_success=0.1)
     assert corridor.simple_guesses.observations == 100
     assert "Given 100 release(s)" in corridor.comparison()
 
 
 def test_where_a_constant_guess_suffices_no_small_number_is_shown():
-    corridor = risk_corridor(Gaussian(noise_multiplier=1.0), dimension=3072, norm=40.0, mse=0.3, prior_success=0.001)
+    corridor = risk(Gaussian(noise_multiplier=1.0), dimension=3072, norm=40.0, mse=0.3, prior_success=0.001)
     assert corridor.simple_guesses.constant_guess_succeeds  # the middle of the range is within .25
     assert corridor.adversaries()[1] == ("guesses a constant", "1", "certain")
     assert "without looking" in corridor.sentence
 
 
 def test_the_curve_passes_through_the_corridor():
-    corridor = risk_corridor(Gaussian(noise_multiplier=0.5), dimension=8, norm=1.0, mse=0.02, prior_success=0.1)
+    corridor = risk(Gaussian(noise_multiplier=0.5), dimension=8, norm=1.0, mse=0.02, prior_success=0.1)
     curve = corridor_curve(corridor, points=30)
     for values in (curve.attack, curve.from_scratch, *curve.interior):
         assert all(later >= earlier - 1e-12 for earlier, later in itertools.pairwise(values))
@@ -122,10 +122,10 @@ def test_the_surface_of_figure_three():
 
 
 def test_words_tell_when_a_constant_guess_suffices():
-    easy = risk_corridor(RUN, dimension=3072, norm=1.0, psnr=20, prior_success=0.001)
+    easy = risk(RUN, dimension=3072, norm=1.0, psnr=20, prior_success=0.001)
     assert "without looking" in easy.sentence
     assert easy.from_scratch.value == 1.0
-    hard = risk_corridor(RUN, dimension=3072, norm=20.0, psnr=20, prior_success=0.001)
+    hard = risk(RUN, dimension=3072, norm=20.0, psnr=20, prior_success=0.001)
     assert "at most 1e-" in hard.sentence
     assert "law of one attack, no bound" in str(hard)
     assert [kind for _, _, kind in hard.adversaries()].count("guarantee") == 2
@@ -154,4 +154,4 @@ def test_readable_probabilities_never_round_a_tiny_one_to_zero(log_probability):
 def test_bad_input_is_refused(changes, message):
     settings = {"dimension": 4, "norm": 1.0, "psnr": 20, "prior_success": 0.1, **changes}
     with pytest.raises(InvalidInput, match=message):
-        risk_corridor(RUN, **settings)
+        risk(RUN, **settings)

@@ -14,7 +14,7 @@ EXAMPLES = [
     risks.identification(candidates=1000, at_most=0.01),
     risks.identification(log_prior_success=-1e4, at_most=1e-3),
     risks.from_scratch(psnr=20, at_most=1e-3, dimension=12, norm=1.0),
-    risks.mse(at_least=0.05, diameters=(1.0, 2.0)),
+    risks.unbiased_mse(at_least=0.05, diameters=(1.0, 2.0)),
 ]
 
 
@@ -33,7 +33,7 @@ def test_more_noise_never_raises_a_risk(risk, one, other):
 
 def test_the_error_guarantee_is_theorem_one_with_the_replace_one_divergence():
     # sigma = 2, full batch: epsilon = (2/2)^2 = 1, records in [0, 1]: 1/(4(e - 1))
-    bound = risks.mse(at_least=0.05).guarantee(Gaussian(noise_multiplier=2.0))
+    bound = risks.unbiased_mse(at_least=0.05).guarantee(Gaussian(noise_multiplier=2.0))
     assert bound.value == pytest.approx(1 / (4 * math.expm1(1.0)), rel=1e-12)
     assert bound.mechanism == Gaussian(noise_multiplier=2.0)
 
@@ -65,9 +65,9 @@ def test_the_ways_to_state_a_prior_agree():
         (lambda: risks.from_scratch(mse=0.1, psnr=3, at_most=0.1, dimension=4, norm=1.0), "exactly one number"),
         (lambda: risks.from_scratch(mse=math.nan, at_most=0.1, dimension=4, norm=1.0), "mse"),
         (lambda: risks.from_scratch(mse=0.1, at_most=0.1, dimension=0, norm=1.0), "dimension=0 >= 1"),
-        (lambda: risks.mse(at_least=0.25), r"at_least=0\.25 in \(0, 0\.25\)"),
-        (lambda: risks.mse(at_least=0.1, diameters=()), "at least one width"),
-        (lambda: risks.mse(at_least=0.1, diameters=(1.0, -1.0)), r"diameters=-1\.0 > 0"),
+        (lambda: risks.unbiased_mse(at_least=0.25), r"at_least=0\.25 in \(0, 0\.25\)"),
+        (lambda: risks.unbiased_mse(at_least=0.1, diameters=()), "at least one width"),
+        (lambda: risks.unbiased_mse(at_least=0.1, diameters=(1.0, -1.0)), r"diameters=-1\.0 > 0"),
     ],
 )
 def test_demands_that_make_no_sense_are_refused(build, message):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from reconrisk.accounting.events import mechanism_from_event
+from reconrisk.accounting.events import from_event
 from reconrisk.bounds import prior_success
 from reconrisk.bounds.success import dp_from_reconstruction_robustness, success_upper_bound
 from reconrisk.core.errors import InvalidInput
@@ -137,7 +137,7 @@ def test_an_event_of_dp_accounting_is_bounded_through_its_mechanism():
     from dp_accounting import dp_event
 
     event = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0)), 1000)
-    bound = success_upper_bound(mechanism_from_event(event), prior_success=0.1)
+    bound = success_upper_bound(from_event(event), prior_success=0.1)
     assert bound.value == pytest.approx(0.19420, abs=3e-5)
 
 

@@ -235,7 +235,9 @@ def test_a_fisher_account_of_the_training_is_read(work):
     data = rr.load_dataset("breast_cancer")
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(30, 2))
-    accountant = rr.FisherAccountant(model, data.inputs, data.labels, relative_error=0.5, records=range(40))
+    accountant = rr.integrations.FisherAccountant(
+        model, data.inputs, data.labels, relative_error=0.5, records=range(40)
+    )
     for _ in range(9):
         accountant.step(noise_multiplier=1.5, clip_norm=0.5, sampling_probability=0.2)
     accountant.save("account.safetensors")

@@ -128,7 +128,7 @@ def test_demo_refuses_a_file_as_folder_before_it_works(tmp_path):
         (["demo", "--trials", "0"], "Expected trials=0 >= 1."),
         (["demo", "--seed", "99999999999999999999"], "Expected seed=99999999999999999999 < 2^63."),
         (
-            ["informed", "--model", "ridge", "--data", "diabetes", "--target-index", "17", "--noise-std", "-1"],
+            ["rebuild-informed", "--model", "ridge", "--data", "diabetes", "--target-index", "17", "--noise-std", "-1"],
             "Expected noise_std=-1.0 > 0.",
         ),
     ],

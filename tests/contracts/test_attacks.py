@@ -91,7 +91,7 @@ def observed(row, attack):
     records = digits(row.records)
     network = row.network()
     model = attack.plant(network, (1, 28, 28)) if row.planted else network
-    release = rr.GradientRelease(model, nn.functional.cross_entropy, records.inputs, records.labels)
+    release = rr.releases.GradientRelease(model, nn.functional.cross_entropy, records.inputs, records.labels)
     return rr.observe(release, threat=STRONGEST if row.planted else ALL_KNOWN), records.inputs
 
 
@@ -124,7 +124,7 @@ def test_a_problem_with_a_known_answer_is_solved(solved):
     if row.decibels is None:
         assert not found.status.is_failure
         return
-    scores = rr.score(found, target, rr.metrics.psnr(data_range=1.0))["psnr"]
+    scores = rr.metrics.score(found, target, rr.metrics.psnr(data_range=1.0))["psnr"]
     solved_records = int((scores > row.decibels).sum())
     # records that share a bin or a neuron with another are lost to the attacks that plant a layer
     assert solved_records >= (1 if row.planted else row.records), scores

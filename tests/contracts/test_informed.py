@@ -60,7 +60,7 @@ def observed():
     model = LogisticRegression(C=0.1, solver="newton-cholesky", tol=1e-12).fit(features, labels)
     rows, answers = torch.as_tensor(features), torch.as_tensor(labels)
     given = {"known_inputs": rows[1:], "known_labels": answers[1:], "low": low, "width": width}
-    release = rr.EstimatorRelease(model, (rows[:1] - low) / width, answers[:1], **given)
+    release = rr.releases.EstimatorRelease(model, (rows[:1] - low) / width, answers[:1], **given)
     observation = rr.observe(release, threat=GLM_NEEDS)
     attack = rr.attacks.glm_observed()
     first, again = (attack(observation, rng=torch.Generator()) for _ in range(2))
@@ -99,8 +99,13 @@ def inverted():
     features, labels = load_digits(return_X_y=True)
     inputs, labels = torch.as_tensor(features[:31] / 16), torch.as_tensor(labels[:31])
     model = rr.models.mlp(64, (6,), 10, activation=nn.ELU, rng=torch.Generator().manual_seed(0))
-    given = {"fixed_inputs": inputs[1:], "fixed_labels": labels[1:], "optimizer": rr.sgd(0.2, 0.9), "steps": 10}
-    release = rr.TrainedModelRelease(model, nn.functional.cross_entropy, inputs[:1], labels[:1], **given)
+    given = {
+        "fixed_inputs": inputs[1:],
+        "fixed_labels": labels[1:],
+        "optimizer": rr.releases.sgd(0.2, 0.9),
+        "steps": 10,
+    }
+    release = rr.releases.TrainedModelRelease(model, nn.functional.cross_entropy, inputs[:1], labels[:1], **given)
     observation = rr.observe(release, threat=INVERT_NEEDS)
     attack = rr.attacks.invert_training()
     first, again = (attack(observation, rng=torch.Generator()) for _ in range(2))
@@ -111,7 +116,7 @@ def read_off(queries=None):
     features, labels = load_digits(return_X_y=True)
     inputs, labels = torch.as_tensor(features[:601] / 16, dtype=torch.float32), torch.as_tensor(labels[:601])
     model = rr.models.mlp(64, (6,), 10, activation=nn.ELU, rng=torch.Generator().manual_seed(0))
-    training = rr.ShadowTraining(model, inputs[1:51], labels[1:51], rr.sgd(0.2, 0.9), steps=20)
+    training = rr.releases.ShadowTraining(model, inputs[1:51], labels[1:51], rr.releases.sgd(0.2, 0.9), steps=20)
     knowledge = rr.attacks.ShadowKnowledge(training, inputs[51:], labels[51:])
     asked = None if queries is None else inputs[-queries:]
     attack = rr.attacks.reconstructor(knowledge, queries=asked, rng=torch.Generator().manual_seed(0))
@@ -151,7 +156,7 @@ def test_estimates_have_the_shape_of_records_and_are_finite(solved):
 def test_a_problem_with_a_known_answer_is_solved(solved):
     row, found = solved
     assert not found.reconstruction.status.is_failure
-    scores = rr.score(found.reconstruction, found.target, rr.metrics.mse())["mse"]
+    scores = rr.metrics.score(found.reconstruction, found.target, rr.metrics.mse())["mse"]
     assert float(scores.max()) <= row.largest_mse
 
 

@@ -106,7 +106,7 @@ def test_a_record_that_the_prior_can_make_comes_back(name, records):
     assert not found.status.is_failure
     assert len(found.account.objective) == records
     assert all(math.isfinite(value) for value in found.account.objective)
-    assert float(rr.score(found, targets, rr.metrics.mse())["mse"].mean()) < ROWS[name].error
+    assert float(rr.metrics.score(found, targets, rr.metrics.mse())["mse"].mean()) < ROWS[name].error
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -20,9 +20,11 @@ def reference():
     torch.manual_seed(0)
     model = nn.Linear(5, 3)
     loss = nn.functional.cross_entropy
-    updates = tuple(rr.GradientRelease(model, loss, INPUTS[i : i + 1], LABELS[i : i + 1]).value() for i in range(4))
+    updates = tuple(
+        rr.releases.GradientRelease(model, loss, INPUTS[i : i + 1], LABELS[i : i + 1]).value() for i in range(4)
+    )
     rng = torch.Generator().manual_seed(1)
-    return Reference(lambda: rr.reference_moments(model, loss, INPUTS, LABELS, rng=rng), updates)
+    return Reference(lambda: rr.sensitivity.reference_moments(model, loss, INPUTS, LABELS, rng=rng), updates)
 
 
 REFERENCE = reference()

@@ -40,7 +40,7 @@ def test_replay_never_exceeds_the_norm_and_keeps_the_direction(clip_norm, scale)
 
 def test_clipping_comes_before_noise_of_multiplier_times_norm():
     defense = clip_and_noise(noise_multiplier=0.5, clip_norm=2.0)
-    assert defense.mechanism == rr.Gaussian(noise_multiplier=0.5, clip_norm=2.0)
+    assert defense.mechanism == rr.mechanisms.Gaussian(noise_multiplier=0.5, clip_norm=2.0)
     sent = defense(released(100.0), rng=torch.Generator().manual_seed(1))
     noise = math.sqrt(2040) * 1.0
     assert norm_of(sent) == pytest.approx(math.hypot(2.0, noise), rel=0.15)

@@ -34,7 +34,7 @@ def test_a_step_uses_what_the_defense_sends_and_nothing_else(defense):
     bare = {name: value.grad.clone() for name, value in model.named_parameters()}
     expected = defense(bare, rng=torch.Generator().manual_seed(3))
     before = weights(model)
-    with rr.defend(optimizer, model, defense, rng=torch.Generator().manual_seed(3)) as defended:
+    with rr.integrations.defend_optimizer(optimizer, model, defense, rng=torch.Generator().manual_seed(3)) as defended:
         optimizer.step()
     moved = torch.cat([-0.1 * value.flatten() for value in expected.values()])
     torch.testing.assert_close(weights(model) - before, moved)
@@ -44,7 +44,9 @@ def test_a_step_uses_what_the_defense_sends_and_nothing_else(defense):
 
 def test_noise_is_fresh_in_every_step_and_ends_with_the_context():
     model, optimizer = setting()
-    with rr.defend(optimizer, model, rr.defenses.gaussian_noise(1.0), rng=torch.Generator().manual_seed(0)) as defended:
+    with rr.integrations.defend_optimizer(
+        optimizer, model, rr.defenses.gaussian_noise(1.0), rng=torch.Generator().manual_seed(0)
+    ) as defended:
         step(model, optimizer)
         first = defended.sent["0.weight"]
         step(model, optimizer)
@@ -60,7 +62,7 @@ def test_noise_is_fresh_in_every_step_and_ends_with_the_context():
 def test_a_loop_without_noise_still_learns():
     model, optimizer = setting()
     first = float(nn.functional.cross_entropy(model(INPUTS), LABELS).detach())
-    with rr.defend(optimizer, model, rr.defenses.prune(0.5), rng=torch.Generator()):
+    with rr.integrations.defend_optimizer(optimizer, model, rr.defenses.prune(0.5), rng=torch.Generator()):
         for _ in range(50):
             step(model, optimizer)
     assert float(nn.functional.cross_entropy(model(INPUTS), LABELS).detach()) < first
@@ -70,7 +72,9 @@ def test_frozen_parameters_are_left_out():
     model, _ = setting()
     model[0].requires_grad_(False)
     optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
-    with rr.defend(optimizer, model, rr.defenses.gaussian_noise(1.0), rng=torch.Generator().manual_seed(0)) as defended:
+    with rr.integrations.defend_optimizer(
+        optimizer, model, rr.defenses.gaussian_noise(1.0), rng=torch.Generator().manual_seed(0)
+    ) as defended:
         step(model, optimizer)
     assert sorted(defended.sent) == ["2.bias", "2.weight"]
 
@@ -79,12 +83,12 @@ def test_what_cannot_be_defended_is_refused():
     model, optimizer = setting()
     other, _ = setting()
     with pytest.raises(InvalidInput, match="to be of the model"):
-        rr.defend(optimizer, other, rr.defenses.clip(1.0), rng=torch.Generator())
+        rr.integrations.defend_optimizer(optimizer, other, rr.defenses.clip(1.0), rng=torch.Generator())
     with pytest.raises(InvalidInput, match="rng=7 to be a torch"):
-        rr.defend(optimizer, model, rr.defenses.clip(1.0), rng=7)
+        rr.integrations.defend_optimizer(optimizer, model, rr.defenses.clip(1.0), rng=7)
     with pytest.raises(InvalidInput, match="to be a torch optimizer"):
-        rr.defend(model, model, rr.defenses.clip(1.0), rng=torch.Generator())
-    with rr.defend(optimizer, model, rr.defenses.clip(1.0), rng=torch.Generator()):
+        rr.integrations.defend_optimizer(model, model, rr.defenses.clip(1.0), rng=torch.Generator())
+    with rr.integrations.defend_optimizer(optimizer, model, rr.defenses.clip(1.0), rng=torch.Generator()):
         with pytest.raises(InvalidInput, match="Expected gradients before a step"):
             optimizer.step()
         nn.functional.cross_entropy(model(INPUTS), LABELS).backward()
@@ -105,18 +109,20 @@ def test_a_refreshed_defense_follows_the_model_and_a_local_one_is_refused():
         every=2,
         probes=2,
     )
-    with rr.defend(optimizer, model, defense, rng=torch.Generator().manual_seed(0)):
+    with rr.integrations.defend_optimizer(optimizer, model, defense, rng=torch.Generator().manual_seed(0)):
         for _ in range(4):
             step(model, optimizer)
     assert (defense.sends, defense.refreshes) == (4, 2)
     with pytest.raises(InvalidInput, match="to need no records"):
-        rr.defend(optimizer, model, rr.defenses.local_optimal_noise(like=0.1), rng=torch.Generator())
+        rr.integrations.defend_optimizer(
+            optimizer, model, rr.defenses.local_optimal_noise(like=0.1), rng=torch.Generator()
+        )
 
 
 def test_a_closure_is_refused_since_it_would_not_be_defended():
     model, optimizer = setting()
     with (
-        rr.defend(optimizer, model, rr.defenses.clip(0.5), rng=torch.Generator()),
+        rr.integrations.defend_optimizer(optimizer, model, rr.defenses.clip(0.5), rng=torch.Generator()),
         pytest.raises(InvalidInput, match="closure='a function' to be None"),
     ):
         optimizer.step(lambda: nn.functional.cross_entropy(model(INPUTS), LABELS))
@@ -126,7 +132,7 @@ def test_parameters_that_are_added_later_or_unused_are_defended_too():
     model, optimizer = setting()
     optimizer.param_groups[0]["params"] = list(model[0].parameters())
     defense = rr.defenses.gaussian_noise(0.1)
-    with rr.defend(optimizer, model, defense, rng=torch.Generator().manual_seed(0)) as defended:
+    with rr.integrations.defend_optimizer(optimizer, model, defense, rng=torch.Generator().manual_seed(0)) as defended:
         step(model, optimizer)
         assert set(defended.sent) == {"0.weight", "0.bias"}
         optimizer.add_param_group({"params": list(model[2].parameters())})
@@ -142,10 +148,12 @@ def test_refreshed_and_local_parts_of_a_chain_are_seen():
     inner = rr.defenses.refreshed(
         lambda moments: rr.defenses.optimal_noise(moments, like=0.1), nn.functional.cross_entropy, INPUTS, LABELS
     )
-    with rr.defend(optimizer, model, rr.defenses.clip(1.0) >> inner, rng=torch.Generator()):
+    with rr.integrations.defend_optimizer(optimizer, model, rr.defenses.clip(1.0) >> inner, rng=torch.Generator()):
         step(model, optimizer)
     assert inner.sends == 1
     with pytest.raises(InvalidInput, match="to need no records"):
-        rr.defend(optimizer, model, rr.defenses.clip(1.0) >> rr.defenses.local_optimal_noise(like=0.1))
+        rr.integrations.defend_optimizer(
+            optimizer, model, rr.defenses.clip(1.0) >> rr.defenses.local_optimal_noise(like=0.1)
+        )
     with pytest.raises(InvalidInput, match="defense=3 to be a defense"):
-        rr.defend(optimizer, model, 3)
+        rr.integrations.defend_optimizer(optimizer, model, 3)

@@ -13,10 +13,10 @@ from reconrisk.metrics.goals import (
     goal_in,
     limit_from_text,
     mean_squared_error_at,
-    mse,
-    ncc,
-    psnr,
-    ssim,
+    mse_at_most,
+    ncc_at_least,
+    psnr_at_least,
+    ssim_at_least,
 )
 from reconrisk.metrics.registry import METRICS
 from tests.offered_plugins import offer_plugins
@@ -53,22 +53,22 @@ def test_what_is_better_than_a_success_is_one(goal, one, other):
 
 @given(st.floats(-40, 90), st.floats(1e-3, 1e3), st.floats(1e-12, 1e6))
 def test_a_ratio_in_decibel_stands_for_its_error(decibel, width, error):
-    goal, data_range = psnr(decibel), (-width / 4, 3 * width / 4)
+    goal, data_range = psnr_at_least(decibel), (-width / 4, 3 * width / 4)
     ratio = 10 * math.log10(width**2 / error)
     assume(abs(ratio - decibel) > 1e-9)
     assert goal.reached(ratio) == (error <= mean_squared_error_at(goal, data_range))
 
 
 def test_an_error_stands_for_itself_and_similarities_for_none():
-    assert mean_squared_error_at(mse(0.05), (0.0, 9.0)) == 0.05
-    assert mean_squared_error_at(ssim(0.9), (0.0, 1.0)) is None
-    assert mean_squared_error_at(ncc(0.9), (0.0, 1.0)) is None
+    assert mean_squared_error_at(mse_at_most(0.05), (0.0, 9.0)) == 0.05
+    assert mean_squared_error_at(ssim_at_least(0.9), (0.0, 1.0)) is None
+    assert mean_squared_error_at(ncc_at_least(0.9), (0.0, 1.0)) is None
     assert mean_squared_error_at(Goal("of_a_plugin_elsewhere", 1.0, True), (0.0, 1.0)) is None
 
 
 @pytest.mark.parametrize("decibel", [-1e6, 1e6])
 def test_ratios_beyond_all_floats_stand_for_an_error(decibel):
-    assert 0 <= mean_squared_error_at(psnr(decibel), (0.0, 1.0)) < math.inf
+    assert 0 <= mean_squared_error_at(psnr_at_least(decibel), (0.0, 1.0)) < math.inf
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_texts_that_state_no_limit_are_refused(text, message):
 
 
 def test_all_is_stated_in_percent():
-    assert limit_from_text("psnr>=20: 100%") == Limit(psnr(20), 1.0)
+    assert limit_from_text("psnr>=20: 100%") == Limit(psnr_at_least(20), 1.0)
 
 
 @pytest.mark.parametrize("build", [psnr, mse, ssim, ncc])

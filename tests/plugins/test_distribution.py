@@ -134,7 +134,7 @@ def test_other_commands_and_functions_take_them_too(installed, tmp_path):
     )
     assert re.search(r"round_to +0\.001 ", text)
     options = "--model logistic --data digits --labels known --setting tries=3 --prune 0.5 --out done"
-    text = installed.shell(f"reconrisk attack random_search {options}", tmp_path)
+    text = installed.shell(f"reconrisk rebuild random_search {options}", tmp_path)
     assert "random_search" in text
 
 

@@ -24,7 +24,7 @@ def network(training=False):
 
 
 def release(training=False):
-    return rr.GradientRelease(network(training), LOSS, *records())
+    return rr.releases.GradientRelease(network(training), LOSS, *records())
 
 
 @pytest.mark.parametrize("power", list(Knows))
@@ -55,7 +55,7 @@ def test_side_information_is_handed_over_only_if_known(power):
 def test_batch_statistics_are_what_batch_norm_received(training):
     threat = HONEST_BUT_CURIOUS.knowing(Knows.BATCH_STATISTICS)
     model = network(training)
-    seen = rr.observe(rr.GradientRelease(model, LOSS, *records()), threat=threat)
+    seen = rr.observe(rr.releases.GradientRelease(model, LOSS, *records()), threat=threat)
     values = model[0](records()[0]).detach()
     torch.testing.assert_close(seen.batch_statistics["1.mean"], values.mean((0, 2, 3)))
     torch.testing.assert_close(seen.batch_statistics["1.var"], values.var((0, 2, 3), unbiased=False))
@@ -137,9 +137,9 @@ def test_batch_statistics_of_later_layers_follow_the_mode_of_earlier_ones(traini
     model = Deep().train(training)
     inputs, labels = records()
     if kind == "gradient":
-        made = rr.GradientRelease(model, LOSS, inputs, labels)
+        made = rr.releases.GradientRelease(model, LOSS, inputs, labels)
     else:
-        made = rr.LocalUpdateRelease(model, LOSS, inputs, labels, learning_rate=0.1, steps=1)
+        made = rr.releases.LocalUpdateRelease(model, LOSS, inputs, labels, learning_rate=0.1, steps=1)
     seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.knowing(Knows.BATCH_STATISTICS))
     with torch.no_grad():
         flat = model.first(inputs.flatten(1))
@@ -153,14 +153,14 @@ def test_batch_statistics_of_later_layers_follow_the_mode_of_earlier_ones(traini
 def test_a_model_without_batch_norm_has_no_batch_statistics():
     plain = nn.Sequential(nn.Flatten(), nn.Linear(32, 3))
     threat = HONEST_BUT_CURIOUS.knowing(Knows.BATCH_STATISTICS)
-    assert rr.observe(rr.GradientRelease(plain, LOSS, *records()), threat=threat).batch_statistics is None
-    bare = rr.ForwardRelease(lambda inputs, labels: {"y": inputs.sum(0)}, *records())
+    assert rr.observe(rr.releases.GradientRelease(plain, LOSS, *records()), threat=threat).batch_statistics is None
+    bare = rr.releases.ForwardRelease(lambda inputs, labels: {"y": inputs.sum(0)}, *records())
     assert rr.observe(bare, threat=threat).batch_statistics is None
 
 
 def test_what_is_received_has_no_history_that_leads_to_the_records():
     inputs, labels = records()
-    made = rr.GradientRelease(network(), LOSS, inputs.requires_grad_(), labels)
+    made = rr.releases.GradientRelease(network(), LOSS, inputs.requires_grad_(), labels)
     seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.knowing(*Knows))
     assert seen.record_norms is not None
     received = [seen.released, seen.labels, seen.record_norms, seen.batch_statistics]
@@ -169,7 +169,7 @@ def test_what_is_received_has_no_history_that_leads_to_the_records():
 
 def test_labels_received_are_a_copy():
     inputs, labels = records()
-    made = rr.GradientRelease(network(), LOSS, inputs, labels)
+    made = rr.releases.GradientRelease(network(), LOSS, inputs, labels)
     seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
     labels += 1
     assert seen.labels.tolist() == [1, 0, 2]
@@ -216,9 +216,11 @@ def tensors_within(value, seen):
 def test_no_record_can_be_reached_from_an_observation(kind):
     inputs, labels = records()
     if kind == "gradient":
-        made = rr.GradientRelease(network(), LOSS, inputs, labels)
+        made = rr.releases.GradientRelease(network(), LOSS, inputs, labels)
     else:
-        made = rr.LocalUpdateRelease(network(), LOSS, inputs, labels, learning_rate=0.1, epochs=1, batch_size=2)
+        made = rr.releases.LocalUpdateRelease(
+            network(), LOSS, inputs, labels, learning_rate=0.1, epochs=1, batch_size=2
+        )
     assert any(tensor is inputs for tensor in tensors_within(made, set()))  # the walk would find them
     defense = clip_and_noise(noise_multiplier=1.0, clip_norm=1.0)
     threat = HONEST_BUT_CURIOUS.knowing(*(set(Knows) - {Knows.LABELS}))

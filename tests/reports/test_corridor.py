@@ -1,13 +1,13 @@
 import numpy as np
 from PIL import Image
 
-from reconrisk.bounds.corridor import corridor_curve, risk_corridor, risk_surface
+from reconrisk.bounds.corridor import corridor_curve, risk, risk_surface
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.reports.corridor import write_surface
 
 
 def test_corridor_and_surface_become_pictures(tmp_path):
-    corridor = risk_corridor(Gaussian(noise_multiplier=0.5), dimension=8, norm=1.0, mse=0.02, prior_success=0.1)
+    corridor = risk(Gaussian(noise_multiplier=0.5), dimension=8, norm=1.0, mse=0.02, prior_success=0.1)
     drawn = corridor.save(tmp_path / "corridor.png", curve=corridor_curve(corridor, points=9))
     surface = risk_surface(
         noise_multipliers=np.linspace(0.5, 2, 4),

@@ -27,7 +27,7 @@ def audit_of(attack, threat, *, trials, noise=NOISE, **settings):
     release = GradientRelease(planted.module, planted.loss_fn, RECORDS[:1], LABELS[:1])
     dataset = Dataset("sphere", RECORDS, LABELS, data_range=(-30.0, 30.0))  # wide: nothing is cut off
     defense = rr.defenses.clip_and_noise(noise_multiplier=noise, clip_norm=CLIP)
-    options = {"threat": threat, "attacks": [attack], "goals": [rr.mse(GOAL)], "budget": None}
+    options = {"threat": threat, "attacks": [attack], "goals": [rr.goals.mse_at_most(GOAL)], "budget": None}
     return lambda seed: rr.audit(release, dataset, defenses=defense, trials=trials, seed=seed, **options | settings)
 
 

@@ -59,7 +59,7 @@ def audit_of(defense, *, trials, attack, **settings):
         records = torch.randn(trials, DIMENSION, generator=torch.Generator().manual_seed(10**6 + seed))
         dataset = Dataset("normal", records, torch.zeros(trials, dtype=torch.int64), data_range=(-9.0, 9.0))
         release = ForwardRelease(linear, records, dataset.labels)
-        options = {"threat": THREAT, "goals": [rr.mse(GOAL)], "guarantees": [guaranteed], "budget": None}
+        options = {"threat": THREAT, "goals": [rr.goals.mse_at_most(GOAL)], "guarantees": [guaranteed], "budget": None}
         return rr.audit(
             release, dataset, defenses=defense, attacks=[attack], trials=trials, seed=seed, **options | settings
         )

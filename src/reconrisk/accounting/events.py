@@ -35,9 +35,7 @@ _RELATIONS = {
 }
 
 
-def mechanism_from_event(
-    event: dp_event.DpEvent, *, neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
-) -> Mechanism:
+def from_event(event: dp_event.DpEvent, *, neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE) -> Mechanism:
     """The mechanism that a ``DpEvent`` describes.
 
     Gaussian events, Poisson sampled or not, repeated and composed, become the mechanism itself; one Laplace event its
@@ -50,7 +48,7 @@ def mechanism_from_event(
     Edge cases: events without privacy, unsupported ones, and those that release nothing are refused by name.
 
     >>> sampled = dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.1))
-    >>> mechanism_from_event(dp_event.SelfComposedDpEvent(sampled, 500)).steps
+    >>> from_event(dp_event.SelfComposedDpEvent(sampled, 500)).steps
     500
     """
     leaves = list(_leaves(event, 1))

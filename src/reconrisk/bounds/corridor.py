@@ -306,7 +306,7 @@ class RiskCorridor(Result):
         return False
 
 
-def risk_corridor(
+def risk(
     mechanism: NoiseMechanism,
     *,
     dimension: int,
@@ -330,7 +330,7 @@ def risk_corridor(
 
     >>> from reconrisk.core.mechanism import dp_sgd
     >>> run = dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=10_000)
-    >>> corridor = risk_corridor(run, dimension=3072, norm=20.0, psnr=20, prior_success=0.001)
+    >>> corridor = risk(run, dimension=3072, norm=20.0, psnr=20, prior_success=0.001)
     >>> corridor.identification.value < 0.05, corridor.from_scratch.value < 1e-300
     (True, True)
     """
@@ -372,7 +372,7 @@ def risk_corridor(
 def corridor_curve(corridor: RiskCorridor, *, points: int = 41) -> CorridorCurve:
     """The corridor over a range of thresholds, from a thousandth of its own to where guessing zero succeeds.
 
-    >>> corridor = risk_corridor(Gaussian(noise_multiplier=0.5), dimension=4, norm=1.0, mse=0.05, prior_success=0.1)
+    >>> corridor = risk(Gaussian(noise_multiplier=0.5), dimension=4, norm=1.0, mse=0.05, prior_success=0.1)
     >>> curve = corridor_curve(corridor, points=3)
     >>> curve.from_scratch[-1], len(curve.mse)
     (1.0, 3)

@@ -181,12 +181,12 @@ def from_scratch(
     return FromScratch(dimension, norm, threshold, at_most)
 
 
-def mse(*, at_least: float, diameters: float | tuple[float, ...] = 1.0) -> UnbiasedError:
+def unbiased_mse(*, at_least: float, diameters: float | tuple[float, ...] = 1.0) -> UnbiasedError:
     """The risk that an unbiased estimate has a mean squared error below ``at_least`` (guo2022, Theorem 1).
 
     Assumes: records in a box whose widths are ``diameters``, one number for equal widths.
 
-    >>> print(mse(at_least=0.05))
+    >>> print(unbiased_mse(at_least=0.05))
     MSE of unbiased estimates >= 0.05
     """
     widths = (diameters,) if isinstance(diameters, (int, float)) else tuple(diameters)
@@ -197,7 +197,7 @@ def attained(guarantee: Guarantee) -> float:
     """What a guarantee says on the scale of ``limit``: smaller is safer.
 
     >>> from reconrisk.core.mechanism import Gaussian
-    >>> demand = mse(at_least=0.05)
+    >>> demand = unbiased_mse(at_least=0.05)
     >>> attained(demand.guarantee(Gaussian(noise_multiplier=2.0))) <= demand.limit
     True
     """

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from reconrisk.cli.attack import attack
 from reconrisk.cli.audit import audit
 from reconrisk.cli.calibrate import calibrate
-from reconrisk.cli.defend import defend
 from reconrisk.cli.demo import demo
 from reconrisk.cli.doctor import doctor
-from reconrisk.cli.informed import informed
 from reconrisk.cli.leakage import leakage
 from reconrisk.cli.plugins import plugins
+from reconrisk.cli.rebuild import rebuild
+from reconrisk.cli.rebuild_informed import rebuild_informed
+from reconrisk.cli.recommend_defense import recommend_defense
 from reconrisk.cli.risk import risk
 from reconrisk.cli.store import compare, export, runs, show
 from reconrisk.cli.tradeoff import tradeoff
@@ -48,9 +48,9 @@ def options(
 _COMMANDS = (
     demo,
     audit,
-    attack,
-    informed,
-    defend,
+    rebuild,
+    rebuild_informed,
+    recommend_defense,
     risk,
     calibrate,
     leakage,

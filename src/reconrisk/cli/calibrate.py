@@ -72,7 +72,7 @@ def calibrate(
             )
         )
     if unbiased_mse is not None:
-        demands.append(risks.mse(at_least=unbiased_mse, diameters=data_range))
+        demands.append(risks.unbiased_mse(at_least=unbiased_mse, diameters=data_range))
     if not demands:
         raise InvalidInput("Expected at least one of --identification, --from-scratch and --unbiased-mse.")
     training = dp_sgd(

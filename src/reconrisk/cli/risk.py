@@ -43,7 +43,7 @@ def risk(
     plot: Annotated[Path | None, typer.Option(help="Draw the corridor into this file (png, svg, pdf).")] = None,
 ) -> None:
     """Bound what any adversary rebuilds from a DP-SGD training: the risk corridor."""
-    from reconrisk.bounds.corridor import risk_corridor
+    from reconrisk.bounds.corridor import risk
     from reconrisk.cli.tables import print_corridor
 
     if dimension is None:
@@ -58,7 +58,7 @@ def risk(
         raise InvalidInput("Expected exactly one of --prior-success and --candidates.")
     if candidates is not None and candidates < 1:
         raise InvalidInput(f"Expected candidates={candidates} >= 1.")
-    corridor = risk_corridor(
+    corridor = risk(
         mechanism,
         dimension=dimension,
         norm=norm,

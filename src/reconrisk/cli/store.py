@@ -30,9 +30,9 @@ def compare(
 ) -> None:
     """Say what changed between two audits: settings, success of attacks and whether it is chance, bounds, verdicts."""
     old, new = _result("before", before, store), _result("after", after, store)
-    from reconrisk.studies.audit.comparison import compare_results  # loads statistics, which takes a second
+    from reconrisk.studies.audit.comparison import compare  # loads statistics, which takes a second
 
-    found = compare_results(old, new)
+    found = compare(old, new)
     typer.echo(found.to_json(indent=2) if as_json else str(found))
 
 

@@ -67,7 +67,7 @@ class SendingDefense(ABC):
 def _check_released(released: Any) -> None:
     """Refuse what is no mapping from names to dense, finite tensors of real numbers."""
     if not isinstance(released, Mapping):
-        remedy = "Pass {name: gradient}, as rr.GradientRelease(...).value() gives it."
+        remedy = "Pass {name: gradient}, as rr.releases.GradientRelease(...).value() gives it."
         raise invalid_input("released", type(released).__name__, "to be a mapping from names to tensors", remedy)
     check_not_empty("released", list(released))
     for name, tensor in released.items():

@@ -33,7 +33,7 @@ class TargetBound:
     ``prior_information`` P is the largest eigenvalue of the prior's information, ``dimension`` d that of a record,
     ``batch_size`` B the number of records whose gradients are averaged in what is released.
 
-    Guarantee: none by itself: the moments are estimates. :func:`reconrisk.bayesian_mse_lower_bound` with an upper limit
+    Guarantee: none by itself: the moments are estimates. :func:`reconrisk.bounds.bayesian_mse_lower_bound` with an upper limit
     of the trace is the bound.
     Reference: Theorem 3.2, chen2025.
 

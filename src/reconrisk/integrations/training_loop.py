@@ -63,7 +63,7 @@ class DefendedLoop:
         self.close()
 
 
-def defend(
+def defend_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module, defense: Defense, *, rng: torch.Generator | None = None
 ) -> DefendedLoop:
     """Defend the gradients of a plain training loop: every ``optimizer.step()`` uses what ``defense`` sends.
@@ -81,7 +81,7 @@ def defend(
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     >>> before = model.weight.detach().clone()
     >>> from reconrisk.defenses.clipping import clip
-    >>> with defend(optimizer, model, clip(0.5), rng=torch.Generator()) as defended:
+    >>> with defend_optimizer(optimizer, model, clip(0.5), rng=torch.Generator()) as defended:
     ...     model(torch.tensor([[3.0, 4.0]])).sum().backward()
     ...     optimizer.step()
     >>> (before - model.weight.detach()).norm()

@@ -30,22 +30,22 @@ def goal_in(metric: str, threshold: float) -> Goal:
     return _check_reachable(row, Goal(metric, check_finite("threshold", threshold), row.higher_is_better))
 
 
-def psnr(at_least: float) -> Goal:
+def psnr_at_least(at_least: float) -> Goal:
     """State the goal of a peak signal-to-noise ratio of ``at_least`` so many decibel."""
     return goal_in("psnr", at_least)
 
 
-def mse(at_most: float) -> Goal:
+def mse_at_most(at_most: float) -> Goal:
     """State the goal of a mean squared error of ``at_most`` so much."""
     return goal_in("mse", at_most)
 
 
-def ssim(at_least: float) -> Goal:
+def ssim_at_least(at_least: float) -> Goal:
     """State the goal of a structural similarity of ``at_least`` so much; images only."""
     return goal_in("ssim", at_least)
 
 
-def ncc(at_least: float) -> Goal:
+def ncc_at_least(at_least: float) -> Goal:
     """State the goal of a normalised cross-correlation of ``at_least`` so much."""
     return goal_in("ncc", at_least)
 
@@ -72,7 +72,7 @@ def mean_squared_error_at(goal: Goal, data_range: tuple[float, float]) -> float 
         The error; None for a metric whose scores correspond to no error, and for one of a plugin that is not installed
         here, so that results can be read without it.
 
-    >>> mean_squared_error_at(psnr(20), (0.0, 1.0)), mean_squared_error_at(ssim(0.9), (0.0, 1.0))
+    >>> mean_squared_error_at(psnr_at_least(20), (0.0, 1.0)), mean_squared_error_at(ssim_at_least(0.9), (0.0, 1.0))
     (0.01, None)
     """
     row = METRICS.get(goal.metric)

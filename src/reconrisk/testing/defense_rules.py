@@ -113,7 +113,9 @@ def states_its_mechanism(case: DefenseCase) -> None:
     """The mechanism is one of reconrisk.core.mechanism, or None for a heuristic without guarantee."""
     found = case.defense.mechanism
     if found is not None and not isinstance(found, Mechanism):
-        raise broken("mechanism to be None or a mechanism", type(found).__name__, "Return rr.Gaussian(...) or None.")
+        raise broken(
+            "mechanism to be None or a mechanism", type(found).__name__, "Return rr.mechanisms.Gaussian(...) or None."
+        )
 
 
 def shows_its_settings(case: DefenseCase) -> None:

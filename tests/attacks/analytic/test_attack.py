@@ -61,7 +61,7 @@ def test_a_record_is_rebuilt_exactly_from_any_network_that_begins_with_a_linear_
 @given(seed=st.integers(0, 10_000), features=st.integers(1, 50), hidden=st.integers(2, 30))
 def test_with_scales_from_the_known_release_it_is_exact_too(estimate, seed, features, hidden):
     model, target, label = network(features, hidden, seed)
-    observation = rr.observe(rr.GradientRelease(model, cross_entropy, target, label), threat=EVERY_KNOWLEDGE)
+    observation = rr.observe(rr.releases.GradientRelease(model, cross_entropy, target, label), threat=EVERY_KNOWLEDGE)
     result = analytic(estimate=estimate)(observation, rng=torch.Generator())
     torch.testing.assert_close(result.estimates, target.float(), rtol=0, atol=1e-5)
     assert result.status.ending is Ending.EXACT
@@ -71,7 +71,7 @@ def test_with_scales_from_the_known_release_it_is_exact_too(estimate, seed, feat
 @given(seed=st.integers(0, 10_000), features=st.integers(1, 50), hidden=st.integers(1, 30))
 def test_a_layer_without_bias_gives_the_direction_and_the_norm_the_rest(seed, features, hidden):
     model, target, label = network(features, hidden, seed, bias=False)
-    release = rr.GradientRelease(model, cross_entropy, target, label)
+    release = rr.releases.GradientRelease(model, cross_entropy, target, label)
     observation = rr.observe(release, threat=HONEST_BUT_CURIOUS.knowing(Knows.RECORD_NORM))
     result = analytic()(observation, rng=torch.Generator())
     torch.testing.assert_close(result.estimates, target.float(), rtol=0, atol=1e-5)
@@ -105,7 +105,7 @@ def test_an_estimate_is_not_called_exact_under_noise_that_nobody_knows_of():
 
 def test_several_local_steps_on_the_one_record_are_inverted():
     model, target, label = network(9, 5, 0)
-    release = rr.LocalUpdateRelease(model, cross_entropy, target, label, learning_rate=0.1, steps=7)
+    release = rr.releases.LocalUpdateRelease(model, cross_entropy, target, label, learning_rate=0.1, steps=7)
     result = analytic()(rr.observe(release), rng=torch.Generator())
     torch.testing.assert_close(result.estimates, target.float(), rtol=0, atol=1e-5)
     assert result.status.ending is Ending.EXACT
@@ -113,7 +113,7 @@ def test_several_local_steps_on_the_one_record_are_inverted():
 
 def test_values_that_were_not_sent_are_left_out():
     model, target, label = network(40, 30, 1)
-    release = rr.GradientRelease(model, cross_entropy, target, label)
+    release = rr.releases.GradientRelease(model, cross_entropy, target, label)
     defense = rr.defenses.prune(0.95)
     unaware, aware = (
         rr.observe(release, defense=defense, threat=threat, rng=torch.Generator())
@@ -131,7 +131,7 @@ def test_values_that_were_not_sent_are_left_out():
 
 def test_what_is_chosen_follows_what_is_known():
     model, target, label = network(4, 5, 2)
-    release = rr.GradientRelease(model, cross_entropy, target, label)
+    release = rr.releases.GradientRelease(model, cross_entropy, target, label)
     defense, rng = rr.defenses.gaussian_noise(0.01), torch.Generator().manual_seed(0)
 
     def chosen(threat, defense):
@@ -162,7 +162,7 @@ def test_a_dead_layer_is_reported_not_guessed_at():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     nn.init.constant_(model[0].weight, -1.0)
     nn.init.constant_(model[0].bias, -1.0)
-    release = rr.GradientRelease(model, cross_entropy, torch.ones(1, 3), torch.tensor([0]))
+    release = rr.releases.GradientRelease(model, cross_entropy, torch.ones(1, 3), torch.tensor([0]))
     for estimate in (*WITH_BIAS, known_norm(), known_scale()):
         observation = rr.observe(release, threat=EVERY_KNOWLEDGE)
         result = analytic(estimate=estimate)(observation, rng=torch.Generator())
@@ -193,7 +193,9 @@ def test_settings_that_do_not_fit_are_refused():
 
 
 def test_without_norm_or_bias_the_scales_must_be_stated():
-    release = rr.GradientRelease(nn.Linear(3, 2, bias=False), cross_entropy, torch.ones(1, 3), torch.tensor([0]))
+    release = rr.releases.GradientRelease(
+        nn.Linear(3, 2, bias=False), cross_entropy, torch.ones(1, 3), torch.tensor([0])
+    )
     observation = rr.observe(release, threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE))
     with pytest.raises(InvalidInput, match="record_norms=None to be known for a layer without bias"):
         analytic(estimate=known_scale())(observation, rng=torch.Generator())
@@ -219,7 +221,7 @@ def test_noise_is_reported_leaves_a_residual_and_the_estimate_in_range():
 
 def test_noise_too_small_to_see_is_not_called_exact_where_it_is_known():
     model, target, label = network(5, 4, 3)
-    release = rr.GradientRelease(model, cross_entropy, target, label)
+    release = rr.releases.GradientRelease(model, cross_entropy, target, label)
     threat, rng = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE), torch.Generator().manual_seed(0)
     observation = rr.observe(release, defense=rr.defenses.gaussian_noise(1e-9), threat=threat, rng=rng)
     assert analytic()(observation, rng=rng).status.ending is Ending.CONVERGED

@@ -19,7 +19,7 @@ DEFENDED = LABELLED.knowing(Knows.DEFENSE)
 
 
 def released(model, inputs, labels):
-    return rr.GradientRelease(model, nn.functional.cross_entropy, inputs, labels)
+    return rr.releases.GradientRelease(model, nn.functional.cross_entropy, inputs, labels)
 
 
 def small_network(rng, shape=(1, 12, 12)):
@@ -335,7 +335,9 @@ def test_laplacian_noise_is_fitted_by_least_absolute_values():
     ours, oracle, squares = [], [], []
     for seed in range(15):
         target = 0.2 + 0.6 * torch.rand(1, 6, generator=torch.Generator().manual_seed(seed + 1))
-        release = rr.ForwardRelease(lambda inputs, labels: {"y": rows @ inputs[0]}, target, torch.zeros(1).long())
+        release = rr.releases.ForwardRelease(
+            lambda inputs, labels: {"y": rows @ inputs[0]}, target, torch.zeros(1).long()
+        )
         noise = torch.Generator().manual_seed(100 + seed)
         seen = rr.observe(release, defense=rr.defenses.laplace_noise(1.0), threat=threat, rng=noise)
         assert seen.noise_law == "laplace"

@@ -32,13 +32,13 @@ def release_of(name):
     digits = load_dataset("digits")
     inside = 0.25 + 0.5 * digits.inputs[:1].double()  # away from the ends of the range, which an attacker could use
     model = NETWORKS[name](torch.Generator().manual_seed(1))
-    return rr.GradientRelease(model, nn.functional.cross_entropy, inside, digits.class_labels[:1])
+    return rr.releases.GradientRelease(model, nn.functional.cross_entropy, inside, digits.class_labels[:1])
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_mean_squared_error_is_the_bound(name):
     release = release_of(name)
-    inverse = torch.linalg.inv(rr.fisher_matrix(release))
+    inverse = torch.linalg.inv(rr.sensitivity.fisher_matrix(release))
     size = len(inverse)
     std = 1e-3 / math.sqrt(float(inverse.trace()) / size)  # so that the bound is a root mean square error of 1e-3
     bound = std**2 * float(inverse.trace()) / size

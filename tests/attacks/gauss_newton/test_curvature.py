@@ -16,7 +16,7 @@ def network_point():
     rng = torch.Generator().manual_seed(0)
     model = rr.models.lenet((1, 10, 10), 10, activation=nn.Tanh, rng=rng)
     target = torch.rand(1, 1, 10, 10, generator=rng)
-    release = rr.GradientRelease(model, nn.functional.cross_entropy, target, torch.tensor([3]))
+    release = rr.releases.GradientRelease(model, nn.functional.cross_entropy, target, torch.tensor([3]))
     observation = rr.observe(release, threat=LABELLED)
     return Point(Likelihood(observation, observation.labels), target.double())
 

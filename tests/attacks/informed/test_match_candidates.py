@@ -39,7 +39,7 @@ def test_orthogonal_candidates_are_named_as_often_as_the_closed_form_says(count,
     mu = math.sqrt(steps) / noise
     exact = quad(lambda z: norm.pdf(z - mu) * norm.cdf(z) ** (count - 1), mu - 12, mu + 12)[0]
     assert measured.low <= exact <= measured.high
-    bound = rr.success_upper_bound(rr.dp_sgd(noise_multiplier=noise, steps=steps), prior_success=1 / count)
+    bound = rr.success_upper_bound(rr.mechanisms.dp_sgd(noise_multiplier=noise, steps=steps), prior_success=1 / count)
     assert exact <= bound.value
     assert not bound.contradicted_by(measured)
 
@@ -49,7 +49,7 @@ def test_two_opposite_candidates_meet_the_bound(noise):
     """The tight case at prior 1/2: telling g from -g is a test between normals whose means are 2 mu apart."""
     contributions = torch.tensor([[[1.0], [-1.0]]]).double()
     measured = success(contributions, noise, 2500)
-    bound = rr.success_upper_bound(rr.dp_sgd(noise_multiplier=noise), prior_success=0.5)
+    bound = rr.success_upper_bound(rr.mechanisms.dp_sgd(noise_multiplier=noise), prior_success=0.5)
     assert bound.value == pytest.approx(norm.cdf(1 / noise), rel=1e-6)
     assert measured.low <= bound.value <= measured.high
 
@@ -57,7 +57,7 @@ def test_two_opposite_candidates_meet_the_bound(noise):
 def test_sampling_stays_below_the_certified_bound_and_above_the_prior():
     contributions = torch.tensor([[[1.0], [-1.0]]]).double().expand(30, 2, 1)
     measured = success(contributions, 0.5, 2000, rate=0.1)
-    run = rr.dp_sgd(noise_multiplier=0.5, sampling_probability=0.1, steps=30)
+    run = rr.mechanisms.dp_sgd(noise_multiplier=0.5, sampling_probability=0.1, steps=30)
     bound = rr.success_upper_bound(run, prior_success=0.5)
     assert not bound.contradicted_by(measured)
     assert measured.low > 0.5
@@ -154,7 +154,7 @@ def test_a_training_run_gives_its_record_away_as_far_as_the_bound_allows(noise, 
         )
         hits += found.index == chosen
     measured = clopper_pearson(hits, trials, 0.999)
-    bound = rr.success_upper_bound(rr.dp_sgd(noise_multiplier=noise, steps=steps), prior_success=1 / 8)
+    bound = rr.success_upper_bound(rr.mechanisms.dp_sgd(noise_multiplier=noise, steps=steps), prior_success=1 / 8)
     assert not bound.contradicted_by(measured)
     assert measured.value >= least
     assert found.posterior.sum() == pytest.approx(1.0)

@@ -31,7 +31,7 @@ def batch(size, seed=0, *, classes=5):
 
 
 def observed(model, inputs, labels, *, loss_fn=nn.functional.cross_entropy, defense=None, threat=None, **settings):
-    release = rr.GradientRelease(model, loss_fn, inputs, labels, **settings)
+    release = rr.releases.GradientRelease(model, loss_fn, inputs, labels, **settings)
     rng = torch.Generator().manual_seed(1)
     return rr.observe(release, defense=defense, threat=threat or HONEST_BUT_CURIOUS, rng=rng)
 
@@ -116,7 +116,7 @@ def test_clipping_known_or_not_does_not_hide_the_counts():
     for threat in (HONEST_BUT_CURIOUS, INFORMED_OF_DEFENSE):
         counts = infer_label_counts(observed(perceptron(width=0.3), inputs, labels, defense=clipped, threat=threat))
         assert right(counts, labels) == 1.0
-    each = observed(perceptron(width=0.3), inputs, labels, reduction="sum", clip=rr.HardClip(0.01))
+    each = observed(perceptron(width=0.3), inputs, labels, reduction="sum", clip=rr.releases.HardClip(0.01))
     assert right(infer_label_counts(each), labels) == 1.0
 
 
@@ -149,7 +149,7 @@ def test_noise_is_averaged_over_the_weight_where_the_bias_alone_would_fail():
         {"learning_rate": 0.1, "steps": 1},
         {"learning_rate": 0.05, "steps": 5},
         {"learning_rate": 0.05, "epochs": 2, "batch_size": 2},
-        {"optimizer": rr.sgd(0.05, momentum=0.9, weight_decay=0.01), "steps": 4},
+        {"optimizer": rr.releases.sgd(0.05, momentum=0.9, weight_decay=0.01), "steps": 4},
     ],
 )
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -159,15 +159,15 @@ def test_counts_come_from_a_local_update_of_any_steps(training, reduction):
     settings = {name: rate * value if name == "learning_rate" else value for name, value in training.items()}
     loss_fn = nn.CrossEntropyLoss(reduction=reduction)
     model = perceptron(width=0.3, activation=nn.Sigmoid)
-    release = rr.LocalUpdateRelease(model, loss_fn, inputs, labels, **settings)
+    release = rr.releases.LocalUpdateRelease(model, loss_fn, inputs, labels, **settings)
     assert right(infer_label_counts(rr.observe(release)), labels) == 1.0
 
 
 def test_an_adaptive_optimizer_still_shows_which_classes_there_are():
     inputs, labels = batch(2, 0)[0], torch.tensor([1, 4])
     model = perceptron(width=0.3, activation=nn.Sigmoid)
-    release = rr.LocalUpdateRelease(
-        model, nn.functional.cross_entropy, inputs, labels, optimizer=rr.adam(1e-3), steps=1
+    release = rr.releases.LocalUpdateRelease(
+        model, nn.functional.cross_entropy, inputs, labels, optimizer=rr.releases.adam(1e-3), steps=1
     )
     assert labels_for(rr.observe(release)).tolist() == [1, 4]
 

@@ -27,21 +27,23 @@ def summed_gradient(model, inputs, labels):
 
 
 RELEASES = {
-    "mean": lambda *args: rr.GradientRelease(args[0], nn.functional.cross_entropy, *args[1:]),
-    "stated mean": lambda *args: rr.GradientRelease(args[0], nn.CrossEntropyLoss(reduction="sum"), *args[1:], "mean"),
-    "sum": lambda *args: rr.GradientRelease(args[0], nn.CrossEntropyLoss(reduction="sum"), *args[1:]),
-    "stated sum": lambda *args: rr.GradientRelease(args[0], nn.functional.cross_entropy, *args[1:], "sum"),
-    "step": lambda *args: rr.LocalUpdateRelease(
+    "mean": lambda *args: rr.releases.GradientRelease(args[0], nn.functional.cross_entropy, *args[1:]),
+    "stated mean": lambda *args: rr.releases.GradientRelease(
+        args[0], nn.CrossEntropyLoss(reduction="sum"), *args[1:], "mean"
+    ),
+    "sum": lambda *args: rr.releases.GradientRelease(args[0], nn.CrossEntropyLoss(reduction="sum"), *args[1:]),
+    "stated sum": lambda *args: rr.releases.GradientRelease(args[0], nn.functional.cross_entropy, *args[1:], "sum"),
+    "step": lambda *args: rr.releases.LocalUpdateRelease(
         args[0], nn.functional.cross_entropy, *args[1:], learning_rate=0.3, steps=1
     ),
-    "step of a sum": lambda *args: rr.LocalUpdateRelease(
+    "step of a sum": lambda *args: rr.releases.LocalUpdateRelease(
         args[0], nn.CrossEntropyLoss(reduction="sum"), *args[1:], learning_rate=0.3, steps=1
     ),
-    "decayed step": lambda *args: rr.LocalUpdateRelease(
+    "decayed step": lambda *args: rr.releases.LocalUpdateRelease(
         args[0],
         nn.functional.cross_entropy,
         *args[1:],
-        optimizer=rr.sgd(0.3, momentum=0.9, weight_decay=0.1, nesterov=True),
+        optimizer=rr.releases.sgd(0.3, momentum=0.9, weight_decay=0.1, nesterov=True),
         steps=1,
     ),
 }
@@ -60,7 +62,7 @@ def test_every_form_of_an_update_gives_the_same_sum_over_records(form):
 def test_small_steps_of_an_epoch_add_up_to_the_same_sum(reduction):
     """Five records in batches of one and two passes; at rate 1e-5 the weights hardly move between the steps."""
     model, inputs, labels = setting()
-    release = rr.LocalUpdateRelease(
+    release = rr.releases.LocalUpdateRelease(
         model, nn.CrossEntropyLoss(reduction=reduction), inputs, labels, learning_rate=1e-5, epochs=2, batch_size=1
     )
     layer = output_layer(rr.observe(release))
@@ -83,7 +85,9 @@ def test_parts_that_are_not_released_are_known_all_the_same():
 @pytest.mark.parametrize("threat", [HONEST_BUT_CURIOUS, KNOWS_DEFENSE])
 def test_noise_is_known_or_measured(threat):
     model = nn.Linear(300, 4)
-    release = rr.GradientRelease(model, nn.functional.cross_entropy, torch.rand(5, 300), torch.tensor([0, 3, 3, 1, 0]))
+    release = rr.releases.GradientRelease(
+        model, nn.functional.cross_entropy, torch.rand(5, 300), torch.tensor([0, 3, 3, 1, 0])
+    )
     noise = rr.defenses.gaussian_noise(0.2)
     observation = rr.observe(release, defense=noise, threat=threat, rng=torch.Generator().manual_seed(0))
     # summed over five records; 301 columns leave 4 % standard error where it is measured
@@ -100,14 +104,16 @@ def test_clipping_is_known_excluded_or_unknown():
     assert output_layer(rr.observe(release, threat=KNOWS_DEFENSE, defense=clip, rng=rng)).clipped is True
     noise = rr.defenses.gaussian_noise(0.1)
     assert output_layer(rr.observe(release, threat=KNOWS_DEFENSE, defense=noise, rng=rng)).clipped is False
-    each = rr.GradientRelease(model, nn.functional.cross_entropy, inputs, labels, "sum", clip=rr.HardClip(1.0))
+    each = rr.releases.GradientRelease(
+        model, nn.functional.cross_entropy, inputs, labels, "sum", clip=rr.releases.HardClip(1.0)
+    )
     assert output_layer(rr.observe(each)).clipped is True
 
 
 def test_an_adaptive_optimizer_is_recognised():
     model, inputs, labels = setting()
-    release = rr.LocalUpdateRelease(
-        model, nn.functional.cross_entropy, inputs, labels, optimizer=rr.adam(0.01), steps=2
+    release = rr.releases.LocalUpdateRelease(
+        model, nn.functional.cross_entropy, inputs, labels, optimizer=rr.releases.adam(0.01), steps=2
     )
     assert not output_layer(rr.observe(release)).linear
 

@@ -37,7 +37,7 @@ def batch(digits, seed, size=64):
 
 
 def attacked(attack, planted, inputs, labels, *, threat=MALICIOUS_SERVER, **options):
-    observation = rr.observe(rr.GradientRelease(planted, CE, inputs, labels), threat=threat, **options)
+    observation = rr.observe(rr.releases.GradientRelease(planted, CE, inputs, labels), threat=threat, **options)
     return attack(observation, rng=torch.Generator())
 
 
@@ -134,7 +134,7 @@ def test_several_local_steps_are_read_like_one(digits, public):
     inputs, labels = batch(digits, 3, 48)
     attack = imprint(bins=256, public=public)
     planted = attack.plant(network(), (1, 28, 28))
-    release = rr.LocalUpdateRelease(planted, CE, inputs, labels, learning_rate=0.05, epochs=3, batch_size=16)
+    release = rr.releases.LocalUpdateRelease(planted, CE, inputs, labels, learning_rate=0.05, epochs=3, batch_size=16)
     result = attack(rr.observe(release, threat=MALICIOUS_SERVER), rng=torch.Generator())
     errors, which = matched(result, inputs)
     assert sorted(which) == alone_in_bin(planted, inputs)
@@ -242,7 +242,7 @@ def test_clipping_of_each_record_does_not_matter(digits, public):
     inputs, labels = batch(digits, 8, 32)
     attack = imprint(bins=256, public=public)
     planted = attack.plant(network(), (1, 28, 28))
-    release = rr.GradientRelease(planted, CE, inputs, labels, clip=rr.HardClip(0.1), reduction="sum")
+    release = rr.releases.GradientRelease(planted, CE, inputs, labels, clip=rr.releases.HardClip(0.1), reduction="sum")
     result = attack(rr.observe(release, threat=MALICIOUS_SERVER), rng=torch.Generator())
     errors, which = matched(result, inputs)
     assert sorted(which) == alone_in_bin(planted, inputs)
@@ -253,7 +253,7 @@ def test_the_same_observation_gives_the_same_estimates_and_less_power_is_refused
     inputs, labels = batch(digits, 9, 16)
     attack = imprint(bins=100, public=public)
     planted = attack.plant(network(), (1, 28, 28))
-    observation = rr.observe(rr.GradientRelease(planted, CE, inputs, labels), threat=MALICIOUS_SERVER)
+    observation = rr.observe(rr.releases.GradientRelease(planted, CE, inputs, labels), threat=MALICIOUS_SERVER)
     first, second = (attack(observation, rng=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     assert torch.equal(first.estimates, second.estimates)
     with pytest.raises(rr.InvalidInput, match="to cover what the attack needs"):

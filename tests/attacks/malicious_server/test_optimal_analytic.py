@@ -36,7 +36,7 @@ def attacked(attack, planted, targets, defense, *, seed=0, data_range=WIDE, thre
     """One release and one attack for each target, with errors and the last reconstruction."""
     rng, errors = torch.Generator().manual_seed(seed), []
     for target in targets:
-        release = rr.GradientRelease(planted.module, planted.loss_fn, target[None], LABEL)
+        release = rr.releases.GradientRelease(planted.module, planted.loss_fn, target[None], LABEL)
         observation = rr.observe(
             release, defense=defense, threat=threat or attack.needs, data_range=data_range, rng=rng
         )
@@ -57,7 +57,7 @@ def test_the_error_follows_the_chi_square_law_in_the_papers_setting(noise):
     targets, attack = two_by_two(200), optimal_analytic(neurons=1)
     defense = rr.defenses.clip_and_noise(noise_multiplier=noise, clip_norm=1.0)
     errors, reconstruction = attacked(attack, attack.plant((1, 2, 2)), targets, defense)
-    law = rr.analytic_inversion_law(Gaussian(noise), dimension=4, norm=1.01)
+    law = rr.bounds.analytic_inversion_law(Gaussian(noise), dimension=4, norm=1.01)
     assert stats.kstest(errors, law.cdf).pvalue > 0.01
     assert reconstruction.status.ending is Ending.CONVERGED
     assert "clipping does not bind" not in reconstruction.status.cause
@@ -71,7 +71,7 @@ def test_records_of_their_own_norms_follow_their_own_laws_once_clipping_binds():
     assert attack.neurons > 1
     defense = rr.defenses.clip_and_noise(noise_multiplier=noise, clip_norm=clip)
     errors, _ = attacked(attack, attack.plant((1, 28, 28)), targets, defense)
-    laws = [rr.analytic_inversion_law(Gaussian(noise), dimension=784, norm=float(norm)) for norm in norms]
+    laws = [rr.bounds.analytic_inversion_law(Gaussian(noise), dimension=784, norm=float(norm)) for norm in norms]
     levels = [float(law.cdf(error)) for law, error in zip(laws, errors, strict=True)]
     assert stats.kstest(levels, "uniform").pvalue > 0.01
 
@@ -93,7 +93,7 @@ def test_riess2025_figure_2_caption_has_clipping_the_wrong_way_round():
     target, clip = two_by_two(1), 5.0
     for neurons in (1, 24, 25, 100):
         planted = optimal_analytic(neurons=neurons).plant((1, 2, 2))
-        gradient = rr.GradientRelease(planted.module, planted.loss_fn, target, LABEL).value()
+        gradient = rr.releases.GradientRelease(planted.module, planted.loss_fn, target, LABEL).value()
         clipped = rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=clip).replay(gradient)
         triggered = not torch.equal(clipped["planted.weight"], gradient["planted.weight"])
         assert triggered == (neurons >= (clip / 1.01) ** 2)
@@ -118,11 +118,11 @@ def test_averages_of_matched_updates_have_a_fraction_of_the_variance():
     defense = rr.defenses.clip_and_noise(noise_multiplier=noise, clip_norm=1.0)
     planted, rng, errors = attack.plant((1, 2, 2)), torch.Generator().manual_seed(3), []
     for target in targets:
-        release = rr.GradientRelease(planted.module, planted.loss_fn, target[None], LABEL)
+        release = rr.releases.GradientRelease(planted.module, planted.loss_fn, target[None], LABEL)
         seen = [rr.observe(release, defense=defense, threat=threat, data_range=WIDE, rng=rng) for _ in range(updates)]
         estimate = attack(average_observations(seen), rng=rng).estimates[0]
         errors.append(float((estimate - target).square().mean()))
-    law = rr.analytic_inversion_law(Gaussian(noise), dimension=4, norm=1.01, observations=updates)
+    law = rr.bounds.analytic_inversion_law(Gaussian(noise), dimension=4, norm=1.01, observations=updates)
     assert stats.kstest(errors, law.cdf).pvalue > 0.01
 
 
@@ -142,7 +142,7 @@ def test_beside_a_model_the_replayed_clip_factor_keeps_the_estimate_unbiased_whe
     errors, _ = attacked(attack, planted, targets, defense, threat=threat)
     wholes = []
     for target in targets:
-        gradient = rr.GradientRelease(planted.module, planted.loss_fn, target[None], LABEL).value()
+        gradient = rr.releases.GradientRelease(planted.module, planted.loss_fn, target[None], LABEL).value()
         wholes.append(float(torch.cat([value.flatten() for value in gradient.values()]).norm()))
     wholes = np.array(wholes)
     assert wholes.min() > 1.2  # so the model takes a share
@@ -166,7 +166,7 @@ def test_without_noise_the_record_is_exact_whether_clipping_binds_or_not(seed, n
     target = target.clamp_max(1.0)
     attack = optimal_analytic(neurons=neurons)
     planted = attack.plant((features,))
-    release = rr.GradientRelease(planted.module, planted.loss_fn, target, LABEL)
+    release = rr.releases.GradientRelease(planted.module, planted.loss_fn, target, LABEL)
     clipping = rr.defenses.clip_and_noise(noise_multiplier=1e-12, clip_norm=clip)
     observation = rr.observe(release, defense=clipping, threat=attack.needs, rng=torch.Generator())
     torch.testing.assert_close(attack(observation, rng=torch.Generator()).estimates, target, rtol=0, atol=1e-5)
@@ -183,7 +183,7 @@ def test_every_row_of_the_gradient_is_the_record(neurons, seed):
     target = torch.randn(1, 2, 3, generator=torch.Generator().manual_seed(seed))
     for model in (None, nn.Sequential(nn.Flatten(), nn.Linear(6, 4))):
         planted = optimal_analytic(neurons=neurons).plant((2, 3), model=model)
-        rows = rr.GradientRelease(planted.module, planted.loss_fn, target, LABEL).value()["planted.weight"]
+        rows = rr.releases.GradientRelease(planted.module, planted.loss_fn, target, LABEL).value()["planted.weight"]
         assert torch.equal(rows, target.flatten().expand(neurons, 6))
 
 
@@ -192,8 +192,8 @@ def test_the_users_model_is_trained_as_before():
     state = torch.get_rng_state()
     planted = optimal_analytic(neurons=3).plant((2, 3), model=model)
     assert torch.equal(state, torch.get_rng_state())
-    alone = rr.GradientRelease(model, cross_entropy, inputs, labels).value()
-    together = rr.GradientRelease(planted.module, planted.loss_fn, inputs, labels).value()
+    alone = rr.releases.GradientRelease(model, cross_entropy, inputs, labels).value()
+    together = rr.releases.GradientRelease(planted.module, planted.loss_fn, inputs, labels).value()
     for name, value in alone.items():
         torch.testing.assert_close(together[f"model.{name}"], value)
     torch.testing.assert_close(together["planted.weight"], inputs.flatten(1).mean(0).expand(3, 6))
@@ -228,7 +228,7 @@ def test_the_server_must_plant_and_know():
     assert optimal_analytic(estimate=known_scale(), scales=1.0).needs == MALICIOUS_SERVER
     assert repr(attack) == "OptimalAnalytic(neurons=2, estimate=KnownScale(), scales=None)"
     planted = attack.plant((3,))
-    release = rr.GradientRelease(planted.module, planted.loss_fn, torch.ones(1, 3), LABEL)
+    release = rr.releases.GradientRelease(planted.module, planted.loss_fn, torch.ones(1, 3), LABEL)
     with pytest.raises(InvalidInput, match="to cover what the attack needs"):
         attack(rr.observe(release), rng=torch.Generator())
     with pytest.raises(InvalidInput, match=r"linear layer of 5 neurons on 3 features.*plant"):
@@ -236,7 +236,7 @@ def test_the_server_must_plant_and_know():
     other = optimal_analytic(neurons=2, estimate=least_squares())
     with pytest.raises(InvalidInput, match=r"'planted.weight' has none"):
         other(rr.observe(release, threat=attack.needs), rng=torch.Generator())
-    batch = rr.GradientRelease(planted.module, planted.loss_fn, torch.ones(2, 3), torch.tensor([0, 0]))
+    batch = rr.releases.GradientRelease(planted.module, planted.loss_fn, torch.ones(2, 3), torch.tensor([0, 0]))
     with pytest.raises(InvalidInput, match="batch_size=2 to be 1"):
         attack(rr.observe(batch, threat=attack.needs), rng=torch.Generator())
 
@@ -256,6 +256,6 @@ def test_bad_settings_are_refused():
 def test_a_record_of_zeros_releases_nothing():
     attack = optimal_analytic()
     planted = attack.plant((3,))
-    release = rr.GradientRelease(planted.module, planted.loss_fn, torch.zeros(1, 3), LABEL)
+    release = rr.releases.GradientRelease(planted.module, planted.loss_fn, torch.zeros(1, 3), LABEL)
     result = attack(rr.observe(release, threat=attack.needs), rng=torch.Generator())
     assert result.status.ending is Ending.NOT_APPLICABLE

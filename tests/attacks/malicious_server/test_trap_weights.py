@@ -34,7 +34,7 @@ def batch(digits, seed, size=64):
 
 
 def attacked(attack, planted, inputs, labels, *, threat=MALICIOUS_SERVER, **options):
-    observation = rr.observe(rr.GradientRelease(planted, CE, inputs, labels), threat=threat, **options)
+    observation = rr.observe(rr.releases.GradientRelease(planted, CE, inputs, labels), threat=threat, **options)
     return attack(observation, rng=torch.Generator())
 
 
@@ -97,7 +97,7 @@ def test_several_local_steps_are_read_like_one(digits):
     inputs, labels = batch(digits, 3, 48)
     attack = trap_weights(neurons=300, scale=0.67)
     planted = attack.plant(network(), (1, 28, 28))
-    release = rr.LocalUpdateRelease(planted, CE, inputs, labels, learning_rate=0.01, epochs=2, batch_size=16)
+    release = rr.releases.LocalUpdateRelease(planted, CE, inputs, labels, learning_rate=0.01, epochs=2, batch_size=16)
     errors, which = matched(attack(rr.observe(release, threat=MALICIOUS_SERVER), rng=torch.Generator()), inputs)
     # a step may move a record that is about to activate a neuron, so not all, and records of other steps may come in
     assert len(which) >= 0.8 * len(alone_at_a_neuron(planted, inputs))
@@ -121,7 +121,7 @@ def test_contract(digits):
     inputs, labels = batch(digits, 4)
     attack = trap_weights(neurons=50, scale=0.67)
     planted = attack.plant(network(), (1, 28, 28))
-    observation = rr.observe(rr.GradientRelease(planted, CE, inputs, labels), threat=MALICIOUS_SERVER)
+    observation = rr.observe(rr.releases.GradientRelease(planted, CE, inputs, labels), threat=MALICIOUS_SERVER)
     first, second = (attack(observation, rng=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     assert torch.equal(first.estimates, second.estimates)
     assert first.estimates.shape == (64, 1, 28, 28)

@@ -39,7 +39,7 @@ def update_of(records, *, model=None, threat=KNOWN, labels=None, **training):
     labels = torch.arange(records) if labels is None else torch.tensor(labels)
     images = pictures()[:records]
     model = network() if model is None else model
-    release = rr.LocalUpdateRelease(model, nn.functional.cross_entropy, images, labels, **training)
+    release = rr.releases.LocalUpdateRelease(model, nn.functional.cross_entropy, images, labels, **training)
     return images, rr.observe(release, threat=threat)
 
 
@@ -76,7 +76,7 @@ def test_inverting_gradients_inverts_them_too():
 def test_taking_the_update_for_one_gradient_fails_where_the_steps_are_long():
     """The steps are not a detail: what inverts them must go through them."""
     images, observation = update_of(1, learning_rate=1.0, steps=4)
-    one_step = rr.LocalUpdateRelease(
+    one_step = rr.releases.LocalUpdateRelease(
         network(), nn.functional.cross_entropy, images, torch.tensor([0]), learning_rate=4.0, steps=1
     )
     attack = rr.attacks.idlg(steps=60, restarts=1)
@@ -88,7 +88,9 @@ def test_taking_the_update_for_one_gradient_fails_where_the_steps_are_long():
     assert decibels(solve(attack, naive), images) < through - 20
 
 
-@pytest.mark.parametrize("optimizer", [rr.sgd(0.1, momentum=0.9), rr.adam(0.01)], ids=["momentum", "adam"])
+@pytest.mark.parametrize(
+    "optimizer", [rr.releases.sgd(0.1, momentum=0.9), rr.releases.adam(0.01)], ids=["momentum", "adam"]
+)
 def test_the_optimizer_of_the_client_is_replayed(optimizer):
     images, observation = update_of(1, optimizer=optimizer, steps=3)
     assert decibels(solve(rr.attacks.inverting_gradients(steps=100), observation), images) > 25

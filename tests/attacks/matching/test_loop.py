@@ -250,7 +250,7 @@ def network():
 
 def under_defense(picture, defense, used):
     """How near an attack comes that does not know of the defense, and one that does."""
-    release = rr.GradientRelease(network(), nn.functional.cross_entropy, picture, torch.tensor([1]))
+    release = rr.releases.GradientRelease(network(), nn.functional.cross_entropy, picture, torch.tensor([1]))
     threats = (KNOWN, KNOWN.knowing(Knows.DEFENSE))
     seen = [rr.observe(release, defense=defense, threat=threat, rng=generator()) for threat in threats]
     return [decibels(used(observation, rng=generator(1)), picture) for observation in seen]
@@ -278,14 +278,14 @@ def test_knowing_the_clipping_undoes_it(picture):
 
 @pytest.mark.parametrize("label", [0, 4])
 def test_soft_labels_of_dlg_converge_to_the_true_one(picture, label):
-    release = rr.GradientRelease(network(), nn.functional.cross_entropy, picture, torch.tensor([label]))
+    release = rr.releases.GradientRelease(network(), nn.functional.cross_entropy, picture, torch.tensor([label]))
     found = rr.attacks.dlg(steps=150, restarts=2)(rr.observe(release), rng=generator())
     assert found.labels == (label,)
     assert decibels(found, picture) > 60
 
 
 def test_known_labels_are_not_varied(picture):
-    release = rr.GradientRelease(network(), nn.functional.cross_entropy, picture, torch.tensor([2]))
+    release = rr.releases.GradientRelease(network(), nn.functional.cross_entropy, picture, torch.tensor([2]))
     begun = rr.attacks.dlg().labels.begin(rr.observe(release, threat=KNOWN), 3, generator())
     assert begun.variables == {}
     assert begun.decode({"inputs": torch.zeros(2, 1)}).tolist() == [[2], [2]]

@@ -53,7 +53,7 @@ MODELS = {
 def observed(model, **settings):
     rng = torch.Generator().manual_seed(1)
     records = RANGE[0] + (RANGE[1] - RANGE[0]) * torch.rand(2, 1, 4, 4, generator=rng)
-    release = rr.GradientRelease(model, nn.functional.cross_entropy, records, LABELS)
+    release = rr.releases.GradientRelease(model, nn.functional.cross_entropy, records, LABELS)
     return rr.observe(release, data_range=RANGE, rng=rng, **settings)
 
 
@@ -194,7 +194,7 @@ def test_known_noise_replaces_the_distance_by_the_likelihood_of_the_clipped_rele
     known = observed(model, defense=defense, threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE))
     found = float(objective_of(known, Cosine())(candidates(1)).values)
     inputs = Values().decode(candidates(1)["inputs"][0], known)
-    gradient = rr.GradientMap(model)(inputs, LABELS)
+    gradient = rr.releases.GradientMap(model)(inputs, LABELS)
     size = torch.cat([value.flatten() for value in gradient.values()]).norm()
     assert float(size) > 0.5  # else nothing is clipped
     residual = sum((0.5 * gradient[name] / size - sent).square().sum() for name, sent in known.released.items())

@@ -54,7 +54,7 @@ def observed(inputs, labels, hidden, activation, *, gain=1.0, seed=0):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(gain)
-    release = rr.GradientRelease(model, nn.functional.cross_entropy, inputs, labels)
+    release = rr.releases.GradientRelease(model, nn.functional.cross_entropy, inputs, labels)
     return rr.observe(release, threat=KNOWN_LABELS)
 
 

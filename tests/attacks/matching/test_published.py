@@ -55,7 +55,7 @@ def residual_network(*, train):
 
 def observed(rows, *, train, threat=KNOWN):
     images, labels = (values[rows] for values in pictures())
-    release = rr.GradientRelease(residual_network(train=train), nn.functional.cross_entropy, images, labels)
+    release = rr.releases.GradientRelease(residual_network(train=train), nn.functional.cross_entropy, images, labels)
     return images, rr.observe(release, threat=threat)
 
 
@@ -170,7 +170,7 @@ def test_a_network_without_batch_norm_and_records_without_rows_are_served():
     rng = torch.Generator().manual_seed(0)
     table = torch.rand(1, 6, generator=rng)
     model = rr.models.mlp(6, (12,), 3, activation=nn.Tanh, rng=rng)
-    release = rr.GradientRelease(model, nn.functional.cross_entropy, table, torch.tensor([2]))
+    release = rr.releases.GradientRelease(model, nn.functional.cross_entropy, table, torch.tensor([2]))
     with pytest.raises(InvalidInput, match="total_variation=0"):
         rr.attacks.grad_inversion()(rr.observe(release), rng=rng)
     attack = rr.attacks.grad_inversion(steps=200, restarts=1, total_variation=0)

@@ -111,7 +111,7 @@ def network(*, trained=True, train=False):
 LAYERS = ("1", "3.inner.1", "5")
 
 
-def observed(model, *knows, release=rr.GradientRelease, **settings):
+def observed(model, *knows, release=rr.releases.GradientRelease, **settings):
     records, labels = uniform(3, 1, 6, 6, seed=1).float(), torch.tensor([0, 1, 3])
     private = release(model, nn.functional.cross_entropy, records, labels, **settings)
     return records, rr.observe(private, threat=HONEST_BUT_CURIOUS.knowing(*knows))
@@ -197,12 +197,17 @@ def test_statistics_are_found_behind_local_updates_and_known_defenses():
     candidates = uniform(2, 3, 1, 6, 6, seed=2).float()
     plain = BatchNormStatistics(1.0).bind(observed(network(), Knows.BATCH_STATISTICS)[1])(candidates)
     _, local = observed(
-        network(), Knows.BATCH_STATISTICS, release=rr.LocalUpdateRelease, learning_rate=0.1, epochs=2, batch_size=2
+        network(),
+        Knows.BATCH_STATISTICS,
+        release=rr.releases.LocalUpdateRelease,
+        learning_rate=0.1,
+        epochs=2,
+        batch_size=2,
     )
     torch.testing.assert_close(BatchNormStatistics(1.0).bind(local)(candidates), plain)
     records, labels = uniform(3, 1, 6, 6, seed=1).float(), torch.tensor([0, 1, 3])
     noisy = rr.observe(
-        rr.GradientRelease(network(), nn.functional.cross_entropy, records, labels),
+        rr.releases.GradientRelease(network(), nn.functional.cross_entropy, records, labels),
         defense=rr.defenses.gaussian_noise(0.1),
         threat=HONEST_BUT_CURIOUS.knowing(Knows.BATCH_STATISTICS, Knows.DEFENSE),
         rng=torch.Generator().manual_seed(0),

@@ -17,7 +17,9 @@ KNOWN_LABELS = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
 
 def observed(model, inputs, *, threat=KNOWN_LABELS, **options):
     labels = torch.arange(len(inputs)) % 2
-    return rr.observe(rr.GradientRelease(model, nn.functional.cross_entropy, inputs, labels), threat=threat, **options)
+    return rr.observe(
+        rr.releases.GradientRelease(model, nn.functional.cross_entropy, inputs, labels), threat=threat, **options
+    )
 
 
 def records(count, features=12, seed=0):
@@ -123,13 +125,15 @@ def test_digits_are_rebuilt_from_the_mean_gradient_of_a_perceptron(smooth):
     model = rr.models.mlp(
         64, (100, 100), 10, activation=nn.Tanh if smooth else nn.ReLU, rng=torch.Generator().manual_seed(0)
     )
-    release = rr.GradientRelease(model, nn.functional.cross_entropy, inputs, torch.arange(4))
+    release = rr.releases.GradientRelease(model, nn.functional.cross_entropy, inputs, torch.arange(4))
     observation = rr.observe(release, threat=KNOWN_LABELS)
     attack, plain = (span_inversion(steps=300, smooth=smooth, span=span) for span in (3.0, 0.0))
     best, worst = (
         math.sqrt(
             float(
-                rr.score(each(observation, rng=torch.Generator().manual_seed(0)), inputs, rr.metrics.mse())["mse"].max()
+                rr.metrics.score(each(observation, rng=torch.Generator().manual_seed(0)), inputs, rr.metrics.mse())[
+                    "mse"
+                ].max()
             )
         )
         for each in (attack, plain)

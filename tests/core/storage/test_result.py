@@ -156,7 +156,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_saving_and_loading_a_calculation_loads_no_torch(tmp_path: Path) -> None:
     program = (
         "import sys, reconrisk as rr\n"
-        "found = rr.prior_success.uniform_ball(dimension=2, radius=1.0, mse=0.02)\n"
+        "found = rr.bounds.prior_success.uniform_ball(dimension=2, radius=1.0, mse=0.02)\n"
         "for suffix in ('csv', 'md', 'html'): found.save(f'prior.{suffix}')\n"
         "assert rr.load(found.save('prior.json')) == found\n"
         "sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"

@@ -20,7 +20,9 @@ NAMES = np.array(["no", "yes"])[(Y.mean() < Y).astype(int)]
 def release(estimator, targets, **changes):
     rows, answers = torch.as_tensor(X), torch.as_tensor(targets)
     given = {"known_inputs": rows[1:], "known_labels": answers[1:], **changes}
-    return rr.EstimatorRelease(estimator, given.pop("inputs", rows[:1]), given.pop("labels", answers[:1]), **given)
+    return rr.releases.EstimatorRelease(
+        estimator, given.pop("inputs", rows[:1]), given.pop("labels", answers[:1]), **given
+    )
 
 
 @pytest.mark.parametrize(

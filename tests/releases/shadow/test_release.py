@@ -12,12 +12,12 @@ INPUTS, LABELS = torch.rand(9, 4, generator=torch.Generator().manual_seed(0)), t
 
 def training(**changes):
     torch.manual_seed(0)
-    given = {"optimizer": rr.sgd(0.2), "steps": 3, "private": Gaussian(2.0, 0.5), **changes}
-    return rr.ShadowTraining(nn.Linear(4, 2), INPUTS[1:], LABELS[1:], **given)
+    given = {"optimizer": rr.releases.sgd(0.2), "steps": 3, "private": Gaussian(2.0, 0.5), **changes}
+    return rr.releases.ShadowTraining(nn.Linear(4, 2), INPUTS[1:], LABELS[1:], **given)
 
 
 def release(**changes):
-    return rr.PrivateModelRelease(training(**changes), INPUTS[:1], LABELS[:1])
+    return rr.releases.PrivateModelRelease(training(**changes), INPUTS[:1], LABELS[:1])
 
 
 def test_the_model_follows_from_the_seed_and_differs_without():

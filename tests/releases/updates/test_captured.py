@@ -23,12 +23,12 @@ def record():
 
 def captured_gradient(model):
     inputs, labels = record()
-    return rr.GradientRelease(model, LOSS, inputs, labels).value()
+    return rr.releases.GradientRelease(model, LOSS, inputs, labels).value()
 
 
 def decibels(observation, target):
     found = rr.attacks.idlg(steps=120, restarts=2)(observation, rng=torch.Generator().manual_seed(0))
-    return float(rr.score(found, target, rr.metrics.psnr(data_range=1.0))["psnr"][0])
+    return float(rr.metrics.score(found, target, rr.metrics.psnr(data_range=1.0))["psnr"][0])
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
@@ -36,7 +36,7 @@ def test_a_gradient_in_a_file_gives_the_record_back(tmp_path, suffix):
     model = network()
     path = tmp_path / f"gradient.{suffix}"
     save_file(captured_gradient(model), path) if suffix == "safetensors" else torch.save(captured_gradient(model), path)
-    observation = rr.observe_captured(model, LOSS, input_shape=(1, 12, 12), gradient=path)
+    observation = rr.releases.observe_captured(model, LOSS, input_shape=(1, 12, 12), gradient=path)
     assert observation.labels is None
     assert decibels(observation, record()[0]) > 40
 
@@ -54,7 +54,7 @@ def test_weights_before_and_after_local_steps_give_the_record_back(tmp_path):
     save_file(trained.state_dict(), tmp_path / "after.safetensors")
     other = rr.models.lenet((1, 12, 12), 4, activation=nn.Tanh, rng=torch.Generator().manual_seed(9))
     untouched = copy.deepcopy(other.state_dict())
-    observation = rr.observe_captured(
+    observation = rr.releases.observe_captured(
         other,
         LOSS,
         input_shape=(1, 12, 12),
@@ -75,7 +75,7 @@ def test_weights_before_and_after_local_steps_give_the_record_back(tmp_path):
 def test_running_statistics_in_a_file_of_weights_are_not_taken_for_an_update():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3)).eval()
     after = {name: value + 0.5 * value.is_floating_point() for name, value in model.state_dict().items()}
-    observation = rr.observe_captured(
+    observation = rr.releases.observe_captured(
         model, LOSS, input_shape=(4,), before=model.state_dict(), after=after, learning_rate=0.1, steps=2
     )
     assert sorted(observation.released) == ["1.bias", "1.weight", "2.bias", "2.weight"]
@@ -83,10 +83,10 @@ def test_running_statistics_in_a_file_of_weights_are_not_taken_for_an_update():
 
 
 RULES = {
-    "plain": (rr.sgd(0.2), {"lr": 0.2}),
-    "momentum": (rr.sgd(0.2, momentum=0.9, dampening=0.5), {"lr": 0.2, "momentum": 0.9, "dampening": 0.5}),
-    "Nesterov": (rr.sgd(0.2, momentum=0.9, nesterov=True), {"lr": 0.2, "momentum": 0.9, "nesterov": True}),
-    "decay": (rr.sgd(0.2, weight_decay=0.3), {"lr": 0.2, "weight_decay": 0.3}),
+    "plain": (rr.releases.sgd(0.2), {"lr": 0.2}),
+    "momentum": (rr.releases.sgd(0.2, momentum=0.9, dampening=0.5), {"lr": 0.2, "momentum": 0.9, "dampening": 0.5}),
+    "Nesterov": (rr.releases.sgd(0.2, momentum=0.9, nesterov=True), {"lr": 0.2, "momentum": 0.9, "nesterov": True}),
+    "decay": (rr.releases.sgd(0.2, weight_decay=0.3), {"lr": 0.2, "weight_decay": 0.3}),
 }
 
 
@@ -105,10 +105,10 @@ def trained(model, inputs, labels, optimizer, batches):
 def test_one_step_of_gradient_descent_is_turned_into_its_gradient(rule):
     model, (inputs, labels), (ours, theirs) = network(), record(), RULES[rule]
     after = trained(model, inputs, labels, lambda values: torch.optim.SGD(values, **theirs), [[0]])
-    observation = rr.observe_captured(
+    observation = rr.releases.observe_captured(
         model, LOSS, input_shape=(1, 12, 12), before=model.state_dict(), after=after, optimizer=ours, noise_std=0.1
     )
-    assert isinstance(observation.forward, rr.GradientMap)
+    assert isinstance(observation.forward, rr.releases.GradientMap)
     for name, value in captured_gradient(model).items():
         # weights of size one carry float32 rounding of 6e-8, divided here by a rate of 0.2 or more
         torch.testing.assert_close(observation.released[name], value, atol=2e-6, rtol=1e-4)
@@ -121,12 +121,12 @@ def test_steps_in_batches_and_adaptive_steps_stay_the_change_of_the_weights():
     inputs, labels = torch.rand(5, 1, 12, 12, generator=rng), torch.tensor([0, 1, 2, 3, 0])
     order = [[0, 1], [2, 3], [4]] * 2
     after = trained(model, inputs, labels, lambda values: torch.optim.Adam(values, lr=0.01), order)
-    observation = rr.observe_captured(
+    observation = rr.releases.observe_captured(
         model,
         input_shape=(1, 12, 12),
         before=model.state_dict(),
         after=after,
-        optimizer=rr.adam(0.01),
+        optimizer=rr.releases.adam(0.01),
         epochs=2,
         local_batch_size=2,
         batch_size=5,
@@ -142,7 +142,7 @@ def test_batch_norm_in_train_mode_sends_its_running_statistics_too():
     inputs, labels = torch.rand(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
     before = copy.deepcopy(model.state_dict())
     after = trained(model, inputs, labels, lambda values: torch.optim.SGD(values, lr=0.1), [list(range(6))])
-    observation = rr.observe_captured(
+    observation = rr.releases.observe_captured(
         model, input_shape=(4,), before=before, after=after, learning_rate=0.1, batch_size=6
     )
     assert {"2.running_mean", "2.running_var"} <= set(observation.released)
@@ -151,13 +151,17 @@ def test_batch_norm_in_train_mode_sends_its_running_statistics_too():
         torch.testing.assert_close(again[name], value, atol=1e-6, rtol=1e-4)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     parameters = {name: value for name, value in before.items() if "running" not in name and "tracked" not in name}
-    rr.observe_captured(model, input_shape=(4,), before=parameters, after=after, learning_rate=0.1, batch_size=6)
+    rr.releases.observe_captured(
+        model, input_shape=(4,), before=parameters, after=after, learning_rate=0.1, batch_size=6
+    )
 
 
 def test_a_gradient_at_other_weights_takes_them_from_before():
     model, other = network(), rr.models.lenet((1, 12, 12), 4, activation=nn.Tanh)
     gradient, untouched = captured_gradient(model), copy.deepcopy(other.state_dict())
-    observation = rr.observe_captured(other, input_shape=(1, 12, 12), gradient=gradient, before=model.state_dict())
+    observation = rr.releases.observe_captured(
+        other, input_shape=(1, 12, 12), gradient=gradient, before=model.state_dict()
+    )
     assert all(torch.equal(value, untouched[name]) for name, value in other.state_dict().items())
     again = observation.forward(*record())
     assert all(torch.equal(again[name], value) for name, value in gradient.items())
@@ -166,18 +170,20 @@ def test_a_gradient_at_other_weights_takes_them_from_before():
 def test_a_list_of_tensors_is_taken_in_the_order_of_the_model():
     model = network()
     gradient = torch.autograd.grad(LOSS(model(record()[0]), record()[1]), list(model.parameters()))
-    observation = rr.observe_captured(model, input_shape=(1, 12, 12), gradient=gradient)
+    observation = rr.releases.observe_captured(model, input_shape=(1, 12, 12), gradient=gradient)
     for name, value in captured_gradient(model).items():
         torch.testing.assert_close(observation.released[name], value)
     with pytest.raises(rr.InvalidInput, match=r"len\(gradient\)=7 to be 8.*body\.0\.weight"):
-        rr.observe_captured(model, input_shape=(1, 12, 12), gradient=gradient[:7])
+        rr.releases.observe_captured(model, input_shape=(1, 12, 12), gradient=gradient[:7])
 
 
 def test_files_of_numpy_and_parts_of_a_model_are_read(tmp_path):
     model = network()
     head = {name: value.numpy() for name, value in captured_gradient(model).items() if name.startswith("fc")}
     np.savez(tmp_path / "head.npz", **head)
-    observation = rr.observe_captured(model, input_shape=(1, 12, 12), gradient=tmp_path / "head.npz", parameters=["fc"])
+    observation = rr.releases.observe_captured(
+        model, input_shape=(1, 12, 12), gradient=tmp_path / "head.npz", parameters=["fc"]
+    )
     assert list(observation.released) == ["fc.0.weight", "fc.0.bias"]
     assert labels_for(observation).tolist() == [2]
 
@@ -185,16 +191,16 @@ def test_files_of_numpy_and_parts_of_a_model_are_read(tmp_path):
 def test_capturing_leaves_the_random_numbers_and_the_mode_as_they_are():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Dropout(0.5)).eval()
     state = torch.get_rng_state()
-    rr.observe_captured(model, input_shape=(4,), gradient=[torch.ones(3, 4), torch.ones(3)])
+    rr.releases.observe_captured(model, input_shape=(4,), gradient=[torch.ones(3, 4), torch.ones(3)])
     assert torch.equal(state, torch.get_rng_state())
     assert not any(layer._forward_pre_hooks for layer in model.modules())
     with pytest.raises(rr.InvalidInput, match=r"2\.training=True to be False for Dropout"):
-        rr.observe_captured(model.train(), input_shape=(4,), gradient=[torch.ones(3, 4), torch.ones(3)])
+        rr.releases.observe_captured(model.train(), input_shape=(4,), gradient=[torch.ones(3, 4), torch.ones(3)])
 
 
 def test_known_noise_is_handed_on():
     model = network()
-    observation = rr.observe_captured(
+    observation = rr.releases.observe_captured(
         model, LOSS, input_shape=(1, 12, 12), gradient=captured_gradient(model), noise_std=0.25
     )
     assert Knows.DEFENSE in observation.threat.knows
@@ -223,7 +229,7 @@ def _without(name):
 def test_a_gradient_that_does_not_fit_is_refused_by_the_layer(change, message):
     model = network()
     with pytest.raises(rr.InvalidInput, match=message):
-        rr.observe_captured(model, LOSS, input_shape=(1, 12, 12), gradient=change(captured_gradient(model)))
+        rr.releases.observe_captured(model, LOSS, input_shape=(1, 12, 12), gradient=change(captured_gradient(model)))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +259,7 @@ def test_what_cannot_be_is_refused(changes, message):
     model = network()
     given = {"input_shape": (1, 12, 12), "gradient": captured_gradient(model), **changes}
     with pytest.raises((rr.InvalidInput, rr.InvalidFile), match=message):
-        rr.observe_captured(model, LOSS, **given)
+        rr.releases.observe_captured(model, LOSS, **given)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +276,7 @@ def test_weights_that_cannot_be_are_refused(changes, message):
     weights = network().state_dict()
     given = {"before": weights, "after": weights, "learning_rate": 0.1, **changes}
     with pytest.raises(rr.InvalidInput, match=message):
-        rr.observe_captured(network(), input_shape=(1, 12, 12), **given)
+        rr.releases.observe_captured(network(), input_shape=(1, 12, 12), **given)
 
 
 @pytest.mark.parametrize("which", ["before", "after"])
@@ -279,24 +285,24 @@ def test_weights_that_are_not_finite_are_refused_by_the_layer(which):
     bad = {**good, "body.2.bias": torch.full((12,), torch.inf)}
     given = {"before": good, "after": good, which: bad}
     with pytest.raises(rr.InvalidInput, match=rf"{which}\['body\.2\.bias'\] to be finite"):
-        rr.observe_captured(network(), input_shape=(1, 12, 12), learning_rate=0.1, **given)
+        rr.releases.observe_captured(network(), input_shape=(1, 12, 12), learning_rate=0.1, **given)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_module."])
 def test_names_of_a_wrapped_model_are_refused_with_the_way_out(prefix):
     gradient = {prefix + name: value for name, value in captured_gradient(network()).items()}
     with pytest.raises(rr.InvalidInput, match=rf"Strip '{prefix}' from the names"):
-        rr.observe_captured(network(), input_shape=(1, 12, 12), gradient=gradient)
+        rr.releases.observe_captured(network(), input_shape=(1, 12, 12), gradient=gradient)
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):
     (tmp_path / "gradient.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(rr.InvalidFile, match=r"gradient\.safetensors"):
-        rr.observe_captured(network(), input_shape=(1, 12, 12), gradient=tmp_path / "gradient.safetensors")
+        rr.releases.observe_captured(network(), input_shape=(1, 12, 12), gradient=tmp_path / "gradient.safetensors")
 
 
 @pytest.mark.parametrize("label", [4, -1])
 def test_labels_that_are_no_class_are_refused_when_observed(label):
-    release = rr.GradientRelease(network(), LOSS, record()[0], torch.tensor([label]))
+    release = rr.releases.GradientRelease(network(), LOSS, record()[0], torch.tensor([label]))
     with pytest.raises(rr.InvalidInput, match=f"labels={label}"):
         rr.observe(release)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from reconrisk.bounds.corridor import risk_corridor
+from reconrisk.bounds.corridor import risk
 from reconrisk.core.guarantee import Estimate, Guarantee, Quantity, Scope
 from reconrisk.core.mechanism import Gaussian, dp_sgd
 from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.papers import Reference
 from reconrisk.core.threat import STRONGEST, Knows, Sees, ThreatModel
-from reconrisk.metrics.goals import mse, psnr
+from reconrisk.metrics.goals import mse_at_most, psnr_at_least
 from reconrisk.studies.audit.result import (
     AttackSummary,
     AuditLine,
@@ -29,7 +29,7 @@ from reconrisk.studies.audit.result import (
     Verdict,
 )
 
-GOALS = (psnr(20), mse(0.05))
+GOALS = (psnr_at_least(20), mse_at_most(0.05))
 
 
 def share(value: float, low: float, high: float, samples: int = 40) -> Estimate:
@@ -130,6 +130,6 @@ def _exposure(defense: str, place: int, name: str) -> Exposure:
 
 def _training() -> TrainingAudit:
     run = dp_sgd(noise_multiplier=1.1, sampling_probability=0.01, steps=100)
-    corridor = risk_corridor(run, dimension=64, norm=3.0, prior_success=0.05, mse=0.01)
+    corridor = risk(run, dimension=64, norm=3.0, prior_success=0.05, mse=0.01)
     leakage = LeakageHistogram(100, 50, (1e-4, 1e-3, 1e-2), (60, 38), 2, 5e-4, 8e-3, 0.2, 0.95)
     return TrainingAudit(run, corridor, leakage)

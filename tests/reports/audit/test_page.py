@@ -152,7 +152,7 @@ def test_a_lower_error_comes_first_where_lower_is_better():
     ]  # fmt: skip
 
 
-def _traces_of_pictures(result: rr.AuditResult, text: str) -> list[str]:
+def _traces_of_pictures(result: rr.results.AuditResult, text: str) -> list[str]:
     """Every value and every encoding of pixels that the text holds."""
     found = [form for form in ("data:", "base64,", "<img", "iVBOR") if form in text]
     for picture in result.pictures:

@@ -14,14 +14,14 @@ from reconrisk.core.metric import Limit
 from reconrisk.core.papers import Reference
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
 from reconrisk.core.threat import STRONGEST, Knows, Sees, ThreatModel
-from reconrisk.metrics.goals import mse, psnr
+from reconrisk.metrics.goals import mse_at_most, psnr_at_least
 from reconrisk.statistics.intervals import success_interval
 from reconrisk.studies.audit.conclusion import Evidence, exposures_of, line_of
 from reconrisk.studies.audit.result import Standing, Verdict
 from reconrisk.studies.common.runs import Trial, TrialKey, TrialScores
 
 THREAT = ThreatModel(Sees.ONE_UPDATE, knows={Knows.DEFENSE})
-GOAL = mse(0.1)
+GOAL = mse_at_most(0.1)
 BOUND = Guarantee(
     Quantity.SUCCESS_PROBABILITY,
     0.3,
@@ -161,7 +161,7 @@ def test_what_does_not_cover_is_shown_and_not_compared(guarantee, is_about, why)
     ],
 )
 def test_limits_are_passed_proved_measured_or_not_shown(errors, at_most, answers, standing):
-    found = line(evidence_of({"a": errors}), answers, [Limit(GOAL, at_most), Limit(psnr(20), 0.1)])
+    found = line(evidence_of({"a": errors}), answers, [Limit(GOAL, at_most), Limit(psnr_at_least(20), 0.1)])
     (check,) = found.limits
     assert check.standing is standing
 
@@ -185,10 +185,10 @@ def test_every_record_is_exposed_by_its_best_estimate_most_exposed_first():
         "guess": [trial("guess", 0, 0.0, first_record=9)],
     }
     evidence = Evidence(trials, frozenset({"guess"}), dict.fromkeys(trials, THREAT), THREAT, 0.95, 1e-4, planned=0)
-    first, second = exposures_of("noise", (GOAL, mse(0.25)), evidence)
+    first, second = exposures_of("noise", (GOAL, mse_at_most(0.25)), evidence)
     assert (first.record, first.attack, first.draw, first.score, first.reached) == (7, "a", 1, 0.05, (True, True))
     assert (second.record, second.attack, second.score, second.reached) == (3, "b", 0.2, (False, True))
-    by_ratio = exposures_of("noise", (psnr(10),), evidence)
+    by_ratio = exposures_of("noise", (psnr_at_least(10),), evidence)
     assert [each.record for each in by_ratio] == [7, 3]
 
 

@@ -13,7 +13,7 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import clip_and_noise
 from reconrisk.metrics.goals import limit_from_text
 from reconrisk.statistics.intervals import success_interval
-from reconrisk.studies.audit.comparison import Change, SettingChange, compare_results
+from reconrisk.studies.audit.comparison import Change, SettingChange, compare
 from reconrisk.studies.audit.result import LimitCheck, Outcome, Standing
 from reconrisk.studies.audit.run import audit
 
@@ -61,7 +61,7 @@ def test_the_p_value_is_fishers_times_the_ways_in_which_it_may_stand_out(open_up
     k, j = data.draw(st.integers(0, n)), data.draw(st.integers(0, m))
     before, after = with_success(open_update, k, n, attacks=2), with_success(open_update, j, m, attacks=3)
     ways = len(open_update.lines) * 2 * 3
-    for line in compare_results(before, after).lines:
+    for line in compare(before, after).lines:
         assert line.p_value == pytest.approx(min(1.0, ways * two_sided(k, n, k + j, n + m)), rel=1e-6)
         expected = Change.CHANCE if line.p_value > 0.05 else Change.MORE if j / m > k / n else Change.LESS
         assert line.change is expected
@@ -72,7 +72,7 @@ def test_a_comparison_backwards_says_the_opposite(open_update, n, data):
     k, j = data.draw(st.integers(0, n)), data.draw(st.integers(0, n))
     one, other = with_success(open_update, k, n), with_success(open_update, j, n)
     opposite = {Change.MORE: Change.LESS, Change.LESS: Change.MORE, Change.CHANCE: Change.CHANCE}
-    forth, back = compare_results(one, other), compare_results(other, one)
+    forth, back = compare(one, other), compare(other, one)
     assert [opposite[line.change] for line in forth.lines] == [line.change for line in back.lines]
     assert [line.p_value for line in forth.lines] == pytest.approx([line.p_value for line in back.lines])
 
@@ -83,7 +83,7 @@ def test_equal_releases_are_rarely_told_apart(open_update):
     wrong = 0
     for _ in range(200):
         hits = torch.binomial(torch.full((2,), 16.0), torch.tensor([0.5, 0.5]), generator=rng).int().tolist()
-        compared = compare_results(*(with_success(open_update, count, 16) for count in hits))
+        compared = compare(*(with_success(open_update, count, 16) for count in hits))
         wrong += any(line.change is not Change.CHANCE for line in compared.lines)
     assert wrong <= 24
 
@@ -93,7 +93,7 @@ def test_equal_releases_are_rarely_told_apart(open_update):
 )
 def test_records_that_share_updates_are_told_apart_by_intervals(open_update, hits, change):
     before, after = (with_success(open_update, count, 16, per_trial=4) for count in hits)
-    for line in compare_results(before, after).lines:
+    for line in compare(before, after).lines:
         assert line.p_value is None
         assert line.change is change
 
@@ -101,20 +101,20 @@ def test_records_that_share_updates_are_told_apart_by_intervals(open_update, hit
 def test_what_was_not_run_is_not_compared(open_update):
     nothing = Estimate(0.0, 0.0, 1.0, 0.95, 0, "nothing was run")
     lines = tuple(replace(line, success=nothing, best_attack="", worst_record=-1) for line in open_update.lines)
-    compared = compare_results(open_update, replace(open_update, lines=lines))
+    compared = compare(open_update, replace(open_update, lines=lines))
     assert {line.change for line in compared.lines} == {Change.NOT_RUN}
     assert "not run" in str(compared)
 
 
 def test_the_same_audit_differs_in_nothing(open_update):
-    compared = compare_results(open_update, open_update)
+    compared = compare(open_update, open_update)
     assert (compared.settings, compared.only_before, compared.only_after) == ((), (), ())
     assert {line.change for line in compared.lines} == {Change.CHANCE}
     assert "no setting differs" in str(compared)
 
 
 def test_a_defense_that_stops_the_attack_is_seen(open_update, noisy_update):
-    compared = compare_results(open_update, noisy_update)
+    compared = compare(open_update, noisy_update)
     assert [line.change for line in compared.lines] == [Change.LESS] * len(open_update.lines)
     assert (compared.before, compared.after) == (open_update.run, noisy_update.run)
     label = noisy_update.defenses[0].label
@@ -126,7 +126,7 @@ def test_a_defense_that_stops_the_attack_is_seen(open_update, noisy_update):
 
 
 def test_the_table_has_both_sides_of_each_line(open_update, noisy_update):
-    text = str(compare_results(open_update, noisy_update))
+    text = str(compare(open_update, noisy_update))
     rows = [line.split() for line in text.splitlines() if line.startswith("psnr")]
     before, after = (next(row for row in rows if when in row) for when in ("before", "after"))
     assert before[:4] == ["psnr>=20", "none", "before", "100%"]
@@ -142,7 +142,7 @@ def test_settings_that_differ_are_named(open_update):
         attacks=tuple(replace(attack, settings=f"{attack.label}(a=1, b=2)") for attack in open_update.attacks),
         environment=replace(open_update.environment, versions=(("reconrisk", "9"),)),
     )
-    found = {change.name: change for change in compare_results(open_update, other).settings}
+    found = {change.name: change for change in compare(open_update, other).settings}
     assert {"seed", "data", "records", "attack analytic", "reconrisk", "torch"} <= set(found)
     assert not {"model", "weights", "threat", "goals", "defense none"} & set(found)
     assert (found["seed"].before, found["seed"].after) == ("0", "5")
@@ -152,7 +152,7 @@ def test_settings_that_differ_are_named(open_update):
 def test_limits_are_settings_and_their_standings_part_of_the_table(open_update):
     check = LimitCheck(limit_from_text("psnr>=20: 1%"), Standing.ABOVE)
     limited = replace(open_update, lines=(replace(open_update.lines[0], limits=(check,)), *open_update.lines[1:]))
-    compared = compare_results(open_update, limited)
+    compared = compare(open_update, limited)
     assert [(each.name, each.after) for each in compared.settings] == [("limits", "psnr>=20: 1%")]
     assert "above the limit" in str(compared)
 
@@ -165,7 +165,7 @@ def test_only_the_parts_that_differ_are_written():
 def test_goals_and_defenses_of_one_side_are_listed(open_update):
     both = audited(defenses={"none": None, "more": clip_and_noise(noise_multiplier=2.0, clip_norm=1.0)})
     fewer = replace(open_update, lines=open_update.lines[:1])
-    compared = compare_results(fewer, both)
+    compared = compare(fewer, both)
     assert len(compared.lines) == 1
     assert compared.only_before == ()
     assert compared.only_after == ("psnr>=20 under more", "mse<=0.05 under none", "mse<=0.05 under more")
@@ -173,6 +173,6 @@ def test_goals_and_defenses_of_one_side_are_listed(open_update):
 
 
 def test_nothing_in_common_is_said(open_update):
-    compared = compare_results(open_update, replace(open_update, lines=()))
+    compared = compare(open_update, replace(open_update, lines=()))
     assert compared.lines == ()
     assert "no goal is in both" in compared.sentence

@@ -32,7 +32,7 @@ def test_lines_are_goals_by_defenses_and_can_be_found():
         ("mse<=0.1", "a"),
         ("mse<=0.1", "b"),
     ]
-    assert result.line("b", rr.mse(0.1)) is result.lines[3]
+    assert result.line("b", rr.goals.mse_at_most(0.1)) is result.lines[3]
     assert result.defenses[0].distortion == 0.0
     assert result.defenses[1].distortion > 0
     assert result.planned == result.done == 2 * 3 * len(result.attacks)
@@ -80,8 +80,8 @@ def test_an_attack_that_applies_under_one_defense_only_leaves_the_run_complete(m
     (picky,) = (each for each in result.attacks if each.label == "picky")
     assert (picky.planned, picky.done, picky.failed) == (4 + 4, 4 + 4, 4)
     assert result.is_complete
-    assert "picky" in {each.attack for each in result.line("a", rr.mse(0.001)).outcomes}
-    assert "picky" not in {each.attack for each in result.line("b", rr.mse(0.001)).outcomes}
+    assert "picky" in {each.attack for each in result.line("a", rr.goals.mse_at_most(0.001)).outcomes}
+    assert "picky" not in {each.attack for each in result.line("b", rr.goals.mse_at_most(0.001)).outcomes}
 
 
 def test_a_contradiction_says_both_numbers_and_carries_the_result():

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.metrics.goals import psnr
+from reconrisk.metrics.goals import psnr_at_least
 from reconrisk.studies.audit.demo import TRIALS, run_demo, self_check
 from reconrisk.studies.audit.result import Verdict
 
@@ -38,7 +38,7 @@ def test_the_demo_rebuilds_digits_unless_noise_forbids_it_and_repeats_itself():
     assert len(plans) == 1
     assert result.is_complete
     assert result.subject.is_bundled
-    assert [line.verdict for line in result.lines if line.goal == psnr(20)] == [
+    assert [line.verdict for line in result.lines if line.goal == psnr_at_least(20)] == [
         Verdict.LEAKS,
         Verdict.NO_GAIN,
         Verdict.NO_GAIN,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from reconrisk.studies.audit.comparison import compare_results
+from reconrisk.studies.audit.comparison import compare
 from tests.reports.audit.audit_example import example_result
 from tests.reports.audit.test_page import HOSTILE, Outline
 
@@ -35,7 +35,7 @@ def compared(name: str = ""):
     kept = (before.lines[0], *before.lines[2:])
     lines = tuple(replace(line, success=nothing) for line in kept)
     subject = replace(before.subject, model=f"Other{name}")
-    return compare_results(before, replace(before, seed=8, lines=lines, subject=subject))
+    return compare(before, replace(before, seed=8, lines=lines, subject=subject))
 
 
 def test_two_rows_for_each_line_of_a_comparison_with_what_changed():

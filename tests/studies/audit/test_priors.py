@@ -87,7 +87,9 @@ def test_attacks_with_a_normal_law_take_about_as_long_as_the_plan_says(noise):
     digits = rr.load_dataset("mnist")
     known = beliefs(digits, public=digits.subset(range(10, 1500)))
     threat = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR, Knows.LABELS)
-    release = rr.GradientRelease(network(784, 10), nn.functional.cross_entropy, digits.inputs[:1], digits.labels[:1])
+    release = rr.releases.GradientRelease(
+        network(784, 10), nn.functional.cross_entropy, digits.inputs[:1], digits.labels[:1]
+    )
     observation = rr.observe(release, threat=threat, defense=noise, rng=torch.Generator().manual_seed(0))
     entries = [entry for entry in PORTFOLIOS["thorough"] if entry.settings.get("prior") == "gaussian"]
     for entry in entries:

@@ -263,7 +263,7 @@ def test_more_estimates_than_records_are_refused():
 
 
 def test_a_limit_that_is_proved_is_not_exceeded_by_chance():
-    guaranteed = rr.success_upper_bound(rr.GaussianDP(0.5), prior_success=0.2)
+    guaranteed = rr.success_upper_bound(rr.mechanisms.GaussianDP(0.5), prior_success=0.2)
     assert guaranteed.value < 0.4
     settings = {"guarantees": [lambda goal, label: guaranteed], "trials": 2, "max_risk": "mse<=0.003: 40%"}
     result = run(goals=None, **settings)
@@ -428,7 +428,7 @@ def test_without_time_a_limit_is_not_kept():
         ({"threat": "one-update"}, "threat='one-update' to be a ThreatModel"),
         ({"data": INPUTS}, "data='Tensor' to hold the records"),
         ({"data": ("a", "b")}, "records='str' to be a tensor or an array"),
-        ({"goals": rr.psnr(20), "attacks": []}, "Expected an attack that"),
+        ({"goals": rr.goals.psnr_at_least(20), "attacks": []}, "Expected an attack that"),
         ({"goals": "psnr>20"}, "Expected goal='psnr>20'"),
         ({"defenses": "prune"}, "Expected share for prune"),
         ({"defenses": ["prun(share=0.5)"]}, "Did you mean prune"),
@@ -446,7 +446,9 @@ def test_what_an_audit_cannot_use_is_refused_in_words(change, message):
 
 
 def test_arrays_will_do():
-    result = audit(nn.Linear(3, 2), (INPUTS.numpy(), [0, 1] * 6), attacks=["analytic"], trials=2, goals=rr.psnr(20))
+    result = audit(
+        nn.Linear(3, 2), (INPUTS.numpy(), [0, 1] * 6), attacks=["analytic"], trials=2, goals=rr.goals.psnr_at_least(20)
+    )
     assert result.lines[0].success.value == 1.0
 
 

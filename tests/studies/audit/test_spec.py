@@ -16,7 +16,7 @@ from reconrisk.core.metric import Limit
 from reconrisk.core.registry import Choice
 from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.core.threat import Controls, Knows, Sees, ThreatModel
-from reconrisk.metrics.goals import goal_in, psnr
+from reconrisk.metrics.goals import goal_in, psnr_at_least
 from reconrisk.studies.audit.job import job_from_spec
 from reconrisk.studies.audit.spec import KEYS, AuditSpec, Training, read_spec, spec_from_mapping
 
@@ -78,7 +78,7 @@ def test_a_spec_survives_what_is_written_of_it(spec):
 
 
 def test_a_limit_of_all_is_written_so_that_it_is_read():
-    spec = AuditSpec("m", "d", max_risk=(Limit(psnr(20.0), 1.0),))
+    spec = AuditSpec("m", "d", max_risk=(Limit(psnr_at_least(20.0), 1.0),))
     assert spec.mapping()["max_risk"] == ["psnr>=20: 100%"]
     assert spec_from_mapping(spec.mapping()) == spec
 

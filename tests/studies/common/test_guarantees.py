@@ -8,13 +8,13 @@ from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.mechanism import Gaussian, GaussianDP, PoissonSampled, Repeated, dp_sgd
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
-from reconrisk.metrics.goals import mse, ncc, psnr
+from reconrisk.metrics.goals import mse_at_most, ncc_at_least, psnr_at_least
 from reconrisk.studies.common.guarantees import GuaranteeFinder
 from reconrisk.studies.common.population import population_of
 
 DATA = Dataset("toy", torch.tensor([[0.0, 0.1], [0.5, 0.5], [1.0, 0.9], [0.2, 0.8]]), torch.tensor([0, 0, 1, 1]))
 THREAT = ThreatModel(Sees.ONE_UPDATE)
-GOAL = mse(1e-4)
+GOAL = mse_at_most(1e-4)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def test_heuristics_prove_nothing(defense):
 
 
 def test_a_similarity_has_no_guarantee_from_noise():
-    assert prover().answers(ncc(0.9), "noise", Claims(Gaussian(1.0))) == ()
+    assert prover().answers(ncc_at_least(0.9), "noise", Claims(Gaussian(1.0))) == ()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_the_caller_states_comes_first_and_for_its_goals_only():
     assert first.guarantee is stated
     assert first.is_about_targets
     assert stated not in [each.guarantee for each in asked.answers(GOAL, "other", Claims(Gaussian(1.0)))]
-    assert asked.answers(psnr(10), "noise", None) == ()
+    assert asked.answers(psnr_at_least(10), "noise", None) == ()
 
 
 def test_what_the_threat_knows_and_how_many_guesses_it_has_raise_the_prior():
@@ -84,4 +84,4 @@ def test_what_the_threat_knows_and_how_many_guesses_it_has_raise_the_prior():
     assert prover(threat=THREAT.knowing(Knows.LABELS)).prior(GOAL).value == pytest.approx(1 / 2)
     assert prover(batch_size=2).prior(GOAL).value == pytest.approx(2 / 3)
     assert prover(threat=THREAT.knowing(Knows.RECORD_NORM)).prior(GOAL).value == 1
-    assert prover().prior(ncc(0.5)) is None
+    assert prover().prior(ncc_at_least(0.5)) is None

@@ -317,7 +317,9 @@ def test_another_s_update_comes_with_its_defense_and_the_record_s_own_side_infor
     network, defense = nn.Sequential(nn.BatchNorm1d(SIZE), model()).eval(), rr.defenses.random_pruning(0.5)
     own, another = (
         rr.observe(
-            rr.GradientRelease(network, nn.functional.cross_entropy, RECORDS[place, None], DATA.labels[place, None]),
+            rr.releases.GradientRelease(
+                network, nn.functional.cross_entropy, RECORDS[place, None], DATA.labels[place, None]
+            ),
             defense=defense >> rr.defenses.gaussian_noise(0.1),
             threat=threat,
             rng=rng(place),

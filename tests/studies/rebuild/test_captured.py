@@ -27,7 +27,7 @@ def mlp():
 
 
 def gradient(model, rows=slice(0, 1), loss_fn=cross_entropy):
-    return rr.GradientRelease(model, loss_fn, RECORDS[rows], LABELS[rows]).value()
+    return rr.releases.GradientRelease(model, loss_fn, RECORDS[rows], LABELS[rows]).value()
 
 
 def test_a_gradient_is_attacked_without_its_record():
@@ -82,7 +82,7 @@ def test_known_labels_and_noise_are_what_the_adversary_knows():
 def test_the_layer_of_a_malicious_server_is_that_of_its_attack():
     attack = rr.attacks.imprint(bins=64, public=torch.distributions.Normal(0.5, 0.15))
     planted = attack.plant(mlp(), (5,))
-    sent = rr.GradientRelease(planted, cross_entropy, RECORDS, LABELS).value()
+    sent = rr.releases.GradientRelease(planted, cross_entropy, RECORDS, LABELS).value()
     result = rebuild_captured(attack, mlp(), input_shape=(5,), gradient=sent, batch_size=3, rng=rng())
     assert result.report.threat.controls == {Controls.MODEL_PARAMETERS}
     expected = RECORDS[RECORDS.mean(1).argsort()]
@@ -156,7 +156,7 @@ def test_the_prior_is_named_and_stands_beside_the_estimates(noise_std):
     misfit = report.misfit
     assert misfit.estimates < 0.1 * misfit.guess
     assert misfit.estimates < 0.1 * misfit.draw
-    mean = rr.GradientRelease(mlp(), cross_entropy, torch.full((1, 5), 0.5), LABELS[:1]).value()
+    mean = rr.releases.GradientRelease(mlp(), cross_entropy, torch.full((1, 5), 0.5), LABELS[:1]).value()
     sent = words["gradient"]
     off, whole = (
         sum(float(value.square().sum()) for value in each)
@@ -185,7 +185,7 @@ def test_the_attack_has_the_same_chance_whatever_is_drawn_beside_it():
     attack = rr.attacks.ggss_r(PRIOR, steps=5)
     found = rebuild_captured(attack, mlp(), **words, rng=rng(3)).estimates
     threat = attack.needs
-    seen = rr.observe_captured(mlp(), **words, threat=threat)
+    seen = rr.releases.observe_captured(mlp(), **words, threat=threat)
     assert torch.equal(found, attack(seen, rng=rng(3)).estimates)
 
 

@@ -83,7 +83,7 @@ def test_the_last_update_has_what_is_left():
 def test_an_update_is_that_of_its_records():
     seen = []
     rebuild(Recorder(seen), mlp(), TABLE, records=[3, 4], rng=rng())
-    gradient = rr.GradientMap(mlp())(TABLE.inputs[4:5], TABLE.labels[4:5])
+    gradient = rr.releases.GradientMap(mlp())(TABLE.inputs[4:5], TABLE.labels[4:5])
     torch.testing.assert_close(seen[1].released["0.weight"], gradient["0.weight"])
     local = []
     rebuild(

@@ -248,7 +248,7 @@ def _attackers(*readers):
         threat=DEFAULT_THREAT,
         choice=readers,
         updates=tuple((row,) for row in range(20)),
-        limits=(Limit(rr.mse(1e-6), 0.5),),
+        limits=(Limit(rr.goals.mse_at_most(1e-6), 0.5),),
         seed=0,
     )
 

@@ -97,7 +97,7 @@ def flower_mod(
 
     .. math:: w_\text{server} + D(w_\text{trained} - w_\text{server})
 
-    Use it as ``ClientApp(mods=[rr.flower_mod(clip(1.0) >> gaussian_noise(0.5), model, prior_success=1e-6)])``. The
+    Use it as ``ClientApp(mods=[rr.integrations.flower_mod(clip(1.0) >> gaussian_noise(0.5), model, prior_success=1e-6)])``. The
     reply's metrics get, each with the prefix ``reconrisk-``: ``rounds``, ``success-this-round`` and ``success-so-far``
     (the most that any adversary who succeeds with ``prior_success`` without the updates can reach), ``epsilon-so-far``
     at ``delta``, of the client's presence, and ``record-epsilon-so-far``, of one record among its others,

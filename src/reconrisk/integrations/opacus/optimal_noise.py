@@ -30,7 +30,7 @@ def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> Parame
 
     Each record's gradient is clipped in units :math:`s` of the noise, with :math:`1/s^2` of mean 1, so that a gradient
     of random direction keeps its norm: only the proportions of ``noise`` count, its size follows from
-    ``noise_multiplier`` and ``max_grad_norm`` as ever. ``noise`` is what ``rr.reference_moments`` measured on public
+    ``noise_multiplier`` and ``max_grad_norm`` as ever. ``noise`` is what ``rr.sensitivity.reference_moments`` measured on public
     records, or ``optimal_noise(...)`` itself, or ``rr.defenses.refreshed(...)``, which measures again every n steps.
 
     Assumes: the noise was chosen by public records and released weights alone; batches are drawn as the accountant
@@ -74,7 +74,7 @@ def _scales(noise: Noise, model: nn.Module) -> Callable[[], NoiseScales]:
 def _public(noise: object) -> NoiseScales:
     """The scales of a noise that has a guarantee."""
     if isinstance(noise, LocalDefense) or getattr(noise, "is_local", False):
-        remedy = "Noise chosen by private records leaks them: take rr.reference_moments of public ones."
+        remedy = "Noise chosen by private records leaks them: take rr.sensitivity.reference_moments of public ones."
         raise invalid_input("noise", str(noise), "to be chosen by public records", remedy)
     if not isinstance(noise, ParameterNoise):
         remedy = "Pass optimal_noise(...) alone: max_grad_norm clips, and Opacus itself adds equal noise."

@@ -149,7 +149,7 @@ class EstimatorRelease(Release):
         return self.known_inputs @ coef.T
 
     def linearized(self) -> Linearized:
-        """Refused: the derivative of a fitted estimator is that of ``rr.glm_information``, not of its solver."""
+        """Refused: the derivative of a fitted estimator is that of ``rr.bounds.glm_information``, not of its solver."""
         raise InvalidInput("Expected a release with a derivative: the solver of an estimator has none.")
 
 

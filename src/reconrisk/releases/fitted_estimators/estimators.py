@@ -76,7 +76,7 @@ def check_readable(estimator: Any) -> None:
     """Refuse estimators that :func:`read_estimator` cannot read: those of another kind, and those not fitted."""
     name, readers = type(estimator).__name__, _readers()
     if type(estimator) not in readers:
-        remedy = "For other models build a release and use rr.fisher_trace."
+        remedy = "For other models build a release and use rr.sensitivity.fisher_trace."
         if name == "Pipeline":
             remedy = "Pass its last step and the features that reach it: the information is then about those."
         elif name.endswith("CV"):
@@ -254,7 +254,9 @@ def read_linear(
     rest = [layer for layer in layers if not isinstance(layer, (nn.Flatten, nn.Identity))]
     if len(rest) != 1 or not isinstance(rest[0], nn.Linear):
         kinds = [type(layer).__name__ for layer in layers]
-        raise invalid_input("model", kinds, "to be one nn.Linear", "For other models use rr.fisher_trace of a release.")
+        raise invalid_input(
+            "model", kinds, "to be one nn.Linear", "For other models use rr.sensitivity.fisher_trace of a release."
+        )
     layer = rest[0]
     family = _family(loss_fn, layer)
     scale = _scale(loss_fn, family, len(labels), layer.out_features)

@@ -81,11 +81,13 @@ def check_private(
     if private is None:
         return
     if not isinstance(private, Gaussian):
-        remedy = "Write rr.Gaussian(noise_multiplier=..., clip_norm=1.0); batches say how records are sampled."
+        remedy = (
+            "Write rr.mechanisms.Gaussian(noise_multiplier=..., clip_norm=1.0); batches say how records are sampled."
+        )
         raise invalid_input("private", private, "to be a Gaussian mechanism or None", remedy)
     check_mode(model)
     if not is_elementwise(optimizer):
-        raise invalid_input("optimizer", optimizer, "to be rr.sgd(...) or rr.adam(...) with private")
+        raise invalid_input("optimizer", optimizer, "to be rr.releases.sgd(...) or rr.releases.adam(...) with private")
     if len(inputs) > 1:
         check_separate(model_state(model, inputs.dtype), loss_fn, inputs, labels)
 

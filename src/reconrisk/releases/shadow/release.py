@@ -59,7 +59,9 @@ class PrivateModelRelease(Release):
     def __post_init__(self) -> None:
         check_records(self.inputs, self.labels)
         if self.training.private is None:
-            raise invalid_input("training.private", None, "to be a Gaussian mechanism", "Use rr.TrainedModelRelease.")
+            raise invalid_input(
+                "training.private", None, "to be a Gaussian mechanism", "Use rr.releases.TrainedModelRelease."
+            )
         self.training.check(self.inputs, self.labels)
 
     @property

@@ -50,7 +50,9 @@ class GradientMap:
         if self.reduction not in (None, "mean", "sum"):
             raise invalid_input("reduction", self.reduction, 'to be "mean", "sum" or None')
         if not (self.clip is None or isinstance(self.clip, (HardClip, SmoothClip))):
-            raise invalid_input("clip", self.clip, "to be a HardClip or SmoothClip", "Write clip=rr.HardClip(1.0).")
+            raise invalid_input(
+                "clip", self.clip, "to be a HardClip or SmoothClip", "Write clip=rr.releases.HardClip(1.0)."
+            )
         if not callable(self.loss_fn):
             raise invalid_input("loss_fn", self.loss_fn, "to be a function of outputs and labels")
         if self.clip is not None and self.reduction is None:

@@ -130,7 +130,7 @@ class AuditComparison(Result):
         return comparison_html(self)
 
 
-def compare_results(before: AuditResult, after: AuditResult) -> AuditComparison:
+def compare(before: AuditResult, after: AuditResult) -> AuditComparison:
     r"""What changed from one audit to another.
 
     Lines are matched by goal and by the label of the defense; a single defense that is left on both sides is matched

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reconrisk.accounting.phases import has_phases
 from reconrisk.attacks.prior_choice import StatedPrior
-from reconrisk.bounds.corridor import risk_corridor
+from reconrisk.bounds.corridor import risk
 from reconrisk.bounds.for_goal import BoundResult
 from reconrisk.core.digest import describe_settings
 from reconrisk.core.guarantee import Estimate, Quantity
@@ -469,7 +469,7 @@ class Conclusion:
         prior, mse = prover.prior(goal), mean_squared_error_at(goal, data.data_range)
         corridor = None
         if has_phases(self.training) and prior is not None:
-            corridor = risk_corridor(
+            corridor = risk(
                 self.training,
                 dimension=data.inputs[0].numel(),
                 norm=prover.population.least_norm,

@@ -21,7 +21,7 @@ from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.data import load_dataset
 from reconrisk.defenses import clip_and_noise, prune
 from reconrisk.defenses.registry import defense_by_name
-from reconrisk.metrics.goals import psnr, ssim
+from reconrisk.metrics.goals import psnr_at_least, ssim_at_least
 from reconrisk.models import lenet
 from reconrisk.releases.updates.gradient import GradientMap
 from reconrisk.studies.audit.result import AuditResult
@@ -92,7 +92,7 @@ def run_demo(*, seed: int = 0, trials: int = TRIALS, show_plan: Callable[[str], 
             public=train,
             defenses=(None, clip_and_noise(**_PRIVATE), defense_by_name("optimal_noise", **_PRIVATE), prune(0.9)),
             attacks=_ATTACKS,
-            goals=(psnr(20), ssim(0.5)),
+            goals=(psnr_at_least(20), ssim_at_least(0.5)),
             trials=trials,
             budget=_BUDGET,
             seed=seed,

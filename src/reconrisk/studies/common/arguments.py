@@ -17,7 +17,7 @@ from reconrisk.core.validation import check_not_empty, check_positive, check_who
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.deferred import chosen_by_public, waits_for_public
 from reconrisk.defenses.registry import defense_by_name, defense_of_one_step
-from reconrisk.metrics.goals import check_goal, goal_from_text, limit_from_text, mse, psnr
+from reconrisk.metrics.goals import check_goal, goal_from_text, limit_from_text, mse_at_most, psnr_at_least
 from reconrisk.metrics.registry import METRICS, fitting_metrics
 from reconrisk.studies.common.plan import UNDEFENDED
 from reconrisk.studies.common.population import Population
@@ -40,7 +40,7 @@ def checked_goals(
     Guarantee: a goal in a metric that does not fit the records is refused.
     """
     width = dataset.data_range[1] - dataset.data_range[0]
-    stated: Sequence[Goal | str] = (psnr(20), mse(0.05 * width * width))
+    stated: Sequence[Goal | str] = (psnr_at_least(20), mse_at_most(0.05 * width * width))
     if goals is not None:
         stated = (goals,) if isinstance(goals, (Goal, str)) else tuple(goals)
     found = [goal if isinstance(goal, Goal) else goal_from_text(goal) for goal in stated]

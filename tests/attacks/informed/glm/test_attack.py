@@ -541,7 +541,7 @@ def test_digits_of_ten_classes_come_back_by_name():
     assert root_mean_square(found.record - record) < 1e-9
     assert found.label == label
     assert found.account.labels == (int(label),)
-    assert rr.score(found.reconstruction, torch.as_tensor(record)[None], rr.metrics.mse())["mse"].max() < 1e-18
+    assert rr.metrics.score(found.reconstruction, torch.as_tensor(record)[None], rr.metrics.mse())["mse"].max() < 1e-18
 
 
 def test_the_pull_is_the_residual_of_the_target():

@@ -22,7 +22,9 @@ KNOWING = NEEDS.knowing(Knows.DEFENSE)
 def observed(estimator=None, labels=Y, threat=KNOWING, defense=None, seed=0):
     fitted = (estimator or Ridge()).fit(X, labels)
     rows, answers = torch.as_tensor(X), torch.as_tensor(labels)
-    release = rr.EstimatorRelease(fitted, rows[:1], answers[:1], known_inputs=rows[1:], known_labels=answers[1:])
+    release = rr.releases.EstimatorRelease(
+        fitted, rows[:1], answers[:1], known_inputs=rows[1:], known_labels=answers[1:]
+    )
     rng = torch.Generator().manual_seed(seed)
     return fitted, rr.observe(release, threat=threat, defense=defense, rng=rng)
 

@@ -51,7 +51,7 @@ def test_covariance_over_many_draws_is_the_stated_one_and_not_below_the_bound(fa
     target = largest_residual(features, labels, fit, family)
     known, known_labels = np.delete(features, target, 0), np.delete(labels, target)
     noise_std = 1e-4
-    information = rr.glm_information(
+    information = rr.bounds.glm_information(
         fit.coefficients, intercept=fit.intercept, features=features, labels=labels, noise_std=noise_std, **setting
     )
     inverse = np.linalg.inv(information.matrix(target))

@@ -32,7 +32,7 @@ def network(features=8, classes=3, activation=nn.ELU, seed=0):
 
 def trained(features=8, fixed=20, steps=15, **given):
     labels = torch.arange(fixed) % 3
-    settings = {"optimizer": rr.sgd(0.2, 0.9), "steps": steps} | given
+    settings = {"optimizer": rr.releases.sgd(0.2, 0.9), "steps": steps} | given
     model = settings.pop("model", None) or network(features)
     return ShadowTraining(model, uniform(fixed, features, seed=1), labels, **settings)
 
@@ -50,7 +50,7 @@ def test_one_step_of_linear_regression_is_solved_in_closed_form():
     fixed, answers = uniform(9, 4, seed=3), uniform(9, 1, seed=4)
     model = nn.Linear(4, 1, bias=False)
     model.weight.data.zero_()
-    training = ShadowTraining(model, fixed, answers, rr.sgd(0.25), steps=1, loss_fn=mse_loss)
+    training = ShadowTraining(model, fixed, answers, rr.releases.sgd(0.25), steps=1, loss_fn=mse_loss)
     record, answer = uniform(1, 4, seed=5).double(), torch.tensor([[0.7]])
     weight = 0.5 / 10 * (answers.double().T @ fixed.double() + 0.7 * record)
     found = rr.attacks.invert_training(training).rebuild(weight, labels=answer)
@@ -63,7 +63,7 @@ def test_linear_regression_trained_long_is_exact():
     fixed, answers = uniform(12, 5, seed=6), uniform(12, 1, seed=7)
     model = nn.Linear(5, 1)
     model.weight.data, model.bias.data = torch.full((1, 5), 0.1), torch.zeros(1)
-    training = ShadowTraining(model, fixed, answers, rr.sgd(0.1, 0.5), steps=60, loss_fn=mse_loss)
+    training = ShadowTraining(model, fixed, answers, rr.releases.sgd(0.1, 0.5), steps=60, loss_fn=mse_loss)
     record, answer = uniform(3, 5, seed=8), torch.tensor([[0.1], [0.5], [2.0]])
     found = rr.attacks.invert_training(training).rebuild(
         training.train(record.double(), answer.double()), labels=answer
@@ -96,7 +96,9 @@ def test_a_double_precision_victim_is_rebuilt_to_double_precision():
     assert float(errors(found, inputs.double()).max()) < 1e-20
 
 
-@pytest.mark.parametrize("rule", [rr.sgd(0.3), rr.sgd(0.1, 0.9, weight_decay=0.01, nesterov=True), rr.adam(0.02)])
+@pytest.mark.parametrize(
+    "rule", [rr.releases.sgd(0.3), rr.releases.sgd(0.1, 0.9, weight_decay=0.01, nesterov=True), rr.releases.adam(0.02)]
+)
 def test_every_known_optimizer_and_order_can_be_inverted(rule):
     batches = [torch.randperm(21, generator=torch.Generator().manual_seed(step))[:9] for step in range(12)]
     training = trained(optimizer=rule, steps=None, batches=batches)
@@ -108,9 +110,9 @@ def test_every_known_optimizer_and_order_can_be_inverted(rule):
 def test_observations_of_trained_models_are_inverted_white_box_and_black_box():
     model, (inputs, labels) = network(), targets(1)
     fixed = {"fixed_inputs": uniform(10, 8, seed=1), "fixed_labels": torch.arange(10) % 3}
-    settings = fixed | {"optimizer": rr.sgd(0.2, 0.9), "steps": 6}
+    settings = fixed | {"optimizer": rr.releases.sgd(0.2, 0.9), "steps": 6}
     for more in ({}, {"queries": uniform(30, 8, seed=9)}, {"parameters": ["2"]}):
-        release = rr.TrainedModelRelease(model, cross_entropy, inputs.double(), labels, **settings, **more)
+        release = rr.releases.TrainedModelRelease(model, cross_entropy, inputs.double(), labels, **settings, **more)
         observation = rr.observe(release, threat=INFORMED.knowing(Knows.LABELS) if more else INFORMED)
         found = rr.attacks.invert_training()(observation, rng=RNG)
         assert found.estimates.shape == (1, 8)
@@ -166,8 +168,8 @@ def test_error_under_noise_is_the_cramer_rao_bound():
 def test_noise_of_a_known_defense_counts():
     inputs, labels = targets(1)
     fixed = {"fixed_inputs": uniform(20, 8, seed=1), "fixed_labels": torch.arange(20) % 3}
-    release = rr.TrainedModelRelease(
-        network(), cross_entropy, inputs.double(), labels, **fixed, optimizer=rr.sgd(0.2, 0.9), steps=6
+    release = rr.releases.TrainedModelRelease(
+        network(), cross_entropy, inputs.double(), labels, **fixed, optimizer=rr.releases.sgd(0.2, 0.9), steps=6
     )
     threat = INFORMED.knowing(Knows.DEFENSE, Knows.LABELS)
     noise = rr.defenses.gaussian_noise(1e-4)
@@ -184,7 +186,7 @@ def test_private_training_is_inverted_as_far_as_its_noise_allows():
     inputs, labels = targets(4)
     found, told = [], []
     for noise_multiplier in (1e-5, 1.0):
-        training = trained(steps=6, private=rr.Gaussian(noise_multiplier, 0.5))
+        training = trained(steps=6, private=rr.mechanisms.Gaussian(noise_multiplier, 0.5))
         victims = training.train(inputs.double(), labels, rng=torch.Generator().manual_seed(0))
         rebuilt = rr.attacks.invert_training(training).rebuild(victims, labels=labels)
         found.append(float(errors(rebuilt, inputs).mean()))
@@ -196,7 +198,7 @@ def test_private_training_is_inverted_as_far_as_its_noise_allows():
 
 def test_clipped_training_is_differentiated_along_few_directions():
     # 20 fixed records and 6 rows of weights span less than the directions taken, so that nothing is left out
-    training = trained(features=100, steps=6, private=rr.Gaussian(1.0, 0.5))
+    training = trained(features=100, steps=6, private=rr.mechanisms.Gaussian(1.0, 0.5))
     problem = problem_for(training)
     record, label = uniform(100, seed=2).double(), torch.tensor(1)
     everything = problem.push(record, label, torch.eye(100, dtype=torch.float64))
@@ -209,10 +211,10 @@ def test_clipped_training_is_differentiated_along_few_directions():
 
 def test_noise_of_private_training_adds_up():
     # without momentum T steps add T draws: lr sigma C / (m + 1) sqrt(T)
-    plain = trained(steps=16, optimizer=rr.sgd(0.2), private=rr.Gaussian(2.0, 0.5))
+    plain = trained(steps=16, optimizer=rr.releases.sgd(0.2), private=rr.mechanisms.Gaussian(2.0, 0.5))
     assert noise_of(plain) == pytest.approx(0.2 * 2.0 * 0.5 / 21 * 4)
     # with momentum the first of two draws lasts 1 + mu
-    two = trained(steps=2, optimizer=rr.sgd(0.2, 0.5), private=rr.Gaussian(2.0, 0.5))
+    two = trained(steps=2, optimizer=rr.releases.sgd(0.2, 0.5), private=rr.mechanisms.Gaussian(2.0, 0.5))
     assert noise_of(two) == pytest.approx(0.2 / 21 * (1 + 1.5**2) ** 0.5)
     assert noise_of(trained(steps=2)) is None
 
@@ -258,7 +260,7 @@ def test_few_directions_give_the_whole_derivative_where_fixed_records_span_few()
     fixed = uniform(20, 2, seed=1) @ uniform(2, 12, seed=2) / 2
     model = network(features=12)
     model[0].weight.data.zero_()
-    training = ShadowTraining(model, fixed, torch.arange(20) % 3, rr.sgd(0.2, 0.9), steps=10)
+    training = ShadowTraining(model, fixed, torch.arange(20) % 3, rr.releases.sgd(0.2, 0.9), steps=10)
     record, label = (0.5 * fixed[0] + 0.5 * fixed[1])[None].double(), torch.tensor([1])
     problem = ShadowProblem(training)
     few = problem.tangents(record, label, 3)

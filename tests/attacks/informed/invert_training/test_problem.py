@@ -16,19 +16,21 @@ INSTEAD = r"rr\.attacks\.reconstructor with rr\.attacks\.ShadowKnowledge serves 
 def training(optimizer=None, **settings):
     rng = torch.Generator().manual_seed(0)
     model = nn.Linear(4, 3)
-    settings = {"private": rr.Gaussian(0.1, 1.0), "steps": 3} | settings
+    settings = {"private": rr.mechanisms.Gaussian(0.1, 1.0), "steps": 3} | settings
     labels = torch.arange(20) % 3
-    return rr.ShadowTraining(model, torch.rand(20, 4, generator=rng), labels, optimizer or rr.sgd(0.2), **settings)
+    return rr.releases.ShadowTraining(
+        model, torch.rand(20, 4, generator=rng), labels, optimizer or rr.releases.sgd(0.2), **settings
+    )
 
 
-@pytest.mark.parametrize("optimizer", [rr.sgd(0.2), rr.sgd(0.2, 0.9)])
+@pytest.mark.parametrize("optimizer", [rr.releases.sgd(0.2), rr.releases.sgd(0.2, 0.9)])
 def test_what_the_words_say_is_inverted_is(optimizer):
     assert isinstance(problem_for(training(optimizer)), ClippedProblem)
 
 
 REFUSED = {
-    "Adam": {"optimizer": rr.adam(0.01)},
-    "Nesterov": {"optimizer": rr.sgd(0.2, 0.9, nesterov=True)},
+    "Adam": {"optimizer": rr.releases.adam(0.01)},
+    "Nesterov": {"optimizer": rr.releases.sgd(0.2, 0.9, nesterov=True)},
     "batches": {"batches": BATCHES, "steps": None},
 }
 
@@ -55,7 +57,7 @@ def test_what_is_said_to_serve_does(how):
 
 
 @pytest.mark.parametrize(
-    "change", [{"draw_start": lambda rng: nn.Linear(4, 3)}, {"batches": rr.RandomBatches(5), "private": None}]
+    "change", [{"draw_start": lambda rng: nn.Linear(4, 3)}, {"batches": rr.releases.RandomBatches(5), "private": None}]
 )
 def test_a_drawn_start_or_order_is_refused_with_what_serves(change):
     message = "drawn start or order.* to be a function of the record.*reconstructor with .* serves for unknown ones"

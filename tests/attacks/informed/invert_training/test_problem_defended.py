@@ -15,8 +15,8 @@ CLIP = rr.defenses.clip_and_noise(noise_multiplier=1e-7, clip_norm=0.2)
 
 def release():
     model = rr.models.mlp(5, (4,), 3, activation=nn.Tanh, rng=torch.Generator().manual_seed(1))
-    given = {"fixed_inputs": INPUTS[1:], "fixed_labels": LABELS[1:], "optimizer": rr.sgd(0.5), "steps": 5}
-    return rr.TrainedModelRelease(model, nn.functional.cross_entropy, INPUTS[:1], LABELS[:1], **given)
+    given = {"fixed_inputs": INPUTS[1:], "fixed_labels": LABELS[1:], "optimizer": rr.releases.sgd(0.5), "steps": 5}
+    return rr.releases.TrainedModelRelease(model, nn.functional.cross_entropy, INPUTS[:1], LABELS[:1], **given)
 
 
 def test_values_are_those_that_the_defense_sends_without_noise():

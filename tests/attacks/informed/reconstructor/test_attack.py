@@ -165,8 +165,8 @@ def test_unknown_initialisation_and_order_and_privacy_make_it_worse_and_are_name
     known = informed()
     unknown = {
         "start": informed(draw_start=network),
-        "order": informed(batches=rr.RandomBatches(8)),
-        "privacy": informed(private=rr.Gaussian(noise_multiplier=5.0, clip_norm=1.0), optimizer=sgd(0.2)),
+        "order": informed(batches=rr.releases.RandomBatches(8)),
+        "privacy": informed(private=rr.mechanisms.Gaussian(noise_multiplier=5.0, clip_norm=1.0), optimizer=sgd(0.2)),
     }
     best = reconstructor(known, rng=drawn(0)).error
     for knowledge in unknown.values():
@@ -181,7 +181,7 @@ def test_unknown_initialisation_and_order_and_privacy_make_it_worse_and_are_name
 
 
 def test_where_nothing_leaks_it_guesses_about_as_well_as_the_mean():
-    knowledge = informed(private=rr.Gaussian(noise_multiplier=100.0, clip_norm=1.0), optimizer=sgd(0.2))
+    knowledge = informed(private=rr.mechanisms.Gaussian(noise_multiplier=100.0, clip_norm=1.0), optimizer=sgd(0.2))
     rows, targets, _ = victims(knowledge, count=200)
     guess = mean_squared_error(knowledge.targets.mean(0).expand_as(targets), targets)
     found = mean_squared_error(reconstructor(knowledge, rng=drawn(0)).estimates(rows), targets)

@@ -137,7 +137,7 @@ def fitted():
 
 def one_record():
     known = {"known_inputs": torch.as_tensor(X[1:]), "known_labels": torch.as_tensor(SCORES[1:])}
-    return rr.EstimatorRelease(fitted(), torch.zeros(1, 5), torch.zeros(1), **known)
+    return rr.releases.EstimatorRelease(fitted(), torch.zeros(1, 5), torch.zeros(1), **known)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def one_record():
         ({"update": rr.UpdateRecipe(batch_size=2)}, "batch_size=2 to be 1"),
         ({"records": [60]}, "to be different rows from 0 to 59"),
         ({"threat": rr.ThreatModel(Sees.ONE_UPDATE)}, "threat.sees='one-update' to be final-model"),
-        ({"training": rr.dp_sgd(noise_multiplier=1.0)}, "to be None for an estimator"),
+        ({"training": rr.mechanisms.dp_sgd(noise_multiplier=1.0)}, "to be None for an estimator"),
         ({"attacks": ["best_candidate"], "threat": FittedEstimator.default_threat.knowing(Knows.PRIOR)}, "may be"),
     ],
 )

@@ -26,7 +26,7 @@ def rng(seed=0):
 INPUTS, LABELS = torch.rand(40, *SHAPE, generator=rng()), torch.arange(40) % 2
 DATA = Dataset("toy", INPUTS, LABELS)
 FIXED = (INPUTS[:12], LABELS[:12])
-GIVEN = {"fixed_inputs": FIXED[0], "fixed_labels": FIXED[1], "optimizer": rr.sgd(0.3, 0.5), "steps": 6}
+GIVEN = {"fixed_inputs": FIXED[0], "fixed_labels": FIXED[1], "optimizer": rr.releases.sgd(0.3, 0.5), "steps": 6}
 
 
 def network():
@@ -34,13 +34,13 @@ def network():
 
 
 def release(**changes):
-    return rr.TrainedModelRelease(
+    return rr.releases.TrainedModelRelease(
         network(), nn.functional.cross_entropy, INPUTS[20:21], LABELS[20:21], **{**GIVEN, **changes}
     )
 
 
 def training(**changes):
-    return rr.ShadowTraining(network(), *FIXED, GIVEN["optimizer"], GIVEN["steps"], **changes)
+    return rr.releases.ShadowTraining(network(), *FIXED, GIVEN["optimizer"], GIVEN["steps"], **changes)
 
 
 @pytest.fixture(scope="module")
@@ -120,15 +120,15 @@ def test_shadow_training_is_audited_as_the_release_it_stands_for():
     assert [each.score for each in other.exposures] == [each.score for each in one.exposures]
 
 
-@pytest.mark.parametrize("change", [{"draw_start": lambda _: network()}, {"batches": rr.RandomBatches(4)}])
+@pytest.mark.parametrize("change", [{"draw_start": lambda _: network()}, {"batches": rr.releases.RandomBatches(4)}])
 def test_training_with_a_drawn_start_or_order_is_refused(change):
     with pytest.raises(rr.InvalidInput, match="to be known but for its noise"):
         rr.audit(training(**change), DATA, trials=1)
 
 
 def private(noise_multiplier):
-    given = {"optimizer": rr.sgd(0.3), "steps": 4, "private": Gaussian(noise_multiplier, 1.0)}
-    return rr.ShadowTraining(network(), *FIXED, **given)
+    given = {"optimizer": rr.releases.sgd(0.3), "steps": 4, "private": Gaussian(noise_multiplier, 1.0)}
+    return rr.releases.ShadowTraining(network(), *FIXED, **given)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_a_claim_of_more_noise_than_there_is_is_contradicted():
 
 
 def test_a_run_with_noise_is_not_compared_with_a_model_trained_without():
-    run = rr.dp_sgd(noise_multiplier=4.0, steps=6)
+    run = rr.mechanisms.dp_sgd(noise_multiplier=4.0, steps=6)
     found = rr.audit(release(), DATA, trials=2, goals="psnr>=40", training=run)
     assert [each.label for each in found.defenses] == ["none"]
     (line,) = found.lines
@@ -183,7 +183,7 @@ def test_the_time_of_a_training_is_measured_without_its_derivative(monkeypatch):
     def refuse(self):
         raise AssertionError("the derivative of a whole training was taken")
 
-    monkeypatch.setattr(rr.TrainedModelRelease, "linearized", refuse)
+    monkeypatch.setattr(rr.releases.TrainedModelRelease, "linearized", refuse)
     assert 0 < seconds_of_an_evaluation(subject_of(release(), DATA), release()) < 10
 
 
@@ -219,19 +219,23 @@ def test_a_search_that_got_stuck_is_said_to_be_a_lower_bound():
 @pytest.mark.parametrize("kind", [release, training])
 def test_a_training_that_never_takes_the_target_is_refused(kind):
     batches = {"steps": None, "batches": [[0, 1], [2, 3, 11]]}
-    made = kind(**batches) if kind is release else rr.ShadowTraining(network(), *FIXED, GIVEN["optimizer"], **batches)
+    made = (
+        kind(**batches)
+        if kind is release
+        else rr.releases.ShadowTraining(network(), *FIXED, GIVEN["optimizer"], **batches)
+    )
     with pytest.raises(rr.InvalidInput, match="batches='without the target' to hold the record that is attacked"):
         rr.audit(made, DATA, trials=1)
 
 
 def test_every_model_is_trained_once_for_all_guesses_and_defenses(monkeypatch):
-    trained, value = [], rr.TrainedModelRelease.value
+    trained, value = [], rr.releases.TrainedModelRelease.value
 
     def counted(self):
         trained.append(self.inputs)
         return value(self)
 
-    monkeypatch.setattr(rr.TrainedModelRelease, "value", counted)
+    monkeypatch.setattr(rr.releases.TrainedModelRelease, "value", counted)
     noise = rr.defenses.gaussian_noise(0.1)
     found = rr.audit(release(), DATA, trials=3, defenses=[None, noise], attacks=["constant_guess"], goals="psnr>=60")
     assert found.done == 3 * 2 * 2

@@ -287,7 +287,7 @@ def _refused(training: ShadowTraining) -> InvalidInput:
     how = "Nesterov's momentum or dampening" if isinstance(rule, StochasticGradientDescent) else type(rule).__name__
     how = "batches" if training.batches is not None else how
     remedy = (
-        "Private training is inverted where rr.sgd takes all records in every step (batches=None), with momentum or "
+        "Private training is inverted where rr.releases.sgd takes all records in every step (batches=None), with momentum or "
         f"without, not Nesterov's and not dampened; {elsewhere} other rules and for batches."
     )
     return invalid_input("training", f"private, with {how}", "to be full-batch gradient descent", remedy)

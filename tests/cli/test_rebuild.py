@@ -58,7 +58,7 @@ SEARCH = {
 
 
 def run(*words):
-    result = RUNNER.invoke(app, ["attack", *map(str, words)])
+    result = RUNNER.invoke(app, ["rebuild", *map(str, words)])
     if isinstance(result.exception, (InvalidInput, InvalidFile)):
         raise result.exception
     return result

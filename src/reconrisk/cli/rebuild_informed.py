@@ -1,4 +1,4 @@
-"""``reconrisk informed``: rebuild a training record from the trained model, knowing all other records.
+"""``reconrisk rebuild-informed``: rebuild a training record from the trained model, knowing all other records.
 
 The options come first, in the groups in which the help shows them.
 """
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconrisk.cli.attack import finish
 from reconrisk.cli.inputs import check_folder, check_seed, network, whole_numbers
 from reconrisk.cli.options import option
+from reconrisk.cli.rebuild import finish
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.validation import did_you_mean, invalid_input
 
@@ -83,7 +83,7 @@ _STEPS = 100
 _PICKLED = (".pkl", ".pickle", ".joblib", ".sav")
 
 
-def informed(
+def rebuild_informed(
     model: ModelOption,
     data: DataOption,
     target_index: TargetIndexOption,

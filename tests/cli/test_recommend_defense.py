@@ -1,4 +1,4 @@
-"""``reconrisk defend``: what it prints, writes and returns."""
+"""``reconrisk recommend-defense``: what it prints, writes and returns."""
 
 import json
 
@@ -19,7 +19,7 @@ QUICK = ("--training-steps", "0", "--family", "gaussian_noise")
 
 
 def run(*words):
-    return CliRunner().invoke(app, ["defend", *words])
+    return CliRunner().invoke(app, ["recommend-defense", *words])
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``reconrisk attack``: rebuild records from their updates with any attack, and draw the result.
+"""``reconrisk rebuild``: rebuild records from their updates with any attack, and draw the result.
 
 The options come first, in the groups in which the help shows them.
 """
@@ -88,7 +88,7 @@ FAILED = 1
 _ERASE = "\r\x1b[K"  # what stands on the line of the cursor
 
 
-def attack(
+def rebuild(
     name: NameOption = None,
     model: ModelOption = None,
     weights: WeightsOption = None,

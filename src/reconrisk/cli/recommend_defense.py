@@ -1,4 +1,4 @@
-"""``reconrisk defend``: the cheapest defense that keeps the risk below the accepted one.
+"""``reconrisk recommend-defense``: the cheapest defense that keeps the risk below the accepted one.
 
 The options come first, in the groups in which the help shows them; those of updates are in ``options.py``.
 """
@@ -53,7 +53,7 @@ FAILED = 1
 _BUDGET = "20min"
 
 
-def defend(
+def recommend_defense(
     model: updates.Model = None,
     data: updates.Data = None,
     accept: AcceptOption = None,

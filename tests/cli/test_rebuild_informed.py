@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from reconrisk.attacks.informed.invert_training.attack import InvertTraining
 from reconrisk.cli.app import app
-from reconrisk.cli.informed import LINEAR
+from reconrisk.cli.rebuild_informed import LINEAR
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.storage.serialization import from_json
 from reconrisk.data import load_dataset
@@ -32,7 +32,7 @@ def table():
 
 
 def run(*words):
-    result = RUNNER.invoke(app, ["informed", *map(str, words)])
+    result = RUNNER.invoke(app, ["rebuild-informed", *map(str, words)])
     if isinstance(result.exception, (InvalidInput, InvalidFile)):
         raise result.exception
     return result
