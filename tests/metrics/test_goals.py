@@ -118,7 +118,7 @@ def test_all_is_stated_in_percent():
     assert limit_from_text("psnr>=20: 100%") == Limit(psnr_at_least(20), 1.0)
 
 
-@pytest.mark.parametrize("build", [psnr, mse, ssim, ncc])
+@pytest.mark.parametrize("build", [psnr_at_least, mse_at_most, ssim_at_least, ncc_at_least])
 @pytest.mark.parametrize("threshold", [math.nan, math.inf, "20", None])
 def test_thresholds_are_finite_numbers(build, threshold):
     with pytest.raises(InvalidInput, match="threshold"):

@@ -8,7 +8,7 @@ from .analytic_inversion import training_run_law as training_run_law
 from .calibration import calibrate as calibrate
 from .corridor import corridor_curve as corridor_curve
 from .corridor import crossover_mse as crossover_mse
-from .corridor import risk_corridor as risk_corridor
+from .corridor import risk as risk
 from .corridor import risk_surface as risk_surface
 from .corridor import what_simple_guesses_reach as what_simple_guesses_reach
 from .gaussian_prior import gaussian_prior_success as gaussian_prior_success

@@ -170,7 +170,7 @@ def rebuild(
 
 
 _LINES = "\n".join(f"{info.name:<20} {info.summary}" for info in ATTACKS.values())
-attack.__doc__ = f"{attack.__doc__}\n\n\b\n{_LINES}"  # without \b the lines would be joined to a paragraph
+rebuild.__doc__ = f"{rebuild.__doc__}\n\n\b\n{_LINES}"  # without \b the lines would be joined to a paragraph
 
 
 def _print_list() -> None:

@@ -1,0 +1,9 @@
+from .fisher_accountant.account import FisherAccount as FisherAccount
+from .fisher_accountant.account import average_accounts as average_accounts
+from .fisher_accountant.accountant import FisherAccountant as FisherAccountant
+from .fisher_accountant.summary import LeakageSummary as LeakageSummary
+from .flower.client_mod import flower_mod as flower_mod
+from .linear_models import information_from_estimator as information_from_estimator
+from .linear_models import information_from_linear as information_from_linear
+from .opacus.optimal_noise import with_optimal_noise as with_optimal_noise
+from .training_loop import defend_optimizer as defend_optimizer
