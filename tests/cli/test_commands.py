@@ -15,9 +15,9 @@ RUNNER = CliRunner()
 COMMANDS = (
     "demo",
     "audit",
-    "attack",
-    "informed",
-    "defend",
+    "rebuild",
+    "rebuild-informed",
+    "recommend-defense",
     "risk",
     "calibrate",
     "leakage",

@@ -100,7 +100,7 @@ def private(work):
 def test_private_records_are_drawn_only_on_request(private, work):
     result = run(*private, *STEP)
     assert result.exit_code == 0, result.output
-    assert "picture   not drawn: it would show private records; --show-records draws it" in result.output
+    assert "picture   not drawn: it would show private records. Add --show-records to draw it." in result.output
     assert [path.name for path in (work / "leakage-report").iterdir()] == ["leakage.json"]
     run(*private, *STEP, "--show-records")
     assert (work / "leakage-report" / "leakage.png").stat().st_mode & 0o777 == 0o600
@@ -128,7 +128,7 @@ def test_an_interrupted_run_writes_what_is_done_and_says_so(digits, work, monkey
     result = run(*digits)
     assert result.exit_code == 130
     assert "INTERRUPTED: 10 of 30 records, a random sample of them, are done." in result.output
-    assert "leakage.json, the 10 records that are done" in result.output
+    assert "leakage.json, 10 records so far" in result.output
     plain = json.loads((work / "leakage-report" / "leakage.json").read_text())
     assert (len(plain["records"]), plain["requested"]) == (10, 30)
 

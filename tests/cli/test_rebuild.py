@@ -80,7 +80,7 @@ def on(net="mlp", data="digits"):
 
 
 def report(folder):
-    return from_json((folder / "attack.json").read_text())
+    return from_json((folder / "rebuild.json").read_text())
 
 
 @pytest.mark.parametrize("name", [name for name, info in ATTACKS.items() if not info.reads])
@@ -92,24 +92,24 @@ def test_each_attack_runs_and_writes_report_estimates_and_picture(work, name):
     result = run(name, *on(), "--records", "3,5", *SEARCH.get(name, []), "--out", "new/out")
     assert result.exit_code == 0, result.output
     folder = work / "new" / "out"
-    assert sorted(path.name for path in folder.iterdir()) == ["attack.json", "attack.png", "attack.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == ["rebuild.json", "rebuild.png", "rebuild.safetensors"]
     found = report(folder)
     assert (found.attack, found.data, found.records) == (name, "digits", (3, 5))
     assert [score.name for score in found.scores] == ["psnr", "ssim", "mse"]
-    stored = load_file(folder / "attack.safetensors")
+    stored = load_file(folder / "rebuild.safetensors")
     digits = load_dataset("digits").inputs[[3, 5]]
     errors = (stored["estimates"].double() - digits.double()).square().flatten(1).mean(1)
     assert found.scores[2].values == pytest.approx(errors.tolist(), rel=1e-6, abs=1e-20)
-    with Image.open(folder / "attack.png") as picture:
+    with Image.open(folder / "rebuild.png") as picture:
         assert picture.size == (480, 2 * 18 + 2 * (128 + 18 + 8))
     lines = [line.split() for line in result.output.splitlines()]
     assert [line[:2] for line in lines if line and line[0] in ("3", "5")] == [["3", "3"], ["5", "5"]]
-    assert str(folder / "attack.png") in re.sub(r"\n", "", result.output)
+    assert str(folder / "rebuild.png") in re.sub(r"\n", "", result.output)
 
 
 def test_a_prior_is_stated_by_a_word_and_told_in_the_report(work):
     run("ggss_r", *on(), "--setting", "prior=gaussian", "--steps", "2")
-    found = report(work / "attack-report")
+    found = report(work / "rebuild-report")
     assert found.settings.startswith("ggss_r(gaussian, steps=2")
     assert {item.value for item in found.threat.knows} == {"prior"}
 
@@ -127,18 +127,18 @@ def test_priors_that_do_not_serve_are_refused(work, words, message):
     save_generator(new_generator((3, 8, 8), 4, 8), work / "wide", shape=(3, 8, 8), latent=4, channels=8)
     with pytest.raises(InvalidInput, match=message):
         run(*words, *on())
-    assert not (work / "attack-report").exists()
+    assert not (work / "rebuild-report").exists()
 
 
 @pytest.mark.parametrize("name", ["analytic", "optimal_analytic", "imprint", "trap_weights", "best_candidate"])
 def test_attacks_that_solve_are_exact(work, name):
     run(name, *on(), "--records", "3,5", *SEARCH.get(name, []))
-    assert max(report(work / "attack-report").scores[2].values) < 1e-10
+    assert max(report(work / "rebuild-report").scores[2].values) < 1e-10
 
 
 def test_records_that_share_an_update_are_told_apart(work):
     result = run("imprint", *on("cnn"), "--records", "0-5", "--batch-size", "3")
-    found = report(work / "attack-report")
+    found = report(work / "rebuild-report")
     assert (found.updates, found.batch_size) == ((0, 0, 0, 1, 1, 1), 3)
     assert "imprint, 2 updates of 3 records" in result.output
     assert found.threat.controls
@@ -148,7 +148,7 @@ def test_options_reach_release_defense_and_adversary(work):
     words = ["--local-steps", "2", "--local-learning-rate", "0.1", "--prune", "0.5", "--knows-defense", "--train-mode"]
     words += ["--labels", "known", "--knows-norm", "--knows-statistics", "--seed", "5"]
     run("inverting_gradients", *on(), *words, "--steps", "2", "--restarts", "2", "--setting", "total_variation=0.25")
-    found = report(work / "attack-report")
+    found = report(work / "rebuild-report")
     assert found.release == "change by 2 steps of SGD, learning rate 0.1, on cross_entropy in training mode"
     assert found.defense == "Pruning(share=0.5)"
     assert {item.value for item in found.threat.knows} == {"labels", "defense", "record-norm", "batch-statistics"}
@@ -170,7 +170,7 @@ def test_the_training_split_is_what_an_adversary_believes(work):
     words = ["prior_mean", "--model", "logistic", "--data", "mnist", "--split", "test"]
     run(*words)
     mean = load_dataset("mnist", split="train").inputs.double().mean(0)
-    estimate = load_file(work / "attack-report" / "attack.safetensors")["estimates"][0]
+    estimate = load_file(work / "rebuild-report" / "rebuild.safetensors")["estimates"][0]
     torch.testing.assert_close(estimate.double(), mean, rtol=0, atol=1e-6)
 
 
@@ -181,7 +181,7 @@ def test_weights_are_those_of_the_file_or_of_the_seed(work):
     result = run(*words, "--weights", "zero.safetensors")
     assert result.exit_code == 1  # the gradient of a network of zeros does not reach its first layer
     assert "status    not applicable: no neuron of the layer is active." in result.output
-    assert report(work / "attack-report").model == "tiny_nets:mlp with zero.safetensors"
+    assert report(work / "rebuild-report").model == "tiny_nets:mlp with zero.safetensors"
     objectives = []
     for seed in (1, 1, 2):
         torch.rand(3)  # what others draw does not matter
@@ -195,9 +195,9 @@ def test_weights_are_those_of_the_file_or_of_the_seed(work):
 def test_tables_are_attacked_without_a_picture(work):
     words = on("table", "breast_cancer")
     result = run("inverting_gradients", *words, "--steps", "5")
-    assert "picture   not drawn: the records are no images" in result.output
-    assert sorted(path.name for path in (work / "attack-report").iterdir()) == ["attack.json", "attack.safetensors"]
-    found = report(work / "attack-report")
+    assert "picture   not drawn: the records are not images" in result.output
+    assert sorted(path.name for path in (work / "rebuild-report").iterdir()) == ["rebuild.json", "rebuild.safetensors"]
+    found = report(work / "rebuild-report")
     assert "tabular" in found.settings
     assert [column.name for column in found.columns][:2] == ["mean radius", "mean texture"]
     assert re.search(r"^mean radius +\d", result.output, re.MULTILINE)
@@ -205,7 +205,7 @@ def test_tables_are_attacked_without_a_picture(work):
 
 def test_a_planted_layer_needs_no_model(work):
     run("optimal_analytic", "--data", "digits", "--clip-norm", "1", "--noise-multiplier", "1e-6")
-    assert report(work / "attack-report").model == "none"
+    assert report(work / "rebuild-report").model == "none"
 
 
 @pytest.fixture
@@ -231,15 +231,15 @@ def test_a_captured_update_is_attacked_without_data(work, captured):
     result = run("analytic", *captured, "--gradient", "gradient.safetensors")
     assert result.exit_code == 0, result.output
     target = load_dataset("digits").inputs[3:4]
-    torch.testing.assert_close(load_file(work / "attack-report" / "attack.safetensors")["estimates"], target)
-    found = report(work / "attack-report")
+    torch.testing.assert_close(load_file(work / "rebuild-report" / "rebuild.safetensors")["estimates"], target)
+    found = report(work / "rebuild-report")
     assert (found.scores, found.labels) == ((), ("?",))
-    with Image.open(work / "attack-report" / "attack.png") as picture:
+    with Image.open(work / "rebuild-report" / "rebuild.png") as picture:
         assert picture.size == (480, 2 * 18 + 128 + 18 + 8)
     weights = ["--before", "before.safetensors", "--after", "after.safetensors", "--learning-rate", "1"]
     run("analytic", *captured, *weights, "--out", "step")
     assert "change by 1 steps of SGD, learning rate 1" in report(work / "step").release
-    estimates = load_file(work / "step" / "attack.safetensors")["estimates"]
+    estimates = load_file(work / "step" / "rebuild.safetensors")["estimates"]
     torch.testing.assert_close(estimates, target, rtol=0, atol=1e-3)  # differences of float32 weights
 
 
@@ -248,9 +248,9 @@ def test_labels_noise_and_public_data_of_a_captured_update(work, captured):
     run("class_mean", *words, "--noise-std", "0.1")
     digits = load_dataset("digits")
     mean = digits.inputs[digits.labels == 3].double().mean(0)
-    estimate = load_file(work / "attack-report" / "attack.safetensors")["estimates"][0]
+    estimate = load_file(work / "rebuild-report" / "rebuild.safetensors")["estimates"][0]
     torch.testing.assert_close(estimate.double(), mean, rtol=0, atol=1e-6)
-    found = report(work / "attack-report")
+    found = report(work / "rebuild-report")
     assert {item.value for item in found.threat.knows} == {"labels", "defense", "prior"}
 
 
@@ -258,8 +258,8 @@ def test_a_model_by_name_is_built_for_the_shape_and_classes_stated(work):
     save_file({"linear.weight": torch.ones(3, 4), "linear.bias": torch.ones(3)}, "gradient.safetensors")
     words = ["constant_guess", "--model", "logistic", "--gradient", "gradient.safetensors", "--input-shape", "4"]
     run(*words, "--classes", "3", "--data-range", "-1,3")
-    assert load_file(work / "attack-report" / "attack.safetensors")["estimates"].tolist() == [[1.0] * 4]
-    with pytest.raises(InvalidInput, match=r"Expected --classes: how many outputs logistic has."):
+    assert load_file(work / "rebuild-report" / "rebuild.safetensors")["estimates"].tolist() == [[1.0] * 4]
+    with pytest.raises(InvalidInput, match=r"Expected --classes, the number of outputs of logistic."):
         run(*words)
 
 
@@ -274,11 +274,11 @@ def test_a_model_by_name_is_built_for_the_shape_and_classes_stated(work):
         (["--gradient", "gradient.safetensors", "--labels", "10"], "Expected labels=10 to be from 0 to 9"),
         (["--gradient", "gradient.safetensors", "--labels", "1,2"], "to have batch_size=1 entries"),
         (["--gradient", "gradient.safetensors", "--labels", "known"], "Write --labels 3,5."),
-        (["--gradient", "gradient.safetensors", "--records", "3"], "Expected --records to be left out"),
-        (["--gradient", "gradient.safetensors", "--prune", "0.5"], "Expected --prune to be left out"),
-        (["--gradient", "gradient.safetensors", "--knows-norm"], "Expected --knows-norm to be left out"),
+        (["--gradient", "gradient.safetensors", "--records", "3"], "Expected no --records for a captured update"),
+        (["--gradient", "gradient.safetensors", "--prune", "0.5"], "Expected no --prune for a captured update"),
+        (["--gradient", "gradient.safetensors", "--knows-norm"], "Expected no --knows-norm for a captured update"),
         (["--gradient", "gradient.safetensors", "--input-shape", "64,64"], "takes records of shape (64, 64)"),
-        (["--gradient", "gradient.safetensors", "--data", "digits"], "Expected --input-shape to be left out for data"),
+        (["--gradient", "gradient.safetensors", "--data", "digits"], "Expected no --input-shape for --data"),
         (["--gradient", "gradient.safetensors", "--data-range", "0"], "to be two numbers such as -1,1"),
         (["--gradient", "gradient.safetensors", "--data-range", "1,0"], "to be (low, high) with low < high"),
         ([], "Expected --data, the records whose updates are attacked, or a captured update."),
@@ -288,7 +288,7 @@ def test_what_does_not_fit_a_captured_update_is_named_and_nothing_is_written(wor
     with pytest.raises((InvalidInput, InvalidFile)) as caught:
         run("constant_guess", *captured, *words)
     assert message in str(caught.value)
-    assert not (work / "attack-report").exists()
+    assert not (work / "rebuild-report").exists()
 
 
 def test_an_interrupted_run_writes_what_is_there_and_says_so(work, monkeypatch):
@@ -305,16 +305,16 @@ def test_an_interrupted_run_writes_what_is_there_and_says_so(work, monkeypatch):
     assert result.exit_code == 130
     assert "INTERRUPTED: 2 of 4 records were reached." in result.output
     assert "status    interrupted: stopped by the user." in result.output
-    plain = json.loads((work / "attack-report" / "attack.json").read_text())
+    plain = json.loads((work / "rebuild-report" / "rebuild.json").read_text())
     assert (plain["records"], plain["requested"]) == ([0, 1], 4)
-    assert (work / "attack-report" / "attack.png").exists()
+    assert (work / "rebuild-report" / "rebuild.png").exists()
 
 
 @pytest.mark.parametrize("name", [name for name, info in ATTACKS.items() if info.reads])
 def test_attacks_on_trained_models_are_refused_with_the_command_that_runs_them(work, name):
     with pytest.raises(InvalidInput, match=f"attack='{name}' to be one on updates.* reconrisk informed"):
         run(name, *on(), "--records", "3")
-    assert not (work / "attack-report").exists()
+    assert not (work / "rebuild-report").exists()
 
 
 def test_help_and_list_name_every_attack():
@@ -356,8 +356,8 @@ def test_help_does_not_load_torch():
         (["dlg", "--prune", "0.5", "--clip-norm", "1"], "Choose one defense."),
         (["dlg", "--prune", "1.5"], "Expected share=1.5 in [0, 1)."),
         (["dlg", "--local-steps", "3"], "Local training needs both, a gradient neither."),
-        (["dlg", "--noise-std", "1"], "Expected --noise-std to be left out for records"),
-        (["dlg", "--input-shape", "64"], "Expected --input-shape to be left out for data"),
+        (["dlg", "--noise-std", "1"], "Expected no --noise-std for records"),
+        (["dlg", "--input-shape", "64"], "Expected no --input-shape for --data"),
         (["dlg", "--seed", "-1"], "Expected seed=-1 >= 0."),
         (["dlg", "--weights", "none.safetensors"], "There is no such file."),
         (["dlg", "--weights", "wrong.safetensors"], ": has shape (3,) where the model has (20,)."),
@@ -372,7 +372,7 @@ def test_what_is_wrong_is_named_and_nothing_is_written(work, words, message):
     with pytest.raises((InvalidInput, InvalidFile)) as caught:
         run(*on(), *(word for word in words if word is not None))
     assert message in str(caught.value)
-    assert not (work / "attack-report").exists()
+    assert not (work / "rebuild-report").exists()
 
 
 def test_labels_without_an_output_are_refused(work):
@@ -381,7 +381,7 @@ def test_labels_without_an_output_are_refused(work):
     words = ["--model", "tiny_nets:two", "--data", "people.csv", "--label", "kind", "--records", "0-2"]
     with pytest.raises(InvalidInput, match="Expected labels=2 from 0 to 1, the outputs of the model"):
         run("dlg", *words)
-    assert not (work / "attack-report").exists()
+    assert not (work / "rebuild-report").exists()
 
 
 def test_a_gradient_that_is_not_finite_is_refused(work):
@@ -392,12 +392,12 @@ def test_a_gradient_that_is_not_finite_is_refused(work):
     save_file(state, "huge.safetensors")
     with pytest.raises(InvalidInput, match=r"Expected released\['1.weight'\] to be finite"):
         run("dlg", *on(), "--weights", "huge.safetensors")
-    assert not (work / "attack-report").exists()
+    assert not (work / "rebuild-report").exists()
 
 
 def test_wrong_input_ends_with_a_sentence_and_code_two(work):
     program = "import sys; from reconrisk.cli import main; sys.argv = ['reconrisk', *sys.argv[1:]]; main()"
-    words = [sys.executable, "-c", program, "attack", "dlgg", "--data", "digits", "--out", "out"]
+    words = [sys.executable, "-c", program, "rebuild", "dlgg", "--data", "digits", "--out", "out"]
     done = subprocess.run(words, cwd=work, env=dict(os.environ), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("reconrisk: Expected attack='dlgg' to be one of dlg, ")
@@ -415,6 +415,6 @@ def test_images_in_floats_are_attacked_with_their_range_stated(work):
     words = ["analytic", *on(data="floats.npz"), "--records", "0-2"]
     with pytest.raises(InvalidFile, match="Pass data_range"):
         run(*words)
-    assert not (work / "attack-report").exists()
+    assert not (work / "rebuild-report").exists()
     assert run(*words, "--data-range", "-1,1").exit_code == 0
-    assert json.loads((work / "attack-report" / "attack.json").read_text())["data_range"] == [-1.0, 1.0]
+    assert json.loads((work / "rebuild-report" / "rebuild.json").read_text())["data_range"] == [-1.0, 1.0]

@@ -49,7 +49,7 @@ def work(tmp_path, monkeypatch):
 
 
 def report(folder):
-    return from_json((folder / "informed.json").read_text())
+    return from_json((folder / "rebuild-informed.json").read_text())
 
 
 NET = ["--model", "tiny_nets:mlp", "--data", "digits", "--fixed", "60", "--steps", "10"]
@@ -85,27 +85,31 @@ def test_own_recipe_is_audited_and_files_are_written(work):
     result = run(*NET, "--target-index", "17,70-71", "--membership", "--out", "new/out")
     assert result.exit_code == 0, result.output
     folder = work / "new" / "out"
-    assert sorted(path.name for path in folder.iterdir()) == ["informed.json", "informed.png", "informed.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "rebuild-informed.json",
+        "rebuild-informed.png",
+        "rebuild-informed.safetensors",
+    ]
     found = report(folder)
     assert [target.record for target in found.targets] == [17, 70, 71]
-    stored, digits = load_file(folder / "informed.safetensors"), load_dataset("digits")
+    stored, digits = load_file(folder / "rebuild-informed.safetensors"), load_dataset("digits")
     torch.testing.assert_close(stored["estimates"], digits.inputs[[17, 70, 71]], rtol=0, atol=1e-3)
     assert stored["records"].tolist() == [17, 70, 71]
     errors = (stored["estimates"].double() - digits.inputs[[17, 70, 71]].double()).square().flatten(1).mean(1)
     assert [target.mse for target in found.targets] == pytest.approx(errors.tolist(), rel=1e-6, abs=1e-20)
     assert [target.membership for target in found.targets] == ["in"] * 3
-    with Image.open(folder / "informed.png") as picture:
+    with Image.open(folder / "rebuild-informed.png") as picture:
         assert picture.size == (480, 2 * 18 + 3 * (128 + 18 + 8))
     assert "status    exact: 3 of 3 models explained" in result.output
     assert "label     3 of 3 found" in result.output
     assert "start drawn from seed 0" in result.output
-    assert (folder / "informed.json").stat().st_mode & 0o077 == 0
+    assert (folder / "rebuild-informed.json").stat().st_mode & 0o077 == 0
 
 
 def test_a_released_network_gives_its_record_away(work, released):
     result = run(*NET, *released, "--target-index", "70")
     assert result.exit_code == 0, result.output
-    found = report(work / "informed-report")
+    found = report(work / "rebuild-informed-report")
     assert found.targets[0].mse < 1e-6
     assert found.targets[0].found == found.targets[0].label == str(int(load_dataset("digits").labels[70]))
     assert "one released model" in result.output
@@ -114,14 +118,14 @@ def test_a_released_network_gives_its_record_away(work, released):
 def test_another_start_than_the_real_one_is_noticed(work, released):
     result = run(*NET, *released[:2], "--seed", "8", "--target-index", "70", "--seconds", "1", "--membership")
     assert "Check initialisation" in result.output
-    assert report(work / "informed-report").targets[0].membership == "undecided"
+    assert report(work / "rebuild-informed-report").targets[0].membership == "undecided"
 
 
 def test_a_reconstructor_is_learned_and_its_shadow_models_are_kept(work):
     words = [*NET, "--attack", "reconstructor", "--shadows", "400", "--store", "shadows", "--target-index", "70,71"]
     result = run(*words)
     assert result.exit_code == 0, result.output
-    found = report(work / "informed-report")
+    found = report(work / "rebuild-informed-report")
     assert found.attack == "reconstructor with 400 shadow models"
     assert all(target.beats_neighbour for target in found.targets)
     assert {item.value for item in found.threat.knows} == {"initialisation", "other-records", "prior"}
@@ -142,9 +146,9 @@ def test_options_of_training_reach_it(work):
         "--steps",
         "3",
     )
-    assert "3 steps of Adam(learning_rate=0.01" in report(work / "informed-report").training
+    assert "3 steps of Adam(learning_rate=0.01" in report(work / "rebuild-informed-report").training
     run(*NET[:4], "--fixed", "20", "--target-index", "3", "--momentum", "0.5", "--steps", "3", "--labels", "known")
-    found = report(work / "informed-report")
+    found = report(work / "rebuild-informed-report")
     assert "momentum=0.5" in found.training
     assert "labels" in {item.value for item in found.threat.knows}
     assert found.targets[0].found == ""
@@ -153,11 +157,11 @@ def test_options_of_training_reach_it(work):
 def test_noise_has_its_bound_beside(work):
     words = ["--model", "tiny_nets:table", "--data", "breast_cancer", "--fixed", "40", "--steps", "5"]
     result = run(*words, "--target-index", "3", "--noise-std", "1e-6", "--labels", "known")
-    target = report(work / "informed-report").targets[0]
+    target = report(work / "rebuild-informed-report").targets[0]
     assert 0 < target.cramer_rao_mse < 1
     assert re.search(r"class mean +Cramer-Rao +objective", result.output)
-    assert "picture   not drawn: the records are no images" in result.output
-    assert not (work / "informed-report" / "informed.png").exists()
+    assert "picture   not drawn: the records are not images" in result.output
+    assert not (work / "rebuild-informed-report" / "rebuild-informed.png").exists()
 
 
 @pytest.mark.parametrize(
@@ -166,7 +170,7 @@ def test_noise_has_its_bound_beside(work):
 def test_linear_models_are_fitted_and_exact(work, model, data):
     result = run("--model", model, "--data", data, "--target-index", "17,30", "--membership")
     assert result.exit_code == 0, result.output
-    found = report(work / "informed-report")
+    found = report(work / "rebuild-informed-report")
     assert max(target.mse for target in found.targets) < 1e-10
     assert [target.membership for target in found.targets] == ["in", "in"]
     assert "label     2 of 2 found" in result.output
@@ -186,15 +190,15 @@ def test_released_coefficients_are_read_from_a_file(work, form):
     words = ["--model", "logistic", "--data", "breast_cancer", "--weights", f"model.{form}", "--target-index", "17"]
     result = run(*words, "--regularization", "0.1")
     assert result.exit_code == 0, result.output
-    assert report(work / "informed-report").targets[0].mse < 1e-10
+    assert report(work / "rebuild-informed-report").targets[0].mse < 1e-10
     wrong = run(*words, "--regularization", "0.2")
-    assert report(work / "informed-report").accounts[0].status.ending.value != "exact", wrong.output
+    assert report(work / "rebuild-informed-report").accounts[0].status.ending.value != "exact", wrong.output
 
 
 def test_attributes_are_found_beside_known_columns(work):
     columns = ",".join(column.name for column in load_dataset("diabetes").columns[1:])
     run("--model", "ridge", "--data", "diabetes", "--target-index", "17", "--known-columns", columns)
-    found = report(work / "informed-report")
+    found = report(work / "rebuild-informed-report")
     assert found.targets[0].mse < 1e-10
     assert found.attack == f"glm, {columns.replace(',', ', ')} known"
 
@@ -208,7 +212,7 @@ def test_a_failed_attack_ends_with_one(work):
     result = run(*words, "--target-index", "17", "--membership", "--labels", "known")
     assert result.exit_code == 1, result.output
     assert "status    not applicable: " in result.output
-    assert report(work / "informed-report").targets[0].membership == "not in"
+    assert report(work / "rebuild-informed-report").targets[0].membership == "not in"
 
 
 def test_an_interrupted_run_writes_what_is_there_and_says_so(work, released, monkeypatch):
@@ -225,7 +229,7 @@ def test_an_interrupted_run_writes_what_is_there_and_says_so(work, released, mon
     result = run(*words, "--target-index", "70,59")
     assert result.exit_code == 130
     assert "INTERRUPTED: 1 of 2 targets were reached." in result.output
-    assert report(work / "informed-report").targets[0].mse < 1e-6
+    assert report(work / "rebuild-informed-report").targets[0].mse < 1e-6
 
 
 def test_help_does_not_load_torch():
@@ -254,7 +258,7 @@ LINE = ["--model", "logistic", *ON]
         ([*NET, "--target-index", "1", "--seed", "-1"], "Expected seed=-1 >= 0."),
         ([*NET, "--target-index", "1", "--attack", "guess"], "to be one of invert_training, reconstructor"),
         ([*NET, "--target-index", "1", "--shadows", "10"], "to be left out for invert_training"),
-        ([*NET, "--target-index", "1", "--regularization", "1"], "Expected --regularization to be left out"),
+        ([*NET, "--target-index", "1", "--regularization", "1"], "Expected no --regularization for"),
         ([*NET, "--target-index", "1", "--weights", "start.safetensors"], "Expected --start or --seed with --weights"),
         (
             [*NET, "--target-index", "1", "--weights", "start.safetensors", "--start", "start.safetensors"],
@@ -265,20 +269,20 @@ LINE = ["--model", "logistic", *ON]
         (["--model", "tiny_nets:mpl", *ON], "Did you mean mlp?"),
         (["--model", "logistc", *ON], "Did you mean logistic?"),
         (["--model", "ridg", *ON], "Did you mean ridge?"),
-        ([*LINE, "--steps", "5"], "Expected --steps to be left out for logistic, a linear model."),
+        ([*LINE, "--steps", "5"], "Expected no --steps for logistic, a linear model,"),
         ([*LINE, "--weights", "model.npz"], "to be stated for released coefficients"),
         (
             [*LINE, "--weights", "model.pkl", "--regularization", "1"],
-            "It is a pickle, and reading one runs whatever code",
+            "It is a pickle. Reading a pickle can run any code.",
         ),
         ([*LINE, "--weights", "model.npz", "--regularization", "1"], "to have 3 features, as the model"),
         (
             [*LINE, "--weights", "names.npz", "--regularization", "1"],
-            "It must hold coef, and intercept if there is one.",
+            "Expected coef and, if the model has one, intercept.",
         ),
-        ([*LINE, "--weights", "nan.npz", "--regularization", "1"], "Its values must be finite numbers with a point."),
-        ([*LINE, "--weights", "list.json", "--regularization", "1"], "It does not map names to numbers"),
-        ([*LINE, "--weights", "none.json", "--regularization", "1"], "There is no such file."),
+        ([*LINE, "--weights", "nan.npz", "--regularization", "1"], "Expected finite floating point numbers."),
+        ([*LINE, "--weights", "list.json", "--regularization", "1"], "Expected a mapping from names to numbers"),
+        ([*LINE, "--weights", "none.json", "--regularization", "1"], "The file does not exist."),
         (["--model", "logistic", "--data", "diabetes", "--target-index", "1"], "to be classes for logistic"),
         (["--model", "logistic", "--data", "bare.npz", "--target-index", "1"], "to have labels"),
     ],
@@ -296,7 +300,7 @@ def test_what_is_wrong_is_named_and_nothing_is_written(work, words, message):
     with pytest.raises((InvalidInput, InvalidFile)) as caught:
         run(*words)
     assert message in str(caught.value)
-    assert not (work / "informed-report").exists()
+    assert not (work / "rebuild-informed-report").exists()
 
 
 def test_an_out_that_cannot_be_written_is_refused_before_the_work(work):

@@ -57,7 +57,7 @@ def test_families_are_listed():
         (("--data", "digits", "--mse-bound", "0.01"), "Expected --model"),
         (("--accept", "psnr>=20"), "Expected --accept 'psnr>=20' to be a goal and a share"),
         (("--accept", "psnr>=30: 5"), "percent sign"),
-        ((), "Expected a target. Pass --accept 'psnr>=20: 5%', or --mse-bound."),
+        ((), "Expected a target. Add --accept 'psnr>=20: 5%' or --mse-bound 0.01, for instance."),
         (("--accept", "psnr>=30: 5%", "--family", "pruning"), "Did you mean"),
     ],
 )

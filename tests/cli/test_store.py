@@ -118,7 +118,7 @@ def test_compare_takes_runs_stores_and_files(audits, tmp_path):
         (lambda path: path.write_text('{"kind": "gaussian", "noise_multiplier": 1.0}'), "holds a Gaussian"),
         (lambda path: path.write_text("[]"), "holds a tuple"),
         (lambda path: path.write_text("half {"), "Expected JSON"),
-        (lambda path: path.write_bytes(b"\xff\xfe\x00"), "byte 0: it is no text"),
+        (lambda path: path.write_bytes(b"\xff\xfe\x00"), "byte 0: It is not a text file"),
         (lambda path: None, "There is no such file"),
     ],
 )
@@ -220,7 +220,7 @@ def test_a_run_without_trials_is_a_table_without_rows(tmp_path):
     [
         (["runs", "nothing.db"], "nothing.db, store: there is no such file."),
         (["show", "{store}", "zzz"], "Expected run='zzz' to be the beginning of one of"),
-        (["compare", "a", "b"], "Expected before='a' to be a JSON file"),
+        (["compare", "a", "b"], "Expected before='a' to be a result file (JSON)"),
         (["export", "{store}", "--out", "{store}/x.csv"], "audit.db"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reconrisk.cli.app import app
-from reconrisk.cli.tradeoff import families
+from reconrisk.cli.tradeoff import read_families
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.storage.serialization import from_json
 from reconrisk.defenses.registry import DEFENSES
@@ -46,12 +46,12 @@ def test_every_defense_by_name_has_a_strength() -> None:
     for name in set(DEFENSES) - {"sign"}:
         settings = f"({others[name]})" if name in others else ""
         strength = "3" if name == "quantise" else "0.5"
-        (found,) = families([f"{name}{settings}:{strength}"]).values()
+        (found,) = read_families([f"{name}{settings}:{strength}"]).values()
         assert list(found) == [float(strength)]
 
 
 def test_the_setting_can_be_named() -> None:
-    (found,) = families(["optimal_noise:noise_norm=0.1,1"]).values()
+    (found,) = read_families(["optimal_noise:noise_norm=0.1,1"]).values()
     assert [str(defense) for defense in found.values()] == [
         f"optimal_noise(noise_norm={norm:g})" for norm in (0.1, 1.0)
     ]
@@ -71,12 +71,12 @@ def test_the_setting_can_be_named() -> None:
 )
 def test_bad_families_are_refused(text: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        families([text])
+        read_families([text])
 
 
 def test_a_family_is_stated_once() -> None:
-    with pytest.raises(InvalidInput, match="stated once"):
-        families(["prune:0.5", "prune:0.6"])
+    with pytest.raises(InvalidInput, match="to appear once"):
+        read_families(["prune:0.5", "prune:0.6"])
 
 
 def test_more_public_records_than_there_are_are_refused(tmp_path: Path) -> None:

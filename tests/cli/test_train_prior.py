@@ -86,7 +86,7 @@ def test_stopped_it_goes_on(records, tmp_path, monkeypatch):
         patch.setattr(Training, "remaining", remaining)
         result = run(*words, tmp_path / "parts")
     assert result.exit_code == 130
-    assert "the same command goes on from it" in result.output
+    assert "the same command resumes from it" in result.output
     assert not (tmp_path / "parts" / "card.md").exists()
     assert run(*words, tmp_path / "parts").exit_code == 0
     one, other = (gan(tmp_path / name).draw(3, torch.Generator().manual_seed(0)) for name in ("whole", "parts"))
@@ -101,10 +101,10 @@ def test_stopped_before_or_after_training_it_says_what_there_is(records, tmp_pat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["reconrisk.priors.train.gan"]._Run, "__init__", stopped)  # a function has this name
+        patch.setattr(importlib.import_module("reconrisk.priors.train.gan")._Run, "__init__", stopped)  # a function has this name
         result = run(*words)
     assert (result.exit_code, out.exists()) == (130, False)
-    assert "before anything was kept" in result.output
+    assert "nothing was written" in result.output
     with monkeypatch.context() as patch:
         patch.setattr(importlib.import_module("reconrisk.priors.train.card"), "write_card", stopped)
         result = run(*words)
@@ -164,8 +164,8 @@ def test_a_diffusion_needs_its_extra(records, tmp_path, monkeypatch):
         (["--channels", "8,16"], "one number for a GAN"),
         (["--channels", "wide"], "whole numbers such as"),
         (["--channels", "7"], "to be even"),
-        (["--predicts", "epsilon"], "only for a diffusion"),
-        (["--held-out", "test"], "another split than that of training"),
+        (["--predicts", "epsilon"], "to be used with a diffusion only"),
+        (["--held-out", "test"], "to differ from the training split"),
         (["--held-out", "train", "--split", "train"], "Pass --split test"),
         (["--held-out", "1.5"], "a share between 0 and 1"),
         (["--held-out", "some"], "train, test or a share"),

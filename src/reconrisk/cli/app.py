@@ -1,4 +1,4 @@
-"""The list of commands."""
+"""The commands in the order of ``reconrisk --help``, each with an example."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reconrisk.core import VERSION
 
 app = typer.Typer(
     name="reconrisk",
-    help="How much of a private training record can be rebuilt from what you release, at most and in practice.",
+    help="Measure and bound how much of a private training record can be reconstructed from a release.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,30 +39,31 @@ def _print_version(requested: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """How much of a private training record can be rebuilt from what you release, at most and in practice."""
+    """Measure and bound how much of a private training record can be reconstructed from a release."""
 
 
-_COMMANDS = (
-    demo,
-    audit,
-    rebuild,
-    rebuild_informed,
-    recommend_defense,
-    risk,
-    calibrate,
-    leakage,
-    tradeoff,
-    train_prior,
-    runs,
-    show,
-    compare,
-    export,
-    plugins,
-    doctor,
-)
+EXAMPLES = {
+    demo: "reconrisk demo --out demo-report",
+    audit: "reconrisk audit --model lenet --data mnist --defense none --defense 'gaussian_noise(std=0.01)'",
+    rebuild: "reconrisk rebuild inverting_gradients --model lenet --data mnist --records 0,1 --out folder",
+    rebuild_informed: "reconrisk rebuild-informed --model ridge --data diabetes --target-index 17",
+    recommend_defense: "reconrisk recommend-defense --model lenet --data digits --accept 'psnr>=20: 5%'",
+    risk: "reconrisk risk --noise-multiplier 1 --steps 500 --dimension 3072 --norm 20 --psnr 20 --candidates 1000",
+    calibrate: "reconrisk calibrate --steps 500 --candidates 1000 --identification 0.01",
+    leakage: "reconrisk leakage --model lenet --weights w.safetensors --data mnist --noise-multiplier 1 --clip-norm 1",
+    tradeoff: "reconrisk tradeoff --model lenet --data digits --defense 'gaussian_noise:0.01,0.1'",
+    train_prior: "reconrisk train-prior --data mnist-full --split train --kind gan --out my-prior",
+    runs: "reconrisk runs trials.db",
+    show: "reconrisk show trials.db",
+    compare: "reconrisk compare before/audit.json after/audit.json",
+    export: "reconrisk export trials.db --out trials.csv",
+    plugins: "reconrisk plugins",
+    doctor: "reconrisk doctor",
+}
+"""All commands in the order of the help, each with the example that its help shows."""
 
-for command in _COMMANDS:
-    app.command(command.__name__.replace("_", "-"))(command)
+for command, example in EXAMPLES.items():
+    app.command(command.__name__.replace("_", "-"), epilog=f"Example: {example}")(command)

@@ -1,6 +1,6 @@
-"""``reconrisk audit``: attacks on updates compared with guarantees, as a report and as a gate with exit codes.
+"""``reconrisk audit``: attacks and guarantees for a model's updates, as a report and as a release gate.
 
-The options come first, in the groups in which the help shows them; those of updates are in ``options.py``.
+The options come first, in the order of ``--help``; those about updates are in ``options.py``.
 """
 
 from __future__ import annotations
@@ -26,51 +26,57 @@ if TYPE_CHECKING:
     from reconrisk.studies.audit.job import Job
     from reconrisk.studies.audit.result import AuditResult
 
-_TRAINING = "A finished DP-SGD run: its corridor, and by default the defense of one of its steps"
-_GATE = "Limits"
-_OUT = "What is written and printed"
+_TRAINING = "Finished DP-SGD run: adds its risk corridor to the report"
+_GATE = "Goals and limits"
+_OUT = "Output"
 
 SpecOption = Annotated[
     str | None,
     typer.Argument(
-        metavar="SPEC", help="A TOML or JSON file, or JSON itself; options override its keys.", show_default=False
+        metavar="SPEC", help="TOML or JSON file, or JSON text. Options override its keys.", show_default=False
     ),
 ]
-RecordsOption = Annotated[str | None, option(WHAT, "Rows that targets are drawn from, such as 0,3,8-15; else all.")]
+RecordsOption = Annotated[str | None, option(WHAT, "Records that may be targets, such as 0,3,8-15. Default: all.")]
 DefenseOption = Annotated[
     list[str] | None,
-    option(WHAT, "none, or such as 'clip_and_noise(noise_multiplier=1, clip_norm=1)'; repeat for several."),
+    option(WHAT, "none, or 'clip_and_noise(noise_multiplier=1, clip_norm=1)', for instance. Repeat for several."),
 ]
 
-TrialsOption = Annotated[int | None, option(HOW, "Updates that each attack gets under each defense.")]
+TrialsOption = Annotated[int | None, option(HOW, "Attacked updates per attack and defense.")]
 
 NoiseMultiplierOption = Annotated[float | None, option(_TRAINING, "Noise standard deviation divided by the clip norm.")]
-ClipNormOption = Annotated[float | None, option(_TRAINING, "Largest norm of a record's gradient; else 1.")]
-SamplingProbabilityOption = Annotated[float | None, option(_TRAINING, "Chance that a record enters a step; else 1.")]
-StepsOption = Annotated[int | None, option(_TRAINING, "Number of steps; else 1.")]
-AccountOption = Annotated[str | None, option(_TRAINING, "The file that its FisherAccountant saved.")]
+ClipNormOption = Annotated[float | None, option(_TRAINING, "Largest norm of a record's gradient. Default: 1.")]
+SamplingProbabilityOption = Annotated[
+    float | None, option(_TRAINING, "Probability that a record is in a batch. Default: 1.")
+]
+StepsOption = Annotated[int | None, option(_TRAINING, "Number of training steps. Default: 1.")]
+AccountOption = Annotated[str | None, option(_TRAINING, "File saved by a FisherAccountant.")]
 
 GoalOption = Annotated[
-    list[str] | None, option(_GATE, "What counts as rebuilt, such as 'psnr>=20'; repeat for several.")
+    list[str] | None, option(_GATE, "Score that counts as reconstructed, such as 'psnr>=20'. Repeat for several.")
 ]
 MaxRiskOption = Annotated[
-    list[str] | None, option(_GATE, "How often that may be, such as 'psnr>=20: 1%'; repeat for several.")
+    list[str] | None, option(_GATE, "Accepted share of reconstructed records, such as 'psnr>=20: 1%'. Repeatable.")
 ]
-ConfidenceOption = Annotated[float | None, option(_GATE, "Of the intervals, all attacks together; else 0.95.")]
-StrictOption = Annotated[bool, option(_GATE, "A limit that the trials are too few to show fails too.", "--strict")]
+ConfidenceOption = Annotated[
+    float | None, option(_GATE, "Joint confidence of the intervals of all attacks. Default: 0.95.")
+]
+StrictOption = Annotated[bool, option(_GATE, "Fail if the trials are too few to show that a limit holds.", "--strict")]
 
-OutOption = Annotated[Path | None, option(_OUT, "Folder for the report; else audit-report.")]
-StoreOption = Annotated[Path | None, option(_OUT, "File that keeps every trial: the same audit goes on from it.")]
+OutOption = Annotated[Path | None, option(_OUT, "Output folder for the report. Default: audit-report.")]
+StoreOption = Annotated[Path | None, option(_OUT, "File that keeps every trial; the same command resumes from it.")]
 RedactOption = Annotated[
     bool | None,
-    option(_OUT, "Leave records out of the report; the default but for bundled data.", "--redact/--no-redact"),
+    option(
+        _OUT, "Leave records out of the report. Default: redact unless the data are bundled.", "--redact/--no-redact"
+    ),
 ]
-JunitOption = Annotated[Path | None, option(_OUT, "Write limits and bounds as test cases for a build server.")]
+JunitOption = Annotated[Path | None, option(_OUT, "JUnit file: limits and bounds as test cases for CI.")]
 AsJsonOption = Annotated[bool, option(_OUT, "Print the result as JSON instead of text.", "--json")]
 
 
 FAILED = 1
-"""The exit code where a risk is above a stated limit, or an attack beats a bound that covers it."""
+"""Exit code if a risk is above its limit, or an attack beats a bound that covers it."""
 
 
 def audit(
@@ -109,10 +115,10 @@ def audit(
     junit: JunitOption = None,
     as_json: AsJsonOption = False,
 ) -> None:
-    """Attack the updates of a model under every defense; put what is rebuilt beside what could be, and judge limits.
+    """Attack a model's updates under every defense, compare with guarantees, and check limits.
 
-    Exit code 0: within every limit. 1: a risk is above its limit, or an attack beats a bound that covers it. 2: usage.
-    3: an unexpected error.
+    Exit codes: 0, every limit holds; 1, a risk is above its limit or an attack beats a bound; 2, invalid input;
+    3, unexpected error; 130, interrupted.
     """
     given: dict[str, Any] = {"model": model, "weights": weights, "data": data, "split": split, "label": label}
     given |= {"data_range": data_range, "records": records, "batch_size": batch_size, "local_steps": local_steps}
@@ -133,7 +139,7 @@ def audit(
     written = {"report": result.save(folder / "audit.html", redact=complete.redact)}
     written["json"] = result.save(folder / "audit.json")
     if junit is not None:
-        from reconrisk.reports.audit.junit import write_junit  # whatever the file is called
+        from reconrisk.reports.audit.junit import write_junit  # JUnit whatever the suffix
 
         written["junit"] = write_junit(result, junit, strict=strict)
     _print(result, written, as_json=as_json)
@@ -145,13 +151,13 @@ def audit(
 
 
 def _spec(source: str | None, given: dict[str, Any]) -> AuditSpec:
-    """The spec in a file or text with the options in place of its keys, or that of the options alone."""
+    """Return the spec from a file or text, with options overriding its keys, or from options alone."""
     if source is None:
         if not given:
             raise InvalidInput("Expected a spec file, or --model and --data. See reconrisk audit --help.")
         return spec_from_mapping(given)
     found = read_spec(source)
-    for key in ("weights", "data", "account", "out", "store"):  # options are relative to where the user is
+    for key in ("weights", "data", "account", "out", "store"):  # paths in options are relative to the current folder
         if key in given and Path(found.folder) != Path():
             here = Path(given[key]).expanduser()
             if not here.is_absolute() and (here.exists() or key in ("out", "store")):
@@ -160,15 +166,15 @@ def _spec(source: str | None, given: dict[str, Any]) -> AuditSpec:
 
 
 def _from_folder(path: Path, folder: str) -> str:
-    """A path as seen from the folder of the spec: where this machine keeps both stays out of the signature."""
+    """Return a path relative to the folder of the spec, so that the signature holds no absolute path."""
     try:
         return os.path.relpath(path, folder)
-    except ValueError:  # they are on different drives
+    except ValueError:  # different drives on Windows
         return str(path.absolute())
 
 
 def _run(spec: AuditSpec, *, to_stderr: bool) -> tuple[AuditResult, bool]:
-    """The result, a contradicted bound or not, and whether the user interrupted it."""
+    """Run the audit; return its result and True if the user interrupted it."""
     from reconrisk.studies.audit.conclusion import ContradictedBound
     from reconrisk.studies.audit.job import job_from_spec
 
@@ -185,7 +191,7 @@ def _run(spec: AuditSpec, *, to_stderr: bool) -> tuple[AuditResult, bool]:
 
 @contextmanager
 def _count_interrupts() -> Iterator[list[int]]:
-    """Collect every Ctrl-C, which does what it did before; none where it is ignored, or in another thread."""
+    """Collect every Ctrl-C without changing its effect; collect none in a thread or where SIGINT is ignored."""
     before, numbers = signal.getsignal(signal.SIGINT), list[int]()
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield numbers
@@ -203,7 +209,7 @@ def _count_interrupts() -> Iterator[list[int]]:
 
 
 def _account(job: Job) -> Any:
-    """The Fisher account of the training in a file, if one is stated."""
+    """Read the Fisher account of the training, if the spec names a file."""
     if job.spec.account is None:
         return None
     from reconrisk.integrations.fisher_accountant.state import read_account

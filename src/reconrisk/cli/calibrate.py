@@ -1,4 +1,4 @@
-"""``reconrisk calibrate``: the noise that brings stated risks below what is accepted."""
+"""``reconrisk calibrate``: the noise that keeps every stated risk below its limit."""
 
 from __future__ import annotations
 
@@ -28,17 +28,20 @@ def calibrate(
     sampling_probability: SamplingProbability = 1.0,
     steps: Steps = 1,
     clip_norm: ClipNorm = 1.0,
-    noise_multiplier: Annotated[float, typer.Option(help="Kept, if steps or sampling are adjusted.")] = 1.0,
+    noise_multiplier: Annotated[
+        float, typer.Option(help="Fixed noise multiplier, if --adjust names another setting.")
+    ] = 1.0,
     adjust: Annotated[
-        str, typer.Option(help="What may change: noise_multiplier, steps or sampling_probability.")
+        str, typer.Option(help="Setting to solve for: noise_multiplier, steps or sampling_probability.")
     ] = "noise_multiplier",
     identification: Annotated[
-        float | None, typer.Option(help="Accepted success of an adversary with the stated prior.")
+        float | None,
+        typer.Option(help="Accepted success of an adversary with this prior. Needs --candidates or --prior-success."),
     ] = None,
     prior_success: PriorSuccess = None,
     candidates: Candidates = None,
     from_scratch: Annotated[
-        float | None, typer.Option(help="Accepted success of an adversary who knows the norm alone.")
+        float | None, typer.Option(help="Accepted success of an adversary who knows only the norm. Needs --dimension.")
     ] = None,
     dimension: Dimension = None,
     norm: Norm = 1.0,
@@ -46,26 +49,33 @@ def calibrate(
     psnr: Psnr = None,
     mse: Mse = None,
     unbiased_mse: Annotated[
-        float | None, typer.Option(help="Least mean squared error of unbiased estimates, records in [0, data-range].")
+        float | None,
+        typer.Option(help="Required mean squared error of every unbiased estimate, records in [0, data-range]."),
     ] = None,
     delta: Delta = 1e-5,
     as_json: AsJson = False,
 ) -> None:
-    """Find the smallest noise (or most steps, or largest sampling) at which every stated risk holds."""
+    """Find the smallest noise, most steps or largest sampling rate that keeps every stated risk."""
     from reconrisk.bounds import risks
     from reconrisk.bounds.calibration import calibrate as solve
     from reconrisk.cli.tables import print_calibration
 
     if identification is None and (candidates is not None or prior_success is not None):
-        raise InvalidInput("Expected --identification with --candidates or --prior-success: the accepted success.")
+        raise InvalidInput(
+            "Expected --identification, the accepted success, with --candidates or --prior-success. "
+            "Add --identification 0.01, for instance."
+        )
     if from_scratch is None and (psnr is not None or mse is not None or dimension is not None):
-        raise InvalidInput("Expected --from-scratch with --psnr, --mse or --dimension: the accepted success.")
+        raise InvalidInput(
+            "Expected --from-scratch, the accepted success, with --psnr, --mse or --dimension. "
+            "Add --from-scratch 0.01, for instance."
+        )
     demands: list[risks.Risk] = []
     if identification is not None:
         demands.append(risks.identification(at_most=identification, candidates=candidates, prior_success=prior_success))
     if from_scratch is not None:
         if dimension is None:
-            raise InvalidInput("Expected --dimension with --from-scratch: the number of values in a record.")
+            raise InvalidInput("Expected --dimension, the number of values in a record, with --from-scratch.")
         demands.append(
             risks.from_scratch(
                 at_most=from_scratch, dimension=dimension, norm=norm, mse=mse, psnr=psnr, data_range=data_range

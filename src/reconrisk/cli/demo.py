@@ -1,4 +1,4 @@
-"""``reconrisk demo``: a full small audit of bundled digits."""
+"""``reconrisk demo``: a complete small audit of bundled digits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for report and picture; nothing is written elsewhere.")] = Path(
-        "demo-report"
-    ),
-    seed: Annotated[int, typer.Option(help="Seed of training, targets, noise and search.")] = 0,
-    trials: Annotated[int, typer.Option(help="Digits whose gradients are attacked.")] = 4,
+    out: Annotated[Path, typer.Option(help="Output folder for report and picture.")] = Path("demo-report"),
+    seed: Annotated[int, typer.Option(help="Seed of training, targets, noise and attacks.")] = 0,
+    trials: Annotated[int, typer.Option(help="Number of digits to attack.")] = 4,
 ) -> None:
-    """Train a small network on bundled digits and audit its gradients: no defense, noise, pruning. About a minute."""
+    """Train a small network on bundled digits and audit its gradients, in about a minute.
+
+    The audit compares no defense, noise and pruning.
+    """
     check_folder(out)
     with _own_caches():
         from reconrisk.studies.audit.demo import check_demo, run_demo  # torch takes seconds to import
 
         check_demo(seed=seed, trials=trials)
-        typer.echo("Training a small network on the bundled digits, then attacking the gradients of test digits ...")
+        typer.echo("Training a small network on bundled digits, then attacking gradients of test digits ...")
         done = run_demo(seed=seed, trials=trials, show_plan=typer.echo)
         result = done.audit
         written = {"report": result.save(out / "audit.html"), "json": result.save(out / "audit.json")}
@@ -44,7 +45,7 @@ def demo(
 
 
 def _picture(path: Path, result: AuditResult) -> Path | None:
-    """The digit that is most exposed without a defense, and what came back of it under each."""
+    """Draw the most exposed digit and its reconstruction under each defense."""
     from reconrisk.reports.drawing import write_comparison
 
     first = next(iter(result.pictures), None)
@@ -55,7 +56,7 @@ def _picture(path: Path, result: AuditResult) -> Path | None:
     return write_comparison(
         path,
         [("target", first.target), *panels],
-        title="One digit, rebuilt from its gradient under each defense",
+        title="One digit, reconstructed from its gradient under each defense",
         scores={f"psnr, {name}": each.exposure.score for (name, _), each in zip(panels, same, strict=True)},
         data_range=result.subject.data_range,
     )
@@ -63,7 +64,7 @@ def _picture(path: Path, result: AuditResult) -> Path | None:
 
 @contextmanager
 def _own_caches() -> Iterator[None]:
-    """Let torch and matplotlib make the cache folders that they make on import where they vanish afterwards."""
+    """Redirect the cache folders of torch and matplotlib to a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         for variable in ("TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR"):
             os.environ.setdefault(variable, folder)

@@ -1,4 +1,4 @@
-"""``reconrisk doctor``: what is installed, what is found, and whether it works."""
+"""``reconrisk doctor``: installed versions, data folders, and a self-check."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ EXTRAS = {
 }
 
 LARGEST_ERROR = 1e-5
+"""Accepted error of the self-check: the inversion is exact up to float32 rounding."""
 
 
 def doctor() -> None:
-    """Show Python, torch, threads, extras and data folders, and attack a layer whose answer is known."""
+    """Check the installation: versions, extras, data folders, and an attack with a known answer."""
     import torch  # takes seconds to import
 
     from reconrisk.data import data_folders
@@ -38,7 +39,7 @@ def doctor() -> None:
         except importlib.metadata.PackageNotFoundError:
             installed = f"not installed (pip install 'reconrisk[{extra}]')"
         _line(f"extra {extra}", installed)
-    for folder in data_folders() or ("RECONRISK_DATA names no folder; the bundled data sets are there",):
+    for folder in data_folders() or ("RECONRISK_DATA names no folder; the bundled data sets are available",):
         _line("data", str(folder))
     begun = time.monotonic()
     error = self_check()

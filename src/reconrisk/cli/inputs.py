@@ -1,4 +1,4 @@
-"""What several commands are given alike: a network by name, a folder to write to, a seed, a list of records."""
+"""Checks and conversions of command line values that several commands share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,22 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
-_SEEDS = 2**63
+_SEEDS = 2**63  # torch.Generator takes seeds below this
 
 
 def network(name: str, *, shape: Sequence[int], classes: int | None) -> nn.Module:
-    """The model, with the current folder searched first, as ``python -m`` does."""
+    """Build a model from its name or import path.
+
+    The current folder is searched first, as ``python -m`` does.
+
+    Args:
+        name: Name of a model in the package, or ``package.module:function``.
+        shape: Shape of one record.
+        classes: Number of classes; None for a model that does not classify.
+
+    Returns:
+        The model with random weights.
+    """
     from reconrisk.models.registry import model_by_name  # loads torch, which takes seconds
 
     here = str(Path.cwd())
@@ -32,7 +43,11 @@ def network(name: str, *, shape: Sequence[int], classes: int | None) -> nn.Modul
 
 
 def check_folder(out: Path) -> None:
-    """Refuse before the work what would fail after it."""
+    """Raise ``typer.BadParameter`` before the work starts if the output folder cannot be written.
+
+    Args:
+        out: Folder that the command writes to; it need not exist yet.
+    """
     if out.exists() and not out.is_dir():
         raise typer.BadParameter(f"{out} is a file, a folder is needed.", param_hint="--out")
     nearest = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
@@ -41,19 +56,50 @@ def check_folder(out: Path) -> None:
 
 
 def check_seed(seed: int) -> int:
-    """A seed that torch takes."""
+    """Return the seed if ``torch.Generator`` accepts it.
+
+    Args:
+        seed: Seed from the command line.
+
+    Returns:
+        The same seed.
+
+    Raises:
+        InvalidInput: If it is negative or not below 2^63.
+    """
     if check_whole("seed", seed, minimum=0) >= _SEEDS:
         raise invalid_input("seed", seed, "< 2^63")
     return seed
 
 
 def stated_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were stated: those with a value, and lists with an element."""
+    """Return the options that the user set.
+
+    Args:
+        given: All options by name; None and empty lists mean "not set".
+
+    Returns:
+        The options with a value.
+    """
     return {key: value for key, value in given.items() if value is not None and value != []}
 
 
 def whole_numbers(name: str, text: str) -> list[int]:
-    """Whole numbers separated by commas, with a-b for all from a to b."""
+    """Parse whole numbers separated by commas; ``a-b`` means all numbers from a to b.
+
+    Args:
+        name: Option name for error messages.
+        text: Text such as ``0,3,8-15``.
+
+    Returns:
+        The numbers in the order of the text.
+
+    Raises:
+        InvalidInput: If the text has another form.
+
+    >>> whole_numbers("records", "0,3,8-10")
+    [0, 3, 8, 9, 10]
+    """
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -66,7 +112,17 @@ def whole_numbers(name: str, text: str) -> list[int]:
 
 
 def range_of(data_range: str | None) -> tuple[float, float] | None:
-    """The stated ends of the range, if any."""
+    """Parse a data range.
+
+    Args:
+        data_range: Two numbers separated by a comma, such as ``-1,1``, or None.
+
+    Returns:
+        Smallest and largest value, or None.
+
+    Raises:
+        InvalidInput: If the text is not two numbers.
+    """
     if data_range is None:
         return None
     try:

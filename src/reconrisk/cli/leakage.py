@@ -1,4 +1,4 @@
-"""``reconrisk leakage``: how much each record leaks through one noisy step of training."""
+"""``reconrisk leakage``: Fisher information leakage of each record in one DP-SGD step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
-from reconrisk.cli.options import ClipNorm, NoiseMultiplier, SamplingProbability
+from reconrisk.cli.options import (
+    DATA_HELP,
+    LABEL_HELP,
+    MODEL_HELP,
+    SPLIT_HELP,
+    ClipNorm,
+    NoiseMultiplier,
+    SamplingProbability,
+)
 
 if TYPE_CHECKING:
     from reconrisk.data.dataset import Dataset
@@ -17,38 +25,32 @@ if TYPE_CHECKING:
 
 def leakage(
     model: Annotated[
-        str, typer.Option(help="package.module:function that returns the network, or a name such as guo2022_mnist.")
-    ],
-    weights: Annotated[Path, typer.Option(help="Its weights, a safetensors file or a torch file of tensors by name.")],
-    data: Annotated[
         str,
-        typer.Option(
-            help="A file or folder of records, or a name such as mnist; numbers of a csv are scaled to [0, 1]."
-        ),
+        typer.Option(help=MODEL_HELP),
     ],
+    weights: Annotated[Path, typer.Option(help="Weights file (safetensors or torch).")],
+    data: Annotated[str, typer.Option(help=f"{DATA_HELP} Numbers of a csv file are scaled to [0, 1].")],
     noise_multiplier: NoiseMultiplier,
     clip_norm: ClipNorm,
     sampling_probability: SamplingProbability = 1.0,
-    split: Annotated[str | None, typer.Option(help="train or test, where the data have both.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the label, for csv files.")] = None,
-    records: Annotated[int | None, typer.Option(help="Draw so many records at random instead of taking all.")] = None,
+    split: Annotated[str | None, typer.Option(help=SPLIT_HELP)] = None,
+    label: Annotated[str | None, typer.Option(help=LABEL_HELP)] = None,
+    records: Annotated[int | None, typer.Option(help="Number of records drawn at random. Default: all.")] = None,
     parameters: Annotated[
-        list[str] | None, typer.Option(help="Only this parameter or layer is released; repeat for several.")
+        list[str] | None, typer.Option(help="Released parameter or layer. Repeat for several. Default: all.")
     ] = None,
-    smooth_clipping: Annotated[bool, typer.Option(help="Clip smoothly, as guo2022 does.")] = False,
-    relative_error: Annotated[float, typer.Option(help="Largest standard error of a record, relative.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Seed of the records drawn and of the estimate.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the report; nothing is written elsewhere.")] = Path(
-        "leakage-report"
-    ),
+    smooth_clipping: Annotated[bool, typer.Option(help="Use the smooth clipping of guo2022.")] = False,
+    relative_error: Annotated[float, typer.Option(help="Target relative standard error per record.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Seed of the drawn records and of the estimate.")] = 0,
+    out: Annotated[Path, typer.Option(help="Output folder for the report.")] = Path("leakage-report"),
     show_records: Annotated[
         bool | None,
         typer.Option(
-            "--show-records/--redact", help="Draw the records at either end; by default only those of bundled data."
+            "--show-records/--redact", help="Draw the most and least exposed records. Default: only for bundled data."
         ),
     ] = None,
 ) -> None:
-    """Measure how much each record leaks through one noisy DP-SGD step: most and least exposed, and what it bounds."""
+    """Measure the leakage of each record in one noisy DP-SGD step, and the error bound that follows."""
     check_folder(out)
     import torch  # takes seconds to import
 
@@ -82,14 +84,14 @@ def leakage(
 
 
 def _write(out: Path, report: LeakageReport, dataset: Dataset, *, shown: bool) -> list[str]:
-    """Write the report, and the records at either end where they may be shown; say where."""
+    """Write the report, and a picture if records may be shown; return one line per file."""
     from reconrisk.reports.leakage import write_leakage
 
     path = report.save(out / "leakage.json")
-    part = "" if report.is_complete else f", the {len(report.records)} records that are done"
+    part = "" if report.is_complete else f", {len(report.records)} records so far"
     lines = [f"report    {path.resolve()}{part}"]
     if not shown:
-        return [*lines, "picture   not drawn: it would show private records; --show-records draws it"]
+        return [*lines, "picture   not drawn: it would show private records. Add --show-records to draw it."]
     sides = (("most exposed", report.most_exposed()), ("least exposed", report.least_exposed()))
     rows = [
         (name, [(f"{row.label[:12]}\n{row.dfil:.3g}", dataset.inputs[row.record].numpy()) for row in found])

@@ -1,4 +1,4 @@
-"""``reconrisk plugins``: attacks, defenses, priors and metrics that other installed distributions offer."""
+"""``reconrisk plugins``: attacks, defenses, priors and metrics of other installed packages."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _REGISTRIES = {
     "prior": "reconrisk.priors.registry:PRIORS",
     "metric": "reconrisk.metrics.registry:METRICS",
 }
-"""Rows of this package, by kind; they are read without importing what they name."""
+"""Registries of this package by kind. Reading them imports none of the registered objects."""
 
 _HEADINGS = ("kind", "name", "distribution", "version", "object")
 _NONE = "No plugins are installed. A distribution offers one by an entry point in one of the groups {groups}."
 
 
 def plugins(as_json: AsJson = False) -> None:
-    """List the plugins of other installed distributions, without importing any of them.
+    """List the plugins of other installed packages, without importing them.
 
-    The name is what other commands take: after pip install of a distribution that offers the metric blur, write
+    Other commands accept the listed names. With a package that offers the metric blur, for example, write
     reconrisk audit --model lenet --data mnist --goal 'blur<=0.1'.
     """
     found = installed_plugins()

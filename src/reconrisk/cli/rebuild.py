@@ -1,6 +1,6 @@
-"""``reconrisk rebuild``: rebuild records from their updates with any attack, and draw the result.
+"""``reconrisk rebuild``: reconstruct records from their updates with one attack, and draw the result.
 
-The options come first, in the groups in which the help shows them.
+The options come first, in the order of ``--help``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ import typer
 
 from reconrisk.attacks.registry import ATTACKS, settings_from_text, settings_of
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network, range_of, whole_numbers
-from reconrisk.cli.options import option
+from reconrisk.cli.options import (
+    DATA_HELP,
+    LABEL_HELP,
+    LOCAL_STEPS_HELP,
+    MODEL_HELP,
+    SPLIT_HELP,
+    WEIGHTS_HELP,
+    option,
+)
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import invalid_input
@@ -28,64 +36,66 @@ if TYPE_CHECKING:
     from reconrisk.studies.informed.result import RebuiltInformed
     from reconrisk.studies.rebuild.updates import Rebuilt
 
-_WHAT = "What is attacked"
-_CAPTURED = "Instead of records: a captured update (--data, if given, is what is public)"
-_DEFENSE = "What the client does to its update"
-_ADVERSARY = "What the adversary knows beside the update and the model"
-_SEARCH = "How the attack searches"
+_WHAT = "Model and data"
+_CAPTURED = "Captured update, instead of records (--data then holds public records)"
+_DEFENSE = "Defense of the client"
+_ADVERSARY = "Adversary"
+_SEARCH = "Attack settings"
 
 NameOption = Annotated[
-    str | None, typer.Argument(metavar="ATTACK", help="One of the attacks above.", show_default=False)
+    str | None, typer.Argument(metavar="ATTACK", help="Name of an attack from the list above.", show_default=False)
 ]
-ModelOption = Annotated[str | None, option(_WHAT, "A name such as lenet, or package.module:function of yours.")]
-WeightsOption = Annotated[Path | None, option(_WHAT, "Its weights, safetensors or torch; else drawn from the seed.")]
-DataOption = Annotated[str | None, option(_WHAT, "A file or folder of records, or a name such as mnist.")]
-SplitOption = Annotated[str | None, option(_WHAT, "train or test, where the data have both.")]
-LabelOption = Annotated[str | None, option(_WHAT, "Column of the label, for csv files.")]
-RecordsOption = Annotated[str | None, option(_WHAT, "Which ones, such as 0,3,8-15; else the first.")]
-BatchSizeOption = Annotated[int, option(_WHAT, "How many records share one update.")]
-LocalStepsOption = Annotated[int | None, option(_WHAT, "Steps of SGD whose change is sent; else a gradient is.")]
-LocalLearningRateOption = Annotated[float | None, option(_WHAT, "Learning rate of these steps.")]
+ModelOption = Annotated[str | None, option(_WHAT, MODEL_HELP)]
+WeightsOption = Annotated[Path | None, option(_WHAT, WEIGHTS_HELP)]
+DataOption = Annotated[str | None, option(_WHAT, DATA_HELP)]
+SplitOption = Annotated[str | None, option(_WHAT, SPLIT_HELP)]
+LabelOption = Annotated[str | None, option(_WHAT, LABEL_HELP)]
+RecordsOption = Annotated[str | None, option(_WHAT, "Records to attack, such as 0,3,8-15. Default: the first.")]
+BatchSizeOption = Annotated[int, option(_WHAT, "Records per update.")]
+LocalStepsOption = Annotated[int | None, option(_WHAT, LOCAL_STEPS_HELP)]
+LocalLearningRateOption = Annotated[float | None, option(_WHAT, "Learning rate of the local steps.")]
 TrainModeOption = Annotated[bool, option(_WHAT, "Batch norm uses the statistics of the batch.", "--train-mode")]
 
-GradientOption = Annotated[Path | None, option(_CAPTURED, "Gradient by name of parameter, a safetensors file.")]
-BeforeOption = Annotated[Path | None, option(_CAPTURED, "Or the weights before ...")]
-AfterOption = Annotated[Path | None, option(_CAPTURED, "... and after --local-steps, one if not stated, ...")]
-LearningRateOption = Annotated[float | None, option(_CAPTURED, "... of this learning rate.")]
+GradientOption = Annotated[Path | None, option(_CAPTURED, "Gradient by parameter name, a safetensors file.")]
+BeforeOption = Annotated[Path | None, option(_CAPTURED, "Weights before the local steps. Needs --after.")]
+AfterOption = Annotated[Path | None, option(_CAPTURED, "Weights after --local-steps (default 1). Needs --before.")]
+LearningRateOption = Annotated[float | None, option(_CAPTURED, "Learning rate of these local steps.")]
 InputShapeOption = Annotated[str | None, option(_CAPTURED, "Shape of a record, such as 1,28,28.")]
-ClassesOption = Annotated[int | None, option(_CAPTURED, "Number of classes, for a model by name.")]
+ClassesOption = Annotated[int | None, option(_CAPTURED, "Number of classes, for a model given by name.")]
 DataRangeOption = Annotated[
-    str | None, option(_CAPTURED, "Smallest and largest value, also of --data in floats; else 0,1.")
+    str | None, option(_CAPTURED, "Smallest and largest feature value. Default: as in --data, else 0,1.")
 ]
-NoiseStdOption = Annotated[float | None, option(_CAPTURED, "Standard deviation of its noise, if known.")]
+NoiseStdOption = Annotated[float | None, option(_CAPTURED, "Standard deviation of the noise in the update, if known.")]
 
-NoiseMultiplierOption = Annotated[float | None, option(_DEFENSE, "Adds noise of so many clip norms.")]
-ClipNormOption = Annotated[float | None, option(_DEFENSE, "Scales the update down to this norm before.")]
-PruneOption = Annotated[float | None, option(_DEFENSE, "Share of the smallest values that is not sent.")]
+NoiseMultiplierOption = Annotated[float | None, option(_DEFENSE, "Noise standard deviation divided by --clip-norm.")]
+ClipNormOption = Annotated[float | None, option(_DEFENSE, "The update is clipped to this norm before the noise.")]
+PruneOption = Annotated[float | None, option(_DEFENSE, "Share of the smallest values that are set to zero.")]
 
-LabelsOption = Annotated[str, option(_ADVERSARY, "known, inferred, or those of a captured update, such as 3,5.")]
-KnowsDefenseOption = Annotated[bool, option(_ADVERSARY, "Clipping, noise and pruning.", "--knows-defense")]
-KnowsNormOption = Annotated[bool, option(_ADVERSARY, "The norm of each record.", "--knows-norm")]
-KnowsStatisticsOption = Annotated[bool, option(_ADVERSARY, "What batch norm saw of the batch.", "--knows-statistics")]
+LabelsOption = Annotated[str, option(_ADVERSARY, "known, inferred, or a list such as 3,5 for a captured update.")]
+KnowsDefenseOption = Annotated[
+    bool, option(_ADVERSARY, "The adversary knows clipping, noise and pruning.", "--knows-defense")
+]
+KnowsNormOption = Annotated[bool, option(_ADVERSARY, "The adversary knows the norm of each record.", "--knows-norm")]
+KnowsStatisticsOption = Annotated[
+    bool, option(_ADVERSARY, "The adversary knows the batch norm statistics.", "--knows-statistics")
+]
 
-StepsOption = Annotated[int | None, option(_SEARCH, "Steps of the search.")]
-RestartsOption = Annotated[int | None, option(_SEARCH, "Starts that are searched from at once.")]
-SecondsOption = Annotated[float | None, option(_SEARCH, "Budget for each update.")]
+StepsOption = Annotated[int | None, option(_SEARCH, "Optimisation steps.")]
+RestartsOption = Annotated[int | None, option(_SEARCH, "Number of random starts.")]
+SecondsOption = Annotated[float | None, option(_SEARCH, "Time limit per update, in seconds.")]
 SettingOption = Annotated[
-    list[str] | None, option(_SEARCH, "Any other as name=value, such as prior=mnist; --list has them. Repeat for more.")
+    list[str] | None, option(_SEARCH, "Other setting as name=value, such as prior=mnist; see --list. Repeatable.")
 ]
-SeedOption = Annotated[int, option(_SEARCH, "Seed of drawn weights, noise and search.")]
+SeedOption = Annotated[int, option(_SEARCH, "Seed of random weights, noise and attack.")]
 
-OutOption = Annotated[
-    Path, typer.Option(help="Folder for report, estimates and picture; nothing is written elsewhere.")
-]
-ShowListOption = Annotated[bool, typer.Option("--list", help="List the attacks with all their settings, and stop.")]
+OutOption = Annotated[Path, typer.Option(help="Output folder for report, estimates and picture.")]
+ShowListOption = Annotated[bool, typer.Option("--list", help="List all attacks with their settings, and exit.")]
 
 
 FAILED = 1
-"""The exit code where an attack diverged or does not apply: its estimates say nothing about its strength."""
+"""Exit code if an attack diverged or does not apply: its estimates say nothing about the risk."""
 
-_ERASE = "\r\x1b[K"  # what stands on the line of the cursor
+_ERASE = "\r\x1b[K"  # return to the start of the line and clear it
 
 
 def rebuild(
@@ -120,10 +130,10 @@ def rebuild(
     seconds: SecondsOption = None,
     setting: SettingOption = None,
     seed: SeedOption = 0,
-    out: OutOption = Path("attack-report"),
+    out: OutOption = Path("rebuild-report"),
     show_list: ShowListOption = False,
 ) -> None:
-    """Rebuild records from the updates that a client makes of them: scores, estimates and a picture."""
+    """Reconstruct records from client updates with one attack: scores, estimates and a picture."""
     if show_list:
         _print_list()
         return
@@ -155,18 +165,18 @@ def rebuild(
         if dataset is None:
             raise InvalidInput("Expected --data, the records whose updates are attacked, or a captured update.")
         public = _dataset(data, "train", label, ends) if split == "test" else None
-        asked = _observed(labels, **observed)
+        asked = _observation_arguments(labels, **observed)
         recipe = UpdateRecipe(batch_size, None, local_steps, local_learning_rate)
         rebuilt = rebuild(name, client, dataset, update=recipe, public=public, progress=_counter(), **asked, **shared)
     else:
         _check_left_out("a captured update", local_learning_rate=local_learning_rate, **observed)
-        known = _stated_labels(labels)
+        known = _parse_labels(labels)
         about: dict[str, Any] = {"input_shape": layout.shape, "data_range": layout.data_range, "labels": known}
         about |= {"batch_size": batch_size, "local_steps": local_steps}
         rebuilt = rebuild_captured(name, client, public=dataset, **about, **captured, **shared)
     if sys.stderr.isatty():
-        sys.stderr.write(_ERASE)  # an interrupted run leaves the count of updates behind
-    finish(out, "attack", rebuilt)
+        sys.stderr.write(_ERASE)  # an interrupted run leaves its counter on the line
+    finish(out, "rebuild", rebuilt)
 
 
 _LINES = "\n".join(f"{info.name:<20} {info.summary}" for info in ATTACKS.values())
@@ -184,7 +194,7 @@ def _print_list() -> None:
 
 
 def _settings(name: str | None, texts: list[str] | None, **given: float | None) -> tuple[str, dict[str, object]]:
-    """The name, if it is one, and all settings that were stated."""
+    """Return the checked name of the attack and all settings that the user set."""
     if name is None:
         raise InvalidInput(f"Expected the name of an attack, one of {', '.join(ATTACKS.names)}.")
     settings_of(name)
@@ -193,7 +203,7 @@ def _settings(name: str | None, texts: list[str] | None, **given: float | None) 
 
 
 class _Layout(NamedTuple):
-    """What is known of records before any is seen."""
+    """Shape, classes and range of the records."""
 
     shape: tuple[int, ...]
     classes: int | None
@@ -208,21 +218,21 @@ def _layout(
     classes: int | None,
     data_range: tuple[float, float] | None,
 ) -> _Layout:
-    """The layout of the data, or the one stated for a captured update."""
+    """Return the layout of the data set, or the one given for a captured update."""
     if dataset is not None:
-        _check_left_out("data, which state it", input_shape=shape, classes=classes)
+        _check_left_out("--data, which has it", input_shape=shape, classes=classes)
         return _Layout(dataset.shape, dataset.class_count, dataset.data_range)
     if shape is None:
         raise InvalidInput("Expected --data, or a captured update with --input-shape, such as 1,28,28.")
     if classes is None and model is not None and ":" not in model and model != "linear":
-        raise InvalidInput(f"Expected --classes: how many outputs {model} has.")
+        raise InvalidInput(f"Expected --classes, the number of outputs of {model}. Add --classes 10, for instance.")
     return _Layout(tuple(whole_numbers("input_shape", shape)), classes, data_range or (0.0, 1.0))
 
 
 def _dataset(
     data: str | None, split: str | None, label: str | None, data_range: tuple[float, float] | None
 ) -> Dataset | None:
-    """The records, with the ends of their scale where the file does not have them."""
+    """Load the records, if any are given."""
     from reconrisk.data import load_dataset
 
     stated: dict[str, Any] = {"label": label, "data_range": data_range}
@@ -233,14 +243,14 @@ def _dataset(
 def _client(
     model: str | None, weights: Path | None, layout: _Layout, *, train_mode: bool, seed: int
 ) -> nn.Module | None:
-    """The network in its mode, with stated weights or those that the seed gives."""
+    """Build the client's model with the given weights, or with random ones from the seed."""
     import torch
 
     from reconrisk.models.weights import load_weights
 
     if model is None:
         if weights is not None:
-            raise InvalidInput("Expected --model with --weights: whose they are.")
+            raise InvalidInput("Expected --model with --weights. Add --model, the architecture of the weights.")
         return None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -260,11 +270,11 @@ def _defense(noise_multiplier: float | None, clip_norm: float | None, pruned: fl
     if noise_multiplier is None and clip_norm is None:
         return None
     if noise_multiplier is None or clip_norm is None:
-        raise InvalidInput("Expected --noise-multiplier and --clip-norm together: the noise is in units of the norm.")
+        raise InvalidInput("Expected --noise-multiplier and --clip-norm together: noise is in units of the clip norm.")
     return clip_and_noise(noise_multiplier=noise_multiplier, clip_norm=clip_norm)
 
 
-def _observed(
+def _observation_arguments(
     labels: str,
     *,
     records: str | None,
@@ -275,10 +285,10 @@ def _observed(
     knows_norm: bool,
     knows_statistics: bool,
 ) -> dict[str, Any]:
-    """Which records, what their client does, and what the adversary knows, as the library is told."""
+    """Convert the options about records, defense and adversary to arguments of ``rr.rebuild``."""
     if labels not in ("known", "inferred"):
         raise invalid_input("labels", labels, "to be known or inferred")
-    told = {
+    knowledge = {
         Knows.LABELS: labels == "known",
         Knows.DEFENSE: knows_defense,
         Knows.RECORD_NORM: knows_norm,
@@ -287,30 +297,30 @@ def _observed(
     return {
         "records": whole_numbers("records", "0" if records is None else records),
         "defense": _defense(noise_multiplier, clip_norm, prune),
-        "knows": [item for item, known in told.items() if known],
+        "knows": [item for item, known in knowledge.items() if known],
     }
 
 
-def _stated_labels(labels: str) -> list[int] | None:
+def _parse_labels(labels: str) -> list[int] | None:
     if labels == "known":
-        raise invalid_input("labels", labels, "to be inferred, or listed for a captured update", "Write --labels 3,5.")
+        raise invalid_input("labels", labels, "to be inferred or a list for a captured update", "Write --labels 3,5.")
     return None if labels == "inferred" else whole_numbers("labels", labels)
 
 
 def _check_left_out(what: str, **given: object) -> None:
-    """Refuse options that mean nothing here instead of passing over them."""
+    """Raise InvalidInput for an option that has no meaning here, instead of ignoring it."""
     for name, value in given.items():
         if value not in (None, False):
-            raise InvalidInput(f"Expected --{name.replace('_', '-')} to be left out for {what}, it is {value}.")
+            raise InvalidInput(f"Expected no --{name.replace('_', '-')} for {what}, got {value}. Remove the option.")
 
 
 def _counter() -> Callable[[int, int], None] | None:
-    """A line that counts updates, at a terminal: the bar of an attack shows one of them only."""
+    """Return a function that counts updates at a terminal: the bar of an attack shows one update only."""
     if not sys.stderr.isatty():
         return None
 
     def count(done: int, total: int) -> None:
-        text = f"{done} of {total} updates are done" if 1 < total != done else ""
+        text = f"{done} of {total} updates done" if 1 < total != done else ""
         sys.stderr.write(f"{_ERASE}{text}")
         sys.stderr.flush()
 
@@ -318,7 +328,13 @@ def _counter() -> Callable[[int, int], None] | None:
 
 
 def finish(out: Path, name: str, rebuilt: Rebuilt | RebuiltInformed) -> None:
-    """Write the files of this name, print the report, and tell by the exit code how it ended."""
+    """Write the files, print the report, and exit with the code that matches the outcome.
+
+    Args:
+        out: Folder to write to.
+        name: File name without suffix.
+        rebuilt: The result.
+    """
     report = rebuilt.report
     written = {"report": rebuilt.save(out / f"{name}.json"), "estimates": rebuilt.save(out / f"{name}.safetensors")}
     if report.is_image:
@@ -327,7 +343,7 @@ def finish(out: Path, name: str, rebuilt: Rebuilt | RebuiltInformed) -> None:
     for what, path in written.items():
         typer.echo(f"{what:<9} {path.resolve()}")
     if not report.is_image:
-        typer.echo("picture   not drawn: the records are no images")
+        typer.echo("picture   not drawn: the records are not images")
     if not report.is_complete:
         raise typer.Exit(INTERRUPTED)
     if report.failed:

@@ -1,6 +1,6 @@
-"""``reconrisk rebuild-informed``: rebuild a training record from the trained model, knowing all other records.
+"""``reconrisk rebuild-informed``: reconstruct a training record from the trained model and all other records.
 
-The options come first, in the groups in which the help shows them.
+The options come first, in the order of ``--help``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconrisk.cli.inputs import check_folder, check_seed, network, whole_numbers
-from reconrisk.cli.options import option
+from reconrisk.cli.options import DATA_HELP, LABEL_HELP, SPLIT_HELP, option
 from reconrisk.cli.rebuild import finish
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.validation import did_you_mean, invalid_input
@@ -24,58 +24,64 @@ if TYPE_CHECKING:
     from reconrisk.studies.informed.linear import Coefficients, Kind
     from reconrisk.studies.informed.result import RebuiltInformed
 
-_WHAT = "What is attacked"
-_NETWORK = "How a network was trained"
-_LINEAR = "How a linear model was fitted"
-_ADVERSARY = "What else the adversary knows, and is asked"
-_SEARCH = "How the attack searches"
+_WHAT = "Model and data"
+_NETWORK = "Training of a network"
+_LINEAR = "Fit of a linear model"
+_ADVERSARY = "Adversary"
+_SEARCH = "Attack settings"
 
 
 ModelOption = Annotated[
-    str, option(_WHAT, "logistic, ridge, linear, poisson; a network by name or package.module:function.")
+    str, option(_WHAT, "logistic, ridge, linear, poisson, a network name such as lenet, or package.module:function.")
 ]
-DataOption = Annotated[str, option(_WHAT, "A file or folder of records, or a name such as mnist.")]
-TargetIndexOption = Annotated[str, option(_WHAT, "The records that are rebuilt, such as 17 or 0,3,8-15.")]
+DataOption = Annotated[str, option(_WHAT, DATA_HELP)]
+TargetIndexOption = Annotated[str, option(_WHAT, "Records to reconstruct, such as 17 or 0,3,8-15.")]
 WeightsOption = Annotated[
-    Path | None, option(_WHAT, "The released weights; else models are trained here and attacked.")
+    Path | None, option(_WHAT, "Released weights. Default: a model is trained here for each target.")
 ]
-FixedOption = Annotated[int | None, option(_WHAT, "Only the first so many other records were trained on; else all.")]
-SplitOption = Annotated[str | None, option(_WHAT, "train or test, where the data have both.")]
-LabelOption = Annotated[str | None, option(_WHAT, "Column of the label, for csv files.")]
-NoiseStdOption = Annotated[float | None, option(_WHAT, "Noise on every released value, known to the adversary.")]
+FixedOption = Annotated[
+    int | None, option(_WHAT, "Number of other training records: the first ones. Default: all others.")
+]
+SplitOption = Annotated[str | None, option(_WHAT, SPLIT_HELP)]
+LabelOption = Annotated[str | None, option(_WHAT, LABEL_HELP)]
+NoiseStdOption = Annotated[
+    float | None, option(_WHAT, "Standard deviation of the noise on released values; the adversary knows it.")
+]
 
-StartOption = Annotated[Path | None, option(_NETWORK, "Weights before training; else those that the seed gives.")]
-StepsOption = Annotated[int | None, option(_NETWORK, "Steps, each on all records; 100 if not stated.")]
-OptimizerOption = Annotated[str | None, option(_NETWORK, "sgd or adam; sgd if not stated.")]
-LearningRateOption = Annotated[float | None, option(_NETWORK, "0.2 for sgd and 0.001 for adam if not stated.")]
-MomentumOption = Annotated[float | None, option(_NETWORK, "Of sgd; 0.9 if not stated.")]
+StartOption = Annotated[Path | None, option(_NETWORK, "Weights before training. Default: drawn from the seed.")]
+StepsOption = Annotated[int | None, option(_NETWORK, "Full-batch training steps. Default: 100.")]
+OptimizerOption = Annotated[str | None, option(_NETWORK, "sgd (default) or adam.")]
+LearningRateOption = Annotated[float | None, option(_NETWORK, "Learning rate. Default: 0.2 for sgd, 0.001 for adam.")]
+MomentumOption = Annotated[float | None, option(_NETWORK, "Momentum of sgd. Default: 0.9.")]
 
 RegularizationOption = Annotated[
     float | None,
-    option(_LINEAR, "1 / C, alpha of ridge, or number of records times alpha of poisson; 1 if fitted here."),
+    option(_LINEAR, "1 / C (logistic), alpha (ridge), or number of records times alpha (poisson). Default: 1."),
 ]
 KnownColumnsOption = Annotated[str | None, option(_LINEAR, "Columns of the target that are known, such as age,sex.")]
 
 LabelsOption = Annotated[str, option(_ADVERSARY, "known or inferred.")]
-MembershipOption = Annotated[bool, option(_ADVERSARY, "Ask whether each target was trained on.", "--membership")]
+MembershipOption = Annotated[
+    bool, option(_ADVERSARY, "Also decide for each target if it was in the training set.", "--membership")
+]
 
-AttackOption = Annotated[str | None, option(_SEARCH, "Of networks: invert_training (if not stated) or reconstructor.")]
+AttackOption = Annotated[str | None, option(_SEARCH, "Attack on networks: invert_training (default) or reconstructor.")]
 ShadowsOption = Annotated[
-    int | None, option(_SEARCH, "Shadow models of a reconstructor, by records left over; else all.")
+    int | None, option(_SEARCH, "Number of shadow models of the reconstructor. Default: one per unused record.")
 ]
 StoreOption = Annotated[
-    Path | None, option(_SEARCH, "Folder that keeps shadow models; a run that was cut goes on there.")
+    Path | None, option(_SEARCH, "Folder that keeps shadow models; an interrupted run resumes from it.")
 ]
-SecondsOption = Annotated[float | None, option(_SEARCH, "Budget of invert_training for each model or batch of models.")]
-SeedOption = Annotated[int | None, option(_SEARCH, "Seed of drawn weights and noise; 0 if not stated.")]
+SecondsOption = Annotated[
+    float | None, option(_SEARCH, "Time limit of invert_training per model or batch of models, in seconds.")
+]
+SeedOption = Annotated[int | None, option(_SEARCH, "Seed of random weights and noise. Default: 0.")]
 
-OutOption = Annotated[
-    Path, typer.Option(help="Folder for report, estimates and picture; nothing is written elsewhere.")
-]
+OutOption = Annotated[Path, typer.Option(help="Output folder for report, estimates and picture.")]
 
 
 LINEAR: tuple[Kind, ...] = ("logistic", "ridge", "linear", "poisson")
-"""Models that scikit-learn fits, known without loading it."""
+"""Linear models that scikit-learn fits, listed here so that the help need not load it."""
 
 _RATES = {"sgd": 0.2, "adam": 1e-3}
 _MOMENTUM = 0.9
@@ -106,13 +112,14 @@ def rebuild_informed(
     store: StoreOption = None,
     seconds: SecondsOption = None,
     seed: SeedOption = None,
-    out: OutOption = Path("informed-report"),
+    out: OutOption = Path("rebuild-informed-report"),
 ) -> None:
-    """Rebuild a training record from the trained model, for an adversary who knows every other record.
+    """Reconstruct a training record from the trained model; the adversary knows all other records.
 
-    Without --weights, a model is trained here for each target and attacked: the audit of one's own recipe.
+    Without --weights, a model is trained for each target and attacked. Use this to audit a training recipe.
 
-    With them, the released model is attacked: it was trained on all of the data, or on --fixed records and the targets.
+    With --weights, the released model is attacked. It was trained on all records, or on --fixed
+    records and the targets.
     """
     check_folder(out)
     drawn = check_seed(0 if seed is None else seed)
@@ -134,13 +141,15 @@ def rebuild_informed(
     else:
         _check_name(model)
         if weights is not None and start is None and seed is None:
-            raise InvalidInput("Expected --start or --seed with --weights: the weights before training must be known.")
+            raise InvalidInput(
+                "Expected --start or --seed with --weights: the attack needs the weights before training."
+            )
         rebuilt = _network(model, dataset, targets, weights, seed=drawn, **for_network, **shared)
-    finish(out, "informed", rebuilt)
+    finish(out, "rebuild-informed", rebuilt)
 
 
 def _check_name(model: str) -> None:
-    """Refuse a name that is none, with all that there are: linear models are no networks."""
+    """Raise InvalidInput, with the list of linear models and networks, for an unknown name."""
     from reconrisk.models.registry import MODELS
 
     if ":" not in model and model not in MODELS:
@@ -203,8 +212,8 @@ def _network(
     settings["model_name"] += f", start {f'drawn from seed {seed}' if start is None else start}"
     released = None
     if weights is not None:
-        load_weights(copy.deepcopy(built), weights)  # a check that they are those of the model
-        released = dict(read_tensors(weights, "Pass tensors saved by name."))  # in their own precision
+        load_weights(copy.deepcopy(built), weights)  # checks that the weights fit the model
+        released = dict(read_tensors(weights, "Pass tensors saved by name."))  # keeps the precision of the file
     return rebuild_informed(built, dataset, targets, released=released, **settings)
 
 
@@ -223,7 +232,7 @@ def _optimizer(name: str | None, learning_rate: float | None, momentum: float | 
 
 
 def _coefficients(kind: Kind, path: Path) -> Coefficients:
-    """The coefficients in a file, under the names that scikit-learn gives them."""
+    """Read coefficients from a file with the names of scikit-learn, ``coef`` and ``intercept``."""
     import numpy as np
 
     from reconrisk.releases.tensor_files import read_tensors
@@ -231,17 +240,17 @@ def _coefficients(kind: Kind, path: Path) -> Coefficients:
 
     remedy = "Save coef_ and intercept_ of the estimator: np.savez('model.npz', coef=..., intercept=...)."
     if path.suffix.lower() in _PICKLED:
-        raise InvalidFile(path, "format", "It is a pickle, and reading one runs whatever code is in it.", remedy)
+        raise InvalidFile(path, "format", "It is a pickle. Reading a pickle can run any code.", remedy)
     if path.suffix.lower() == ".json":
         stored = _json(path, remedy)
     else:
         stored = {name: value.numpy() for name, value in read_tensors(path, remedy).items()}
     named = {name.removesuffix("_"): value for name, value in stored.items()}
     if "coef" not in named or set(named) - {"coef", "intercept"}:
-        raise InvalidFile(path, f"keys {sorted(stored)}", "It must hold coef, and intercept if there is one.", remedy)
+        raise InvalidFile(path, f"keys {sorted(stored)}", "Expected coef and, if the model has one, intercept.", remedy)
     for name, value in named.items():
         if value.dtype.kind != "f" or not np.isfinite(value).all():
-            raise InvalidFile(path, f"key {name!r}", "Its values must be finite numbers with a point.", remedy)
+            raise InvalidFile(path, f"key {name!r}", "Expected finite floating point numbers.", remedy)
     return Coefficients(kind, named["coef"], named.get("intercept"))
 
 
@@ -249,17 +258,17 @@ def _json(path: Path, remedy: str) -> dict[str, Any]:
     import numpy as np
 
     if not path.is_file():
-        raise InvalidFile(path, "file", "There is no such file.", remedy)
+        raise InvalidFile(path, "file", "The file does not exist.", remedy)
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
         return {name: np.asarray(value, dtype=float) for name, value in read.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidFile(path, "whole file", f"It does not map names to numbers ({error}).", remedy) from error
+        raise InvalidFile(path, "whole file", f"Expected a mapping from names to numbers ({error}).", remedy) from error
 
 
 def _check_left_out(model: str, given: dict[str, Any]) -> None:
-    """Refuse options that mean nothing here instead of passing over them."""
+    """Raise InvalidInput for an option that has no meaning for this model, instead of ignoring it."""
     for name, value in given.items():
         if value is not None:
             stated, kind = name.replace("_", "-"), "a linear model" if model in LINEAR else "a network"
-            raise InvalidInput(f"Expected --{stated} to be left out for {model}, {kind}. It is {value}.")
+            raise InvalidInput(f"Expected no --{stated} for {model}, {kind}, got {value}. Remove the option.")

@@ -1,6 +1,6 @@
-"""``reconrisk recommend-defense``: the cheapest defense that keeps the risk below the accepted one.
+"""``reconrisk recommend-defense``: the cheapest defense that meets a risk target.
 
-The options come first, in the groups in which the help shows them; those of updates are in ``options.py``.
+The options come first, in the order of ``--help``; those about updates are in ``options.py``.
 """
 
 from __future__ import annotations
@@ -19,36 +19,41 @@ from reconrisk.metrics.goals import limit_from_text
 if TYPE_CHECKING:
     from reconrisk.studies.recommend.result import Recommendation
 
-_TARGET = "What is accepted"
-_HOW = "How defenses are chosen"
-_COST = "What they cost"
-_OUT = "What is written and printed"
+_TARGET = "Target"
+_HOW = "Search"
+_COST = "Cost in training"
+_OUT = "Output"
 
 AcceptOption = Annotated[
-    list[str] | None, option(_TARGET, "How often records may be rebuilt, such as 'psnr>=20: 5%'; repeat for several.")
+    list[str] | None,
+    option(_TARGET, "Accepted share of reconstructed records, such as 'psnr>=20: 5%'. Repeat for several."),
 ]
 MseBoundOption = Annotated[
-    float | None, option(_TARGET, "Least mean squared error of every estimate, by an estimated bound.")
+    float | None, option(_TARGET, "Required mean squared error of every estimate, by an estimated bound.")
 ]
-EvidenceOption = Annotated[str, option(_TARGET, "What shows that it is met: measured (by attacks) or proved.")]
-ConfidenceOption = Annotated[float, option(_TARGET, "Of the intervals, all families and limits together.")]
+EvidenceOption = Annotated[str, option(_TARGET, "Evidence that the target is met: measured (by attacks) or proved.")]
+ConfidenceOption = Annotated[float, option(_TARGET, "Joint confidence of the intervals of all families and limits.")]
 
-FamiliesOption = Annotated[list[str] | None, option(_HOW, "A family to choose from; repeat for several, else all.")]
-SearchTrialsOption = Annotated[int, option(_HOW, "Updates that are attacked at each strength of the search.")]
-ConfirmTrialsOption = Annotated[int | None, option(_HOW, "Fresh updates that confirm; else as many as are needed.")]
-FinalistsOption = Annotated[int, option(_HOW, "Defenses that are confirmed and trained with.")]
+FamiliesOption = Annotated[
+    list[str] | None, option(_HOW, "Family of defenses to search. Repeat for several. Default: all.")
+]
+SearchTrialsOption = Annotated[int, option(_HOW, "Attacked updates at each strength of the search.")]
+ConfirmTrialsOption = Annotated[
+    int | None, option(_HOW, "Attacked updates to confirm a finalist. Default: as many as needed.")
+]
+FinalistsOption = Annotated[int, option(_HOW, "Number of defenses to confirm and train with.")]
 
-TrainingStepsOption = Annotated[int, option(_COST, "Steps of training under each finalist; 0 for none.")]
-LearningRateOption = Annotated[float, option(_COST, "Learning rate of that training.")]
-TrainingSeedsOption = Annotated[int, option(_COST, "Runs of that training.")]
+TrainingStepsOption = Annotated[int, option(_COST, "Training steps with each finalist; 0 for no training.")]
+LearningRateOption = Annotated[float, option(_COST, "Learning rate of the training.")]
+TrainingSeedsOption = Annotated[int, option(_COST, "Number of training runs per finalist.")]
 
 OutOption = Annotated[Path | None, option(_OUT, "JSON file for the result.")]
 AsJsonOption = Annotated[bool, option(_OUT, "Print the result as JSON instead of text.", "--json")]
-ShowListOption = Annotated[bool, option(_OUT, "List the families and stop.", "--list")]
+ShowListOption = Annotated[bool, option(_OUT, "List the families of defenses, and exit.", "--list")]
 
 
 FAILED = 1
-"""The exit code where no defense was shown to meet the target."""
+"""Exit code if no defense was shown to meet the target."""
 
 _BUDGET = "20min"
 
@@ -85,9 +90,9 @@ def recommend_defense(
     as_json: AsJsonOption = False,
     show_list: ShowListOption = False,
 ) -> None:
-    """Choose a defense for the updates of a model: the cheapest that meets a target, its cost, and the second best.
+    """Find the cheapest defense of a model's updates that meets a risk target, and the runner-up.
 
-    Exit code 0: a defense was shown to meet the target. 1: none was. 2: usage. 3: an unexpected error.
+    Exit codes: 0, a defense was shown to meet the target; 1, none was; 2, invalid input; 3, unexpected error.
     """
     if show_list:
         from reconrisk.defenses.registry import FAMILIES
@@ -95,7 +100,7 @@ def recommend_defense(
         for name, info in FAMILIES.items():
             typer.echo(f"{name:<26} {info.summary}")
         return
-    # before the work what would fail after it
+    # fail before the search, not after it
     if out is not None and (out.is_dir() or (out.parent.exists() and not out.parent.is_dir())):
         raise typer.BadParameter(f"{out} cannot be written as a file.", param_hint="--out")
     _check_target(accept, mse_bound)
@@ -107,9 +112,9 @@ def recommend_defense(
     asked: dict[str, Any] = {"mse_bound": mse_bound, "evidence": evidence, "families": family or None}
     asked |= {"search_trials": search_trials, "confirm_trials": confirm_trials, "finalists": finalists}
     asked |= {"training_steps": training_steps, "learning_rate": learning_rate, "training_seeds": training_seeds}
-    found = _found(stated_options(given | {"budget": budget or _BUDGET}), asked)
+    found = _recommend(stated_options(given | {"budget": budget or _BUDGET}), asked)
     if out is not None:
-        from reconrisk.reports.plain import write_json  # whatever the file is called
+        from reconrisk.reports.plain import write_json  # JSON whatever the suffix
 
         write_json(found, out)
     typer.echo(found.to_json(indent=2) if as_json else f"{found}")
@@ -117,13 +122,13 @@ def recommend_defense(
         raise typer.Exit(INTERRUPTED if found.ended == "interrupted" else FAILED)
 
 
-def _found(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
-    """The recommendation for what is named as an audit names it."""
+def _recommend(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
+    """Run the study: ``given`` are options that an audit has too, ``asked`` those of this study."""
     from reconrisk.studies.audit.spec import spec_from_mapping
 
     missing = [f"--{key}" for key in ("model", "data") if key not in given]
     if missing:
-        raise InvalidInput(f"Expected {' and '.join(missing)}: whose updates are defended.")
+        raise InvalidInput(f"Expected {' and '.join(missing)}: the model and the records whose updates are defended.")
     spec = spec_from_mapping(given)
     from reconrisk.studies.audit.job import job_from_spec  # loads torch, which takes seconds
     from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
@@ -147,9 +152,9 @@ def _found(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
 
 
 def _check_target(accept: list[str] | None, mse_bound: float | None) -> None:
-    """Refuse a target in the words of the options."""
+    """Raise InvalidInput, in the words of the options, for a missing or malformed target."""
     if not accept and mse_bound is None:
-        raise InvalidInput("Expected a target. Pass --accept 'psnr>=20: 5%', or --mse-bound.")
+        raise InvalidInput("Expected a target. Add --accept 'psnr>=20: 5%' or --mse-bound 0.01, for instance.")
     for text in accept or ():
         try:
             limit_from_text(text)

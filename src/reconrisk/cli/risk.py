@@ -1,4 +1,4 @@
-"""``reconrisk risk``: what a training with noise gives away, at most."""
+"""``reconrisk risk``: upper bounds on reconstruction from a DP-SGD run."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def risk(
     candidates: Candidates = None,
     delta: Delta = 1e-5,
     as_json: AsJson = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the corridor into this file (png, svg, pdf).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the corridor to this file (png, svg, pdf).")] = None,
 ) -> None:
-    """Bound what any adversary rebuilds from a DP-SGD training: the risk corridor."""
+    """Bound the success of any adversary against a DP-SGD run: the risk corridor."""
     from reconrisk.bounds.corridor import risk
     from reconrisk.cli.tables import print_corridor
 
     if dimension is None:
-        raise InvalidInput("Expected --dimension: the number of values in a record, such as 3072 for 32x32 in colour.")
+        raise InvalidInput("Expected --dimension, the number of values in a record: 3072 for a 32x32 colour picture.")
     mechanism = dp_sgd(
         noise_multiplier=noise_multiplier,
         clip_norm=clip_norm,

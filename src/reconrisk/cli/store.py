@@ -1,6 +1,6 @@
 """Commands on stored runs: ``reconrisk runs``, ``show``, ``compare`` and ``export``.
 
-They list the runs of a store, print the result of one, compare two audits, and write the trials of a run as a table.
+They list the runs of a store, print one result, compare two audits, and write the trials of a run as a table.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from reconrisk.core.validation import invalid_input
 if TYPE_CHECKING:
     from reconrisk.studies.audit.result import AuditResult
 
-_WAYS = "a JSON file of a result, STORE#RUN, a store (its newest run), or with --store the beginning of a run"
+_WAYS = "a result file (JSON), STORE#RUN, a store (its newest run), or with --store the beginning of a run name"
 
 
 def compare(
     before: Annotated[str, typer.Argument(help=f"The earlier audit: {_WAYS}.", show_default=False)],
-    after: Annotated[str, typer.Argument(help="The later audit, in the same way.", show_default=False)],
-    store: Annotated[Path | None, typer.Option(help="The store that runs are in.", show_default=False)] = None,
+    after: Annotated[str, typer.Argument(help="The later audit, in the same form.", show_default=False)],
+    store: Annotated[Path | None, typer.Option(help="Store that holds the runs.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what changed between two audits: settings, success of attacks and whether it is chance, bounds, verdicts."""
+    """Compare two audits: settings, attack success with a test for chance, bounds and verdicts."""
     old, new = _result("before", before, store), _result("after", after, store)
     from reconrisk.studies.audit.comparison import compare  # loads statistics, which takes a second
 
@@ -37,7 +37,7 @@ def compare(
 
 
 def _result(name: str, text: str, store: Path | None) -> AuditResult:
-    """The result that a word of the command stands for."""
+    """Load the audit result that an argument names."""
     from reconrisk.studies.audit.store import Store, result_from_json
 
     file, mark, run = text.rpartition("#")
@@ -48,7 +48,9 @@ def _result(name: str, text: str, store: Path | None) -> AuditResult:
             try:
                 written = Path(text).read_text(encoding="utf-8")
             except UnicodeDecodeError as error:
-                raise InvalidFile(Path(text), f"byte {error.start}", "it is no text.", f"Pass {_WAYS}.") from error
+                raise InvalidFile(
+                    Path(text), f"byte {error.start}", "It is not a text file.", f"Pass {_WAYS}."
+                ) from error
             return result_from_json(written, path=text, with_exposures=False)
         path, run = Path(text), ""
     elif mark and Path(file).is_file():
@@ -61,14 +63,14 @@ def _result(name: str, text: str, store: Path | None) -> AuditResult:
         return opened.result(run or None, with_exposures=False)
 
 
-StorePath = Annotated[Path, typer.Argument(help="The store of an audit, a SQLite file.", show_default=False)]
+StorePath = Annotated[Path, typer.Argument(help="Store of audits, a SQLite file.", show_default=False)]
 RunName = Annotated[
-    str | None, typer.Argument(help="A run, or the beginning of its name; the newest by default.", show_default=False)
+    str | None, typer.Argument(help="Name of a run or its beginning. Default: the newest run.", show_default=False)
 ]
 
 
 def runs(store: StorePath, as_json: AsJson = False) -> None:
-    """List the runs of a store: what was audited, how far it is, and what came out."""
+    """List the runs of a store: model, data, progress and verdict."""
     from reconrisk.studies.audit.store import Store
 
     with Store.read(store) as opened:
@@ -81,9 +83,9 @@ def runs(store: StorePath, as_json: AsJson = False) -> None:
         return
     rows: list[tuple[str, ...]] = [("run", "created", "subject", "data", "trials", "seconds", "verdict")]
     for run in found:
-        said = run.sentence if run.standing is None else f"{run.standing}: {run.sentence}"
+        sentence = run.sentence if run.standing is None else f"{run.standing}: {run.sentence}"
         trials = str(run.trials) if run.planned in (None, run.trials) else f"{run.trials} of {run.planned}"
-        verdict = said or "not finished; the same audit goes on with it"
+        verdict = sentence or "not finished; repeat the same audit command to resume"
         created = run.created.removesuffix("+00:00").replace("T", " ")
         rows.append((run.run, created, run.subject, run.data, trials, f"{run.seconds:.1f}", verdict))
     typer.echo("\n".join(align_columns(rows)))
@@ -94,11 +96,11 @@ def export(
     run: RunName = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="csv, json or parquet; by default as --out ends.", show_default=False),
+        typer.Option("--format", help="csv, json or parquet. Default: the suffix of --out.", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("trials.csv"),
 ) -> None:
-    """Write one row for each record of each trial: scores, how the attack ended, what it cost, its seed."""
+    """Write one row per record and trial: scores, status, cost and seed."""
     from reconrisk.studies.audit.store import Store, columns_of, write_columns
 
     with Store.read(store) as opened:
@@ -109,7 +111,7 @@ def export(
 
 
 def show(store: StorePath, run: RunName = None, as_json: AsJson = False) -> None:
-    """Print the result of a run: its table, its verdict in a sentence, and the line that repeats it."""
+    """Print the result of a stored run: table, verdict, and the command that repeats it."""
     from reconrisk.studies.audit.store import Store
 
     with Store.read(store) as opened:

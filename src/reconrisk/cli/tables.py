@@ -1,4 +1,4 @@
-"""Results of calculations as readable text."""
+"""Text output of ``reconrisk risk`` and ``reconrisk calibrate``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from reconrisk.core.guarantee import Quantity, rounded_down, rounded_up
 
 
 def print_corridor(corridor: RiskCorridor) -> None:
-    """The corridor as a table, the sentence for a non-specialist, and the assumptions."""
+    """Print a risk corridor: table, sentence for a non-specialist, and assumptions.
+
+    Args:
+        corridor: The result of ``rr.risk``.
+    """
     console = Console()
     table = Table(
         title=f"Success at {corridor.psnr:.3g} dB (mean squared error {corridor.mse:.4g})", title_justify="left"
@@ -31,7 +35,11 @@ def print_corridor(corridor: RiskCorridor) -> None:
 
 
 def print_calibration(calibration: Calibration) -> None:
-    """The setting, what each risk comes to there, and the assumptions."""
+    """Print a calibration: the setting found, the risk attained for each demand, and assumptions.
+
+    Args:
+        calibration: The result of ``rr.calibrate``.
+    """
     console = Console()
     name = calibration.adjusted.value.replace("_", " ")
     answer = f"[bold]{calibration.shown_value}[/bold]"

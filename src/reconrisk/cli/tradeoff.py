@@ -1,4 +1,4 @@
-"""``reconrisk tradeoff``: what defenses cost in utility and leave to be rebuilt, trained and attacked for real."""
+"""``reconrisk tradeoff``: utility and leakage of defenses, measured by training and attacking."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network
-from reconrisk.cli.options import option
+from reconrisk.cli.options import DATA_HELP, LABEL_HELP, MODEL_HELP, SPLIT_HELP, WEIGHTS_HELP, option
 from reconrisk.core.validation import invalid_input
 
 if TYPE_CHECKING:
@@ -18,58 +18,64 @@ if TYPE_CHECKING:
     from reconrisk.data.dataset import Dataset
     from reconrisk.studies.tradeoff.result import TradeoffResult
 
-_WHAT = "What is trained"
-_TRAINING = "How it is trained"
-_ATTACKED = "How it is attacked"
-_OUT = "What is written and printed"
+_WHAT = "Model, data and defenses"
+_TRAINING = "Training"
+_ATTACKED = "Attacks"
+_OUT = "Output"
 _MOST_PAIRS = 2
 _FORM = "to be name:strengths such as optimal_noise:0.01,0.1 or 'clip_and_noise(clip_norm=1):0.1,1'"
 
 
 def tradeoff(
-    model: Annotated[str, option(_WHAT, "A name such as lenet, or package.module:function of yours.")],
-    data: Annotated[str, option(_WHAT, "A file or folder of records, or a name such as digits.")],
+    model: Annotated[str, option(_WHAT, MODEL_HELP)],
+    data: Annotated[str, option(_WHAT, DATA_HELP)],
     defense: Annotated[
         list[str],
         option(
             _WHAT,
-            "A family and its strengths: 'optimal_noise:0.01,0.1', 'clip_and_noise(clip_norm=1):0.1,1', or with the "
-            "setting named, 'optimal_noise:noise_norm=0.1,1'; repeat for several.",
+            "Family of defenses and its strengths: 'optimal_noise:0.01,0.1', 'clip_and_noise(clip_norm=1):0.1,1', or "
+            "with a named setting, 'optimal_noise:noise_norm=0.1,1'. Repeat for several.",
         ),
     ],
-    weights: Annotated[Path | None, option(_WHAT, "Its weights; else drawn from the seed.")] = None,
-    split: Annotated[str | None, option(_WHAT, "train or test, where the data have both.")] = None,
-    label: Annotated[str | None, option(_WHAT, "Column of the label, for csv files.")] = None,
-    records: Annotated[int | None, option(_WHAT, "Draw so many records at random instead of taking all.")] = None,
-    public: Annotated[int, option(_WHAT, "Records set apart as public: optimal defenses are chosen by them.")] = 64,
-    steps: Annotated[int | None, option(_TRAINING, "Steps of training; else 100.")] = None,
-    epochs: Annotated[int | None, option(_TRAINING, "Times through the records, instead of steps.")] = None,
+    weights: Annotated[Path | None, option(_WHAT, WEIGHTS_HELP)] = None,
+    split: Annotated[str | None, option(_WHAT, SPLIT_HELP)] = None,
+    label: Annotated[str | None, option(_WHAT, LABEL_HELP)] = None,
+    records: Annotated[int | None, option(_WHAT, "Number of records drawn at random. Default: all.")] = None,
+    public: Annotated[
+        int, option(_WHAT, "Number of records treated as public. Optimal defenses are fitted to them.")
+    ] = 64,
+    steps: Annotated[int | None, option(_TRAINING, "Training steps. Default: 100.")] = None,
+    epochs: Annotated[int | None, option(_TRAINING, "Passes over the records, instead of --steps.")] = None,
     clients: Annotated[int, option(_TRAINING, "Clients whose defended gradients are averaged.")] = 1,
-    batch_size: Annotated[int, option(_TRAINING, "Records of a client's gradient in training.")] = 16,
+    batch_size: Annotated[int, option(_TRAINING, "Records per client gradient in training.")] = 16,
     optimizer: Annotated[str, option(_TRAINING, "sgd or adam.")] = "sgd",
     learning_rate: Annotated[float, option(_TRAINING, "Learning rate.")] = 0.1,
     attacks: Annotated[
-        list[str] | None, option(_ATTACKED, "quick, thorough, or an attack such as gauss_newton; repeat for several.")
+        list[str] | None, option(_ATTACKED, "quick, thorough, or an attack such as gauss_newton. Repeat for several.")
     ] = None,
-    trials: Annotated[int, option(_ATTACKED, "Attacked gradients for each seed.")] = 4,
-    attacked_batch_size: Annotated[int, option(_ATTACKED, "Records of an attacked gradient.")] = 1,
+    trials: Annotated[int, option(_ATTACKED, "Attacked gradients per seed.")] = 4,
+    attacked_batch_size: Annotated[int, option(_ATTACKED, "Records per attacked gradient.")] = 1,
     attack_trained: Annotated[
-        bool, option(_ATTACKED, "Attack at the trained model, not the initial one.", "--attack-trained")
+        bool, option(_ATTACKED, "Attack gradients of the trained model, not of the initial one.", "--attack-trained")
     ] = False,
     knows: Annotated[
-        list[str] | None, option(_ATTACKED, "What both attackers know, such as labels; repeat for several.")
+        list[str] | None, option(_ATTACKED, "Knowledge of both adversaries, such as labels. Repeat for several.")
     ] = None,
-    repeat: Annotated[int, option(_ATTACKED, "Seeds: splits, trainings and attacks, for the intervals.")] = 3,
-    seed: Annotated[int, option(_ATTACKED, "The first seed.")] = 0,
+    repeat: Annotated[int, option(_ATTACKED, "Number of seeds; each repeats split, training and attacks.")] = 3,
+    seed: Annotated[int, option(_ATTACKED, "First seed.")] = 0,
     utility: Annotated[
         str | None,
-        option(_OUT, "test_accuracy, training_loss, test_loss, utility_1, utility_2; else accuracy, or loss."),
+        option(
+            _OUT,
+            "test_accuracy, training_loss, test_loss, utility_1 or utility_2. Default: accuracy of a classifier, "
+            "otherwise test loss.",
+        ),
     ] = None,
     leakage: Annotated[str, option(_OUT, "mse, psnr, fisher_trace or mse_bound.")] = "mse",
-    out: Annotated[Path, option(_OUT, "Folder for the table, the picture and the finished runs.")] = Path("tradeoff"),
+    out: Annotated[Path, option(_OUT, "Output folder for table, picture and finished runs.")] = Path("tradeoff"),
     as_json: Annotated[bool, option(_OUT, "Print the result as JSON instead of text.", "--json")] = False,
 ) -> None:
-    """Train under each defense and strength, attack what is sent, and show leakage against utility."""
+    """Train with each defense and strength, attack the updates, and compare leakage with utility."""
     check_folder(out)
     check_seed(seed)
     from reconrisk.attacks.registry import PORTFOLIOS
@@ -80,11 +86,11 @@ def tradeoff(
 
     dataset, known = _data(data, split=split, label=label, records=records, public=public, seed=seed)
     attacks = attacks or ["quick"]
-    threat = ThreatModel(Sees.ONE_UPDATE, knows=frozenset(knows or ()))  # type: ignore[arg-type]  # names are read
+    threat = ThreatModel(Sees.ONE_UPDATE, knows=frozenset(knows or ()))  # type: ignore[arg-type]  # ThreatModel converts names
     result = measure(
-        _built(model, dataset, weights, seed),
+        _build_model(model, dataset, weights, seed),
         dataset,
-        families(defense),
+        read_families(defense),
         attacks[0] if len(attacks) == 1 and attacks[0] in PORTFOLIOS else attacks,
         public=known,
         threat=threat,
@@ -104,10 +110,19 @@ def tradeoff(
         raise typer.Exit(INTERRUPTED)
 
 
-def families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
-    """Families of defenses from texts such as ``optimal_noise:0.01,0.1``.
+def read_families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
+    """Parse families of defenses.
 
-    >>> families(["gaussian_noise:0.1,1"])["gaussian_noise"][1.0]
+    Args:
+        stated: Texts such as ``optimal_noise:0.01,0.1``.
+
+    Returns:
+        For each family, the configured defense of each strength.
+
+    Raises:
+        InvalidInput: If a text has another form, or names an unknown defense.
+
+    >>> read_families(["gaussian_noise:0.1,1"])["gaussian_noise"][1.0]
     NoisyRelease(std=1.0, clip_norm=None)
     """
     from reconrisk.core.registry import Choice
@@ -125,7 +140,7 @@ def families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
                 "defense", choice.name, "to have a strength", "Name the setting, as in name:setting=0.1,1."
             )
         if family in found:
-            raise invalid_input("defense", family, "to be stated once", "State all its strengths together.")
+            raise invalid_input("defense", family, "to appear once", "List all its strengths together.")
         try:
             strengths = [float(each) for each in parts["numbers"].split(",")]
         except ValueError as error:
@@ -140,7 +155,7 @@ def families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
 def _data(
     name: str, *, split: str | None, label: str | None, records: int | None, public: int, seed: int
 ) -> tuple[Dataset, Dataset | None]:
-    """The records, and those set apart as public."""
+    """Load the records and split off the public ones."""
     import torch  # takes seconds to import
 
     from reconrisk.core.validation import check_whole
@@ -155,7 +170,7 @@ def _data(
     return dataset.subset(left), dataset.subset(rows[:apart]) if apart else None
 
 
-def _built(model: str, dataset: Dataset, weights: Path | None, seed: int) -> Any:
+def _build_model(model: str, dataset: Dataset, weights: Path | None, seed: int) -> Any:
     import torch
 
     from reconrisk.models.weights import load_weights

@@ -1,4 +1,4 @@
-"""``reconrisk train-prior``: a small diffusion or GAN trained on records at hand, with its card."""
+"""``reconrisk train-prior``: train a generative prior (diffusion or GAN) and write its card."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, range_of
+from reconrisk.cli.options import SPLIT_HELP
 from reconrisk.core.validation import check_finite, check_whole, invalid_input
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _SPLITS = ("train", "test")
 
 
 class Kind(str, Enum):
-    """What can be trained."""
+    """Kind of generative prior."""
 
     diffusion = "diffusion"
     gan = "gan"
@@ -30,44 +31,44 @@ class Kind(str, Enum):
 def train_prior(
     data: Annotated[
         str,
-        typer.Option(help="A file or folder of pictures, or a name such as mnist-full, looked up in RECONRISK_DATA."),
+        typer.Option(help="File or folder of pictures, or a name such as mnist-full in the folders of RECONRISK_DATA."),
     ],
-    kind: Annotated[Kind, typer.Option(help="diffusion, which needs the extra of this name, or gan.")],
+    kind: Annotated[Kind, typer.Option(help="diffusion (needs the extra of this name) or gan.")],
     out: Annotated[
-        Path,
-        typer.Option(help="New or empty folder for the prior, or that of the same training; nothing else is touched."),
+        Path, typer.Option(help="New or empty folder for the prior, or the folder of the same interrupted training.")
     ],
     steps: Annotated[
         int | None,
-        typer.Option(help="Steps of training, by default 6,000: a diffusion of MNIST takes 40 minutes of a processor."),
+        typer.Option(help="Training steps. Default: 6,000, about 40 minutes on one core for a diffusion of MNIST."),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Records of a step; by default 32.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Records per step. Default: 32.")] = None,
     channels: Annotated[
         str | None,
-        typer.Option(help="Channels: of a diffusion at each resolution, by default 16,32,64; of a GAN one, 32."),
+        typer.Option(help="Channels per resolution of a diffusion (default 16,32,64), or of a GAN (default 32)."),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Of the first steps; by default 0.002 of a diffusion, 0.001 of a GAN.")
+        float | None, typer.Option(help="Initial learning rate. Default: 0.002 for a diffusion, 0.001 for a GAN.")
     ] = None,
     predicts: Annotated[
         str | None,
-        typer.Option(help="What a diffusion learns: epsilon, by default, or v_prediction, for draws like records."),
+        typer.Option(help="Output of a diffusion: epsilon (default), or v_prediction for more realistic samples."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights, batches and noise, and of a share held out.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of weights, batches, noise, and of the held-out share.")] = 0,
     data_range: Annotated[
-        str | None, typer.Option(help="Smallest and largest value, such as 0,1, where the file does not say.")
+        str | None, typer.Option(help="Smallest and largest pixel value, such as 0,1, if not in the file.")
     ] = None,
     size: Annotated[
-        int | None, typer.Option(help="Pixels on a side that all pictures of a folder are brought to.")
+        int | None, typer.Option(help="Side length in pixels to which pictures of a folder are resized.")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="train or test, where the data have both; else all.")] = None,
+    split: Annotated[str | None, typer.Option(help=f"{SPLIT_HELP} Default: all records.")] = None,
     held_out: Annotated[
-        str, typer.Option(help="What the card is measured on: a split such as test, or a share of the records.")
+        str, typer.Option(help="Records for the measurements on the card: a split such as test, or a share.")
     ] = "0.1",
 ) -> None:
-    """Train what an adversary believes about pictures: a small diffusion or GAN, its card and samples.
+    """Train a generative prior for attacks (diffusion or GAN); write its card and samples.
 
-    Stopped with Ctrl-C, the same command goes on. A prior remembers records: do not publish one of private records.
+    After Ctrl-C, the same command resumes. A prior memorises records: do not publish one that was trained on private
+    records.
     """
     check_folder(out)
     check_seed(seed)
@@ -77,7 +78,7 @@ def train_prior(
     given: dict[str, Any] = {"steps": steps, "batch_size": batch_size, "channels": _channels(channels, kind)}
     if predicts is not None and kind is Kind.gan:
         raise invalid_input(
-            "predicts", predicts, "only for a diffusion", "Leave it out: a GAN makes pictures of noise."
+            "predicts", predicts, "to be used with a diffusion only", "Remove --predicts: a GAN has no such setting."
         )
     given |= {"learning_rate": learning_rate, "predicts": predicts, "seed": seed}
     settings = {name: value for name, value in given.items() if value is not None}
@@ -89,31 +90,31 @@ def train_prior(
         else:
             train_diffusion(training.inputs, out, DiffusionTraining(**settings), data_range=training.data_range)
         words = {"data_range": data_range, "size": size, "split": split, "held_out": held_out}
-        command = _command(_shown(data), kind, _shown(out), words | settings)
+        command = _command(_public_name(data), kind, _public_name(out), words | settings)
         origin = _origin(data, training, command, held_out, len(rest))
         from reconrisk.priors.train.card import write_card
 
         card = write_card(out, training.inputs, rest.inputs, origin, data_range=training.data_range)
     except KeyboardInterrupt:
-        typer.echo(f"stopped   {_left_by(out)}", err=True)
+        typer.echo(f"stopped   {_describe_state(out)}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     for line in _lines(out.resolve(), kind, card):
         typer.echo(line)
 
 
-def _left_by(out: Path) -> str:
-    """What a stopped training has left."""
+def _describe_state(out: Path) -> str:
+    """Describe the files that a stopped training has written."""
     from reconrisk.priors.train.training_state import is_unfinished, trained_in
 
     if is_unfinished(out):
-        return f"the state is in {out.resolve()}; the same command goes on from it"
+        return f"the state is in {out.resolve()}; the same command resumes from it"
     if trained_in(out) is not None:
         return f"the prior is in {out.resolve()}, without a card; the same command writes it"
-    return "before anything was kept"
+    return "nothing was written"
 
 
 def _parts(data: str, split: str | None, held_out: str, seed: int, **read: Any) -> tuple[Dataset, Dataset]:
-    """The records to train on, and those that are held out."""
+    """Load the records to train on and the held-out records."""
     import torch  # takes seconds to import
 
     from reconrisk.data import load_dataset
@@ -121,7 +122,7 @@ def _parts(data: str, split: str | None, held_out: str, seed: int, **read: Any) 
     if held_out in _SPLITS:
         if split is None or split == held_out:
             remedy = f"Pass --split {_SPLITS[held_out == 'train']}, or a share such as 0.1."
-            raise invalid_input("held_out", held_out, "to be another split than that of training", remedy)
+            raise invalid_input("held_out", held_out, "to differ from the training split", remedy)
         parts = load_dataset(data, split=split, **read), load_dataset(data, split=held_out, **read)
         _check_counts(held_out, *map(len, parts))
         return parts
@@ -139,7 +140,7 @@ def _parts(data: str, split: str | None, held_out: str, seed: int, **read: Any) 
 
 
 def _check_counts(held_out: str, training: int, rest: int) -> None:
-    """Refuse before training what its card could not be measured on."""
+    """Raise InvalidInput before training if either part is too small to measure the card on."""
     from reconrisk.priors.quality import FEWEST
 
     if min(training, rest) < FEWEST:
@@ -161,13 +162,13 @@ def _channels(text: str | None, kind: Kind) -> tuple[int, ...] | int | None:
     return numbers[0]
 
 
-def _shown(path_or_name: str | Path) -> str:
-    """A name as it is, of a path the last part: where it lies is nobody's business who reads a card."""
+def _public_name(path_or_name: str | Path) -> str:
+    """Return the last part of a path, so that the card does not reveal folders of this machine."""
     return Path(os.path.abspath(Path(path_or_name).expanduser())).name  # noqa: PTH100 - resolve() would follow a link
 
 
 def _command(data: str, kind: Kind, out: str, options: dict[str, Any]) -> str:
-    """What trains the same prior, as a shell reads it."""
+    """Return the shell command that trains the same prior."""
     words = ["reconrisk", "train-prior", "--data", data, "--kind", kind.value]
     for name, value in options.items():
         if value is None:
@@ -183,8 +184,8 @@ def _origin(data: str, training: Dataset, command: str, held_out: str, count: in
 
     source = FULL_SETS[data].source if data in FULL_SETS else training.source
     path = str(Path(data).expanduser())
-    if source.startswith(path):  # that of a file is its path
-        source = _shown(data) + source.removeprefix(path)
+    if source.startswith(path):  # the source of a file is its path
+        source = _public_name(data) + source.removeprefix(path)
     words = f"{count:,} records, " + (f"split {held_out}" if held_out in _SPLITS else f"a share of {held_out}")
     return Origin(training.name, source, training.licence, command, words)
 
@@ -200,7 +201,7 @@ def _lines(out: Path, kind: Kind, card: Card) -> list[str]:
     return [
         f"prior     {out}",
         f"held-out  {held_out}",
-        f"card      {card.path.resolve()}, samples.png beside it",
+        f"card      {card.path.resolve()}, with samples.png next to it",
         f"use       rr.attacks.{attack}(rr.priors.{kind.value}({str(out)!r}))",
-        "keep      it remembers records of its training: audit others, and publish it only where they are public",
+        "keep      a prior memorises training records: audit other records, and publish it only if they are public",
     ]
