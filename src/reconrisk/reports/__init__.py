@@ -1,7 +1,7 @@
-"""Results to pages, pictures, text and JSON. No torch, no recomputation.
+"""Writers of results: pages, pictures, text and JSON. They import no torch and compute nothing new.
 
-``registry.py`` says which function writes which kind of result in which format; ``plain.py`` has those for any kind,
-the other modules those of one kind each, ``audit/`` the report of an audit. ``drawing.py`` is shared.
+``registry.py`` maps each kind of result and file suffix to its function. ``plain.py`` has the writers for any kind,
+each other module those of one kind, and ``audit/`` the report of an audit. ``drawing.py`` is shared.
 """
 
 from reconrisk.core.lazy import lazy_names

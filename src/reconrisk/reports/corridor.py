@@ -7,16 +7,16 @@ from pathlib import Path
 from reconrisk.bounds.corridor import CorridorCurve, RiskCorridor, RiskSurface, corridor_curve
 from reconrisk.reports.drawing import save_figure
 
-_SMALLEST_SHOWN = 1e-12
+_SMALLEST_SHOWN = 1e-12  # lower end of the logarithmic probability axis
 
 
 def write_corridor(corridor: RiskCorridor, path: str | Path, *, curve: CorridorCurve | None = None) -> Path:
-    """Draw success against threshold: both ends, interior and attack.
+    """Draw success probability against the error threshold: both ends of the corridor, interior and attack.
 
     Args:
         corridor: The corridor.
-        path: The file; its suffix says the format, .png, .svg or .pdf.
-        curve: The corridor over a range of thresholds, if it is known already.
+        path: The file; its suffix (.png, .svg or .pdf) sets the format.
+        curve: The corridor over a range of thresholds, if already computed.
 
     Returns:
         The path.
@@ -28,17 +28,21 @@ def write_corridor(corridor: RiskCorridor, path: str | Path, *, curve: CorridorC
     axis = figure.subplots()
     axis.loglog(
         curve.mse,
-        _shown(curve.from_scratch),
+        _raise_zeros(curve.from_scratch),
         color="tab:blue",
         label="any attack, norm known, direction uniform (guarantee)",
     )
     axis.loglog(
-        curve.mse, _shown(curve.attack), color="tab:blue", linestyle=":", label="riess2025's attack (law, no bound)"
+        curve.mse,
+        _raise_zeros(curve.attack),
+        color="tab:blue",
+        linestyle=":",
+        label="riess2025's attack (law, no bound)",
     )
     for point, success in zip(corridor.interior, curve.interior, strict=True):
         axis.loglog(
             curve.mse,
-            _shown(success),
+            _raise_zeros(success),
             color="tab:grey",
             linewidth=0.8,
             label=f"Gaussian prior, spread {point.prior_std:.2g}",
@@ -57,16 +61,27 @@ def write_corridor(corridor: RiskCorridor, path: str | Path, *, curve: CorridorC
 
 
 def write_surface(surface: RiskSurface, path: str | Path) -> Path:
-    """Draw success over noise and threshold for the attack and for any attack, with identification at error zero.
+    """Draw success probability over noise and error threshold, for the attack and for any attack.
+
+    Success of identification is drawn at error zero.
 
     Args:
-        surface: The surface.
-        path: The file; its suffix says the format, .png, .svg or .pdf.
+        surface: The result of ``rr.bounds.risk_surface``.
+        path: The file; its suffix (.png, .svg or .pdf) sets the format.
 
     Returns:
         The path.
+
+    Reference: Figure 3, riess2025.
+
+    >>> import tempfile, numpy as np
+    >>> from reconrisk.bounds.corridor import risk_surface
+    >>> grid = {"noise_multipliers": np.array([0.5, 1.0]), "mse": np.array([0.1, 0.5])}
+    >>> surface = risk_surface(**grid, dimension=1, norm=1.0, prior_success=0.1)
+    >>> write_surface(surface, f"{tempfile.mkdtemp()}/surface.png").name
+    'surface.png'
     """
-    import numpy as np  # beside matplotlib, needed only to draw
+    import numpy as np  # imported late, as matplotlib: needed only to draw
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
@@ -84,6 +99,6 @@ def write_surface(surface: RiskSurface, path: str | Path) -> Path:
     return save_figure(figure, Path(path))
 
 
-def _shown(values: tuple[float, ...]) -> list[float]:
-    """Zeros cannot be drawn on a logarithmic axis; they lie below it."""
+def _raise_zeros(values: tuple[float, ...]) -> list[float]:
+    """Replace values that a logarithmic axis cannot show by one just below its lower end."""
     return [max(value, _SMALLEST_SHOWN / 10) for value in values]

@@ -1,6 +1,6 @@
-"""Shared drawing: comparisons of targets and estimates as pictures, and SVG as text.
+"""Shared drawing functions: pictures of targets and estimates, and elements of SVG.
 
-In SVG every label is escaped, and colours are classes that the page defines.
+Every SVG label is escaped. Colours are CSS classes that the page defines.
 """
 
 from __future__ import annotations
@@ -21,14 +21,21 @@ from reconrisk.core.storage.files import write_whole
 from reconrisk.core.validation import invalid_input
 
 WIDTH_OF_A_LETTER = {"name": 8.2, "quiet": 7.2}
-"""Pixels of a letter by the kind of text in a wide font, so that labels fit."""
+"""Upper estimate of a letter's width in pixels by kind of text, to decide where labels are cut."""
 
-_USUAL_WIDTH = 7.0
+_USUAL_WIDTH = 7.0  # width of a letter for all other kinds
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Values between ``low`` and ``high`` on the pixels from ``start`` to ``end``; others are drawn at the ends.
+    """Map from values to pixels.
+
+    Attributes:
+        low: Smallest value; values below are drawn at the start.
+        high: Largest value; values above are drawn at the end.
+        start: Pixel of the smallest value.
+        end: Pixel of the largest value.
+        is_log: The scale is logarithmic.
 
     >>> Axis(0.0, 1.0, 10.0, 110.0).at(0.25), Axis(1e-4, 1.0, 0.0, 100.0, is_log=True).at(1e-2)
     (35.0, 50.0)
@@ -41,7 +48,7 @@ class Axis:
     is_log: bool = False
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel of a value."""
         low, high, value = self.low, self.high, min(max(value, self.low), self.high)
         if self.is_log:
             low, high, value = math.log(low), math.log(high), math.log(value)
@@ -49,7 +56,7 @@ class Axis:
         return round(self.start + part * (self.end - self.start), 2)
 
     def ticks(self) -> tuple[float, ...]:
-        """Round values to write at the axis: at most six.
+        """Return at most six round values to label.
 
         >>> Axis(0.0, 1.0, 0.0, 1.0).ticks(), Axis(1e-3, 10.0, 0.0, 1.0, is_log=True).ticks()
         ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (0.001, 0.01, 0.1, 1.0, 10.0))
@@ -68,7 +75,19 @@ class Axis:
 
 
 def text(x: float, y: float, words: str, *, kind: str = "", anchor: str = "start", room: float = 0) -> Markup:
-    """A label that is cut where there is no ``room`` in pixels; the whole of it is its tooltip."""
+    """Draw a label; if it does not fit, it is cut and the full text becomes its tooltip.
+
+    Args:
+        x: Horizontal position in pixels.
+        y: Baseline in pixels.
+        words: Text of the label.
+        kind: CSS class.
+        anchor: ``start``, ``middle`` or ``end`` of the text is at ``x``.
+        room: Available width in pixels; 0 for no limit.
+
+    Returns:
+        The element.
+    """
     letters = int(room / WIDTH_OF_A_LETTER.get(kind, _USUAL_WIDTH)) if room else len(words)
     shown = words if len(words) <= letters else words[: max(1, letters - 1)] + "…"
     whole = Markup("<title>{}</title>").format(words) if shown != words else ""
@@ -78,42 +97,112 @@ def text(x: float, y: float, words: str, *, kind: str = "", anchor: str = "start
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
-    """A straight stroke."""
+    """Draw a straight line.
+
+    Args:
+        x1: Horizontal position of the first end.
+        y1: Vertical position of the first end.
+        x2: Horizontal position of the second end.
+        y2: Vertical position of the second end.
+        kind: CSS class.
+
+    Returns:
+        The element.
+    """
     return Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" class="{}"/>').format(
         _pixel(x1), _pixel(y1), _pixel(x2), _pixel(y2), kind
     )
 
 
 def rectangle(x: float, y: float, width: float, height: float, kind: str) -> Markup:
-    """A filled box, at least a hair wide."""
+    """Draw a filled rectangle, at least half a pixel wide.
+
+    Args:
+        x: Left edge.
+        y: Upper edge.
+        width: Width in pixels.
+        height: Height in pixels.
+        kind: CSS class.
+
+    Returns:
+        The element.
+    """
     return Markup('<rect x="{}" y="{}" width="{}" height="{}" class="{}"/>').format(
         _pixel(x), _pixel(y), _pixel(max(width, 0.5)), _pixel(max(height, 0)), kind
     )
 
 
 def disc(x: float, y: float, kind: str, radius: float = 5) -> Markup:
-    """A round mark."""
+    """Draw a circle.
+
+    Args:
+        x: Horizontal position of the centre.
+        y: Vertical position of the centre.
+        kind: CSS class.
+        radius: Radius in pixels.
+
+    Returns:
+        The element.
+    """
     return Markup('<circle cx="{}" cy="{}" r="{}" class="{}"/>').format(_pixel(x), _pixel(y), radius, kind)
 
 
 def diamond(x: float, y: float, kind: str, radius: float = 5) -> Markup:
-    """A mark on its corner."""
+    """Draw a square that stands on its corner.
+
+    Args:
+        x: Horizontal position of the centre.
+        y: Vertical position of the centre.
+        kind: CSS class.
+        radius: Distance from the centre to a corner, in pixels.
+
+    Returns:
+        The element.
+    """
     corners = ((x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y))
     return polygon(corners, kind)
 
 
 def polygon(points: Iterable[tuple[float, float]], kind: str) -> Markup:
-    """A closed shape."""
+    """Draw a filled polygon.
+
+    Args:
+        points: Corners in pixels.
+        kind: CSS class.
+
+    Returns:
+        The element.
+    """
     return Markup('<polygon points="{}" class="{}"/>').format(_path(points), kind)
 
 
 def polyline(points: Iterable[tuple[float, float]], kind: str) -> Markup:
-    """A stroke through points."""
+    """Draw a line through points.
+
+    Args:
+        points: Points in pixels.
+        kind: CSS class.
+
+    Returns:
+        The element.
+    """
     return Markup('<polyline points="{}" class="{}"/>').format(_path(points), kind)
 
 
 def drawing(width: float, height: float, parts: Sequence[Markup], *, name: str, title: str, words: str) -> Markup:
-    """The parts as one picture with a title and a description for those who do not see it."""
+    """Assemble parts to one SVG with a title and a description for screen readers.
+
+    Args:
+        width: Width in pixels.
+        height: Height in pixels.
+        parts: Elements, drawn in this order.
+        name: Identifier of the figure, unique on the page.
+        title: Title for screen readers.
+        words: Description for screen readers.
+
+    Returns:
+        The ``svg`` element.
+    """
     return Markup(
         '<svg viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-labelledby="{n}-title {n}-words">'
         '<title id="{n}-title">{title}</title><desc id="{n}-words">{words}</desc>{parts}</svg>'
@@ -130,12 +219,13 @@ def _pixel(value: float) -> str:
 
 Picture = NDArray[np.float32]
 
+# sizes in pixels
 _SIDE = 280
 _GAP = 20
 _LINE = 26
 _TEXT = 15
-_NARROWEST = 2
-_COLOURS = 3
+_NARROWEST = 2  # the canvas is at least this many panels wide, so that title and scores fit
+_COLOURS = 3  # channels of a colour picture
 _FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -147,14 +237,27 @@ def write_comparison(
     scores: Mapping[str, float],
     data_range: tuple[float, float],
 ) -> Path:
-    """Write ``pictures`` (caption, channels x height x width) in one row with a line of scores beneath, as PNG.
+    """Write pictures in one row with a line of scores below, as PNG.
 
-    Guarantee: the file appears whole or not at all; missing folders are made; nothing is written elsewhere.
+    Args:
+        path: The file; missing folders are created.
+        pictures: Caption and picture (channels x height x width) of each panel.
+        title: Title of the file.
+        scores: Scores by name.
+        data_range: Values that are drawn black and white.
+
+    Returns:
+        The path.
+
+    Raises:
+        InvalidInput: If a picture has not 1 or 3 channels.
+
+    Guarantee: the file is written completely or not at all; nothing is written elsewhere.
     """
     panels = []
-    for caption, picture in pictures:  # squares of one size, pixels enlarged and not smoothed
+    for caption, picture in pictures:  # squares of one size; pixels are enlarged, not smoothed
         if picture.ndim != 3 or picture.shape[0] not in (1, _COLOURS):
-            raise InvalidInput(f"Expected a picture of 1 or 3 channels x height x width, its shape is {picture.shape}.")
+            raise InvalidInput(f"Expected a picture of 1 or 3 channels x height x width, got shape {picture.shape}.")
         panels.append((caption, to_image(picture, data_range).resize((_SIDE, _SIDE), Image.Resampling.NEAREST)))
     width = max(len(panels), _NARROWEST) * (_SIDE + _GAP) + _GAP
     canvas = Image.new("RGB", (width, _SIDE + 4 * _LINE), "white")
@@ -171,16 +274,37 @@ def write_comparison(
 
 
 def save_figure(figure: Any, path: Path, *, secret: bool = False) -> Path:
-    """Write a matplotlib figure to ``path`` at once, ``secret`` for its owner alone: no file is left half-written."""
+    """Write a matplotlib figure.
+
+    Args:
+        figure: The matplotlib figure.
+        path: The file; its suffix (.png, .svg or .pdf) sets the format.
+        secret: Only the owner can read the file.
+
+    Returns:
+        The path.
+
+    Raises:
+        InvalidInput: If the suffix is another.
+
+    Guarantee: the file is written completely or not at all.
+    """
     if Path(path).suffix not in _FORMATS:
         raise invalid_input("path", str(path), f"to end in one of {', '.join(_FORMATS)}")
     return write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150), secret=secret)
 
 
 def to_image(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
-    """Channels x height x width as an image of that size: three channels in colour, others in grey.
+    """Convert an array to an image.
 
-    Edge cases: of other numbers than 1 and 3, the channels stand beside each other, as nearly square as can be.
+    Args:
+        picture: Array of channels x height x width; three channels are colours, others are grey.
+        data_range: Values that become black and white.
+
+    Returns:
+        The image, one pixel per value.
+
+    Edge cases: other numbers of channels than 1 and 3 become tiles of a nearly square grid.
 
     >>> to_image(np.zeros((4, 5, 7), np.float32), (0.0, 1.0)).size
     (14, 10)

@@ -1,4 +1,4 @@
-"""What an informed adversary rebuilt: targets, estimates and nearest known records, and the numbers as files."""
+"""Files of ``rr.rebuild_informed``: estimates, and pictures of targets, estimates and nearest known records."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _NAMES = ("target", "rebuilt", "nearest known")
 
 
 def write_estimates(rebuilt: RebuiltInformed, path: Path) -> Path:
-    """Write the estimates and the numbers of their targets as safetensors.
+    """Write the estimates and the row numbers of their targets as safetensors.
 
     Args:
-        rebuilt: What an informed adversary rebuilt.
+        rebuilt: Result of ``rr.rebuild_informed``.
         path: The file.
 
     Returns:
         The path.
 
-    Guarantee: the file appears whole or not at all, for its owner alone, since what is rebuilt is private too.
+    Guarantee: the file is written completely or not at all. Only its owner can read it, since estimates are private.
     """
     records = np.asarray([target.record for target in rebuilt.report.targets])
     arrays = {"estimates": rebuilt.estimates.contiguous().numpy(), "records": records}
@@ -36,23 +36,23 @@ def write_estimates(rebuilt: RebuiltInformed, path: Path) -> Path:
 
 
 def write_pictures(rebuilt: RebuiltInformed, path: Path) -> Path:
-    """Write a row for each target as PNG: the target, what was rebuilt, and the nearest record that was known before.
+    """Draw a row for each target as PNG: the target, its reconstruction, and the nearest known record.
 
     Args:
-        rebuilt: What an informed adversary rebuilt.
+        rebuilt: Result of ``rr.rebuild_informed``.
         path: The file.
 
     Returns:
         The path.
 
     Raises:
-        InvalidInput: If the records are no images (1 or 3 channels x height x width).
+        InvalidInput: If the records are not images (1 or 3 channels x height x width).
 
-    Guarantee: the file appears whole or not at all, for its owner alone, since what is rebuilt is private too.
+    Guarantee: the file is written completely or not at all. Only its owner can read it, since estimates are private.
     """
     report = rebuilt.report
     if not report.is_image:
-        raise invalid_input("path", str(path), "to be drawn", "The records are no images: save .safetensors instead.")
+        raise invalid_input("path", str(path), "to be drawn", "The records are not images: save .safetensors instead.")
     shown = (rebuilt.targets, rebuilt.estimates, rebuilt.neighbours)
     pictures = zip(*(values.float().numpy() for values in shown), strict=True)
     captions = [f"{target.record} ({target.label[:12]})  mse {target.mse:.3g}" for target in report.targets]

@@ -1,4 +1,4 @@
-"""The records that leak most and least, side by side."""
+"""Picture of the records that leak most and least."""
 
 from __future__ import annotations
 
@@ -19,12 +19,21 @@ _CHANNELS = (1, 3)
 
 
 def write_leakage(path: Path, rows: Sequence[Row], *, data_range: tuple[float, float], note: str) -> Path:
-    """Draw rows of records with a caption above each: images (channels x height x width), others as bars of values.
+    """Draw rows of records: images as pictures, other records as bars of their values.
 
-    Each row has a name and pairs of caption and record; ``note`` stands beneath. The suffix says the format.
+    Args:
+        path: The file; its suffix (.png, .svg or .pdf) sets the format.
+        rows: Name and records of each row; each record has a caption. Images are channels x height x width.
+        data_range: Smallest and largest value of the scale.
+        note: Text below the rows.
 
-    Guarantee: the file appears whole or not at all, for its owner alone: it shows records. Values are drawn on the
-    scale of ``data_range``.
+    Returns:
+        The path.
+
+    Raises:
+        InvalidInput: If there is no record.
+
+    Guarantee: the file is written completely or not at all. Only its owner can read it, since it shows records.
     Edge cases: rows may differ in length.
     Reference: Figure 6, guo2022.
     """
@@ -50,7 +59,7 @@ def write_leakage(path: Path, rows: Sequence[Row], *, data_range: tuple[float, f
 
 
 def _is_image(shape: Sequence[int]) -> bool:
-    """Whether records of this shape are drawn as images: 1 or 3 channels x height x width.
+    """Return True for the shape of an image: 1 or 3 channels x height x width.
 
     >>> _is_image((1, 28, 28)), _is_image((30,))
     (True, False)

@@ -1,4 +1,4 @@
-"""Any result as JSON, as rows of CSV, as Markdown and as a page: what it says of itself, and no picture."""
+"""Writers for any kind of result: JSON, CSV, Markdown and a plain page, without pictures."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pre {{ overflow-x: auto; font-size: .8rem }}</style></head>
 <pre>{table}</pre></body></html>
 """
 _SPECIAL = re.compile(r"(?=[\\`*_{}\[\]<>&|~$#@])|(?<=:)(?=//)|(?<=www)(?=\.)")
-"""Before what a backslash makes text of: marks, and the addresses that some readers turn into links."""
+"""Positions that need a backslash: before markup characters, and inside addresses that some viewers turn into links."""
 
 
 def write_json(result: Result, path: Path) -> Path:
-    """Write a result as JSON, which ``rr.load`` reads back.
+    """Write a result as JSON; ``rr.load`` reads it back.
 
     Args:
         result: The result.
@@ -43,7 +43,7 @@ def write_json(result: Result, path: Path) -> Path:
 
 
 def write_csv(result: Result, path: Path) -> Path:
-    """Write the rows of a result as comma-separated values, numbers in full.
+    """Write the rows of a result as comma-separated values in full precision.
 
     Args:
         result: The result.
@@ -77,7 +77,7 @@ def write_markdown(result: Result, path: Path) -> Path:
 
 
 def write_html(result: Result, path: Path) -> Path:
-    """Write the sentence and the table of a result as a page that loads nothing.
+    """Write the sentence and the table of a result as an HTML page that loads nothing.
 
     Args:
         result: The result.
@@ -95,7 +95,13 @@ def write_html(result: Result, path: Path) -> Path:
 
 
 def escape_markdown(words: str) -> str:
-    r"""Return text in one line that Markdown shows as it is.
+    r"""Escape text so that Markdown shows it unchanged, on one line.
+
+    Args:
+        words: The text.
+
+    Returns:
+        The escaped text.
 
     >>> print(escape_markdown("a_b <i>"))
     a\_b \<i\>

@@ -1,4 +1,4 @@
-"""What an attack rebuilt: originals, estimates and their differences side by side, and the numbers as files."""
+"""Files of ``rr.rebuild``: estimates, and pictures of originals, estimates and differences."""
 
 from __future__ import annotations
 
@@ -18,51 +18,52 @@ from reconrisk.reports.drawing import Picture, to_image
 if TYPE_CHECKING:
     from reconrisk.studies.rebuild.updates import Rebuilt
 
+# sizes in pixels
 _SIDE = 128
 _GAP = 8
 _LINE = 18
 _TEXT = 12
 _NARROWEST = 480
-_TALLEST = 3  # times as many records below as beside each other
+_TALLEST = 3  # largest ratio of rows to columns of records
 
 Row = tuple[str, Sequence[Picture]]
 
 
 def write_estimates(rebuilt: Rebuilt, path: Path) -> Path:
-    """Write the estimates and the numbers of their records as safetensors.
+    """Write the estimates and the row numbers of their records as safetensors.
 
     Args:
-        rebuilt: What an attack rebuilt.
+        rebuilt: Result of ``rr.rebuild``.
         path: The file.
 
     Returns:
         The path.
 
-    Guarantee: the file appears whole or not at all, for its owner alone, since what is rebuilt is private too.
+    Guarantee: the file is written completely or not at all. Only its owner can read it, since estimates are private.
     """
     arrays = {"estimates": rebuilt.estimates.numpy(), "records": np.asarray(rebuilt.report.records)}
     return write_whole(path, lambda temporary: save_file(arrays, temporary), secret=True)
 
 
 def write_pictures(rebuilt: Rebuilt, path: Path) -> Path:
-    """Write originals, estimates and their differences side by side as PNG.
+    """Draw originals, estimates and their differences as PNG.
 
     Args:
-        rebuilt: What an attack rebuilt.
+        rebuilt: Result of ``rr.rebuild``.
         path: The file.
 
     Returns:
         The path.
 
     Raises:
-        InvalidInput: If the records are no images (channels x height x width).
+        InvalidInput: If the records are not images (channels x height x width).
 
-    Guarantee: the file appears whole or not at all, for its owner alone, since what is rebuilt is private too.
+    Guarantee: the file is written completely or not at all. Only its owner can read it, since estimates are private.
     """
     report = rebuilt.report
     if not report.is_image:
-        raise invalid_input("path", str(path), "to be drawn", "The records are no images: save .safetensors instead.")
-    (low, high), (names, panels) = report.data_range, _beside(rebuilt)
+        raise invalid_input("path", str(path), "to be drawn", "The records are not images: save .safetensors instead.")
+    (low, high), (names, panels) = report.data_range, _arrange_columns(rebuilt)
     captions = [f"{record} ({label[:12]})" for record, label in zip(report.records, report.labels, strict=True)]
     for score in report.scores[:1]:
         captions = [f"{text}  {score.name} {value:.4g}" for text, value in zip(captions, score.values, strict=True)]
@@ -71,12 +72,12 @@ def write_pictures(rebuilt: Rebuilt, path: Path) -> Path:
     return write_grid(path, names, rows, title=title, data_range=(low, high))
 
 
-def _beside(rebuilt: Rebuilt) -> tuple[tuple[str, ...], list[Sequence[Picture]]]:
-    """Estimates beside their originals, or where nobody has these beside what is guessed without the update."""
+def _arrange_columns(rebuilt: Rebuilt) -> tuple[tuple[str, ...], list[Sequence[Picture]]]:
+    """Return column names and pictures: with originals if they are known, otherwise with the baseline."""
     estimates = rebuilt.estimates.numpy()
     if rebuilt.targets is not None:
         low, targets = rebuilt.report.data_range[0], rebuilt.targets.numpy()
-        differences = low + abs(estimates - targets)  # they begin at the low end, which is black
+        differences = low + abs(estimates - targets)  # a difference of 0 is drawn black
         return ("original", "rebuilt", "difference"), list(zip(targets, estimates, differences, strict=True))
     if rebuilt.guesses is not None:
         return ("rebuilt", rebuilt.report.guesser), list(zip(estimates, rebuilt.guesses.numpy(), strict=True))
@@ -86,15 +87,28 @@ def _beside(rebuilt: Rebuilt) -> tuple[tuple[str, ...], list[Sequence[Picture]]]
 def write_grid(
     path: Path, names: Sequence[str], rows: Sequence[Row], *, title: str, data_range: tuple[float, float]
 ) -> Path:
-    """Draw rows of pictures of one shape (channels x height x width) with a caption above each, as PNG.
+    """Draw a grid of pictures of one shape with a caption above each row, as PNG.
 
-    ``names`` stand above the columns. Pixels are enlarged by the largest whole number that leaves a side at 128 pixels
-    or less, and not smoothed; many rows are set in several columns.
+    Pixels are enlarged by the largest whole number that keeps a side at 128 pixels or less, and not smoothed. Many rows
+    are arranged in several blocks next to each other.
 
-    Guarantee: the file appears whole or not at all, for its owner alone; missing folders are made.
+    Args:
+        path: The file; missing folders are created.
+        names: Headings of the columns.
+        rows: Caption and pictures (channels x height x width) of each row.
+        title: Title of the file.
+        data_range: Values that are drawn black and white.
+
+    Returns:
+        The path.
+
+    Raises:
+        InvalidInput: If there is no row, or if pictures differ in size or number.
+
+    Guarantee: the file is written completely or not at all, and only its owner can read it.
     """
     check_not_empty("rows", rows)
-    panels = [(caption, [_enlarged(picture, data_range) for picture in pictures]) for caption, pictures in rows]
+    panels = [(caption, [_enlarge(picture, data_range) for picture in pictures]) for caption, pictures in rows]
     sizes = {panel.size for _, pictures in panels for panel in pictures}
     if len(sizes) != 1 or any(len(pictures) != len(names) for _, pictures in panels):
         raise invalid_input("rows", sorted(sizes), f"to be {len(names)} pictures each, all of one size")
@@ -116,7 +130,7 @@ def write_grid(
     return write_whole(path, lambda temporary: canvas.save(temporary, format="PNG"), secret=True)
 
 
-def _enlarged(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
+def _enlarge(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
     if picture.ndim != 3:
         raise invalid_input("picture.shape", picture.shape, "to be channels x height x width")
     image = to_image(picture, data_range)

@@ -1,7 +1,7 @@
-"""Functions that write each kind of result, by its tag and the suffix of the file.
+"""Functions that write each kind of result, by JSON tag and file suffix.
 
-``Result.save`` reads this table. A function is named ``"module:function"`` and imported when it is used; it takes the
-result, the path, and settings by name.
+``Result.save`` reads this table. A function is given as ``"module:function"`` and imported on first use. It takes the
+result, the path, and settings as keywords.
 """
 
 from __future__ import annotations

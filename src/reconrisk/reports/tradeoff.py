@@ -1,4 +1,4 @@
-"""The frontier between leakage and utility as a picture, or as a page with its table."""
+"""Leakage against utility of defenses, as a picture or as a page with its table."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from reconrisk.studies.tradeoff.result import TradeoffResult, TradeoffRow
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#000000")
-"""Okabe and Ito's colours, which people with any kind of colour vision tell apart; markers tell families apart too."""
+"""Colours of Okabe and Ito, distinct for people with any kind of colour vision; markers differ too."""
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
-_SPAN_FOR_LOG = 50.0
-_LARGEST_SPAN = 1e5
-_EXACT_PSNR = 50.0
-_BESIDE = ((7, 6, "left"), (-7, 6, "right"), (7, -13, "left"), (-7, -13, "right"))
-"""Where the strength is written, family by family, so that those of neighbours do not cover each other."""
+_SPAN_FOR_LOG = 50.0  # an axis is logarithmic if its values span more than this factor
+_LARGEST_SPAN = 1e5  # smaller errors than the largest divided by this count as exact copies
+_EXACT_PSNR = 50.0  # dB above which a reconstruction counts as an exact copy
+_OFFSETS = ((7, 6, "left"), (-7, 6, "right"), (7, -13, "left"), (-7, -13, "right"))
+"""Offset and alignment of the strength labels of each family, so that labels of neighbours do not overlap."""
 
 _PANELS = (
     ("unaware", "attacker who does not know the defense"),
@@ -33,7 +33,7 @@ _NAMES = {
     "test_accuracy": "test accuracy",
     "training_loss": "training loss",
     "test_loss": "test loss",
-    "utility_1": "U1: part of the gradient that is left",
+    "utility_1": "U1: share of the gradient that remains",
     "utility_2": "U2: -variance along the gradient",
     "mse": "mean squared error of the best attack",
     "psnr": "PSNR of the best attack (dB)",
@@ -55,39 +55,38 @@ svg {{ max-width: 100%; height: auto }} pre {{ overflow-x: auto; font-size: .8re
 
 
 def write_tradeoff(result: TradeoffResult, path: str | Path) -> Path:
-    """Draw leakage against utility, unaware and aware attacker side by side, and write it.
+    """Draw leakage against utility, with one panel for the unaware and one for the aware attacker.
 
-    Families are lines from their weakest to their strongest setting, with intervals over seeds where they are finite.
-    Rings mark the Pareto front of each attacker, the star the undefended run. Better is always up and to the right, so
-    axes of what should be small run the other way.
+    A family is a line from its weakest to its strongest setting, with finite intervals over seeds. Rings mark the
+    Pareto front of each attacker; the star is the undefended run. Better is always up and to the right, so axes of
+    quantities that should be small are inverted.
 
     Args:
-        result: The frontier.
-        path: The file; its suffix says the format, .png, .svg or .pdf, or .html for a page with the table and who
-            dominates whom.
+        result: Result of ``rr.tradeoff``.
+        path: The file. The suffix .png, .svg or .pdf sets the format; .html is a page with table and dominance.
 
     Returns:
         The path.
 
-    Guarantee: the file appears whole or not at all. No name of a family becomes markup.
-    Edge cases: exact copies (an error of zero or tiny, more than 50 dB) and infinite values stand at the end of the
-    axis, with their value in brackets.
+    Guarantee: the file is written completely or not at all. Names of families are escaped.
+    Edge cases: exact copies (error near zero, more than 50 dB) and infinite values are drawn at the end of the axis,
+    with the value in brackets.
     """
     path = Path(path)
     figure = _figure(result)
     if path.suffix != ".html":
         return save_figure(figure, path, secret=result.is_private)
-    from markupsafe import escape  # beside matplotlib, needed only to write
+    from markupsafe import escape  # imported late, as matplotlib: needed only to write
 
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg")
     svg = drawn.getvalue()
     families = result.families
     pairs = [(one, other) for one in families for other in families if one != other]
-    said = [str(result.dominates(*pair, attacker=name)) for name, _ in _PANELS for pair in pairs]
+    statements = [str(result.dominates(*pair, attacker=name)) for name, _ in _PANELS for pair in pairs]
     text = _PAGE.format(
         figure=svg[svg.index("<svg") :],
-        statements="".join(f"<li>{escape(sentence)}</li>" for sentence in said),
+        statements="".join(f"<li>{escape(sentence)}</li>" for sentence in statements),
         table=escape(result.table()),
         signature=escape(result.signature),
     )
@@ -120,12 +119,20 @@ def _panel(axis: Any, result: TradeoffResult, attacker: str, scales: Sequence[_S
     for place, family in enumerate(result.families):
         rows = sorted(result.of(attacker, family), key=lambda row: row.strength or 0.0)
         look = {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)]}
-        # drawn as it is: no formula, and not left out of the legend for a leading underscore
+        # matplotlib reads $...$ as a formula and hides labels with a leading underscore
         label = (f" {family}" if family.startswith("_") else family).replace("$", r"\$")
-        _line(axis, result, rows, scales, beside=_BESIDE[place % len(_BESIDE)], label=label, **look)
+        _line(axis, result, rows, scales, offset=_OFFSETS[place % len(_OFFSETS)], label=label, **look)
     reference = [row for row in result.of(attacker) if row.family not in result.families]
     _line(
-        axis, result, reference, scales, beside=_BESIDE[0], label="no defense", color="black", marker="*", markersize=14
+        axis,
+        result,
+        reference,
+        scales,
+        offset=_OFFSETS[0],
+        label="no defense",
+        color="black",
+        marker="*",
+        markersize=14,
     )
     ends = [[scale.at(row.measured(name).value) for row in front] for scale, name in zip(scales, measures, strict=True)]
     axis.plot(
@@ -151,10 +158,10 @@ def _line(
     rows: Sequence[TradeoffRow],
     scales: Sequence[_Scale],
     *,
-    beside: tuple[int, int, str],
+    offset: tuple[int, int, str],
     **look: Any,
 ) -> None:
-    """A family with its intervals, the strength beside each point."""
+    """Draw a family with its intervals, and the strength next to each point."""
     measures = (result.utility, result.leakage)
     points = [[row.measured(name) for row in rows] for name in measures]
     places = [[scale.at(each.value) for each in values] for scale, values in zip(scales, points, strict=True)]
@@ -176,16 +183,16 @@ def _line(
         axis.annotate(
             " ".join(words).strip(),
             (places[0][place], places[1][place]),
-            xytext=beside[:2],
+            xytext=offset[:2],
             textcoords="offset points",
-            horizontalalignment=beside[2],
+            horizontalalignment=offset[2],
             fontsize=8,
             color=look["color"],
         )
 
 
 class _Scale:
-    """Where values stand on an axis, those that it cannot show at its end."""
+    """Positions of values on an axis; values that it cannot show are drawn at its end."""
 
     def __init__(self, name: str, values: Sequence[float]) -> None:
         self._name = name
@@ -193,7 +200,7 @@ class _Scale:
         positive = [value for value in shown if value > 0]
         spread = bool(positive) and min(shown) >= 0 and max(positive) > _SPAN_FOR_LOG * min(positive)
         self._log = spread and name not in ("test_accuracy", "psnr", "utility_1")
-        # an error far below the largest is an exact copy, and must not take the room of all others
+        # an error far below the largest is an exact copy; showing it to scale would squeeze all other points
         self._least = max(positive) / _LARGEST_SPAN if self._log and name == "mse" else 0.0
         self._most = _EXACT_PSNR if name == "psnr" else math.inf
         kept = [value for value in shown if not self.is_off(value)] or [1.0]
@@ -202,24 +209,24 @@ class _Scale:
         self._below, self._above = (low / 3, high * 3) if self._log else (low - span / 8, high + span / 8)
 
     def is_off(self, value: float) -> bool:
-        """Whether the axis cannot show a value."""
+        """Return True if the axis cannot show the value."""
         return not math.isfinite(value) or value > self._most or (self._log and value <= self._least)
 
     def at(self, value: float) -> float:
-        """The place of a value."""
+        """Return the position of a value."""
         if not self.is_off(value):
             return value
         return self._above if value > self._least else self._below
 
     def reach(self, estimate: Estimate) -> tuple[float, float]:
-        """How far the interval reaches down and up from the place of the value; not at all where it has no end."""
+        """Return the lengths of the interval below and above the value; 0 if an end is infinite."""
         if self.is_off(estimate.value) or not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
             return 0.0, 0.0
         low = max(estimate.low, self._below) if self._log else estimate.low
         return max(0.0, estimate.value - low), estimate.high - estimate.value
 
     def apply(self, axis: Any, which: str) -> None:
-        """Logarithmic or not, and the better end up or right."""
+        """Set a logarithmic scale where needed, and invert the axis so that better is up or right."""
         if self._log:
             getattr(axis, f"set_{which}scale")("log")
         if self._name in _LESS_IS_BETTER:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reconrisk.core.guarantee import Estimate
 from reconrisk.reports.audit.figures import NARROW, WIDE, axis_of, corridor_of_attacks, undominated, whisker
-from reconrisk.reports.audit.words import bounded, headline, interval
+from reconrisk.reports.audit.words import format_bound, headline, interval
 from reconrisk.reports.drawing import Axis, text
 from tests.reports.audit.audit_example import GOALS, example_result, share
 
@@ -88,8 +88,8 @@ def test_intervals_are_rounded_outwards(one: float, other: float):
 
 def test_bounds_are_written_on_the_safe_side():
     guarantee = example_result().lines[1].comparisons[0].guarantee
-    assert bounded(replace(guarantee, value=0.123456, log_value=None)) == "≤ 12.35%"
-    assert bounded(replace(guarantee, value=1.2345e-9, log_value=None)) == "≤ 1.24e-09"
+    assert format_bound(replace(guarantee, value=0.123456, log_value=None)) == "≤ 12.35%"
+    assert format_bound(replace(guarantee, value=1.2345e-9, log_value=None)) == "≤ 1.24e-09"
 
 
 def test_the_headline_names_the_defenses_above_the_limit():

@@ -77,7 +77,7 @@ def test_the_page_says_everything_that_the_result_says():
         result.sentence, "one update", "how the update was defended", "records are drawn", "90%", "75% to 98%",
         "≤ 30%", "mean squared error ≥ 0.01", "any adversary with this prior", "unbiased estimators", "tightness 0.333",
         "attacks may be biased", "above the limit", "record 17", "sharp", "guess", "rr.audit(LeNet, digits)",
-        "Linux, 1 thread", "7, from which", "## Reconstruction risk", "diverged", "4000", "12.5", "0.0005",
+        "Linux, 1 thread", "7; targets, noise", "## Reconstruction risk", "diverged", "4000", "12.5", "0.0005",
         "somebody2020", "158", "of 160 planned", result.training.corridor.sentence,
     ]  # fmt: skip
     for each in expected:
@@ -182,11 +182,11 @@ def test_private_records_are_redacted_unless_asked_for(tmp_path: Path):
     private, public = example_result(bundled=False), example_result(bundled=True)
     hidden = private.save(tmp_path / "a.html")
     assert "<img" not in hidden.read_text("utf-8")
-    assert "not for publication" in hidden.read_text("utf-8")
+    assert "do not publish them" in hidden.read_text("utf-8")
     assert "<img" in private.save(tmp_path / "b.html", redact=False).read_text("utf-8")
     shown = public.save(tmp_path / "c.html")
     assert "<img" in shown.read_text("utf-8")
-    assert "not for publication" not in shown.read_text("utf-8")
+    assert "do not publish them" not in shown.read_text("utf-8")
     assert [stat.S_IMODE(path.stat().st_mode) for path in (hidden, shown)] == [0o600, 0o644]
     assert stat.S_IMODE(private.save(tmp_path / "a.json").stat().st_mode) == 0o600
 

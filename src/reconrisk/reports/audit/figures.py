@@ -1,7 +1,7 @@
-"""Figures of an audit and of a training as inline SVG.
+"""Figures of an audit and of a training run as inline SVG.
 
-For audits: measured success with guarantees, scores, defenses against their cost. For trainings: the risk corridor, and
-the spread of leakage over records.
+Audits: measured success with guarantees, scores, and defenses against their cost. Training runs: the risk corridor and
+the distribution of leakage over records.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from reconrisk.bounds.corridor import CorridorCurve, RiskCorridor, corridor_curv
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.metric import Goal
 from reconrisk.reports.audit.words import (
-    bounded,
     defense_name,
     exposures_by_defense,
+    format_bound,
+    format_estimate,
     interval,
-    measured,
     metric_name,
     number,
     released_thing,
@@ -43,23 +43,31 @@ if TYPE_CHECKING:
     from reconrisk.studies.audit.result import AuditLine, AuditResult, LeakageHistogram
 
 WIDE, NARROW = 560, 328
-"""Pixels of a figure on paper and on a desk, and on a phone: text has the same size on both."""
+"""Width of a figure in pixels on a large screen and on a phone. Text has the same size on both."""
 
-_EDGE = 12
+_EDGE = 12  # margin left and right, in pixels
 _BINS = 16
-_BARS = 56
+_BARS = 56  # height of a histogram, in pixels
 _PERCENTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-_SPAN_FOR_LOG = 1e3
+_SPAN_FOR_LOG = 1e3  # an axis is logarithmic if its values span more than this factor
 
 
 def _for_screens(draw: Callable[[int, str], Markup], name: str) -> Markup:
-    """A figure drawn for wide and for narrow screens; the page shows one of them."""
+    """Draw a figure for wide and for narrow screens; the page shows one of them."""
     wide, narrow = draw(WIDE, f"{name}-wide"), draw(NARROW, f"{name}-narrow")
     return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(wide, narrow)
 
 
 def corridor_of_attacks(result: AuditResult, goal: Goal) -> Markup:
-    """For every defense the corridor from what the best attack rebuilt to what could be rebuilt at most."""
+    """Draw for every defense the range from the success of the best attack to the upper bound.
+
+    Args:
+        result: The audit.
+        goal: Goal that defines success.
+
+    Returns:
+        The figure.
+    """
     lines = [each for each in result.lines if each.goal == goal]
     limits = [check.limit.at_most for each in lines[:1] for check in each.limits]
     title = f"How often records are rebuilt to {goal}: measured, guessed and bounded"
@@ -75,8 +83,9 @@ def _corridor(lines: Sequence[AuditLine], limits: Sequence[float], title: str, w
     for place, each in enumerate(lines):
         parts += _corridor_row(each, axis, place * row, width)
         parts += [_limit(axis, at_most, place * row + 32, place * row + 56) for at_most in limits]
-        proved = "no bound is compared" if each.bound is None else f"bound {bounded(each.bound)}"
-        numbers = f"{measured(each.success)}, interval {interval(each.success)}, guess {measured(each.baseline)}"
+        proved = "no bound is compared" if each.bound is None else f"bound {format_bound(each.bound)}"
+        success, guess = format_estimate(each.success), format_estimate(each.baseline)
+        numbers = f"{success}, interval {interval(each.success)}, guess {guess}"
         words.append(f"{defense_name(each.defense)}: {numbers}, {proved}.")
     return drawing(width, bottom + 24, parts, name=name, title=title, words=" ".join(words))
 
@@ -100,10 +109,10 @@ def _corridor_row(each: AuditLine, axis: Axis, top: float, width: int) -> list[M
 
 
 def _row_label(each: AuditLine, top: float, width: int) -> list[Markup]:
-    """The defense and its numbers: beside each other where there is room, else below each other."""
+    """Write the defense and its numbers on one line, or on two lines of a narrow screen."""
     bound, room = each.bound, width - 2 * _EDGE
-    proved = "no bound" if bound is None else f"bound {bounded(bound)}"
-    numbers = f"{measured(each.success)} rebuilt, {proved}"
+    proved = "no bound" if bound is None else f"bound {format_bound(bound)}"
+    numbers = f"{format_estimate(each.success)} rebuilt, {proved}"
     if width > NARROW:
         rest = room - WIDTH_OF_A_LETTER["quiet"] * len(numbers) - 12
         return [
@@ -117,7 +126,17 @@ def _row_label(each: AuditLine, top: float, width: int) -> list[Markup]:
 
 
 def whisker(axis: Axis, estimate: Estimate, y: float, kind: str) -> list[Markup]:
-    """A measured share with its interval; nothing where nothing was measured."""
+    """Draw a measured probability with its interval.
+
+    Args:
+        axis: Horizontal axis.
+        estimate: The probability; without samples nothing is drawn.
+        y: Vertical position in pixels.
+        kind: CSS class.
+
+    Returns:
+        The parts of the drawing.
+    """
     if not estimate.samples:
         return []
     low, high = axis.at(estimate.low), axis.at(estimate.high)
@@ -126,7 +145,15 @@ def whisker(axis: Axis, estimate: Estimate, y: float, kind: str) -> list[Markup]
 
 
 def attacks_against_bounds(result: AuditResult, goal: Goal) -> Markup:
-    """Every attack and guess under every defense with its interval, against the bound where there is one."""
+    """Draw every attack and baseline under every defense with its interval, and the bound if there is one.
+
+    Args:
+        result: The audit.
+        goal: Goal that defines success.
+
+    Returns:
+        The figure.
+    """
     lines = [each for each in result.lines if each.goal == goal]
     limits = [check.limit.at_most for each in lines[:1] for check in each.limits]
     title = f"Attacks against bounds: how often each reaches {goal}"
@@ -148,7 +175,7 @@ def _against(lines: Sequence[AuditLine], limits: Sequence[float], title: str, wi
         parts += rows
         top = bottom + 8
     words = " ".join(
-        f"{defense_name(each.defense)}, {one.attack}: {measured(one.success)}, {interval(one.success)}."
+        f"{defense_name(each.defense)}, {one.attack}: {format_estimate(one.success)}, {interval(one.success)}."
         for each in lines
         for one in each.outcomes
     )
@@ -156,7 +183,7 @@ def _against(lines: Sequence[AuditLine], limits: Sequence[float], title: str, wi
 
 
 def _outcomes(each: AuditLine, axis: Axis, top: float, width: int) -> tuple[list[Markup], float]:
-    """A row for each attack, its name before it or, on a narrow screen, above it; and where they end."""
+    """Draw one row per attack, with its name in front or, on a narrow screen, above; return the lower end too."""
     beside = width > NARROW
     row, parts = 24 if beside else 36, list[Markup]()
     for place, outcome in enumerate(each.outcomes):
@@ -168,7 +195,14 @@ def _outcomes(each: AuditLine, axis: Axis, top: float, width: int) -> tuple[list
 
 
 def histogram_of_scores(result: AuditResult) -> Markup:
-    """How near attacks came to records under each defense, by the first goal's metric."""
+    """Draw the distribution of the best score of each record under each defense, in the metric of the first goal.
+
+    Args:
+        result: The audit.
+
+    Returns:
+        The figure.
+    """
     goal = result.goals[0]
     scores = {label: [each.score for each in mine] for label, mine in exposures_by_defense(result).items()}
     title = f"Records by the best {goal.metric} that any attack reached"
@@ -195,18 +229,37 @@ def _histograms(scores: dict[str, list[float]], goal: Goal, title: str, width: i
 
 
 def axis_of(values: Sequence[float], start: float, end: float) -> Axis:
-    """An axis for these values, logarithmic where they span orders of magnitude; infinities lie at its ends."""
+    """Choose an axis for values.
+
+    Args:
+        values: The values; infinite ones are drawn at the ends.
+        start: First pixel of the axis.
+        end: Last pixel of the axis.
+
+    Returns:
+        The axis, logarithmic if the values span orders of magnitude.
+    """
     finite = [value for value in values if math.isfinite(value)]
     positive = [value for value in finite if value > 0]
     if positive and min(finite) >= 0 and max(positive) / min(positive) > _SPAN_FOR_LOG:
         return Axis(min(positive), max(positive), start, end, is_log=True)
     low, high = min(finite, default=0.0), max(finite, default=1.0)
-    pad = 0.04 * (high - low) or abs(high) or 1.0
+    pad = 0.04 * (high - low) or abs(high) or 1.0  # 4 % of room on both sides
     return Axis(low - pad, high + pad, start, end)
 
 
 def bars(counts: Sequence[int], axis: Axis, top: float, height: float) -> list[Markup]:
-    """Counts as bars side by side along an axis, with the number above each that is not empty."""
+    """Draw counts as bars, with the number above each bar that is not empty.
+
+    Args:
+        counts: Counts of equal bins along the axis.
+        axis: Horizontal axis.
+        top: Upper edge in pixels.
+        height: Height in pixels.
+
+    Returns:
+        The parts of the drawing.
+    """
     step, most = (axis.end - axis.start) / len(counts), max([1, *counts])
     found = [line(axis.start, top + height, axis.end, top + height, "rule")]
     for place, count in enumerate(counts):
@@ -218,14 +271,27 @@ def bars(counts: Sequence[int], axis: Axis, top: float, height: float) -> list[M
 
 
 def frontier_of_defenses(result: AuditResult) -> Markup:
-    """What each defense costs the release against how often its records are rebuilt."""
+    """Draw the distortion of each defense against the success of the best attack.
+
+    Args:
+        result: The audit.
+
+    Returns:
+        The figure.
+    """
     goal = result.goals[0]
     title = f"Defenses: distortion of the {released_thing(result.threat)} against success at {goal}"
     return _for_screens(lambda width, name: _frontier(result, goal, title, width, name), "frontier")
 
 
 def letter(place: int) -> str:
-    """The mark of a defense in the frontier.
+    """Return the letter that marks a defense in the figure.
+
+    Args:
+        place: Position of the defense in the audit.
+
+    Returns:
+        A letter, with a number after the first 26.
 
     >>> letter(0), letter(27)
     ('A', 'B2')
@@ -258,14 +324,21 @@ def _frontier(result: AuditResult, goal: Goal, title: str, width: int, name: str
         ]
         parts.append(text(x, y + 4, letter(place), kind="letter", anchor="middle"))
     words = " ".join(
-        f"{letter(place)}, {defense_name(each.label)}: distortion {number(cost)}, success {measured(success)}."
+        f"{letter(place)}, {defense_name(each.label)}: distortion {number(cost)}, success {format_estimate(success)}."
         for place, (each, (cost, success)) in enumerate(zip(result.defenses, points, strict=True))
     )
     return drawing(width, 264, parts, name=name, title=title, words=words)
 
 
 def undominated(points: Sequence[tuple[float, Estimate]]) -> list[tuple[float, float]]:
-    """Cost and success of those that no other beats in both, cheapest first."""
+    """Return the Pareto front of cost and success, cheapest first.
+
+    Args:
+        points: Cost and measured success of each defense; those without samples are ignored.
+
+    Returns:
+        Cost and success of the defenses that no other defense beats in both.
+    """
     found: list[tuple[float, float]] = []
     for cost, success in sorted((cost, success.value) for cost, success in points if success.samples):
         if not found or success < found[-1][1]:
@@ -286,13 +359,20 @@ def _limit(axis: Axis, value: float, top: float, bottom: float) -> Markup:
     return line(axis.at(value), top, axis.at(value), bottom, "limit")
 
 
-_SMALLEST = 1e-12
-_POINTS = 33
+_SMALLEST = 1e-12  # lower end of the probability axis
+_POINTS = 33  # points of each curve
 _TOP, _BOTTOM = 14, 230
 
 
 def training_corridor(corridor: RiskCorridor) -> Markup:
-    """Success against the error that counts as success: both ends of the corridor and the priors between them."""
+    """Draw success probability against the error threshold: both ends of the corridor and priors in between.
+
+    Args:
+        corridor: Risk corridor of the training run.
+
+    Returns:
+        The figure.
+    """
     curve = corridor_curve(corridor, points=_POINTS)
     return _for_screens(lambda width, name: _training_corridor_figure(corridor, curve, width, name), "training")
 
@@ -320,7 +400,14 @@ def _training_corridor_figure(corridor: RiskCorridor, curve: CorridorCurve, widt
 
 
 def leakage_histogram(leakage: LeakageHistogram) -> Markup:
-    """How many records of a training run leak how much; nothing to draw where none leaks."""
+    """Draw the distribution of leakage over the records of a training run.
+
+    Args:
+        leakage: Counts by leakage.
+
+    Returns:
+        The figure; empty if no record leaks.
+    """
     if not leakage.edges:
         return Markup("")
     return _for_screens(lambda width, name: _leakage(leakage, width, name), "leakage")

@@ -1,4 +1,4 @@
-"""An audit as JUnit XML, so that a build server shows limits and bounds as tests."""
+"""An audit as JUnit XML: a build server shows limits and bounds as tests."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reconrisk.core.storage.files import write_whole
-from reconrisk.reports.audit.words import bounded, defense_name, interval, measured
+from reconrisk.reports.audit.words import defense_name, format_bound, format_estimate, interval
 
 if TYPE_CHECKING:
     from reconrisk.studies.audit.result import AuditLine, AuditResult, LimitCheck
 
+# characters that XML 1.0 does not allow
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_junit(result: AuditResult, path: str | Path, *, strict: bool = False) -> Path:
-    """Write an audit as JUnit XML: for every goal and defense one case for its bounds, and one for each limit.
+    """Write an audit as JUnit XML: one case for the bounds of every goal and defense, and one case for each limit.
 
     Args:
         result: The audit.
         path: The file.
-        strict: A limit that too few trials were run to show fails too.
+        strict: Fail also if the trials are too few to show that a limit holds.
 
     Returns:
         The path.
 
     Guarantee: a case fails if an attack beats a bound that covers it, if the measured risk is above a limit, or if no
-    attack worked and no bound proves the limit; with ``strict`` also if too few trials were run to show that it is not
-    above it. The file appears whole or not at all, for its owner alone; characters that XML has no place for become
-    U+FFFD.
-    Edge cases: the case of bounds is skipped where no attack was run.
+    attack worked and no bound proves the limit. With ``strict`` it also fails if the trials are too few to show that
+    the risk is not above the limit. The file is written completely or not at all, and only its owner can read it.
+    Characters that XML does not allow become U+FFFD.
+    Edge cases: the case of the bounds is skipped if no attack was run.
     """
     suite = ET.Element("testsuite", name=_clean(f"reconrisk audit of {result.subject.model} on {result.subject.data}"))
     for line in result.lines:
@@ -58,7 +59,7 @@ def _bounds_case(suite: ET.Element, line: AuditLine) -> None:
         if each.is_contradicted:
             message = f"{each.highest_attack} reaches {line.goal} with probability {each.highest}, but {each.guarantee}"
             failure = ET.SubElement(case, "failure", message=_clean(message), type="ContradictedBound")
-            failure.text = _clean(message + ". The mechanism does not do what it says, or the code is wrong.")
+            failure.text = _clean(message + ". The mechanism or its implementation is wrong.")
     if line.verdict.name == "NOTHING_RUN":
         ET.SubElement(case, "skipped", message=line.verdict.value)
 
@@ -66,15 +67,14 @@ def _bounds_case(suite: ET.Element, line: AuditLine) -> None:
 def _limit_case(suite: ET.Element, line: AuditLine, check: LimitCheck, *, strict: bool) -> None:
     case = _case(suite, line, f"limit {check.limit}")
     if check in line.unmet(strict=strict):
-        message = f"{check.standing.value} {check.limit}: {measured(line.success)} ({interval(line.success)})"
+        message = f"{check.standing.value} {check.limit}: {format_estimate(line.success)} ({interval(line.success)})"
         failure = ET.SubElement(case, "failure", message=_clean(message), type="RiskAboveLimit")
         failure.text = _clean(f"{message}, by {line.best_attack}, under {defense_name(line.defense)}")
     else:
-        proved = "; ".join(bounded(each.guarantee) for each in line.comparisons if each.is_compared)
-        said = (
-            f"{check.standing.value}: {measured(line.success)} ({interval(line.success)}), bounds: {proved or 'none'}"
-        )
-        ET.SubElement(case, "system-out").text = _clean(said)
+        proved = "; ".join(format_bound(each.guarantee) for each in line.comparisons if each.is_compared)
+        success = f"{format_estimate(line.success)} ({interval(line.success)})"
+        summary = f"{check.standing.value}: {success}, bounds: {proved or 'none'}"
+        ET.SubElement(case, "system-out").text = _clean(summary)
 
 
 def _case(suite: ET.Element, line: AuditLine, name: str) -> ET.Element:

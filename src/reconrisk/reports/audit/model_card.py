@@ -1,4 +1,4 @@
-"""An audit as a paragraph and a table of Markdown, for the card of a model."""
+"""An audit as a Markdown section for a model card."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reconrisk.core.storage.files import write_whole
-from reconrisk.reports.audit.words import adversary, bounded, defense_name, interval, measured, released_thing
+from reconrisk.reports.audit.words import (
+    defense_name,
+    describe_adversary,
+    format_bound,
+    format_estimate,
+    interval,
+    released_thing,
+)
 from reconrisk.reports.plain import escape_markdown
 
 if TYPE_CHECKING:
@@ -17,23 +24,35 @@ _COLUMNS = ("goal", "defense", "rebuilt", "interval", "best attack", "best guess
 
 
 def model_card(result: AuditResult) -> str:
-    """The result as Markdown for a model card: verdict, table, threat model, how to repeat it.
+    """Return an audit as a Markdown section: verdict, table, threat model and how to repeat it.
 
-    Guarantee: no record is named or shown. Names stand in code spans or are escaped, so that none of them becomes
-    markup, a link or a cell of its own.
+    Args:
+        result: The audit.
+
+    Returns:
+        The Markdown text.
+
+    Guarantee: no record is named or shown. Names are escaped or in code spans, so that none becomes markup, a link or
+    a table cell.
+
+    >>> import torch, reconrisk as rr
+    >>> data = rr.data.Dataset("toy", torch.rand(20, 4), torch.arange(20) % 2)
+    >>> card = model_card(rr.audit(torch.nn.Linear(4, 2), data, trials=2))
+    >>> card.splitlines()[0]
+    '## Reconstruction risk'
     """
     subject = result.subject
     version = dict(result.environment.versions).get("reconrisk", "")
     records = "one record" if subject.batch_size == 1 else f"{subject.batch_size} records"
     of = ":" if released_thing(result.threat) == "model" else f" ({records} each) of"
     head = (
-        f"What can be rebuilt of a record from {escape_markdown(subject.release)}{of} "
+        f"Reconstruction of records from {escape_markdown(subject.release)}{of} "
         f"{_code(subject.model)} ({_code(subject.model_hash)}), measured on {subject.population} records of "
         f"{_code(subject.data)} with reconrisk {escape_markdown(version)} on {escape_markdown(result.created[:10])}."
     )
     rows = [_COLUMNS, ("---",) * len(_COLUMNS), *(_row(line) for line in result.lines)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    powers = "\n".join(f"- {name}: {words}." for name, words in adversary(result.threat))
+    powers = "\n".join(f"- {name}: {words}." for name, words in describe_adversary(result.threat))
     trials = f"{result.done} of {result.planned} trials, seed {result.seed}, run {_code(result.run)}"
     return "\n\n".join(
         [
@@ -42,8 +61,8 @@ def model_card(result: AuditResult) -> str:
             escape_markdown(result.sentence),
             *(f"Warning: {escape_markdown(words)}." for words in result.warnings),
             table,
-            f"Intervals hold for all attacks together with a confidence of {100 * result.confidence:.4g}%. "
-            "Attacks that were not tried may do better; only what is proved speaks of those.",
+            f"Intervals hold jointly for all attacks with {100 * result.confidence:.4g}% confidence. "
+            "Attacks that were not tried may do better; only proved bounds cover them.",
             f"The adversary:\n\n{powers}",
             f"Based on {trials}.\n",
         ]
@@ -51,7 +70,7 @@ def model_card(result: AuditResult) -> str:
 
 
 def write_model_card(result: AuditResult, path: Path) -> Path:
-    """Write :func:`model_card` to a file; it may be published.
+    """Write :func:`model_card` to a file that may be published.
 
     Args:
         result: The audit.
@@ -70,17 +89,17 @@ def _row(line: AuditLine) -> tuple[str, ...]:
     return (
         _code(str(line.goal)),
         escape_markdown(defense_name(line.defense)) if line.defense == "none" else _code(line.defense),
-        measured(line.success),
+        format_estimate(line.success),
         interval(line.success),
         _code(line.best_attack) if line.best_attack else "none",
-        measured(line.baseline),
-        "none" if bound is None else bounded(bound),
+        format_estimate(line.baseline),
+        "none" if bound is None else format_bound(bound),
         f"{line.verdict.value}{standing}",
     )
 
 
 def _code(words: str) -> str:
-    """A code span that its content cannot leave, also inside a table."""
+    """Return a code span that its content cannot close, also inside a table."""
     words = " ".join(words.split()) or " "
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", words)), default=0))
     pad = " " if words.startswith("`") or words.endswith("`") else ""

@@ -1,4 +1,4 @@
-"""The report of an audit: one HTML file that needs nothing else."""
+"""The report of an audit as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from reconrisk.studies.audit.result import AuditResult
 
 LARGEST_SIDE = 80
-"""Pixels of a picture in the report at most: 64 records and their estimates stay below 5 MB even if they are noise."""
+"""Largest side of a picture in pixels. 64 records with estimates stay below 5 MB, even if they are noise."""
 
 _FILTERS = (
     "share",
     "interval",
-    "measured",
-    "bounded",
+    "format_estimate",
+    "format_bound",
     "number",
     "duration",
-    "adversary",
+    "describe_adversary",
     "defense_name",
     "metric_name",
     "released_thing",
@@ -46,16 +46,16 @@ def write_page(result: AuditResult, path: Path, *, redact: bool | None = None) -
     Args:
         result: The audit.
         path: The file.
-        redact: Leave out the pictures of records and estimates; by default, unless the records are public ones that
-            come with the package.
+        redact: Leave out the pictures of records and estimates. The default redacts unless the records come with the
+            package.
 
     Returns:
         The path.
 
-    Guarantee: the page loads nothing and sends nothing. It appears whole or not at all, and for its owner alone where
-    the records are not public. With ``redact`` no value of a record or an estimate is in it. No name of a model, a data
-    set, a defense or an attack becomes markup.
-    Edge cases: records that are no images have no pictures.
+    Guarantee: the page loads nothing and sends nothing. It is written completely or not at all. Only its owner can read
+    it if the records are not public. With ``redact`` it contains no value of a record or an estimate. Names of models,
+    data sets, defenses and attacks are escaped.
+    Edge cases: records that are not images have no pictures.
     """
     private = result.is_private
     page = page_of(result, redact=private if redact is None else redact).encode("utf-8", "replace")
@@ -63,7 +63,15 @@ def write_page(result: AuditResult, path: Path, *, redact: bool | None = None) -
 
 
 def page_of(result: AuditResult, *, redact: bool) -> str:
-    """The page as text."""
+    """Render the page.
+
+    Args:
+        result: The audit.
+        redact: Leave out the pictures of records and estimates.
+
+    Returns:
+        The HTML text.
+    """
     from jinja2 import Environment, StrictUndefined  # slow import, needed only to write a page
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -94,7 +102,7 @@ def page_of(result: AuditResult, *, redact: bool) -> str:
 
 
 def _gallery(result: AuditResult) -> dict[str, Sequence[dict[str, Any]]]:
-    """Records beside their estimates for each defense, most exposed first."""
+    """Collect pictures of records and their estimates for each defense, most exposed first."""
     found: dict[str, list[dict[str, Any]]] = {}
     higher, span = result.goals[0].higher_is_better, result.subject.data_range
     for picture in sorted(result.pictures, key=lambda each: each.exposure.score, reverse=higher):
@@ -117,7 +125,7 @@ def _part(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """What the browser lets the page do: its own style and script by their hashes, its own pictures, nothing else."""
+    """Return a Content-Security-Policy that allows only this style, this script (by hash) and inline pictures."""
     digests = (hashlib.sha256(part.encode()).digest() for part in (style, script))
     of_style, of_script = (base64.b64encode(digest).decode("ascii") for digest in digests)
     allowed = f"img-src data:; style-src 'sha256-{of_style}'; script-src 'sha256-{of_script}'"

@@ -1,4 +1,4 @@
-"""The parts of an audit in words and numbers for reading."""
+"""Text for the parts of an audit: verdict, probabilities, intervals, times and the adversary."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from reconrisk.studies.audit.result import AuditResult, Exposure
 
 PRIVATE = (
-    "Record numbers, scores, leakage and norms depend on private records; they are for those who may see the records, "
-    "not for publication."
+    "Record numbers, scores, leakage and norms depend on private records. Share them only with people who may see the "
+    "records, and do not publish them."
 )
-"""What stands in a report of records that are not public, with or without pictures."""
+"""Notice in every report about records that are not public, with or without pictures."""
 
-_SMALLEST_PERCENT = 1e-4
+_SMALLEST_PERCENT = 1e-4  # below 0.01% a percentage has too many zeros to read
 _THOUSAND = 1000
 _SEES = {
-    Sees.FINAL_MODEL: "the trained model, and no update on the way to it",
+    Sees.FINAL_MODEL: "the trained model, but no update during training",
     Sees.ONE_UPDATE: "one update",
     Sees.EVERY_UPDATE: "every update of the training",
 }
@@ -31,14 +31,14 @@ _KNOWS = {
     Knows.LABELS: "the labels of the records",
     Knows.RECORD_NORM: "the norm of the record",
     Knows.OTHER_RECORDS: "all other records",
-    Knows.INITIALISATION: "the weights that training began with",
-    Knows.PRIOR: "what records are like",
+    Knows.INITIALISATION: "the initial weights of training",
+    Knows.PRIOR: "the distribution of records (a prior)",
     Knows.BATCH_STATISTICS: "the statistics of the batch",
     Knows.DEFENSE: "how the update was defended",
 }
 _KNOWS_OF_A_MODEL = {
-    Knows.OTHER_RECORDS: "every record of the training but one",
-    Knows.INITIALISATION: "how training went: the weights it began with, the order of records, the optimizer",
+    Knows.OTHER_RECORDS: "all training records but one",
+    Knows.INITIALISATION: "the training procedure: initial weights, order of records, optimizer",
     Knows.DEFENSE: "how the model was defended",
 }
 _CONTROLS = {Controls.MODEL_PARAMETERS: "the parameters that the update is computed on"}
@@ -46,7 +46,13 @@ _CONTROLS = {Controls.MODEL_PARAMETERS: "the parameters that the update is compu
 
 @dataclass(frozen=True)
 class Headline:
-    """The verdict as a badge and a short line; ``tone`` is good, plain, doubtful or bad."""
+    """Verdict of an audit for the top of the page.
+
+    Attributes:
+        tone: ``good``, ``plain``, ``doubtful`` or ``bad``; it sets the colour.
+        badge: Two or three words.
+        text: One sentence.
+    """
 
     tone: str
     badge: str
@@ -54,32 +60,45 @@ class Headline:
 
 
 def headline(result: AuditResult) -> Headline:
-    """What matters most: a contradiction, then limits, then whether attacks do better than guesses."""
+    """Return the most important finding: a contradicted bound, then limits, then attacks against guesses.
+
+    Args:
+        result: The audit.
+
+    Returns:
+        The headline.
+    """
     if result.contradictions:
-        text = "An attack beats a bound that covers it: the mechanism or the code is wrong."
+        text = "An attack beats a bound that covers it: the mechanism or its implementation is wrong."
         return Headline("bad", "Bound contradicted", text)
     standings = {check.standing.name for line in result.lines for check in line.limits}
     if "ABOVE" in standings:
         places = dict.fromkeys(defense_name(line.defense) for line, _ in result.exceeded)
         return Headline("bad", "Above the limit", f"The risk is above the limit with {' and '.join(places)}.")
     if "NOT_SHOWN" in standings:
-        text = "The risk is not above the limit, but there are too few trials to show that it is below."
+        text = "The measured risk is not above the limit, but the trials are too few to show that it is below."
         return Headline("doubtful", "Not shown", text)
     if "MEASURED" in standings:
-        return Headline("good", "Within the limit", "The risk is within the limit, by the attacks that were tried.")
+        return Headline("good", "Within the limit", "The risk is within the limit against the attacks that were tried.")
     if standings:
-        return Headline("good", "Within the limit", "The risk is within the limit, proved.")
+        return Headline("good", "Within the limit", "The risk is within the limit, by a proved bound.")
     leaking = dict.fromkeys(defense_name(line.defense) for line in result.lines if line.verdict.name == "LEAKS")
     if leaking:
-        text = f"Attacks rebuild more than guesses do with {' and '.join(leaking)}."
+        text = f"Attacks rebuild more records than guesses do with {' and '.join(leaking)}."
         return Headline("bad", "Records leak", text)
     if all(line.verdict.name == "NOTHING_RUN" for line in result.lines):
-        return Headline("doubtful", "Nothing was run", "No attack was run to its end.")
+        return Headline("doubtful", "Nothing was run", "No attack ran to completion.")
     return Headline("plain", "No gain found", "No attack that was tried does better than guessing.")
 
 
 def defense_name(label: str) -> str:
-    """A defense by its label, the bare update in words.
+    """Return the name of a defense for reading.
+
+    Args:
+        label: Label of the defense in the audit; ``"none"`` is the undefended update.
+
+    Returns:
+        The label, or ``"no defense"``.
 
     >>> defense_name("none")
     'no defense'
@@ -88,7 +107,13 @@ def defense_name(label: str) -> str:
 
 
 def share(value: float) -> str:
-    """A probability as a percentage of three digits.
+    """Format a probability as a percentage with three digits.
+
+    Args:
+        value: The probability.
+
+    Returns:
+        Text such as ``"12.3%"``.
 
     >>> share(0.12345), share(1.0), share(1e-9)
     ('12.3%', '100%', '1e-07%')
@@ -97,7 +122,13 @@ def share(value: float) -> str:
 
 
 def interval(estimate: Estimate) -> str:
-    """The interval of a measured share, rounded outwards.
+    """Format the interval of a measured probability, rounded outwards.
+
+    Args:
+        estimate: The probability with its interval.
+
+    Returns:
+        Text such as ``"25.1% to 74.9%"``, or ``"not run"`` without samples.
 
     >>> interval(Estimate(0.5, 0.2511, 0.7489, 0.95, 12, "Clopper-Pearson"))
     '25.1% to 74.9%'
@@ -106,17 +137,32 @@ def interval(estimate: Estimate) -> str:
     """
     if estimate.samples == 0:
         return "not run"
-    low, high = (float(f"{100 * end:.12g}") for end in (estimate.low, estimate.high))  # 45.00000000000001 is 45
+    # remove rounding errors of the percentage first: 45.00000000000001 must not be rounded up to 45.1
+    low, high = (float(f"{100 * end:.12g}") for end in (estimate.low, estimate.high))
     return f"{rounded_down(low, 3)}% to {rounded_up(high, 3)}%"
 
 
-def measured(estimate: Estimate) -> str:
-    """A measured share, or that nothing was measured."""
+def format_estimate(estimate: Estimate) -> str:
+    """Format a measured probability.
+
+    Args:
+        estimate: The probability with its number of samples.
+
+    Returns:
+        A percentage, or ``"not run"`` without samples.
+    """
     return share(estimate.value) if estimate.samples else "not run"
 
 
-def bounded(guarantee: Guarantee) -> str:
-    """What a guarantee says, rounded to the safe side; tiny probabilities are no percentages."""
+def format_bound(guarantee: Guarantee) -> str:
+    """Format the value of a guarantee, rounded to the safe side.
+
+    Args:
+        guarantee: A bound on a success probability or on a mean squared error.
+
+    Returns:
+        Text such as ``"≤ 2.3%"``; tiny probabilities are written as powers, not as percentages.
+    """
     if guarantee.quantity is Quantity.MEAN_SQUARED_ERROR:
         return f"mean squared error ≥ {rounded_down(guarantee.value)}"
     if guarantee.value >= _SMALLEST_PERCENT:
@@ -125,7 +171,13 @@ def bounded(guarantee: Guarantee) -> str:
 
 
 def number(value: float) -> str:
-    """A score or a cost with three digits, thousands written out.
+    """Format a score or a cost with three digits, and thousands in full.
+
+    Args:
+        value: The number.
+
+    Returns:
+        The text.
 
     >>> number(float("inf")), number(0.012345), number(3301.7)
     ('∞', '0.0123', '3,302')
@@ -136,7 +188,13 @@ def number(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for reading.
+    """Format a duration.
+
+    Args:
+        seconds: The duration in seconds.
+
+    Returns:
+        Text such as ``"1 min 15 s"``.
 
     >>> duration(0.0012), duration(0.15), duration(75.0), duration(7260.0)
     ('1.2 ms', '150 ms', '1 min 15 s', '2 h 1 min')
@@ -149,10 +207,16 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def adversary(threat: ThreatModel) -> tuple[tuple[str, str], ...]:
-    """A threat model in words: what is seen, known and controlled.
+def describe_adversary(threat: ThreatModel) -> tuple[tuple[str, str], ...]:
+    """Describe what the adversary of a threat model sees, knows and controls.
 
-    >>> adversary(ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE})))[1]
+    Args:
+        threat: The threat model.
+
+    Returns:
+        Three pairs of a heading and a description.
+
+    >>> describe_adversary(ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE})))[1]
     ('Knows', 'how the update was defended')
     """
     words_of = {**_KNOWS, **(_KNOWS_OF_A_MODEL if threat.sees is Sees.FINAL_MODEL else {})}
@@ -161,12 +225,18 @@ def adversary(threat: ThreatModel) -> tuple[tuple[str, str], ...]:
     return (
         ("Sees", _SEES[threat.sees]),
         ("Knows", "; ".join(known) or "nothing about the records or the training"),
-        ("Controls", "; ".join(held) or "nothing: it follows the protocol and reads"),
+        ("Controls", "; ".join(held) or "nothing: it follows the protocol"),
     )
 
 
 def released_thing(threat: ThreatModel) -> str:
-    """What an adversary reads, in a word.
+    """Return the word for the released object that the adversary sees.
+
+    Args:
+        threat: The threat model.
+
+    Returns:
+        ``"model"`` or ``"update"``.
 
     >>> released_thing(ThreatModel(Sees.FINAL_MODEL)), released_thing(ThreatModel(Sees.ONE_UPDATE))
     ('model', 'update')
@@ -175,13 +245,27 @@ def released_thing(threat: ThreatModel) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """Return the words for a metric; its name, if it has none or its plugin is not installed here."""
+    """Return the label of a metric.
+
+    Args:
+        metric: Name of the metric.
+
+    Returns:
+        The label, or the name if there is no label or the plugin of the metric is not installed.
+    """
     row = METRICS.get(metric)
     return row.label if row is not None and row.label else metric
 
 
 def exposures_by_defense(result: AuditResult) -> dict[str, tuple[Exposure, ...]]:
-    """The best estimate of each record, most exposed first, for every defense that has any."""
+    """Group the best reconstruction of each record by defense.
+
+    Args:
+        result: The audit.
+
+    Returns:
+        Reconstructions by label of the defense, most exposed first; defenses without any are left out.
+    """
     found = {
         summary.label: tuple(each for each in result.exposures if each.defense == summary.label)
         for summary in result.defenses
