@@ -18,6 +18,7 @@ test: lint
 lint: $(DEV)/.installed
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/ruff check .
+	$(DEV)/bin/pydoclint src
 	$(DEV)/bin/mypy
 	$(DEV)/bin/lint-imports
 
