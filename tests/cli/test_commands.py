@@ -1,12 +1,15 @@
 import importlib.metadata
 import os
+import shlex
 import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from reconrisk.cli.app import app
+import reconrisk as rr
+from reconrisk.cli.app import EXAMPLES, app
 from reconrisk.cli.doctor import EXTRAS
 from reconrisk.core import VERSION
 from reconrisk.core.storage.serialization import from_json
@@ -47,11 +50,28 @@ def test_these_are_the_commands():
     assert tuple(command.name or command.callback.__name__ for command in app.registered_commands) == COMMANDS
 
 
-def test_every_command_explains_itself():
-    for command in COMMANDS:
-        result = run(command, "--help")
-        assert result.exit_code == 0
-        assert "--help" in result.output
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_80_columns_and_ends_with_an_example(command):
+    result = RUNNER.invoke(app, [command, "--help"], terminal_width=80, env={"COLUMNS": "80"})
+    assert result.exit_code == 0
+    assert "--help" in result.output
+    assert f"Example: reconrisk {command}" in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    assert "…" not in result.output
+
+
+@pytest.mark.parametrize(("function", "example"), EXAMPLES.items(), ids=COMMANDS)
+def test_examples_use_options_that_exist(function, example):
+    program, name, *words = shlex.split(example)
+    command = typer.main.get_command(app).commands[name]
+    assert (program, name) == ("reconrisk", function.__name__.replace("_", "-"))
+    command.make_context(name, words)
+
+
+def test_commands_have_the_name_of_their_function():
+    """The others have no function: they print stored results, or facts about the installation."""
+    functions = [name for name in COMMANDS if hasattr(rr, name.replace("-", "_"))]
+    assert set(COMMANDS) - set(functions) == {"demo", "train-prior", "runs", "show", "export", "plugins", "doctor"}
 
 
 def test_doctor_names_what_it_finds_and_passes(monkeypatch, tmp_path):

@@ -65,10 +65,16 @@ def test_calibrate_adjusts_steps():
         ([*RISK, "--candidates", "10"], "exactly one number"),
         (["risk", "--noise-multiplier", "-1", "--dimension", "4", "--psnr", "20", "--candidates", "2"], r"-1\.0 > 0"),
         (["calibrate"], "at least one of --identification"),
-        (["calibrate", "--unbiased-mse", "0.1", "--candidates", "10"], "--identification, the accepted success, with --candidates"),
+        (
+            ["calibrate", "--unbiased-mse", "0.1", "--candidates", "10"],
+            "--identification, the accepted success, with --candidates",
+        ),
         (["calibrate", "--unbiased-mse", "0.1", "--psnr", "20"], "--from-scratch, the accepted success, with --psnr"),
         ([*RISK, "--psnr", "20", "--candidates", "10", "--plot", "corridor.xyz"], "to end in one of .png"),
-        (["calibrate", "--from-scratch", "0.1", "--psnr", "20"], "--dimension, the number of values in a record, with --from-scratch"),
+        (
+            ["calibrate", "--from-scratch", "0.1", "--psnr", "20"],
+            "--dimension, the number of values in a record, with --from-scratch",
+        ),
         (["calibrate", "--identification", "0.05", "--prior-success", "0.1"], "Guessing alone succeeds with 0.1"),
         (["calibrate", "--identification", "0.2", "--prior-success", "0.1", "--adjust", "noise"], "adjust='noise'"),
     ],

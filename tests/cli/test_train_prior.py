@@ -101,7 +101,9 @@ def test_stopped_before_or_after_training_it_says_what_there_is(records, tmp_pat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(importlib.import_module("reconrisk.priors.train.gan")._Run, "__init__", stopped)  # a function has this name
+        patch.setattr(
+            importlib.import_module("reconrisk.priors.train.gan")._Run, "__init__", stopped
+        )  # a function has this name
         result = run(*words)
     assert (result.exit_code, out.exists()) == (130, False)
     assert "nothing was written" in result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated
 
 import typer
@@ -65,5 +66,13 @@ EXAMPLES = {
 }
 """All commands in the order of the help, each with the example that its help shows."""
 
+
+def _join_lines(text: str) -> str:
+    r"""Join the lines of each paragraph, which Typer would keep apart; keep lists, which begin with ``\b``."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(each if each.startswith("\b") else " ".join(each.split()) for each in paragraphs)
+
+
 for command, example in EXAMPLES.items():
-    app.command(command.__name__.replace("_", "-"), epilog=f"Example: {example}")(command)
+    words = {"help": _join_lines(command.__doc__ or ""), "epilog": f"Example: {example}"}
+    app.command(command.__name__.replace("_", "-"), **words)(command)

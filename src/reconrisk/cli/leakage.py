@@ -16,6 +16,7 @@ from reconrisk.cli.options import (
     ClipNorm,
     NoiseMultiplier,
     SamplingProbability,
+    option,
 )
 
 if TYPE_CHECKING:
@@ -39,14 +40,18 @@ def leakage(
     parameters: Annotated[
         list[str] | None, typer.Option(help="Released parameter or layer. Repeat for several. Default: all.")
     ] = None,
-    smooth_clipping: Annotated[bool, typer.Option(help="Use the smooth clipping of guo2022.")] = False,
+    smooth_clipping: Annotated[
+        bool, typer.Option("--smooth-clipping", help="Use the smooth clipping of guo2022.")
+    ] = False,
     relative_error: Annotated[float, typer.Option(help="Target relative standard error per record.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Seed of the drawn records and of the estimate.")] = 0,
-    out: Annotated[Path, typer.Option(help="Output folder for the report.")] = Path("leakage-report"),
+    out: Annotated[Path, option("Output", "Output folder for the report.")] = Path("leakage-report"),
     show_records: Annotated[
         bool | None,
-        typer.Option(
-            "--show-records/--redact", help="Draw the most and least exposed records. Default: only for bundled data."
+        option(
+            "Output",
+            "Draw the most and least exposed records. Default: only for bundled data.",
+            "--show-records/--redact",
         ),
     ] = None,
 ) -> None:
