@@ -64,7 +64,7 @@ def invert(
         attacker = _attacker(model, loss_fn, channels=input_shape[0])
         attacker.cfg.optim.max_iterations = count
         return _Clock(attacker, limit, listener).run(
-            _payload(model, input_shape, data_range), _shared(gradient, labels), seed
+            _payload(model, input_shape, data_range), _stepped_parameters(gradient, labels), seed
         )
 
     if iterations is None:
@@ -164,7 +164,7 @@ def _payload(model: nn.Module, input_shape: Sequence[int], data_range: tuple[flo
     return [{"parameters": list(model.parameters()), "buffers": buffers, "metadata": metadata}]
 
 
-def _shared(gradient: Mapping[str, Tensor], labels: Tensor) -> list[Any]:
+def _stepped_parameters(gradient: Mapping[str, Tensor], labels: Tensor) -> list[Any]:
     metadata = {"num_data_points": len(labels), "labels": labels, "local_hyperparams": None}
     return [{"gradients": [tensor.detach() for tensor in gradient.values()], "buffers": None, "metadata": metadata}]
 

@@ -109,7 +109,7 @@ def test_what_is_not_finite_is_refused(row, wrong):
     [
         ([1.0], "released='list' to be a mapping"),
         ({"weight": [1.0]}, "to be a tensor"),
-        ({"weight": torch.arange(3)}, "to hold real numbers"),
+        ({"weight": torch.arange(3)}, "to be of a floating-point type"),
         ({"weight": torch.zeros(0)}, "at least one element"),
         ({"weight": torch.eye(2).to_sparse()}, "to be dense"),
     ],

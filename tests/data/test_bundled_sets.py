@@ -8,7 +8,7 @@ import torch
 from sklearn import datasets
 
 from reconrisk.data import decode, load_dataset
-from reconrisk.data.bundled_sets import SHIPPED, is_bundled, shipped_bytes
+from reconrisk.data.bundled_sets import SHIPPED, is_bundled, read_bundled_file
 from reconrisk.data.dataset import Dataset
 
 FILES = resources.files("reconrisk.data") / "bundled"
@@ -28,8 +28,8 @@ def test_every_file_is_listed_with_licence_size_and_checksum() -> None:
     text = (FILES / "LICENSES.md").read_text(encoding="utf-8")
     assert {file.name for file in FILES.iterdir()} == {*LISTED, "LICENSES.md"}
     for name, (size, checksum) in LISTED.items():
-        assert len(shipped_bytes(name)) == size
-        assert hashlib.sha256(shipped_bytes(name)).hexdigest() == checksum
+        assert len(read_bundled_file(name)) == size
+        assert hashlib.sha256(read_bundled_file(name)).hexdigest() == checksum
         assert re.search(rf"## {re.escape(name)}\n.*?Licence: \S", text, re.DOTALL)
 
 

@@ -105,7 +105,7 @@ def test_damaged_binary_batches_are_refused(tmp_path: Path, data: bytes, message
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"labels": [0]}, "key 'data': Expected it beside the keys found: labels"),
+        ({"labels": [0]}, "key 'data': Expected this key, found labels"),
         ({"data": np.zeros((1, 3072), np.uint8)}, "key 'labels'"),
         ({"data": np.zeros((1, 3071), np.uint8), "labels": [0]}, r"key 'data': .* found shape \(1, 3071\)"),
         ({"data": np.zeros((0, 3072), np.uint8), "labels": []}, r"found shape \(0, 3072\)"),
@@ -155,7 +155,7 @@ def test_a_folder_of_python_batches_is_read(tmp_path: Path) -> None:
 
 def test_absent_batches_and_unknown_splits_are_refused(folder: Path) -> None:
     (folder / "test_batch.bin").unlink()
-    with pytest.raises(InvalidFile, match="test_batch: Expected such a batch"):
+    with pytest.raises(InvalidFile, match="test_batch: Expected a batch of this name"):
         read_cifar_folder(folder, split="test")
     with pytest.raises(InvalidInput, match="split='val' to be one of train, test"):
         read_cifar_folder(folder, split="val")

@@ -5,7 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.data.columns import CategoricalColumn, NumericColumn, covering, decode, encode, numeric_columns, width_of
+from reconrisk.data.columns import (
+    CategoricalColumn,
+    NumericColumn,
+    decode,
+    encode,
+    merge_columns,
+    numeric_columns,
+    width_of,
+)
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 AGE = NumericColumn("age", 20.0, 40.0, 0)
@@ -67,7 +75,7 @@ def test_estimates_outside_the_range_decode_outside_it_and_blurred_categories_to
 
 def test_covering_takes_the_wider_range_and_all_categories() -> None:
     other = (NumericColumn("age", 30, 90, 0), CategoricalColumn("sex", ("M", "X"), 1))
-    assert covering([AGE, SEX], other) == (
+    assert merge_columns([AGE, SEX], other) == (
         NumericColumn("age", 20, 90, 0),
         CategoricalColumn("sex", ("F", "M", "X"), 1),
     )
@@ -75,7 +83,7 @@ def test_covering_takes_the_wider_range_and_all_categories() -> None:
 
 def test_covering_refuses_columns_of_two_kinds() -> None:
     with pytest.raises(InvalidInput, match=r"column age.*CategoricalColumn.*of the kind of NumericColumn"):
-        covering([AGE], [CategoricalColumn("age", ("young",), 0)])
+        merge_columns([AGE], [CategoricalColumn("age", ("young",), 0)])
 
 
 def test_records_of_another_width_are_refused() -> None:

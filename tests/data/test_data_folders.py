@@ -53,7 +53,7 @@ def test_full_sets_are_loaded_with_source_and_licence(folder: Path, monkeypatch)
 def test_an_absent_full_set_says_where_it_was_looked_for(folder: Path, monkeypatch) -> None:
     monkeypatch.setenv("RECONRISK_DATA", str(folder))
     with pytest.raises(
-        InvalidInput, match=r"'adult' to lie in a data folder \(.*: cifar-10, pneumoniamnist\).*Set RECON"
+        InvalidInput, match=r"'adult' to be in a data folder \(.*: cifar-10, pneumoniamnist\).*Set RECON"
     ):
         load_dataset("adult")
     monkeypatch.delenv("RECONRISK_DATA")

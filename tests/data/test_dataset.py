@@ -7,7 +7,7 @@ import torch
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.data.columns import NumericColumn
-from reconrisk.data.dataset import Dataset, joined
+from reconrisk.data.dataset import Dataset, concatenate
 
 
 def toy(records: int = 4, **changes) -> Dataset:
@@ -89,7 +89,10 @@ def test_repr_tells_sizes_range_labels_and_licence(labels, classes, words: str) 
         ({"inputs": torch.zeros(4)}, "records first"),
         ({"inputs": torch.zeros(0, 2), "labels": None}, "inputs with at least one element"),
         ({"inputs": torch.full((4, 2), 1.5)}, r"^Expected inputs within data_range=\(0.0, 1.0\), found 8 above of"),
-        ({"inputs": torch.tensor([[-2.5], [3.5], [0.0], [-1.0]])}, "found 2 below and 1 above of 4 values. State"),
+        (
+            {"inputs": torch.tensor([[-2.5], [3.5], [0.0], [-1.0]])},
+            "found 2 below and 1 above of 4 values. Pass the range",
+        ),
         ({"inputs": torch.tensor([[0.0], [torch.nan], [0.0], [1.0]])}, "found 1 not a number of 4 values"),
         ({"data_range": (1.0, 1.0)}, "low < high"),
         ({"data_range": (0.0, float("inf"))}, "data_range=inf to be finite"),
@@ -111,7 +114,7 @@ def test_the_range_is_compared_at_the_precision_of_the_inputs() -> None:
 
 
 def test_joined_parts_follow_each_other() -> None:
-    whole = joined([toy(2), toy(3)], Path("folder"))
+    whole = concatenate([toy(2), toy(3)], Path("folder"))
     assert torch.equal(whole.inputs, torch.cat([toy(2).inputs, toy(3).inputs]))
     assert torch.equal(whole.labels, torch.cat([toy(2).labels, toy(3).labels]))
     assert (whole.name, whole.source) == ("folder", "folder")
@@ -122,7 +125,7 @@ def test_joined_parts_follow_each_other() -> None:
 )
 def test_parts_of_two_layouts_are_not_joined(other) -> None:
     with pytest.raises(InvalidFile, match=r"folder, toy: Expected the layout of Dataset"):
-        joined([toy(), toy(**other)], Path("folder"))
+        concatenate([toy(), toy(**other)], Path("folder"))
 
 
 def test_class_labels_are_classes_or_refused():

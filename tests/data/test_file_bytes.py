@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.data.file_bytes import stored_bytes
+from reconrisk.data.file_bytes import read_file_bytes
 
 
 @given(st.binary(min_size=1).filter(lambda data: not data.startswith(b"\x1f\x8b")), st.booleans())
@@ -14,13 +14,13 @@ from reconrisk.data.file_bytes import stored_bytes
 def test_bytes_come_back_whether_compressed_or_not(tmp_path_factory, data: bytes, compressed: bool) -> None:
     path = tmp_path_factory.mktemp("stored") / "file"
     path.write_bytes(gzip.compress(data) if compressed else data)
-    assert stored_bytes(path) == data
+    assert read_file_bytes(path) == data
 
 
 def test_gzip_is_told_by_content_not_name(tmp_path: Path) -> None:
     path = tmp_path / "plain.bin"
     path.write_bytes(gzip.compress(b"abc") + gzip.compress(b"def"))
-    assert stored_bytes(path) == b"abcdef"
+    assert read_file_bytes(path) == b"abcdef"
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_unusable_files_are_named_with_the_byte(tmp_path: Path, name: str, data:
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(InvalidFile, match=message) as caught:
-        stored_bytes(path)
+        read_file_bytes(path)
     assert caught.value.path == path
     assert path.read_bytes() == data
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match="No such file"):
-        stored_bytes(tmp_path / "absent")
+        read_file_bytes(tmp_path / "absent")

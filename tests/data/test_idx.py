@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.data.idx import idx_array, read_idx, read_idx_folder
+from reconrisk.data.idx import read_idx, read_idx_array, read_idx_folder
 
 CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
 
@@ -44,7 +44,7 @@ def mnist_like(tmp_path: Path) -> Path:
 def test_what_is_written_is_read(tmp_path_factory, array: np.ndarray, compressed: bool) -> None:
     path = tmp_path_factory.mktemp("idx") / "array"
     path.write_bytes(gzip.compress(idx_bytes(array)) if compressed else idx_bytes(array))
-    assert np.array_equal(idx_array(path), array, equal_nan=array.dtype.kind == "f")
+    assert np.array_equal(read_idx_array(path), array, equal_nan=array.dtype.kind == "f")
 
 
 def test_bytes_become_one_channel_between_zero_and_one(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ GOOD = idx_bytes(images())
         (b"\0\0\x08", "byte 0: Expected the IDX magic"),
         (b"\0\0\x07\x03" + GOOD[4:], r"byte 0: Expected the IDX magic .* found 00 00 07 03"),
         (b"\1\0\x08\x03" + GOOD[4:], r"found 01 00 08 03"),
-        (GOOD[:9], "byte 9: Expected 3 sizes of four bytes in the header, it ends"),
+        (GOOD[:9], "byte 9: Expected 3 sizes of four bytes in the header, found its end"),
         (
             GOOD[:-1],
             rf"byte {len(GOOD) - 1}: Expected 60 bytes of values for shape \(5, 4, 3\), found 59. It is truncated",
@@ -111,7 +111,7 @@ GOOD = idx_bytes(images())
         (GOOD[:4] + struct.pack(">3I", 0, 4, 3), r"byte 4: Expected records, found shape \(0, 4, 3\)"),
         (idx_bytes(np.arange(5, dtype=np.uint8)), "byte 3: Expected images, found one axis: labels"),
         (idx_bytes(np.zeros((1, 1, 1, 1, 1), dtype=np.uint8)), "Expected records x columns, or images"),
-        (idx_bytes(np.zeros((2, 2, 2), dtype="f4")), r"Expected bytes or a stated range, found >f4 .*data_range"),
+        (idx_bytes(np.zeros((2, 2, 2), dtype="f4")), r"Expected bytes or a data_range, found >f4 .*data_range"),
     ],
 )
 def test_foreign_and_damaged_files_are_refused(tmp_path: Path, data: bytes, message: str) -> None:

@@ -51,7 +51,7 @@ def test_options_reach_the_reader(tmp_path: Path) -> None:
         (
             "mnist",
             {"splt": "train"},
-            r"splt='train' to be left out for mnist. It understands split. Did you mean split\?",
+            r"splt='train' to be left out for mnist. Its options are split. Did you mean split\?",
         ),
         ("mnist", {"split": "val"}, "val"),
     ],
@@ -63,6 +63,6 @@ def test_wrong_requests_are_refused(name, options, message: str) -> None:
 
 def test_an_option_of_another_format_is_refused(images: Path) -> None:
     with pytest.raises(
-        InvalidInput, match=r"size=8 to be left out for npz file\. It understands split, inputs, labels"
+        InvalidInput, match=r"size=8 to be left out for npz file\. Its options are split, inputs, labels"
     ):
         load_dataset(images, size=8)

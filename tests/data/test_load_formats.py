@@ -6,7 +6,7 @@ import pytest
 
 from reconrisk.core.errors import InvalidFile
 from reconrisk.data import load as formats
-from reconrisk.data.load import format_of
+from reconrisk.data.load import detect_format
 
 IDX = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 7])
 
@@ -27,7 +27,7 @@ IDX = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 7])
 def test_content_tells_the_format_whatever_the_name(tmp_path: Path, name: str, data: bytes, expected) -> None:
     path = tmp_path / name
     path.write_bytes(data)
-    assert format_of(path) is expected
+    assert detect_format(path) is expected
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_content_tells_the_format_whatever_the_name(tmp_path: Path, name: str, d
 def test_where_content_is_silent_the_name_counts(tmp_path: Path, name: str, data: bytes, expected) -> None:
     path = tmp_path / name
     path.write_bytes(data)
-    assert format_of(path) is expected
+    assert detect_format(path) is expected
 
 
 def test_text_may_be_cut_within_a_character(tmp_path: Path) -> None:
     path = tmp_path / "long"
     path.write_bytes(b"a" + "é".encode() * 70_000)
-    assert format_of(path) is formats.CSV
+    assert detect_format(path) is formats.CSV
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_foreign_files_are_refused(tmp_path: Path, data: bytes, message: str) ->
     path = tmp_path / "file"
     path.write_bytes(data)
     with pytest.raises(InvalidFile, match=message):
-        format_of(path)
+        detect_format(path)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_folders_are_told_by_their_files(tmp_path: Path, names: list[str], expec
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert format_of(tmp_path) is expected
+    assert detect_format(tmp_path) is expected
 
 
 def test_what_numpy_writes_is_recognised(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros(3))
-    assert format_of(tmp_path / "a.npz") is formats.NPZ
+    assert detect_format(tmp_path / "a.npz") is formats.NPZ

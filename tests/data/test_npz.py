@@ -126,7 +126,10 @@ def test_real_images_need_their_range(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"faces": images(2)}, r"keys: Expected inputs under one of images, .* found faces. Name the key with inputs="),
+        (
+            {"faces": images(2)},
+            r"keys: Expected inputs under one of images, .* found faces. Pass the key of the inputs as inputs=",
+        ),
         ({"images": np.array([{}, {}])}, "key 'images': Expected numbers or text, found Python objects"),
         ({"images": images(2), "labels": np.array([None, 1])}, "key 'labels': .* found Python objects"),
         (
@@ -159,7 +162,7 @@ def test_wrong_splits_and_keys_are_refused(tmp_path: Path) -> None:
         read_npz(path, split="val")
     with pytest.raises(InvalidInput, match="split='dev' to be one of train, val, test"):
         read_npz(path, split="dev")
-    with pytest.raises(InvalidFile, match="key 'othr': Expected it among other, x_test, x_train"):
+    with pytest.raises(InvalidFile, match="key 'othr': Expected one of the keys other, x_test, x_train"):
         read_npz(path, inputs="othr")
     with pytest.raises(InvalidFile, match="found splits: none"):
         read_npz(path, inputs="other", split="train")

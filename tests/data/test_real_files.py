@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reconrisk.data import data_folders, decode, load_dataset
-from reconrisk.data.data_folders import full_set_path
+from reconrisk.data.data_folders import find_full_set
 
 
 def real(name: str, **options):
@@ -33,7 +33,7 @@ def test_mnist_has_the_known_statistics() -> None:
 
 def test_mnist_has_the_known_checksum() -> None:
     real("mnist-full", split="test")
-    path = full_set_path("mnist-full") / "train-images-idx3-ubyte.gz"
+    path = find_full_set("mnist-full") / "train-images-idx3-ubyte.gz"
     if not path.is_file():
         pytest.skip("the original gzip file is not there")
     # as torchvision states it

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.data.safe_pickle import pickled_entries
+from reconrisk.data.safe_pickle import read_pickled_entries
 
 HERE = Path("batch")
 
@@ -30,27 +30,27 @@ class Opened:
 def test_a_global_is_named_and_never_called(tmp_path: Path, monkeypatch, protocol: int, hostile, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     data = pickle.dumps({"data": hostile, "labels": []}, protocol=protocol)
-    with pytest.raises(InvalidFile, match=f"it asks for {name}.*Do not open it with pickle"):
-        pickled_entries(data, HERE, ("data", "labels"))
+    with pytest.raises(InvalidFile, match=f"arrays of bytes, found {name}.*Do not open it with pickle"):
+        read_pickled_entries(data, HERE, ("data", "labels"))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\x80\x02cnumpy\nndarray\n(tR.", "it asks for a call of numpy ndarray"),
-        (b"\x80\x02U\x01aU\x01bR.", "it asks for a call of str"),
-        (b"\x80\x02]}b.", "it asks for a state for list"),
-        (b"\x80\x02c_codecs\nencode\nU\x01aU\x04zlib\x86R.", "it asks for the encoding 'zlib'"),
-        (b"\x80\x02Pfile\n.", "it asks for the opcode PERSID"),
-        (b"\x80\x02\x82\x01.", "it asks for the opcode EXT1"),
-        (b"\x80\x05\x97.", "it asks for the opcode NEXT_BUFFER"),
-        (b"\x80\x02(iposix\nsystem\n.", "it asks for the opcode INST"),
+        (b"\x80\x02cnumpy\nndarray\n(tR.", "arrays of bytes, found a call of numpy ndarray"),
+        (b"\x80\x02U\x01aU\x01bR.", "arrays of bytes, found a call of str"),
+        (b"\x80\x02]}b.", "arrays of bytes, found a state for list"),
+        (b"\x80\x02c_codecs\nencode\nU\x01aU\x04zlib\x86R.", "arrays of bytes, found the encoding 'zlib'"),
+        (b"\x80\x02Pfile\n.", "arrays of bytes, found the opcode PERSID"),
+        (b"\x80\x02\x82\x01.", "arrays of bytes, found the opcode EXT1"),
+        (b"\x80\x05\x97.", "arrays of bytes, found the opcode NEXT_BUFFER"),
+        (b"\x80\x02(iposix\nsystem\n.", "arrays of bytes, found the opcode INST"),
     ],
 )
 def test_opcodes_beyond_data_are_refused(data: bytes, message: str) -> None:
     with pytest.raises(InvalidFile, match=message):
-        pickled_entries(data, HERE, ())
+        read_pickled_entries(data, HERE, ())
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_opcodes_beyond_data_are_refused(data: bytes, message: str) -> None:
 )
 def test_what_is_no_dictionary_is_refused_with_the_byte(data: bytes, message: str) -> None:
     with pytest.raises(InvalidFile, match=message):
-        pickled_entries(data, HERE, ())
+        read_pickled_entries(data, HERE, ())
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_claims_of_size_allocate_nothing(data: bytes) -> None:
     tracemalloc.start()
     try:
         with contextlib.suppress(InvalidFile):
-            assert pickled_entries(data, HERE, ()) == {}
+            assert read_pickled_entries(data, HERE, ()) == {}
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -93,4 +93,4 @@ def test_claims_of_size_allocate_nothing(data: bytes) -> None:
 
 def test_only_the_keys_asked_for_come_back() -> None:
     data = pickle.dumps({"a": [1, 2.5, None, True, (3,)], b"b": b"bytes", "c": 0}, protocol=4)
-    assert pickled_entries(data, HERE, ("a", "b")) == {"a": [1, 2.5, None, True, (3,)], "b": b"bytes"}
+    assert read_pickled_entries(data, HERE, ("a", "b")) == {"a": [1, 2.5, None, True, (3,)], "b": b"bytes"}

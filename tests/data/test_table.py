@@ -6,11 +6,11 @@ import torch
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.data.columns import CategoricalColumn, NumericColumn
 from reconrisk.data.dataset import Dataset
-from reconrisk.data.table import MOST_CATEGORIES, TextTable, is_number, typed
+from reconrisk.data.table import MOST_CATEGORIES, TextTable, infer_types, is_number
 
 
 def dataset_from_table(source: TextTable, *, regression: bool = False, **options) -> Dataset:
-    return typed(source, **options).dataset(regression=regression)
+    return infer_types(source, **options).dataset(regression=regression)
 
 
 def table(**columns: list[str]) -> TextTable:
@@ -121,8 +121,8 @@ def test_the_label_goes_by_name_or_index(label) -> None:
     [
         ({"label": "yy"}, "label='yy' to be one of the columns n, y. Did you mean y"),
         ({"label": 2}, "label=2 to be the index of one of 2 columns"),
-        ({"ignore": ["n"], "label": "y"}, "to leave a column of inputs"),
-        ({"ignore": ["y"], "label": "y"}, "to leave a column of inputs, and the label"),
+        ({"ignore": ["n"], "label": "y"}, "to leave at least one input column"),
+        ({"ignore": ["y"], "label": "y"}, "to leave at least one input column, and the label"),
         ({"missing": "fill"}, "missing='fill' to be 'refuse' or 'drop'"),
         ({"categorical": ["z"]}, "categorical='z' to be one of the columns"),
     ],

@@ -98,7 +98,7 @@ def test_no_mask_with_as_much_utility_tells_less(sensitivity, random, utility):
     pruned = optimal_pruning(moments(sensitivity, square), utility=utility)
     kept = pruned.mask["w"].numpy().astype(float)
     if pruned.borderline is not None:
-        kept[pruned.borderline[1]] = pruned.borderline_kept
+        kept[pruned.borderline[1]] = pruned.borderline_probability
     assert float(kept @ q) == pytest.approx(utility * q.sum(), rel=1e-6)
     for mask in itertools.product((0.0, 1.0), repeat=len(s)):
         if np.array(mask) @ q >= kept @ q:

@@ -93,7 +93,7 @@ def test_pruned_noise_after_a_clip_hides_what_it_says(seed, scale):
 
 
 def test_what_cannot_be_met_names_the_nearest_value():
-    with pytest.raises(InvalidInput, match=r"mse=0\.1 to be below .* bound is 0\.08333; noise comes as near"):
+    with pytest.raises(InvalidInput, match=r"mse=0\.1 to be below .* bound is 0\.08333\. Pass at most 0\.0825"):
         TargetBound(0.1, 12.0, 100)
     with pytest.raises(InvalidInput, match=r"share=1\.0 in \[0, 1\).* is 1 - 1/n, which sends one of n values\."):
         prune(1.0)

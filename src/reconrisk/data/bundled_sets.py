@@ -1,4 +1,4 @@
-"""The data sets in the wheel, and those that come with scikit-learn."""
+"""Data sets that need no file of the user: those in the package and those of scikit-learn."""
 
 from __future__ import annotations
 
@@ -38,31 +38,39 @@ CROP_NAMES = (
     "propeller aircraft",
     "parrot",
 )
-"""What is to be seen in each of the natural crops, in their order."""
+"""Content of each natural crop, in order."""
 
 MNIST_SOURCE = "LeCun, Cortes and Burges, The MNIST database of handwritten digits"
 MNIST_LICENCE = "CC BY-SA 3.0"
 _UCI = "CC BY 4.0"
 
 
-def shipped_bytes(name: str) -> bytes:
-    """A file of the folder ``bundled``, read in place."""
+def read_bundled_file(name: str) -> bytes:
+    """Read a file of the folder ``bundled``.
+
+    Args:
+        name: Name of the file.
+
+    Returns:
+        Its bytes.
+    """
     return (resources.files("reconrisk.data") / "bundled" / name).read_bytes()
 
 
 def _load_mnist(*, split: str | None = None) -> Dataset:
-    """4,000 training and 1,000 test digits of MNIST, 1 x 28 x 28, the classes in equal number."""
+    """Return 4,000 training and 1,000 test digits of MNIST, 1 x 28 x 28, balanced over classes."""
     if split not in (None, "train", "test"):
         raise invalid_input("split", split, "to be 'train', 'test' or None")
-    digits = dataset_from_npz(shipped_bytes("mnist.npz"), Path("mnist.npz"), split=split)
+    digits = dataset_from_npz(read_bundled_file("mnist.npz"), Path("mnist.npz"), split=split)
     source = f"{MNIST_SOURCE} (400 training and 100 test images a class)"
     return replace(digits, name="mnist", classes=DIGITS, source=source, licence=MNIST_LICENCE)
 
 
 def _load_crops() -> Dataset:
-    """Sixteen natural colour crops, 3 x 64 x 64, each its own class."""
-    with Image.open(io.BytesIO(shipped_bytes("crops.png"))) as sheet:
+    """Return sixteen natural colour crops, 3 x 64 x 64, each its own class."""
+    with Image.open(io.BytesIO(read_bundled_file("crops.png"))) as sheet:
         column = np.asarray(sheet, dtype=np.float32)
+    # one column of square crops, 64 pixels wide
     inputs = torch.from_numpy(column.reshape(-1, 64, 64, 3)).permute(0, 3, 1, 2).contiguous().div_(255)
     return Dataset(
         "crops",
@@ -75,22 +83,30 @@ def _load_crops() -> Dataset:
 
 
 def load_digits() -> Dataset:
-    """1,797 digits of scikit-learn, 1 x 8 x 8."""
+    """Load the 1,797 digits of scikit-learn, 1 x 8 x 8.
+
+    Returns:
+        The data set with ten classes.
+    """
     from sklearn import datasets
 
     bunch = datasets.load_digits()
-    inputs = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
+    inputs = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]  # grey levels 0 to 16
     source = "Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI; by scikit-learn"
     return Dataset("digits", inputs, torch.from_numpy(bunch.target), classes=DIGITS, source=source, licence=_UCI)
 
 
 def load_breast_cancer() -> Dataset:
-    """569 records with 30 numeric columns of scikit-learn, malignant or benign."""
+    """Load the breast cancer table of scikit-learn: 569 records, 30 numeric columns, malignant or benign.
+
+    Returns:
+        The data set with two classes.
+    """
     from sklearn import datasets
 
     bunch = datasets.load_breast_cancer()
     return replace(
-        _table("breast_cancer", bunch, torch.from_numpy(bunch.target.astype(np.int64))),
+        _make_table("breast_cancer", bunch, torch.from_numpy(bunch.target.astype(np.int64))),
         classes=tuple(str(name) for name in bunch.target_names),
         source="Wolberg, Mangasarian, Street and Street, Breast Cancer Wisconsin (Diagnostic), UCI; by scikit-learn",
         licence=_UCI,
@@ -98,18 +114,23 @@ def load_breast_cancer() -> Dataset:
 
 
 def load_diabetes() -> Dataset:
-    """442 records with 10 numeric columns of scikit-learn and a real label, the progression after one year."""
+    """Load the diabetes table of scikit-learn: 442 records, 10 numeric columns.
+
+    Returns:
+        The data set. Its real label is the progression after one year.
+    """
     from sklearn import datasets
 
     bunch = datasets.load_diabetes(scaled=False)
     return replace(
-        _table("diabetes", bunch, torch.from_numpy(bunch.target.astype(np.float32))),
+        _make_table("diabetes", bunch, torch.from_numpy(bunch.target.astype(np.float32))),
         source="Efron, Hastie, Johnstone and Tibshirani (2004), Least Angle Regression; by scikit-learn",
         licence="as distributed with scikit-learn, BSD 3-Clause",
     )
 
 
-def _table(name: str, bunch: Any, labels: torch.Tensor) -> Dataset:
+def _make_table(name: str, bunch: Any, labels: torch.Tensor) -> Dataset:
+    """Return a table of scikit-learn as a data set, scaled to [0, 1]."""
     columns = numeric_columns([str(feature) for feature in bunch.feature_names], bunch.data)
     return Dataset(name, torch.from_numpy(encode(columns, list(bunch.data.T))), labels, columns=columns)
 
@@ -121,11 +142,15 @@ SHIPPED: dict[str, Callable[..., Dataset]] = {
     "breast_cancer": load_breast_cancer,
     "diabetes": load_diabetes,
 }
-"""The data sets that need no file, by name."""
+"""Loaders of the data sets that need no file, by name."""
 
 
 def is_bundled(dataset: Dataset) -> bool:
-    """Return True if every record comes with the package, so that showing it tells nobody anything."""
+    """Return True if every record is in a public data set of the package, so that showing it reveals nothing.
+
+    Args:
+        dataset: Data set to compare, by name, shape and exact values.
+    """
     if dataset.name not in SHIPPED:
         return False
     shape, known = _bundled_records(dataset.name)
@@ -134,5 +159,6 @@ def is_bundled(dataset: Dataset) -> bool:
 
 @cache  # loading a data set takes longer than a small audit
 def _bundled_records(name: str) -> tuple[tuple[int, ...], frozenset[bytes]]:
+    """Return the shape and the set of records of a bundled data set."""
     public = SHIPPED[name]()
     return public.shape, frozenset(row.tobytes() for row in public.inputs.flatten(1).numpy())

@@ -1,4 +1,4 @@
-"""The way from table cells to the coordinates of a record and back."""
+"""Encoding of table cells as coordinates of a record, and decoding."""
 
 from __future__ import annotations
 
@@ -19,27 +19,42 @@ __all__ = [
     "CategoricalColumn",
     "Column",
     "NumericColumn",
-    "covering",
     "decode",
     "encode",
+    "merge_columns",
     "numeric_columns",
     "width_of",
 ]
 
 
 def numeric_columns(names: Sequence[str], values: npt.NDArray[Any]) -> tuple[NumericColumn, ...]:
-    """Columns of a table of numbers, each with the range it has there.
+    """Describe the columns of a table of numbers, each with its own range.
 
-    Assumes: ``values`` is records x columns and finite.
+    Args:
+        names: Names of the columns.
+        values: Finite numbers, records x columns.
+
+    Returns:
+        One column description for each name.
     """
-    low, high = values.min(axis=0), values.max(axis=0)
+    low, high = values.min(axis=0), values.max(axis=0)  # one coordinate per numeric column, so start = i
     return tuple(NumericColumn(name, float(low[i]), float(high[i]), i) for i, name in enumerate(names))
 
 
-def covering(columns: Sequence[Column], others: Sequence[Column]) -> tuple[Column, ...]:
-    """Columns that hold what two descriptions of the same table hold: the wider ranges, the categories of both.
+def merge_columns(columns: Sequence[Column], others: Sequence[Column]) -> tuple[Column, ...]:
+    """Merge two descriptions of the same table: the wider ranges, the categories of both.
 
-    >>> covering([NumericColumn("age", 17, 90, 0)], [NumericColumn("age", 16, 80, 0)])
+    Args:
+        columns: Columns of one part of the table.
+        others: Columns of the other part, in the same order.
+
+    Returns:
+        Columns that contain the values of both.
+
+    Raises:
+        InvalidInput: If two columns at the same position differ in name or kind.
+
+    >>> merge_columns([NumericColumn("age", 17, 90, 0)], [NumericColumn("age", 16, 80, 0)])
     (NumericColumn(name='age', low=16, high=90, start=0),)
     """
     merged: list[Column] = []
@@ -55,11 +70,17 @@ def covering(columns: Sequence[Column], others: Sequence[Column]) -> tuple[Colum
 
 
 def encode(columns: Sequence[Column], values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-    r"""Records in [0, 1] from the values of their columns: numbers scaled by range, categories one-hot.
+    r"""Encode the values of columns as records in [0, 1]: numbers scaled by range, categories one-hot.
 
     .. math:: x = (v - \mathrm{low}) / (\mathrm{high} - \mathrm{low})
 
-    Assumes: one array per column with one entry per record: numbers within the range, or indices of categories.
+    Args:
+        columns: Description of the columns.
+        values: One array per column with one entry per record: numbers within the range, or indices of categories.
+
+    Returns:
+        Records x coordinates.
+
     Edge cases: ``low = high`` gives 0.
 
     >>> encode([NumericColumn("age", 20, 40, 0), CategoricalColumn("sex", ("F", "M"), 1)],
@@ -73,17 +94,28 @@ def encode(columns: Sequence[Column], values: Sequence[npt.NDArray[Any]]) -> npt
             records[np.arange(len(entries)), column.start + entries] = 1
         elif column.high > column.low:
             numbers, low, high = entries.astype(np.float64), column.low, column.high
-            if math.isinf(high - low):  # a range wider than the largest float: its half is not
+            if math.isinf(high - low):  # the width overflows; half of it does not
                 numbers, low, high = numbers / 2, low / 2, high / 2
             records[:, column.start] = (numbers - low) / (high - low)
     return records
 
 
 def decode(columns: Sequence[Column], inputs: Tensor) -> dict[str, npt.NDArray[Any]]:
-    """The values behind encoded records, in the units of the file: numbers unscaled, the likeliest category.
+    """Decode records to the units of the file: numbers unscaled, the most likely category.
 
-    Works on estimates as well: a number outside [0, 1] leaves the column's range accordingly, and of a block that is
-    not one-hot the largest coordinate counts.
+    Works on estimates as well: a number outside [0, 1] leaves the range of the column accordingly, and in a block that
+    is not one-hot the largest coordinate counts.
+
+    Args:
+        columns: Description of the columns, as in ``Dataset.columns``.
+        inputs: Encoded records or estimates, records x coordinates.
+
+    Returns:
+        One array per column name, with one entry per record.
+
+    Raises:
+        InvalidInput: If ``inputs`` does not have the coordinates of the columns.
+
     Guarantee: undoes :func:`encode` up to float32 rounding of the scaled number.
     Edge cases: a constant column gives its constant.
 
@@ -101,5 +133,6 @@ def decode(columns: Sequence[Column], inputs: Tensor) -> dict[str, npt.NDArray[A
         if isinstance(column, CategoricalColumn):
             values[column.name] = np.array(column.categories)[block.argmax(axis=1)]
         else:
+            # not low + x (high - low), whose width can overflow
             values[column.name] = column.low * (1 - block[:, 0]) + column.high * block[:, 0]
     return values

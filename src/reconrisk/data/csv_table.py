@@ -1,4 +1,4 @@
-"""Text tables: csv files as columns of cells, with the line each record stands on."""
+"""Reader for text tables: csv files as columns of cells, with the line number of each record."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
-from reconrisk.data.file_bytes import stored_bytes
-from reconrisk.data.table import Encoding, TextTable, is_number, typed
+from reconrisk.data.file_bytes import read_file_bytes
+from reconrisk.data.table import Encoding, TextTable, infer_types, is_number
 
 _DELIMITERS = ",;\t"
 
@@ -28,29 +28,60 @@ def read_csv(
     regression: bool = False,
     like: Dataset | None = None,
 ) -> Dataset:
-    """A csv file, gzip or not, as a table with numeric and one-hot encoded categorical columns.
+    r"""Read a csv file, gzip or not, as a table with numeric and one-hot encoded categorical columns.
 
-    ``label`` is the name or index of the column with the labels, ``ignore`` lists columns to leave out, ``categorical``
-    such whose numbers are codes. Without ``header`` the first line is a header if it holds no number and another line
-    does. ``missing="drop"`` leaves out every record with a missing value; else a missing category is a category of
-    its own (``?``), and a missing number is refused. ``regression`` reads whole numbers as real labels instead of
-    classes. ``like`` encodes as an earlier data set was, so that a test file matches its training file.
+    Args:
+        path: Path of a UTF-8 text file.
+        label: Name or index of the column with the labels; None for no labels.
+        header: True if the first line is a header. By default it is one if it holds no number and another line does.
+        delimiter: One character; by default the most frequent of comma, semicolon and tab in the first line.
+        missing: ``"drop"`` leaves out every record with a missing value. ``"refuse"`` makes a missing category a
+            category of its own (``?``) and refuses a missing number.
+        ignore: Columns to leave out, by name or index.
+        categorical: Columns whose numbers are codes, by name or index.
+        regression: True to read whole numbers as real labels instead of classes.
+        like: Earlier data set whose encoding to use, so that a test file matches its training file.
+
+    Returns:
+        The records, encoded to [0, 1].
+
+    Raises:
+        InvalidInput: If an option is unknown or names a column that does not exist.
+        InvalidFile: If the file cannot be read or a line is malformed; the message names the line.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "people.csv"
+    ...     _ = path.write_text("age,city,sick\n20,Rome,0\n40,Oslo,1\n")
+    ...     read_csv(path, label="sick").inputs
+    tensor([[0., 0., 1.],
+            [1., 1., 0.]])
     """
     path = Path(path)
     if like is not None and like.columns is None:
         raise invalid_input("like", like, "to be a table", "Pass the data set of the training file.")
-    table = text_table(path, text_of(path), header=header, delimiter=delimiter)
+    table = parse_table(path, read_text(path), header=header, delimiter=delimiter)
     real_labels = like is not None and like.labels is not None and like.labels.is_floating_point()
-    chosen = typed(table, label=label, missing=missing, ignore=ignore, categorical=categorical)
+    chosen = infer_types(table, label=label, missing=missing, ignore=ignore, categorical=categorical)
     encoding = Encoding() if like is None else Encoding(like.columns, like.classes)
     return chosen.dataset(regression=regression or real_labels, encoding=encoding)
 
 
-def text_of(path: Path) -> str:
-    """The text in a file, UTF-8 with or without mark, gzip or not."""
-    data = stored_bytes(path)
+def read_text(path: Path) -> str:
+    """Read a UTF-8 text file, with or without byte order mark, gzip or not.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        Its text.
+
+    Raises:
+        InvalidFile: If the file cannot be read or is not UTF-8.
+    """
+    data = read_file_bytes(path)
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")  # spreadsheet programs write a byte order mark
     except UnicodeDecodeError as error:
         raise InvalidFile(
             path,
@@ -60,11 +91,27 @@ def text_of(path: Path) -> str:
         ) from error
 
 
-def text_table(
+def parse_table(
     path: Path, text: str, *, header: bool | None, delimiter: str | None = None, names: Sequence[str] | None = None
 ) -> TextTable:
-    """The cells of a text table by column; empty lines are passed over, every other has as many fields as the first."""
-    rows = _rows(path, text, delimiter)
+    """Parse a text table into cells by column. Empty lines are skipped.
+
+    Args:
+        path: File of the text, for messages.
+        text: The table.
+        header: True if the first line is a header; None to detect it.
+        delimiter: One character; None to detect it.
+        names: Names of the columns; None to take them from the header, or number them without one.
+
+    Returns:
+        Cells, column names and line numbers.
+
+    Raises:
+        InvalidInput: If ``delimiter`` is not one usable character.
+        InvalidFile: If lines differ in their number of fields, names repeat, there is no record, or the header is
+            unclear.
+    """
+    rows = _parse_rows(path, text, delimiter)
     first_line, first = rows[0]
     for line, row in rows:
         if len(row) != len(first):
@@ -72,7 +119,7 @@ def text_table(
                 path,
                 f"line {line}",
                 f"Expected {len(first)} fields as in line {first_line}, found {len(row)}.",
-                "Complete the line, quote text that holds the delimiter, or state delimiter=.",
+                "Complete the line, quote text that holds the delimiter, or pass delimiter=.",
             )
     if names is None:
         names = [f"column {i}" for i in range(len(first))]
@@ -84,7 +131,7 @@ def text_table(
             path,
             f"line {first_line}",
             f"Expected {len(first)} different column names.",
-            "Rename, or pass header=False.",
+            "Rename the columns, or pass header=False.",
         )
     if not rows:
         raise InvalidFile(path, f"line {first_line}", "Expected records after the header, found none.", "Add records.")
@@ -92,13 +139,14 @@ def text_table(
     return TextTable(path, tuple(names), tuple(line for line, _ in rows), cells)
 
 
-def _rows(path: Path, text: str, delimiter: str | None) -> list[tuple[int, list[str]]]:
-    """Line number and fields of each line that is not empty; the first one tells the delimiter if none is given."""
+def _parse_rows(path: Path, text: str, delimiter: str | None) -> list[tuple[int, list[str]]]:
+    """Return line number and fields of each non-empty line; detect the delimiter from the first one if it is None."""
     if delimiter is None:
         first = next((line for line in io.StringIO(text) if line.strip()), "")
         delimiter = max(_DELIMITERS, key=first.count)
     if len(delimiter) != 1 or delimiter in '"\r\n ':
-        raise invalid_input("delimiter", delimiter, "to be one character, neither quote, blank nor line end")
+        raise invalid_input("delimiter", delimiter, "to be one character, not a quote, a space or a line end")
+    # newline="": quoted fields may contain line ends; strict: unbalanced quotes are errors
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     rows: list[tuple[int, list[str]]] = []
     try:
@@ -107,7 +155,7 @@ def _rows(path: Path, text: str, delimiter: str | None) -> list[tuple[int, list[
                 rows.append((reader.line_num, row))
     except csv.Error as error:
         raise InvalidFile(
-            path, f"line {reader.line_num}", f"Expected a line of csv, {error}.", "Correct the quotes in this line."
+            path, f"line {reader.line_num}", f"Expected a line of csv: {error}.", "Correct the quotes in this line."
         ) from error
     if not rows:
         raise InvalidFile(path, "line 1", "Expected records, found only empty lines.", "Check the file.")
@@ -115,8 +163,9 @@ def _rows(path: Path, text: str, delimiter: str | None) -> list[tuple[int, list[
 
 
 def _has_header(path: Path, rows: Sequence[tuple[int, Sequence[str]]]) -> bool:
+    """Return True if the first line is a header: it holds no number and another line does."""
     first = [cell.strip() for cell in rows[0][1]]
-    named = [cell for cell in first if cell]
+    named = [cell for cell in first if cell]  # an index column often has no name
     if any(is_number(cell) for cell in first) or not named or len(set(named)) < len(named):
         return False
     if any(is_number(cell) for _, row in rows[1:] for cell in row):
@@ -124,6 +173,6 @@ def _has_header(path: Path, rows: Sequence[tuple[int, Sequence[str]]]) -> bool:
     raise InvalidFile(
         path,
         f"line {rows[0][0]}",
-        "Expected numbers somewhere, to tell a header from a record, found none.",
-        "Say whether the first line is a header: header=True or header=False.",
+        "Expected a number in some line, to distinguish header and records, found none.",
+        "Pass header=True if the first line is a header, else header=False.",
     )

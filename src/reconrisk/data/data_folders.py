@@ -1,4 +1,4 @@
-"""Full data sets in folders of the user, which the environment variable ``RECONRISK_DATA`` names."""
+"""Full data sets in folders of the user, named by the environment variable ``RECONRISK_DATA``."""
 
 from __future__ import annotations
 
@@ -16,22 +16,32 @@ from reconrisk.data.idx import has_idx_files, read_idx_folder
 from reconrisk.data.npz import read_npz
 
 VARIABLE = "RECONRISK_DATA"
+"""Environment variable that lists the data folders."""
 
 
 @dataclass(frozen=True)
 class FullSet:
-    """A well-known data set: the places in a data folder where it may lie, and how to read and cite it."""
+    """Well-known data set that can be in a data folder.
+
+    Attributes:
+        places: Relative paths to try in a data folder.
+        is_present: Test for the data set at a path.
+        read: Reader of the data set at a path.
+        source: Citation.
+        licence: Licence of the data.
+        classes: Names of the classes; None to take them from the reader.
+    """
 
     places: tuple[str, ...]
-    is_there: Callable[[Path], bool]
+    is_present: Callable[[Path], bool]
     read: Callable[..., Dataset]
     source: str
     licence: str
     classes: tuple[str, ...] | None = None
 
-    def found_in(self, folder: Path) -> Path | None:
-        """Where it lies in ``folder``, if it does."""
-        return next((folder / place for place in self.places if self.is_there(folder / place)), None)
+    def find_in(self, folder: Path) -> Path | None:
+        """Return the path of the data set in ``folder``; None if it is not there."""
+        return next((folder / place for place in self.places if self.is_present(folder / place)), None)
 
 
 FULL_SETS = {
@@ -80,47 +90,74 @@ FULL_SETS = {
         ("normal", "pneumonia"),
     ),
 }
-"""The data sets that are looked for in data folders, by name."""
+"""Data sets that are searched for in data folders, by name."""
 
 
 @dataclass(frozen=True)
 class DataFolder:
-    """A folder that is looked at, whether it exists, and the full data sets found there."""
+    """Folder of ``RECONRISK_DATA`` and the full data sets in it.
+
+    Attributes:
+        path: The folder.
+        exists: True if it exists.
+        found: Names of the full data sets in it.
+
+    >>> print(DataFolder(Path("data"), exists=True, found=("adult",)))
+    data: adult
+    """
 
     path: Path
     exists: bool
     found: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Path and content in one line."""
+        """Return path and content in one line."""
         if not self.exists:
             return f"{self.path}: no such folder"
         return f"{self.path}: {', '.join(self.found) or 'no known data set'}"
 
 
 def data_folders() -> tuple[DataFolder, ...]:
-    """The folders in ``RECONRISK_DATA``, separated as in ``PATH``, and what is found in each.
+    """List the folders in ``RECONRISK_DATA``, separated as in ``PATH``, with the data sets found in each.
+
+    Returns:
+        One entry per folder, in the order of the variable.
 
     Edge cases: none if the variable is unset or empty; a folder that does not exist is listed as such.
+
+    >>> from unittest import mock
+    >>> with mock.patch.dict(os.environ, {VARIABLE: "absent"}):
+    ...     print(*data_folders())
+    absent: no such folder
     """
     folders = [Path(part).expanduser() for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
     return tuple(
-        DataFolder(folder, folder.is_dir(), tuple(name for name, full in FULL_SETS.items() if full.found_in(folder)))
+        DataFolder(folder, folder.is_dir(), tuple(name for name, full in FULL_SETS.items() if full.find_in(folder)))
         for folder in folders
     )
 
 
-def full_set_path(name: str) -> Path:
-    """Where the full data set ``name`` lies, in the first data folder that has it."""
+def find_full_set(name: str) -> Path:
+    """Return the path of a full data set, in the first data folder that has it.
+
+    Args:
+        name: A name in :data:`FULL_SETS`.
+
+    Returns:
+        Path of the file or folder.
+
+    Raises:
+        InvalidInput: If no data folder has it; the message lists the folders.
+    """
     folders = data_folders()
     for folder in folders:
-        place = FULL_SETS[name].found_in(folder.path)
+        place = FULL_SETS[name].find_in(folder.path)
         if place is not None:
             return place
-    looked = "; ".join(str(folder) for folder in folders) or f"{VARIABLE} is not set"
+    searched = "; ".join(str(folder) for folder in folders) or f"{VARIABLE} is not set"
     raise invalid_input(
         "name",
         name,
-        f"to lie in a data folder ({looked})",
+        f"to be in a data folder ({searched})",
         f"Set {VARIABLE} to the folder that holds {FULL_SETS[name].places[0]}, or pass its path.",
     )

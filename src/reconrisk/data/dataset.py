@@ -1,4 +1,4 @@
-"""Records with what is known about them: labels, range, meaning of the coordinates, source and licence."""
+"""Data set type: records with labels, range, meaning of the coordinates, source and licence."""
 
 from __future__ import annotations
 
@@ -22,8 +22,15 @@ from reconrisk.data.columns import Column, width_of
 class Dataset:
     """Records and their labels, ready to train on and to attack.
 
-    ``inputs`` is float32, images as N x C x H x W, tables as N x D; every value lies in ``data_range``. ``labels`` is
-    int64 for classes, float32 for regression, or None. ``columns`` says what the coordinates of a table mean.
+    Attributes:
+        name: Short name for reports.
+        inputs: Records in float32: images as N x C x H x W, tables as N x D.
+        labels: int64 for classes, float32 for regression, or None.
+        data_range: Low and high end of the range that contains every value.
+        classes: Names of the classes, or None.
+        columns: Meaning of the coordinates of a table, or None.
+        source: Citation or path.
+        licence: Licence of the data.
 
     >>> Dataset("toy", torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 0]), classes=("cat", "dog"))
     Dataset(toy, 3 x (1, 2, 2) in [0, 1], 2 classes, licence: not stated)
@@ -45,7 +52,7 @@ class Dataset:
         ends = [check_finite("data_range", end) for end in self.data_range]
         if len(ends) != 2 or not ends[0] < ends[1]:
             raise invalid_input("data_range", self.data_range, "to be (low, high) with low < high")
-        check_all_within("inputs", self.inputs, (ends[0], ends[1]), "State the range of the values.")
+        check_all_within("inputs", self.inputs, (ends[0], ends[1]), "Pass the range of the values as data_range=.")
         if self.columns is not None and self.inputs.shape[1:] != (width_of(self.columns),):
             raise invalid_input("inputs.shape", tuple(self.inputs.shape), f"to be (records, {width_of(self.columns)})")
         labels = self.labels
@@ -61,7 +68,7 @@ class Dataset:
             raise invalid_input("labels", int(labels.max()), f"to be indices of the {len(self.classes)} classes")
 
     def __len__(self) -> int:
-        """Number of records."""
+        """Return the number of records."""
         return len(self.inputs)
 
     @property
@@ -71,23 +78,24 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """A short digest of records, labels and range; the name does not count."""
+        """Short digest of records, labels and range; the name does not count."""
         return short_digest((self.inputs, self.labels, str(self.data_range)))
 
     @property
     def class_count(self) -> int | None:
-        """The number of classes, None where labels are no classes.
+        """Number of classes; None if the labels are not classes.
 
         >>> Dataset("toy", torch.zeros(2, 1), torch.tensor([4, 2])).class_count
         5
         """
         if self.classes is not None:
             return len(self.classes)
+        # without names, classes are 0 to the largest label
         return None if self.labels is None or self.labels.is_floating_point() else int(self.labels.max()) + 1
 
     @property
     def class_labels(self) -> Tensor:
-        """The labels where they are classes; refused where there are none or they are numbers.
+        """Labels as class indices; raises InvalidInput if there are no labels or they are real numbers.
 
         >>> Dataset("toy", torch.zeros(2, 1), torch.tensor([4, 2])).class_labels
         tensor([4, 2])
@@ -97,7 +105,7 @@ class Dataset:
         return self.labels
 
     def subset(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]] | Tensor | slice) -> Dataset:
-        """The records at ``indices``, in that order, with everything else as it is.
+        """Return the data set reduced to the records at ``indices``, in that order.
 
         Edge cases: indices may repeat; an empty choice and indices outside 0 to ``len - 1`` are refused.
 
@@ -106,7 +114,7 @@ class Dataset:
         tensor([9, 7])
         """
         if isinstance(indices, slice):
-            indices = range(len(self))[indices]
+            indices = range(len(self))[indices]  # resolves negative ends and steps
         chosen = torch.as_tensor(indices)
         check_not_empty("indices", chosen.flatten(), "Choose at least one record.")
         if chosen.ndim != 1 or chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
@@ -118,7 +126,7 @@ class Dataset:
         return replace(self, inputs=self.inputs[chosen], labels=None if self.labels is None else self.labels[chosen])
 
     def __repr__(self) -> str:
-        """Sizes and origin instead of values."""
+        """Show sizes and origin instead of values."""
         low, high = self.data_range
         if self.labels is None:
             labels = "no labels"
@@ -132,8 +140,19 @@ class Dataset:
         return f"Dataset({', '.join(parts)}, licence: {self.licence})"
 
 
-def joined(parts: Sequence[Dataset], path: Path) -> Dataset:
-    """The records of several parts of one data set, which lies at ``path``, one after the other."""
+def concatenate(parts: Sequence[Dataset], path: Path) -> Dataset:
+    """Concatenate the parts of one data set.
+
+    Args:
+        parts: At least one part; all have the same layout.
+        path: File or folder of the data set, which becomes its name and source.
+
+    Returns:
+        The records of all parts, in order.
+
+    Raises:
+        InvalidFile: If the parts differ in shape, range, classes, columns or presence of labels.
+    """
     first = parts[0]
     layouts = [(part.shape, part.data_range, part.classes, part.columns, part.labels is None) for part in parts]
     for part, layout in zip(parts, layouts, strict=True):

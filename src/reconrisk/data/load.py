@@ -1,6 +1,6 @@
-"""One call for every data set: bundled, in a data folder, or a file of the user.
+"""One call for every data set: bundled, in a data folder, or in a file of the user.
 
-:func:`format_of` finds the reader of a file or folder by its content, then by its name.
+:func:`detect_format` finds the reader of a file or folder by its content, then by its name.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from reconrisk.data.cifar import (
     read_cifar_python,
 )
 from reconrisk.data.csv_table import read_csv
-from reconrisk.data.data_folders import FULL_SETS, full_set_path
+from reconrisk.data.data_folders import FULL_SETS, find_full_set
 from reconrisk.data.dataset import Dataset
-from reconrisk.data.file_bytes import GZIP_MAGIC, stored_bytes
+from reconrisk.data.file_bytes import GZIP_MAGIC, read_file_bytes
 from reconrisk.data.idx import has_idx_files, is_idx, read_idx, read_idx_folder
 from reconrisk.data.image_folder import read_image_folder
 from reconrisk.data.npz import NPY_MAGIC, ZIP_MAGIC, read_npz
@@ -34,7 +34,12 @@ from reconrisk.data.npz import NPY_MAGIC, ZIP_MAGIC, read_npz
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file or folder and its reader, whose keyword arguments are the options it understands."""
+    """Kind of file or folder.
+
+    Attributes:
+        name: Name for messages.
+        read: Reader; its keyword arguments are the options that the format understands.
+    """
 
     name: str
     read: Callable[..., Dataset]
@@ -51,19 +56,30 @@ ADULT = Format("UCI Adult file", read_adult)
 ADULT_FOLDER = Format("folder of UCI Adult", read_adult_folder)
 IMAGE_FOLDER = Format("folder of images", read_image_folder)
 
-_HEAD = 1 << 16
+_HEAD = 1 << 16  # bytes that are examined to detect a format
 _TEXT_SUFFIXES = (".csv", ".tsv", ".data", ".txt")
 _IMAGE_MAGICS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*")
 
 
-def format_of(path: Path) -> Format:
-    """The format of what lies at ``path``."""
+def detect_format(path: Path) -> Format:
+    """Detect the format of a file or folder.
+
+    Args:
+        path: Path of the file or folder.
+
+    Returns:
+        The format with its reader.
+
+    Raises:
+        InvalidFile: If there is no such file, it cannot be read, or its format is unknown.
+    """
     if path.is_dir():
         tests = ((has_cifar_files, CIFAR_FOLDER), (has_idx_files, IDX_FOLDER), (has_adult_files, ADULT_FOLDER))
         return next((found for test, found in tests if test(path)), IMAGE_FOLDER)
-    head = _head(path)
+    head = _read_head(path)
     name = path.name.lower().removesuffix(".gz")
-    found = _by_magic(head, name, path) or _by_name(name) or _by_text(head, name)
+    found = _format_by_magic(head, name, path) or _format_by_name(name) or _format_by_text(head, name)
+    # a renamed binary batch: the first byte is a class, the size a multiple of a record
     if found is None and head[0] < 10 and path.stat().st_size % CIFAR10_RECORD == 0:
         found = CIFAR_BINARY
     if found is None:
@@ -76,12 +92,13 @@ def format_of(path: Path) -> Format:
     return found
 
 
-def _by_magic(head: bytes, name: str, path: Path) -> Format | None:
+def _format_by_magic(head: bytes, name: str, path: Path) -> Format | None:
+    """Return the format by the first bytes; raise InvalidFile for a single array or image."""
     if head.startswith(ZIP_MAGIC):
         return NPZ
-    if len(head) > 1 and head[0] == 0x80 and head[1] <= 5:
+    if len(head) > 1 and head[0] == 0x80 and head[1] <= 5:  # opcode PROTO and its version: a pickle
         return CIFAR_PYTHON
-    if is_idx(head) and not name.endswith(".bin"):
+    if is_idx(head) and not name.endswith(".bin"):  # a CIFAR-10 batch may begin with two zero bytes
         return IDX
     if head.startswith(NPY_MAGIC):
         problem, remedy = "a single npy array", "Save inputs and labels with numpy.savez(path, images=..., labels=...)."
@@ -92,8 +109,8 @@ def _by_magic(head: bytes, name: str, path: Path) -> Format | None:
     raise InvalidFile(path, "byte 0", f"Expected a data set, found {problem}.", remedy)
 
 
-def _by_name(name: str) -> Format | None:
-    """The format a name promises: its reader then says what the content lacks."""
+def _format_by_name(name: str) -> Format | None:
+    """Return the format that a name suggests; its reader reports defects of the content."""
     if name.endswith(".bin"):
         return CIFAR_BINARY
     if name.endswith(".npz"):
@@ -103,38 +120,53 @@ def _by_name(name: str) -> Format | None:
     return None
 
 
-def _by_text(head: bytes, name: str) -> Format | None:
+def _format_by_text(head: bytes, name: str) -> Format | None:
+    """Return the format of a text file; None for binary content."""
     text = head.decode("utf-8", errors="ignore")
-    # the head may end within a character, of which at most three bytes are then lost
+    # the head may end inside a character, which loses at most three bytes
     if ("\0" in text or len(text.encode()) < len(head) - 3) and not name.endswith(_TEXT_SUFFIXES):
         return None
     return ADULT if is_adult(text) else CSV
 
 
-def _head(path: Path) -> bytes:
+def _read_head(path: Path) -> bytes:
+    """Return the beginning of a file, decompressed; at least one byte."""
     if not path.is_file():
         raise InvalidFile(path, "path", "Expected a file or a folder.", "Check the path.")
     try:
         with path.open("rb") as stream:
             raw = stream.read(_HEAD)
+        # wbits=31 expects a gzip container; the output limit makes a decompression bomb harmless
         head = zlib.decompressobj(wbits=31).decompress(raw, _HEAD) if raw.startswith(GZIP_MAGIC) else raw
     except (OSError, zlib.error):
         head = b""
-    # where nothing can be read, reading all of it says why
-    return head or stored_bytes(path)
+    # if nothing can be read, reading the whole file raises the error that names the cause
+    return head or read_file_bytes(path)
 
 
 def load_dataset(name_or_path: str | Path, *, split: str | None = None, **options: Any) -> Dataset:
-    """A data set by name, or the one in a file or folder, whose format is told by its content.
+    """Load a data set by name, or from a file or folder whose format is detected by content.
 
     Names that need no file: ``mnist`` (5,000 of its digits), ``crops`` (natural colour images), ``digits``,
     ``breast_cancer``, ``diabetes``. Names looked up in the folders of ``RECONRISK_DATA``: ``mnist-full``,
     ``fashion-mnist``, ``cifar-10``, ``adult``, ``pneumoniamnist``. Paths: IDX, CIFAR-10 batches, npz, csv, UCI Adult,
-    folders of images. ``split`` is ``"train"``, ``"test"`` or None for all; ``options`` go to the reader of the format:
-    :func:`read_idx`, :func:`read_cifar_folder`, :func:`read_npz`, :func:`read_csv`, :func:`read_image_folder`.
+    folders of images.
 
-    Guarantee: every value of the inputs lies in ``data_range``; no file is modified, nothing in one is executed.
-    Edge cases: a name wins over a file of that name; pass a ``Path``, or ``./mnist``, to mean the file.
+    Args:
+        name_or_path: One of these names, or a path.
+        split: ``"train"``, ``"test"`` or None for all.
+        **options: Options of the reader of the format: :func:`read_idx`, :func:`read_cifar_folder`, :func:`read_npz`,
+            :func:`read_csv`, :func:`read_image_folder`.
+
+    Returns:
+        The records with labels, range, source and licence.
+
+    Raises:
+        InvalidInput: If the name is unknown, or the format does not have an option.
+        InvalidFile: If the file cannot be read; the message names the byte, line or key.
+
+    Guarantee: every value of the inputs lies in ``data_range``; no file is modified, no content is executed.
+    Edge cases: a name takes precedence over a file of that name; pass a ``Path``, or ``./mnist``, to mean the file.
 
     >>> load_dataset("mnist", split="test")
     Dataset(mnist, 1000 x (1, 28, 28) in [0, 1], 10 classes, licence: CC BY-SA 3.0)
@@ -144,10 +176,10 @@ def load_dataset(name_or_path: str | Path, *, split: str | None = None, **option
     if not isinstance(name_or_path, (str, Path)):
         raise invalid_input("name_or_path", name_or_path, "to be a name or a path")
     if isinstance(name_or_path, str) and name_or_path in SHIPPED:
-        return _called(SHIPPED[name_or_path], (), name_or_path, split, options)
+        return _read_with_options(SHIPPED[name_or_path], (), name_or_path, split, options)
     if isinstance(name_or_path, str) and name_or_path in FULL_SETS:
         name, full = name_or_path, FULL_SETS[name_or_path]
-        dataset = _called(full.read, (full_set_path(name),), name, split, options)
+        dataset = _read_with_options(full.read, (find_full_set(name),), name, split, options)
         source = f"{full.source} ({dataset.source})"
         return replace(dataset, name=name, source=source, licence=full.licence, classes=full.classes or dataset.classes)
     path = Path(name_or_path).expanduser()
@@ -156,20 +188,20 @@ def load_dataset(name_or_path: str | Path, *, split: str | None = None, **option
         remedy = f"Check the path or the name.{did_you_mean(str(name_or_path), names)}"
         known = f"to be a file, a folder or one of {', '.join(names)}"
         raise invalid_input("name_or_path", str(name_or_path), known, remedy)
-    found = format_of(path)
-    return _called(found.read, (path,), found.name, split, options)
+    found = detect_format(path)
+    return _read_with_options(found.read, (path,), found.name, split, options)
 
 
-def _called(
+def _read_with_options(
     read: Callable[..., Dataset], subject: tuple[Path, ...], kind: str, split: str | None, options: dict[str, Any]
 ) -> Dataset:
-    """The reader's result, after a check that it understands every option."""
+    """Call a reader after a check that it has every option."""
     given = options if split is None else {"split": split, **options}
     known = [p.name for p in inspect.signature(read).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for option, value in given.items():
         if option not in known:
             remedy = (
-                f"It understands {', '.join(known)}.{did_you_mean(option, known)}" if known else "It has no options."
+                f"Its options are {', '.join(known)}.{did_you_mean(option, known)}" if known else "It has no options."
             )
             raise invalid_input(option, value, f"to be left out for {kind}", remedy)
     return read(*subject, **given)

@@ -1,8 +1,8 @@
-"""A reader of pickled data that executes nothing: containers, text, numbers and numpy arrays of bytes.
+"""Reader for pickled data that executes nothing: containers, text, numbers and numpy arrays of bytes.
 
-The opcodes are walked with :mod:`pickletools`, which only takes them apart. A global is a name to be compared, never
-imported; "calling" one of the few that describe an array builds a plain description of it. Whatever else a pickle may
-ask for is refused by name.
+:mod:`pickletools` splits the pickle into opcodes without running them. A global is only a name to compare, never an
+import; "calling" one of the few that describe an array builds a plain description of it. All other requests of a pickle
+are refused by name.
 """
 
 from __future__ import annotations
@@ -22,23 +22,28 @@ _REMEDY = "Do not open it with pickle unless you trust it; save arrays as npz."
 
 
 class _Forbidden(Exception):
-    """A global or an opcode that plain data does not need."""
+    """Global or opcode that plain data does not need."""
 
 
 @dataclass(frozen=True)
 class _Global:
+    """Name of a global, never imported."""
+
     name: str
 
 
 @dataclass
 class _Array:
-    """What a pickle says about a numpy array: filled in by the opcode that sets its state."""
+    """Description of a numpy array; the BUILD opcode sets its state."""
 
     state: tuple[Any, ...] = ()
 
     def to_numpy(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return the array, if it is of bytes and its size matches."""
         _, shape, dtype, fortran, data = self.state
+        # Python 2 stored bytes as text, one character per byte
         raw = data.encode("latin-1") if isinstance(data, str) else bytes(data)
+        # only bytes, and few axes: images; the size is checked before numpy sees the claimed shape
         if dtype != _Dtype("u1") or len(shape) > 4 or math.prod(shape) != len(raw):
             raise ValueError(f"an array of {dtype} with shape {shape} and {len(raw)} bytes")
         return np.frombuffer(raw, dtype=np.uint8).reshape(shape, order="F" if fortran else "C")
@@ -46,6 +51,8 @@ class _Array:
 
 @dataclass(frozen=True)
 class _Dtype:
+    """Type code of an array, without the byte order mark of single bytes."""
+
     code: str
 
 
@@ -77,8 +84,9 @@ _CALLABLE: dict[str, Callable[..., Any]] = {
     "numpy dtype": _dtype,
     "_codecs encode": _encode,
 }
-_NAMED_ONLY = {"numpy ndarray"}
+_NAMED_ONLY = {"numpy ndarray"}  # an argument of _reconstruct, never called
 
+# opcodes that push their argument: numbers, text, bytes
 _VALUES = frozenset(
     (
         *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
@@ -97,7 +105,7 @@ _CONSTANTS: dict[str, Callable[[], Any]] = {
 
 
 class _Reader:
-    """The stack machine of the pickle format, reduced to data."""
+    """Stack machine of the pickle format, reduced to data."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -105,6 +113,7 @@ class _Reader:
         self.memo: dict[int, Any] = {}
 
     def take(self, opcode: str, argument: Any) -> None:
+        """Execute one opcode."""
         if opcode in _VALUES:
             self.stack.append(argument)
         elif opcode in _CONSTANTS:
@@ -115,12 +124,14 @@ class _Reader:
             raise _Forbidden(f"the opcode {opcode}")
 
     def since_mark(self) -> list[Any]:
+        """Pop everything above the last mark."""
         start = self.marks.pop()
         items = self.stack[start:]
         del self.stack[start:]
         return items
 
     def last(self, count: int) -> tuple[Any, ...]:
+        """Pop the last ``count`` items."""
         items = tuple(self.stack[len(self.stack) - count :])
         if len(items) < count:
             raise IndexError("an empty stack")
@@ -128,25 +139,29 @@ class _Reader:
         return items
 
     def push_global(self, name: str) -> None:
+        """Push the name of a global if it is allowed."""
         if name not in _CALLABLE and name not in _NAMED_ONLY:
             raise _Forbidden(f"the global {name.replace(' ', '.')}")
         self.stack.append(_Global(name))
 
     def set_items(self, items: list[Any]) -> None:
+        """Put alternating keys and values into the dictionary on top of the stack."""
         if len(items) % 2:
             raise ValueError("a key without value")
-        # text only: hashing deeply nested tuples can exhaust the C stack
+        # keys must be text: hashing deeply nested tuples can exhaust the C stack
         if not all(isinstance(key, (str, bytes)) for key in items[::2]):
             raise TypeError("a key that is not text")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     def reduce(self) -> None:
+        """Replace a global and its arguments by the description that they stand for."""
         function, arguments = self.last(2)
         if not isinstance(function, _Global) or function.name not in _CALLABLE:
             raise _Forbidden(f"a call of {getattr(function, 'name', type(function).__name__)}")
         self.stack.append(_CALLABLE[function.name](*arguments))
 
     def build(self) -> None:
+        """Set the state of the array on top of the stack; a dtype needs none."""
         (state,) = self.last(1)
         if isinstance(self.stack[-1], _Array):
             self.stack[-1].state = state
@@ -155,6 +170,7 @@ class _Reader:
 
 
 def _put(reader: _Reader, index: Any) -> None:
+    """Remember the top of the stack; MEMOIZE has no index and counts up."""
     reader.memo[len(reader.memo) if index is None else index] = reader.stack[-1]
 
 
@@ -183,8 +199,20 @@ _ACTIONS: dict[str, Callable[[_Reader, Any], None]] = {
 }
 
 
-def pickled_entries(data: bytes, path: Path, keys: Sequence[str]) -> dict[str, Any]:
-    """The entries under ``keys`` of a pickled dictionary, arrays of bytes as numpy arrays, nothing executed."""
+def read_pickled_entries(data: bytes, path: Path, keys: Sequence[str]) -> dict[str, Any]:
+    """Read entries of a pickled dictionary without executing anything.
+
+    Args:
+        data: Content of the file.
+        path: Path for messages.
+        keys: Keys to return; text and bytes keys count alike.
+
+    Returns:
+        The entries by key; arrays of bytes as numpy arrays.
+
+    Raises:
+        InvalidFile: If the pickle asks for anything but plain data, is damaged, or lacks a key.
+    """
     reader = _Reader()
     position = 0
     try:
@@ -198,13 +226,15 @@ def pickled_entries(data: bytes, path: Path, keys: Sequence[str]) -> dict[str, A
         present = {key: named[key] for key in keys if key in named}
         entries = {key: value.to_numpy() if isinstance(value, _Array) else value for key, value in present.items()}
     except _Forbidden as error:
-        problem = f"Expected only containers, numbers, text and arrays of bytes, it asks for {error}."
+        problem = f"Expected only containers, numbers, text and arrays of bytes, found {error}."
         raise InvalidFile(path, f"byte {position}", problem, _REMEDY) from error
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
         problem = f"Expected a complete pickled dictionary, found {error}."
-        raise InvalidFile(path, f"byte {position}", problem, "It is damaged or foreign: fetch it again.") from error
+        raise InvalidFile(
+            path, f"byte {position}", problem, "It is damaged or of another format: download it again."
+        ) from error
     for key in keys:
         if key not in entries:
-            problem = f"Expected it beside the keys found: {', '.join(sorted(named)) or 'none'}."
+            problem = f"Expected this key, found {', '.join(sorted(named)) or 'none'}."
             raise InvalidFile(path, f"key {key!r}", problem, "Check that it is the right file.")
     return entries

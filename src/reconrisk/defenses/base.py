@@ -1,4 +1,4 @@
-"""What all defenses have in common: they refuse what is no release, and can be followed by another."""
+"""Base class of all defenses: validates the release and composes with other defenses."""
 
 from __future__ import annotations
 
@@ -18,17 +18,26 @@ if TYPE_CHECKING:
 
 
 class SendingDefense(ABC):
-    """A defense that checks what it is to send and can be written before another: ``clip(1.0) >> noise``.
+    """Base class of defenses: validates its input and composes with ``>>``, as in ``clip(1.0) >> noise``.
 
-    ``only_drops`` says that it sends each value or zero, which makes no release longer in any norm of sizes, and
-    ``is_local`` that private records chose it.
+    Attributes:
+        only_drops: True if the defense sends each value unchanged or as zero. Then no norm of the release can grow.
+        is_local: True if private records chose the defense.
     """
 
     only_drops: ClassVar[bool] = False
     is_local: bool = False
 
     def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
-        """What is sent instead of ``released``, which must be finite."""
+        """Return the tensors to send instead of ``released``.
+
+        Args:
+            released: Gradients or weight changes by parameter name: dense, finite and of a floating-point type.
+            rng: Source of the random numbers of this call.
+
+        Raises:
+            InvalidInput: If ``released`` is not a mapping to such tensors, or ``rng`` is not a generator.
+        """
         _check_released(released)
         if not isinstance(rng, torch.Generator):
             raise invalid_input(
@@ -39,33 +48,36 @@ class SendingDefense(ABC):
     @property
     @abstractmethod
     def mechanism(self) -> Mechanism | None:
-        """The mechanism it implements for one record, or None for a heuristic without guarantee."""
+        """Mechanism for one record, or None for a heuristic without guarantee."""
 
     @abstractmethod
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The part without chance, such as clipping, differentiable: the mean of what would be sent."""
+        """Return the deterministic part of the defense (such as clipping), which is the mean of the sent values.
+
+        It is differentiable, so attacks can apply it to candidate updates.
+        """
 
     @abstractmethod
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """The standard deviation of the noise on each value; None without noise."""
+        """Return the standard deviation of the noise on each value, or None without noise."""
 
     @abstractmethod
     def kept(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """True where a value was sent, as seen from what was sent; None where all are."""
+        """Return a mask of the values that were sent, inferred from ``sent``, or None if all are."""
 
     @abstractmethod
     def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
-        """What is sent of a release that was checked."""
+        """Apply the defense to a validated release."""
 
     def __rshift__(self, other: Defense) -> Chain:
-        """One defense first, then ``other`` on what it sends."""
-        from reconrisk.defenses.chain import chain  # it knows the defenses that extend this class
+        """Return the chain that applies this defense first and then ``other``."""
+        from reconrisk.defenses.chain import chain  # chain.py imports subclasses of this class
 
         return chain(self, other)
 
 
 def _check_released(released: Any) -> None:
-    """Refuse what is no mapping from names to dense, finite tensors of real numbers."""
+    """Raise InvalidInput unless ``released`` maps names to dense, finite, floating-point tensors."""
     if not isinstance(released, Mapping):
         remedy = "Pass {name: gradient}, as rr.releases.GradientRelease(...).value() gives it."
         raise invalid_input("released", type(released).__name__, "to be a mapping from names to tensors", remedy)
@@ -80,7 +92,7 @@ def _check_released(released: Any) -> None:
             )
         if not tensor.is_floating_point():
             raise invalid_input(
-                what, str(tensor.dtype), "to hold real numbers", "Leave counters out of what is defended."
+                what, str(tensor.dtype), "to be of a floating-point type", "Leave counters out of the release."
             )
-        check_not_empty(what, tensor.flatten())
+        check_not_empty(what, tensor.flatten())  # a scalar has no length
         check_all_finite(what, tensor, "Check the loss and the learning rate.")

@@ -1,4 +1,4 @@
-"""Defenses one after the other, written ``clip(1.0) >> gaussian_noise(0.5)``."""
+"""Several defenses in a row, written ``clip(1.0) >> gaussian_noise(0.5)``."""
 
 from __future__ import annotations
 
@@ -21,28 +21,35 @@ from reconrisk.releases.release import Release
 
 @dataclass(frozen=True, eq=False)
 class Chain(SendingDefense):
-    """Defenses in the order in which they act, as :func:`chain` returns them."""
+    """Defenses in the order in which they act, as returned by :func:`chain`.
+
+    Attributes:
+        parts: The defenses, first to last. Nested chains are flattened.
+    """
 
     parts: tuple[Defense, ...]
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """That of noise on what a clip before it bounds; what comes after it is post-processing.
+        """Mechanism of the first part that has one; noise after a clip counts with the clip's norm.
 
-        None where private records choose a part: wherever it stands, its choice is not hidden by the noise.
+        Later parts are post-processing and cannot weaken it. None if private records choose any part, at any position:
+        the noise does not hide that choice.
         """
         if any(getattr(part, "is_local", False) for part in self.parts):
             return None
         for place, part in enumerate(self.parts):
-            clip = _clip_before(self.parts, place)
-            found = part.mechanism_after(clip[1]) if isinstance(part, GaussianNoise) and clip else part.mechanism
-            if found is not None:
-                return found
+            # noise without a norm of its own takes its sensitivity from the clip before it
+            clip = _find_clip_before(self.parts, place)
+            mechanism = part.mechanism_after(clip[1]) if isinstance(part, GaussianNoise) and clip else part.mechanism
+            if mechanism is not None:
+                return mechanism
         return None
 
     @property
     def clip_norm(self) -> float | None:
-        """The smallest Euclidean norm that a part clips to; None where none does."""
+        """Smallest Euclidean norm that any part clips to; None if no part clips in that norm."""
+        # a clip in units of the noise (scales) bounds another norm
         norms = [
             part.clip_norm
             for part in self.parts
@@ -51,58 +58,72 @@ class Chain(SendingDefense):
         return min((norm for norm in norms if norm is not None), default=None)
 
     def for_release(self, release: Release) -> Chain:
-        """The chain whose parts are those that the records of ``release`` choose."""
-        return self.changed(lambda part: chosen_for(part, release))
+        """Return the chain with each part resolved for ``release``."""
+        return self.map_parts(lambda part: chosen_for(part, release))
 
-    def changed(self, change: Callable[[Defense], Defense]) -> Chain:
-        """The chain of what ``change`` makes of every part."""
+    def map_parts(self, change: Callable[[Defense], Defense]) -> Chain:
+        """Return the chain with ``change`` applied to every part."""
         return chain(*(change(part) for part in self.parts))
 
     def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
-        """What the last defense sends of what the one before it does."""
+        """Apply the parts in order."""
         sent = dict(released)
         for part in self.parts:
             sent = part(sent, rng=rng)
         return sent
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The parts without chance, one after the other."""
+        """Apply the deterministic parts in order."""
         sent = dict(released)
         for part in self.parts:
             sent = part.replay(sent)
         return sent
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """That of the part that adds noise; two add up."""
-        found = [std for std in (part.noise_std(sent) for part in self.parts) if std is not None]
-        if not found:
+        """Return the standard deviation of the summed noise of all parts; None without noise."""
+        stds = [std for std in (part.noise_std(sent) for part in self.parts) if std is not None]
+        if not stds:
             return None
-        return {name: torch.stack([std[name] for std in found]).square().sum(0).sqrt() for name in sent}
+        # variances of independent noises add up
+        return {name: torch.stack([std[name] for std in stds]).square().sum(0).sqrt() for name in sent}
 
     def kept(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """Where every part sends a value."""
-        found = [mask for mask in (part.kept(sent) for part in self.parts) if mask is not None]
-        if not found:
+        """Return True for values that every part sends; None if no part drops values."""
+        masks = [mask for mask in (part.kept(sent) for part in self.parts) if mask is not None]
+        if not masks:
             return None
-        return {name: torch.stack([mask[name] for mask in found]).all(0) for name in sent}
+        return {name: torch.stack([mask[name] for mask in masks]).all(0) for name in sent}
 
     @property
     def noise_law(self) -> str:
-        """That of its noise; of several that add up the nearest is the normal one."""
+        """Law of the noise: Laplace for one Laplacian part, otherwise Gaussian.
+
+        The sum of several noises is treated as Gaussian, the closest of the known laws.
+        """
         noisy = [part for part in self.parts if isinstance(part, (GaussianNoise, LaplaceNoise))]
         return LAPLACE if len(noisy) == 1 and isinstance(noisy[0], LaplaceNoise) else GAUSSIAN
 
     def __str__(self) -> str:
-        """The parts as they are written."""
+        """Return the chain as it is written in code."""
         return " >> ".join(str(part) for part in self.parts)
 
 
 def chain(*defenses: Defense) -> Chain:
-    """Defenses that act one after the other.
+    """Combine defenses that act one after the other.
 
-    Guarantee: noise after clipping, with nothing but pruning in between, implements a Gaussian mechanism; before noise
-    that differs between parameters the clip is in the norm that matches it. What follows cannot weaken that.
-    Edge cases: clipping after noise is refused, since nobody could say how large the noise then is.
+    Args:
+        *defenses: Defenses in the order in which they act. Chains among them are flattened.
+
+    Returns:
+        The combined defense.
+
+    Raises:
+        InvalidInput: If an argument is not a defense, or a clip comes after noise.
+
+    Guarantee: noise after clipping, with only pruning in between, implements a Gaussian mechanism. Before noise that
+    differs between parameters, the clip is changed to the norm that matches the noise. Later parts cannot weaken the
+    mechanism.
+    Edge cases: clipping after noise is refused, because the size of the resulting noise is unknown.
 
     >>> from reconrisk.defenses.clipping import clip
     >>> from reconrisk.defenses.noise import gaussian_noise
@@ -114,26 +135,24 @@ def chain(*defenses: Defense) -> Chain:
     parts: list[Defense] = []
     for defense in defenses:
         if not hasattr(defense, "replay"):
-            raise invalid_input(
-                "chain", defense, "to hold defenses", "Write clip(1.0) >> gaussian_noise(0.5), for instance."
-            )
+            raise invalid_input("chain", defense, "to hold defenses", "For example: clip(1.0) >> gaussian_noise(0.5).")
         parts += defense.parts if isinstance(defense, Chain) else (defense,)
     noisy = False
     for place, part in enumerate(parts):
         if noisy and (isinstance(part, Clip) or getattr(part, "clip_norm", None) is not None):
             raise invalid_input("chain", str(part), "to come before the noise", "Write clip(...) >> noise.")
-        if isinstance(part, GaussianNoise) and (before := _clip_before(parts, place)) is not None:
-            parts[before[0]] = part.matching(before[1])
+        if isinstance(part, GaussianNoise) and (before := _find_clip_before(parts, place)) is not None:
+            parts[before[0]] = part.match_clip(before[1])  # replaced in place: the clip adopts the norm of the noise
         noisy = noisy or isinstance(part, (GaussianNoise, LaplaceNoise))
     return Chain(tuple(parts))
 
 
-def _clip_before(parts: Sequence[Defense], place: int) -> tuple[int, Clip] | None:
-    """The clip whose bound still holds at ``place``, and its place: nothing but dropped values in between."""
+def _find_clip_before(parts: Sequence[Defense], place: int) -> tuple[int, Clip] | None:
+    """Return position and value of the clip that bounds the input of ``parts[place]``; None if there is none."""
     for earlier in range(place - 1, -1, -1):
         part = parts[earlier]
         if isinstance(part, Clip):
             return earlier, part
-        if not getattr(part, "only_drops", False):
+        if not getattr(part, "only_drops", False):  # any other part may lengthen the release
             return None
     return None

@@ -1,4 +1,7 @@
-"""Scaling a release down to a norm, which bounds what a record adds to it; the norm may weigh values by their noise."""
+"""Clipping of a release to a norm, which bounds the contribution of a record.
+
+The norm is Euclidean, or weighted by the noise that follows (:class:`NoiseScales`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ from reconrisk.defenses.base import SendingDefense
 
 @dataclass(frozen=True, eq=False)
 class NoiseScales:
-    """One standard deviation above zero for each value of a release, by name and shaped as it is."""
+    """Positive standard deviation of the noise on each value of a release.
+
+    Attributes:
+        stds: Standard deviations by parameter name, with the shapes of the release.
+    """
 
     stds: Mapping[str, Tensor]
 
@@ -25,93 +32,114 @@ class NoiseScales:
         for name, std in self.stds.items():
             check_all_finite(f"stds[{name!r}]", std)
             if not bool((std > 0).all()):
-                raise invalid_input(f"stds[{name!r}]", float(std.min()), "> 0", "Prune what must not be sent.")
+                raise invalid_input(f"stds[{name!r}]", float(std.min()), "> 0", "Use pruning to withhold values.")
 
     @cached_property
     def unit(self) -> float:
-        """The root of the harmonic mean of the variances: the standard deviation where all are equal.
+        """Square root of the harmonic mean of the variances: the common standard deviation if all are equal.
 
-        A release of random direction has the same length in units of its noise, times this one, as it has by itself.
-        The root mean square would not do: what few values with large noise make of it, all others are clipped by.
+        A release of random direction keeps its expected squared length when it is divided by its noise and multiplied
+        by this unit. The root mean square would not do: a few values with large noise would dominate it, and all
+        others would be clipped.
         """
         count = sum(std.numel() for std in self.stds.values())
         return math.sqrt(count / sum(float(std.double().pow(-2).sum()) for std in self.stds.values()))
 
-    def in_units(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The release in units of its noise, times :attr:`unit`: unchanged where all are equal."""
+    def to_noise_units(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the release divided by its noise and multiplied by :attr:`unit`; unchanged if all scales are equal."""
         self.check_fits(released)
         return {name: tensor.double() * (self.unit / self.stds[name].double()) for name, tensor in released.items()}
 
     def check_fits(self, released: Mapping[str, Tensor]) -> None:
-        """Refuse a release of other names or shapes."""
+        """Raise InvalidInput unless ``released`` has the names and shapes of the scales."""
         shapes = {name: tuple(tensor.shape) for name, tensor in released.items()}
         expected = {name: tuple(std.shape) for name, std in self.stds.items()}
         if shapes != expected:
+            # the first name that is missing, unexpected or of another shape
             wrong = next(name for name in {**expected, **shapes} if shapes.get(name) != expected.get(name))
-            remedy = "Take the moments of the model whose gradients are defended."
+            remedy = "Compute the moments with the model whose gradients are defended."
             raise invalid_input(f"released[{wrong!r}]", shapes.get(wrong), f"of shape {expected.get(wrong)}", remedy)
 
     def __repr__(self) -> str:
-        """Sizes instead of tensors."""
+        """Show sizes instead of tensors."""
         count = sum(std.numel() for std in self.stds.values())
         return f"NoiseScales({count} values, unit {self.unit:.4g})"
 
 
 def total_square(tensors: Mapping[str, Tensor]) -> Tensor:
-    """The squared Euclidean norm of all values together, differentiable.
+    """Return the squared Euclidean norm of all values together, differentiable.
 
-    In double precision: squares of half precision overflow or vanish, and then nothing would be clipped.
+    Args:
+        tensors: Tensors by name.
+
+    Returns:
+        A scalar in double precision.
     """
+    # double precision: squares in half precision overflow or underflow, and nothing would be clipped
     return torch.stack([tensor.double().square().sum() for tensor in tensors.values()]).sum()
 
 
 @dataclass(frozen=True)
 class Clip(SendingDefense):
-    """The configured defense that :func:`clip` returns.
+    """Configured clipping, as returned by :func:`clip`.
 
-    With ``scales``, the standard deviations of noise that follows, the norm is that of the release in units of them,
-    times :attr:`NoiseScales.unit`: for equal ones the Euclidean norm.
+    Attributes:
+        clip_norm: Largest norm that is sent.
+        scales: Noise that follows the clip. The norm is then measured in its units, see
+            :meth:`NoiseScales.to_noise_units`; for equal scales it is Euclidean. None for the Euclidean norm.
     """
 
     clip_norm: float
     scales: NoiseScales | None = None
 
     def __post_init__(self) -> None:
+        # the dataclass is frozen; the check turns whole numbers into floats
         object.__setattr__(self, "clip_norm", check_positive("clip_norm", self.clip_norm))
 
     @property
     def mechanism(self) -> None:
-        """None: clipping alone bounds what a record adds and hides nothing."""
+        """None: clipping bounds the contribution of a record but hides nothing."""
 
     def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
-        """The release scaled down to the norm if it is longer; ``rng`` is not used."""
+        """Scale the release down to the norm if it is longer; ``rng`` is not used."""
         del rng
         return self.replay(released)
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same: there is no chance in it."""
-        return clipped(released, self.clip_norm, released if self.scales is None else self.scales.in_units(released))
+        """Return the clipped release: clipping is deterministic."""
+        return clip_to_norm(
+            released, self.clip_norm, released if self.scales is None else self.scales.to_noise_units(released)
+        )
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> None:
-        """There is no noise."""
+        """Return None: there is no noise."""
         del sent
 
     def kept(self, sent: Mapping[str, Tensor]) -> None:
-        """Every value is sent."""
+        """Return None: every value is sent."""
         del sent
 
     def __str__(self) -> str:
-        """The call that configures it."""
+        """Return the call that configures the defense."""
         return f"clip(norm={self.clip_norm:g})"
 
 
 def clip(norm: float) -> Clip:
-    r"""The release scaled down to ``norm`` if it is longer: what bounds the sensitivity of noise that follows.
+    r"""Scale the release down to a norm if it is longer. This bounds the sensitivity of noise that follows.
 
     .. math:: g \min(1, C / |g|)
 
+    Args:
+        norm: Largest norm C that is sent, over all parameters together.
+
+    Returns:
+        The configured defense.
+
+    Raises:
+        InvalidInput: If ``norm`` is not a finite number above zero.
+
     Edge cases: before noise that differs between parameters, ``clip(C) >> noise`` measures the norm in units of the
-    noise: otherwise it would hide a record in some directions only.
+    noise. In the Euclidean norm the noise would hide a record only in some directions.
     Reference: Algorithm 1, `Abadi et al. (2016) <https://arxiv.org/abs/1607.00133>`_.
 
     >>> clip(1.0)({"w": torch.tensor([3.0, 4.0])}, rng=torch.Generator())
@@ -120,11 +148,18 @@ def clip(norm: float) -> Clip:
     return Clip(norm)
 
 
-def clipped(released: Mapping[str, Tensor], norm: float, measured: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The release, scaled down so that what is ``measured`` of it has at most this norm; differentiable.
+def clip_to_norm(released: Mapping[str, Tensor], norm: float, measured: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Scale a release down so that ``measured`` has at most a given norm; differentiable.
 
-    Computed in double precision: the length is exact but for the rounding of the release to its own.
+    Args:
+        released: Tensors to scale, by name.
+        norm: Largest norm of ``measured`` times the common factor.
+        measured: Tensors whose norm decides: the release itself, or the release in units of its noise.
+
+    Returns:
+        The release times one common factor of at most 1, in its own precision.
     """
-    # no square root near zero, which could not be differentiated
+    # clamped before the square root, whose derivative is infinite at zero
     factor = norm / total_square(measured).clamp_min(norm**2).sqrt()
+    # double precision, so that only the final rounding can exceed the norm
     return {name: (tensor.double() * factor).to(tensor) for name, tensor in released.items()}

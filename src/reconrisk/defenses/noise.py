@@ -1,8 +1,8 @@
-"""Noise on a release, with or without clipping it first.
+"""Gaussian and Laplacian noise on a release, with or without clipping it first.
 
-:class:`GaussianNoise` is the part that Gaussian noise of any shape shares: with clipping in the norm that matches it,
-it is a mechanism. :class:`NoisyRelease` has one scale, :class:`ParameterNoise` one per parameter or value;
-:class:`LaplaceNoise` is a heuristic.
+:class:`GaussianNoise` is the base class of Gaussian noise of any shape: with clipping in the matching norm it is a
+mechanism. :class:`NoisyRelease` has one scale, :class:`ParameterNoise` one per value; :class:`LaplaceNoise` is a
+heuristic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.observation import LAPLACE
 from reconrisk.core.validation import check_positive
 from reconrisk.defenses.base import SendingDefense
-from reconrisk.defenses.clipping import Clip, NoiseScales, clipped
+from reconrisk.defenses.clipping import Clip, NoiseScales, clip_to_norm
 from reconrisk.defenses.families import rounded_level
 from reconrisk.releases.release import standard_normal
 
@@ -29,22 +29,25 @@ if TYPE_CHECKING:
 
 
 class GaussianNoise(SendingDefense):
-    """A defense that adds independent Gaussian noise."""
+    """Base class of defenses that add independent Gaussian noise."""
 
     @abstractmethod
     def mechanism_after(self, clip: Clip) -> Gaussian | None:
-        """The mechanism that this noise is on what ``clip``, in the norm that matches, bounds; None if it is none."""
+        """Return the mechanism of this noise after ``clip``; None if the clip does not bound the sensitivity."""
 
     @abstractmethod
-    def matching(self, clip: Clip) -> Clip:
-        """The clip in the norm in which this noise hides every direction equally well."""
+    def match_clip(self, clip: Clip) -> Clip:
+        """Return ``clip`` in the norm in which this noise hides every direction equally well."""
 
 
 @dataclass(frozen=True, eq=False)
 class ParameterNoise(GaussianNoise):
-    """Independent Gaussian noise with a standard deviation of its own on every released value.
+    """Independent Gaussian noise with its own standard deviation on every released value.
 
-    ``is_local`` says that the scales were chosen by the private record itself: then they leak about it.
+    Attributes:
+        scales: Standard deviations by parameter name.
+        name: Text of the defense in reports: the call that made it.
+        is_local: True if the private record chose the scales. Then they leak about it.
     """
 
     scales: NoiseScales
@@ -56,20 +59,21 @@ class ParameterNoise(GaussianNoise):
         """None: without clipping nothing bounds the sensitivity. Write ``clip(C) >> noise`` for a guarantee."""
 
     def mechanism_after(self, clip: Clip) -> Gaussian | None:
-        """The Gaussian mechanism: in units of the noise a record adds at most the norm over their unit.
+        """Return the Gaussian mechanism: in units of the noise, a record contributes at most clip norm over unit.
 
-        None for a clip in another norm, and for noise that the records chose, which the mechanism does not cover.
+        None for a clip in another norm, and for noise that private records chose, which the mechanism does not cover.
         """
+        # identity, not equality: chain() gave the clip these very scales if the norm matches
         if self.is_local or clip.scales is not self.scales:
             return None
         return Gaussian(self.scales.unit / clip.clip_norm, clip.clip_norm)
 
-    def matching(self, clip: Clip) -> Clip:
-        """The clip of the release in units of the noise; as it is before noise that the records chose."""
+    def match_clip(self, clip: Clip) -> Clip:
+        """Return the clip measured in units of the noise; unchanged before noise that private records chose."""
         return clip if self.is_local else replace(clip, scales=self.scales)
 
     def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
-        """The release plus noise."""
+        """Add the noise."""
         self.scales.check_fits(released)
         return {
             name: tensor + self.scales.stds[name].to(tensor) * standard_normal(tensor, rng)
@@ -77,26 +81,31 @@ class ParameterNoise(GaussianNoise):
         }
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Everything: all there is to it is chance."""
+        """Return the release unchanged: the defense is all noise."""
         return dict(released)
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The standard deviation of each value."""
+        """Return the standard deviation of each value."""
         self.scales.check_fits(sent)
         return {name: self.scales.stds[name].to(tensor) for name, tensor in sent.items()}
 
     def kept(self, sent: Mapping[str, Tensor]) -> None:
-        """Every value is sent."""
+        """Return None: every value is sent."""
         del sent
 
     def __str__(self) -> str:
-        """How it was chosen."""
+        """Return the call that made the noise."""
         return self.name
 
 
 @dataclass(frozen=True)
 class NoisyRelease(GaussianNoise):
-    """The configured defense that :func:`gaussian_noise` and :func:`clip_and_noise` return."""
+    """Configured defense, as returned by :func:`gaussian_noise` and :func:`clip_and_noise`.
+
+    Attributes:
+        std: Standard deviation of the noise on every value.
+        clip_norm: Euclidean norm to which the release is clipped first; None for no clipping.
+    """
 
     std: float
     clip_norm: float | None = None
@@ -108,52 +117,61 @@ class NoisyRelease(GaussianNoise):
 
     @property
     def mechanism(self) -> Gaussian | None:
-        """The Gaussian mechanism where the sensitivity is held by clipping; None for bare noise."""
+        """Gaussian mechanism if clipping bounds the sensitivity; None for noise alone."""
         return None if self.clip_norm is None else Gaussian(self.std / self.clip_norm, self.clip_norm)
 
     def mechanism_after(self, clip: Clip) -> Gaussian | None:
-        """The Gaussian mechanism of a clip in the Euclidean norm; its own if it clips itself."""
+        """Return the Gaussian mechanism after a Euclidean clip, or its own mechanism if it clips itself."""
         if self.clip_norm is not None:
             return self.mechanism
-        # a clip in another norm than the Euclidean one bounds nothing here
+        # equal noise needs a Euclidean bound; a clip in units of other noise gives none
         return None if clip.scales is not None else Gaussian(self.std / clip.clip_norm, clip.clip_norm)
 
-    def matching(self, clip: Clip) -> Clip:
-        """The clip in the Euclidean norm, which equal noise goes with."""
+    def match_clip(self, clip: Clip) -> Clip:
+        """Return the clip in the Euclidean norm, which matches equal noise."""
         return clip if clip.scales is None else replace(clip, scales=None)
 
     def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
-        """The clipped release plus noise."""
+        """Clip the release and add the noise."""
         return {
             name: tensor + self.std * standard_normal(tensor, rng) for name, tensor in self.replay(released).items()
         }
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The clipping alone."""
+        """Return the clipped release."""
         if self.clip_norm is None:
             return dict(released)
-        return clipped(released, self.clip_norm, released)
+        return clip_to_norm(released, self.clip_norm, released)
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same standard deviation everywhere."""
+        """Return the same standard deviation for every value."""
         return {name: torch.full_like(tensor, self.std) for name, tensor in sent.items()}
 
     def kept(self, sent: Mapping[str, Tensor]) -> None:
-        """Every value is sent."""
+        """Return None: every value is sent."""
         del sent
 
     def __str__(self) -> str:
-        """The call that configures it."""
+        """Return the call that configures the defense."""
         if self.clip_norm is None:
             return f"gaussian_noise(std={self.std:g})"
         return f"clip_and_noise(noise_multiplier={self.std / self.clip_norm:g}, clip_norm={self.clip_norm:g})"
 
 
 def gaussian_noise(std: float) -> NoisyRelease:
-    """Independent noise of standard deviation ``std`` on every released value, nothing else.
+    """Add independent Gaussian noise to every released value.
 
-    Assumes: nothing; without clipping it bounds no sensitivity, so ``mechanism`` is None. For DP-SGD let the release
-    clip each record (``clip=HardClip(C), reduction="sum"``) and take ``std = noise_multiplier * C``.
+    Args:
+        std: Standard deviation of the noise, in units of the release.
+
+    Returns:
+        The configured defense. Its ``mechanism`` is None: without clipping the sensitivity is unbounded.
+
+    Raises:
+        InvalidInput: If ``std`` is not a finite number above zero.
+
+    Assumes: nothing. For DP-SGD let the release clip each record (``clip=HardClip(C), reduction="sum"``) and pass
+    ``std = noise_multiplier * C``.
 
     >>> sent = gaussian_noise(0.1)({"w": torch.zeros(2)}, rng=torch.Generator().manual_seed(0))
     >>> sent["w"].round(decimals=2)
@@ -163,12 +181,22 @@ def gaussian_noise(std: float) -> NoisyRelease:
 
 
 def clip_and_noise(*, noise_multiplier: float, clip_norm: float) -> NoisyRelease:
-    r"""The release scaled down to norm ``clip_norm`` if it is longer, plus noise.
+    r"""Clip the whole release to a norm, then add Gaussian noise.
 
     .. math:: g \min(1, C / |g|) + N(0, (\sigma C)^2 I)
 
+    Args:
+        noise_multiplier: Standard deviation of the noise over the clip norm (:math:`\sigma`).
+        clip_norm: Largest Euclidean norm of the release (:math:`C`).
+
+    Returns:
+        The configured defense.
+
+    Raises:
+        InvalidInput: If an argument is not a finite number above zero.
+
     Guarantee: the Gaussian mechanism with sensitivity ``clip_norm`` for the presence of the whole release: of one
-    client, or of one record where the batch is that record.
+    client, or of one record if the batch is that record.
     Reference: Section IV-A, riess2025.
 
     >>> clip_and_noise(noise_multiplier=2.0, clip_norm=0.5).mechanism
@@ -179,7 +207,17 @@ def clip_and_noise(*, noise_multiplier: float, clip_norm: float) -> NoisyRelease
 
 
 def dp_sgd_noise(*, noise_multiplier: float, clip_norm: float) -> NoisyRelease:
-    """The noise of one DP-SGD step on the update of one record or client: another name of :func:`clip_and_noise`.
+    """Noise of one DP-SGD step on the update of one record or client: another name of :func:`clip_and_noise`.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the clip norm.
+        clip_norm: Largest Euclidean norm of the update.
+
+    Returns:
+        The configured defense.
+
+    Raises:
+        InvalidInput: If an argument is not a finite number above zero.
 
     Reference: Algorithm 1, `Abadi et al. (2016) <https://arxiv.org/abs/1607.00133>`_.
 
@@ -191,7 +229,12 @@ def dp_sgd_noise(*, noise_multiplier: float, clip_norm: float) -> NoisyRelease:
 
 @dataclass(frozen=True)
 class LaplaceNoise(SendingDefense):
-    """The configured defense that :func:`laplace_noise` returns."""
+    """Configured defense, as returned by :func:`laplace_noise`.
+
+    Attributes:
+        std: Standard deviation of the noise on every value.
+        noise_law: Law of the noise, for attacks that use its likelihood.
+    """
 
     std: float
     noise_law: ClassVar[str] = LAPLACE
@@ -201,35 +244,44 @@ class LaplaceNoise(SendingDefense):
 
     @property
     def mechanism(self) -> None:
-        """None: no bound on what a record adds."""
+        """None: the contribution of a record is unbounded."""
 
     def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
-        """The release plus noise."""
+        """Add the noise."""
         return {name: tensor + self.std * _standard_laplace(tensor, rng) for name, tensor in released.items()}
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Everything: all there is to it is chance."""
+        """Return the release unchanged: the defense is all noise."""
         return dict(released)
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same standard deviation everywhere."""
+        """Return the same standard deviation for every value."""
         return {name: torch.full_like(tensor, self.std) for name, tensor in sent.items()}
 
     def kept(self, sent: Mapping[str, Tensor]) -> None:
-        """Every value is sent."""
+        """Return None: every value is sent."""
         del sent
 
     def __str__(self) -> str:
-        """The call that configures it."""
+        """Return the call that configures the defense."""
         return f"laplace_noise(std={self.std:g})"
 
 
 def laplace_noise(std: float) -> LaplaceNoise:
-    r"""Independent Laplacian noise of standard deviation ``std`` on every released value.
+    r"""Add independent Laplacian noise to every released value.
 
     .. math:: p(z) = \frac1{2b} e^{-|z|/b}, \qquad b = \mathrm{std}/\sqrt2
 
-    Assumes: nothing; it is a heuristic here, since the Laplace mechanism needs a bound in the sum of absolute values.
+    Args:
+        std: Standard deviation of the noise, in units of the release.
+
+    Returns:
+        The configured defense. Its ``mechanism`` is None.
+
+    Raises:
+        InvalidInput: If ``std`` is not a finite number above zero.
+
+    Assumes: nothing. It is a heuristic here, because the Laplace mechanism needs a bound on the sum of absolute values.
     Reference: Tables 2 and 7, meng2025, which compare it with Gaussian noise of equal variance.
 
     >>> sent = laplace_noise(0.1)({"w": torch.zeros(100_000)}, rng=torch.Generator().manual_seed(0))
@@ -240,7 +292,8 @@ def laplace_noise(std: float) -> LaplaceNoise:
 
 
 def _standard_laplace(like: Tensor, rng: torch.Generator) -> Tensor:
-    """Laplacian values of variance one: the difference of two exponential ones, over the root of two."""
+    """Draw Laplacian values of variance one."""
+    # the difference of two exponential variables is Laplacian, of variance 2
     first, second = (
         torch.empty(like.shape, dtype=like.dtype, device=rng.device).exponential_(generator=rng).to(like.device)
         for _ in range(2)
@@ -249,19 +302,43 @@ def _standard_laplace(like: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def gaussian_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
-    """Build Gaussian noise of standard deviation ``level``, and the call that makes it."""
+    """Build the Gaussian noise of a level.
+
+    Args:
+        reference: Not used: the level is the standard deviation itself.
+        level: Standard deviation of the noise.
+
+    Returns:
+        The defense and the call that makes it.
+    """
     del reference
     return gaussian_noise(level), f"rr.defenses.gaussian_noise({level:g})"
 
 
 def laplace_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
-    """Build Laplacian noise of standard deviation ``level``, and the call that makes it."""
+    """Build the Laplacian noise of a level.
+
+    Args:
+        reference: Not used: the level is the standard deviation itself.
+        level: Standard deviation of the noise.
+
+    Returns:
+        The defense and the call that makes it.
+    """
     del reference
     return laplace_noise(level), f"rr.defenses.laplace_noise({level:g})"
 
 
 def dp_sgd_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
-    """Build a clip to the median norm of public updates with noise of standard deviation ``level``, and its call."""
+    """Build a clip to the median norm of public updates with noise of a level.
+
+    Args:
+        reference: Public updates, whose median norm is the clip norm.
+        level: Standard deviation of the noise.
+
+    Returns:
+        The defense and the call that makes it. The noise multiplier is rounded up to three digits.
+    """
     norm = reference.clip_norm
     multiplier = rounded_level(level / norm)
     code = f"rr.defenses.dp_sgd_noise(noise_multiplier={multiplier:g}, clip_norm={norm:g})"

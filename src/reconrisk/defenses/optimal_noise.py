@@ -1,6 +1,6 @@
-"""Noise that protects most at a given cost in utility, and equal noise at the same cost (chen2025).
+"""Optimal noise of chen2025, which protects most for its cost in utility, and equal noise at the same cost.
 
-A :class:`NoiseBudget` or :class:`TargetBound` says how much noise: by its cost, or by what it must achieve.
+A :class:`NoiseBudget` states the amount of noise by its cost; a :class:`TargetBound` by the error bound to reach.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetBound:
-    r"""A mean squared error that no estimate may stay below, for a record with a prior of this information.
+    r"""Lower bound on the mean squared error to reach, for a record with a known prior information.
 
     .. math:: \mathrm{mse} = \frac d{\mathrm{tr}\, E I / B^2 + d P}
 
-    ``prior_information`` P is the largest eigenvalue of the prior's information, ``dimension`` d that of a record,
-    ``batch_size`` B the number of records whose gradients are averaged in what is released.
+    Attributes:
+        mse: Mean squared error per coordinate that no estimate may stay below.
+        prior_information: Largest eigenvalue P of the Fisher information of the prior.
+        dimension: Number of coordinates d of a record.
+        batch_size: Number B of records whose gradients are averaged in the release.
 
-    Guarantee: none by itself: the moments are estimates. :func:`reconrisk.bounds.bayesian_mse_lower_bound` with an upper limit
-    of the trace is the bound.
+    Guarantee: none by itself, because the moments are estimates. The bound is
+    :func:`reconrisk.bounds.bayesian_mse_lower_bound` with an upper limit of the trace.
     Reference: Theorem 3.2, chen2025.
 
     >>> TargetBound(mse=0.02, prior_information=30.0, dimension=100).trace
@@ -51,24 +54,34 @@ class TargetBound:
         check_positive("prior_information", self.prior_information)
         check_whole("dimension", self.dimension)
         check_whole("batch_size", self.batch_size)
-        if self.mse * self.prior_information >= 1:
+        if self.mse * self.prior_information >= 1:  # the bound never exceeds 1/P, that of the prior alone
             most = 1 / self.prior_information
-            remedy = f"Without any release the bound is {most:.4g}; noise comes as near to it as {0.99 * most:.4g}."
+            # the bound of the prior alone is reached only by infinite noise; 99 % of it is a practical suggestion
+            remedy = f"Without any release the bound is {most:.4g}. Pass at most {0.99 * most:.4g}."
             raise invalid_input("mse", self.mse, "to be below 1 / prior_information", remedy)
 
     @property
     def trace(self) -> float:
-        """The largest expected trace of the information of one record's gradient that leaves the bound."""
+        """Largest expected trace of the Fisher information in one record's gradient that satisfies the bound."""
+        # solves the equation of the bound for tr E I
         return self.batch_size**2 * self.dimension * (1 / self.mse - self.prior_information)
 
     def __str__(self) -> str:
-        """The error and the prior."""
+        """Return the error and the prior information."""
         return f"mse {self.mse:g} at prior information {self.prior_information:g}"
 
 
 @dataclass(frozen=True)
 class NoiseBudget:
-    """What noise is scaled to: exactly one of its second-order cost, its norm, equal noise, its unit, or a bound."""
+    """Amount of noise, stated by exactly one of five quantities.
+
+    Attributes:
+        utility_loss: Expected second-order loss of utility, minus U2 of :func:`optimal_noise`.
+        noise_norm: Frobenius norm of the covariance.
+        like: Standard deviation of the equal noise with the same U2.
+        unit: Square root of the harmonic mean of the variances.
+        target: Bayesian error bound to reach.
+    """
 
     utility_loss: float | None = None
     noise_norm: float | None = None
@@ -79,9 +92,9 @@ class NoiseBudget:
     def __post_init__(self) -> None:
         given = [field.name for field in fields(self) if getattr(self, field.name) is not None]
         if len(given) != 1:
-            stated = " and ".join(given) or "nothing"
+            passed = " and ".join(given) or "nothing"
             raise invalid_input(
-                "budget", stated, f"to be exactly one of {', '.join(field.name for field in fields(self))}"
+                "budget", passed, f"to be exactly one of {', '.join(field.name for field in fields(self))}"
             )
         if self.target is None:
             check_positive(given[0], getattr(self, given[0]))
@@ -89,32 +102,41 @@ class NoiseBudget:
     def factor(
         self, shape: Mapping[str, Tensor], square: Mapping[str, Tensor], sensitivity: Mapping[str, Tensor]
     ) -> float:
-        """What variances, known up to a factor as ``shape``, are to be multiplied by."""
+        """Return the factor that scales variances of a known shape to the budget.
+
+        Args:
+            shape: Variances up to a common factor, by name.
+            square: Mean squared gradients E g^2, by name.
+            sensitivity: Mean squared derivatives of the gradients by the record, by name.
+        """
+        # each quantity is proportional, or inversely proportional, to the factor: one division solves for it
         cost = sum(float((shape[name] * square[name]).sum()) for name in shape)
         if self.utility_loss is not None:
             return self.utility_loss / cost
         if self.like is not None:
+            # U2 of equal noise with this standard deviation
             return self.like**2 * sum(float(value.sum()) for value in square.values()) / cost
         if self.noise_norm is not None:
             return self.noise_norm / math.sqrt(sum(float(value.square().sum()) for value in shape.values()))
         if self.unit is not None:
+            # harmonic mean of the variances
             count = sum(value.numel() for value in shape.values())
             return self.unit**2 * sum(float((1 / value).sum()) for value in shape.values()) / count
         trace = sum(float((sensitivity[name] / shape[name]).sum()) for name in shape)
         return trace / self.target.trace if self.target is not None else math.nan
 
     def __str__(self) -> str:
-        """The setting as it is written."""
+        """Return the setting as it is written in code."""
         if self.target is not None:
             return f"target={self.target}"
-        stated = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ", ".join(f"{name}={value:g}" for name, value in stated.items() if value is not None)
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        return ", ".join(f"{name}={value:g}" for name, value in settings.items() if value is not None)
 
 
 SMALLEST_GRADIENT = 1e-6
-"""The paper's constant c: gradients below it count as such."""
+"""Constant c of chen2025, appendix B: smaller root mean squares of a gradient count as this value."""
 
-_LEAST = 1e-12  # of the mean sensitivity: a value that does not depend on the record still gets some noise
+_SENSITIVITY_FLOOR = 1e-12  # times the mean sensitivity: also a value that no record influences gets some noise
 
 
 def optimal_noise(
@@ -127,21 +149,33 @@ def optimal_noise(
     target: TargetBound | None = None,
     smallest_gradient: float = SMALLEST_GRADIENT,
 ) -> ParameterNoise:
-    r"""The independent noise with the largest bound on reconstruction error for its cost in utility.
+    r"""Independent noise with the largest bound on the reconstruction error for its cost in utility.
 
     .. math:: \Sigma_{ii} = \lambda \sqrt{\frac{E|\nabla_x g_i|^2}{E g_i^2}}, \qquad
               -U_2 = \sum_i \Sigma_{ii} E g_i^2
 
-    State one of ``utility_loss`` (minus the second-order utility U2), ``noise_norm`` (the Frobenius norm of the
-    covariance, the paper's noise scale), ``like`` (the U2 of equal noise of this standard deviation),
-    ``unit`` (the root of the harmonic mean of the variances: after ``clip(C)`` the noise multiplier times C) or
-    ``target`` (the Bayesian bound to reach).
+    Pass exactly one of ``utility_loss``, ``noise_norm``, ``like``, ``unit`` and ``target``.
 
-    Assumes: ``moments`` of public or reference records: then the scales tell nothing of private ones.
-    Guarantee: of all independent noises of equal U2 it has the smallest expected trace of the Fisher information, which
-    is what the bound depends on. ``mechanism`` is None; ``clip(C) >> optimal_noise(...)`` is a Gaussian mechanism.
-    Edge cases: gradients below ``smallest_gradient`` count as such, which caps the noise (appendix B). Values that do
-    not depend on the record get almost none.
+    Args:
+        moments: Moments of gradients over public records, from ``rr.sensitivity.reference_moments``.
+        utility_loss: Expected second-order loss of utility, :math:`-U_2`.
+        noise_norm: Frobenius norm of the covariance, the noise scale of the paper.
+        like: Standard deviation of the equal noise with the same :math:`U_2`.
+        unit: Square root of the harmonic mean of the variances. After ``clip(C)`` it is the noise multiplier times C.
+        target: Bayesian error bound to reach.
+        smallest_gradient: Root mean square below which a gradient counts as this value. It caps the noise (appendix B).
+
+    Returns:
+        The configured defense. Its ``mechanism`` is None; ``clip(C) >> optimal_noise(...)`` is a Gaussian mechanism.
+
+    Raises:
+        InvalidInput: If not exactly one budget is given, a number is not above zero, or no gradient depends on
+            a record.
+
+    Assumes: ``moments`` of public or reference records. Then the scales carry no information about private ones.
+    Guarantee: among all independent noises of equal U2 it has the smallest expected trace of the Fisher information, on
+    which the bound depends.
+    Edge cases: values that do not depend on the record get almost no noise.
     Reference: Theorem 3.5, chen2025; its Algorithm 1 squares the numerator only, which is worse.
 
     >>> def mean(*values): return {"w": torch.tensor(values)}
@@ -157,10 +191,23 @@ def optimal_noise(
 def optimal_stds(
     moments: ReferenceMoments, budget: NoiseBudget, smallest_gradient: float = SMALLEST_GRADIENT
 ) -> dict[str, Tensor]:
-    """The standard deviations of the optimal noise, by name."""
+    """Return the standard deviations of the optimal noise.
+
+    Args:
+        moments: Moments of gradients over the reference records.
+        budget: Amount of noise.
+        smallest_gradient: Root mean square below which a gradient counts as this value.
+
+    Returns:
+        Standard deviations by parameter name, in the precision of the moments.
+
+    Raises:
+        InvalidInput: If ``smallest_gradient`` is not above zero, or no gradient depends on the records.
+    """
     floor = check_positive("smallest_gradient", smallest_gradient) ** 2
     square = {name: value.double().clamp_min(floor) for name, value in moments.square.items()}
-    sensitivity = _floored(moments.sensitivity)
+    sensitivity = _apply_floor(moments.sensitivity)
+    # variances of Theorem 3.5 up to lambda, which the budget determines
     shape = {name: (sensitivity[name] / square[name]).sqrt() for name in square}
     factor = budget.factor(shape, square, sensitivity)
     return {name: (factor * value).sqrt().to(moments.square[name]) for name, value in shape.items()}
@@ -174,13 +221,27 @@ def equal_noise(
     target: TargetBound | None = None,
     law: Literal["gaussian", "laplace"] = "gaussian",
 ) -> NoisyRelease | LaplaceNoise:
-    r"""Noise of one standard deviation, scaled to a budget: what :func:`optimal_noise` is compared with.
+    r"""Noise of one standard deviation, scaled to a budget, for comparison with :func:`optimal_noise`.
 
     .. math:: -U_2 = \sigma^2 \sum_i E g_i^2, \qquad \mathrm{tr}\, E I = \frac c{\sigma^2} \sum_i E|\nabla_x g_i|^2
 
-    with c = 1 for Gaussian and 2 for Laplacian noise, which tells more at equal variance.
+    with c = 1 for Gaussian and c = 2 for Laplacian noise, which reveals more at equal variance. Pass exactly one of
+    ``utility_loss``, ``noise_norm`` and ``target``.
 
-    Assumes: as :func:`optimal_noise`.
+    Args:
+        moments: Moments of gradients over public records, from ``rr.sensitivity.reference_moments``.
+        utility_loss: Expected second-order loss of utility, :math:`-U_2`.
+        noise_norm: Frobenius norm of the covariance.
+        target: Bayesian error bound to reach.
+        law: ``"gaussian"`` or ``"laplace"``.
+
+    Returns:
+        The configured defense.
+
+    Raises:
+        InvalidInput: If not exactly one budget is given, ``law`` is unknown, or no gradient depends on the records.
+
+    Assumes: the same as :func:`optimal_noise`.
     Reference: Section 3.2, chen2025; Table 7, meng2025, for Laplacian noise.
 
     >>> def mean(*values): return {"w": torch.tensor(values)}
@@ -192,28 +253,45 @@ def equal_noise(
     if law not in ("gaussian", "laplace"):
         raise invalid_input("law", law, 'to be "gaussian" or "laplace"')
     square = {name: value.double() for name, value in moments.square.items()}
+    # Fisher information of location at variance 1: 1 for a normal variable, 2 for a Laplacian one
     information = 2 if law == "laplace" else 1
-    sensitivity = {name: information * value for name, value in _floored(moments.sensitivity).items()}
+    sensitivity = {name: information * value for name, value in _apply_floor(moments.sensitivity).items()}
     std = budget.factor({name: torch.ones_like(value) for name, value in square.items()}, square, sensitivity) ** 0.5
     return LaplaceNoise(std) if law == "laplace" else NoisyRelease(std)
 
 
-def _floored(sensitivity: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Sensitivities in double precision, none quite zero: no value may be sent without noise."""
+def _apply_floor(sensitivity: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return sensitivities in double precision, all above zero, so that every value gets some noise."""
     count = sum(value.numel() for value in sensitivity.values())
     mean = sum(float(value.double().sum()) for value in sensitivity.values()) / count
     if not mean > 0:
-        raise InvalidInput("Expected gradients that depend on the records, none does. Check the model and its loss.")
-    return {name: value.double().clamp_min(_LEAST * mean) for name, value in sensitivity.items()}
+        raise InvalidInput("Expected gradients that depend on the records, found none. Check the model and its loss.")
+    return {name: value.double().clamp_min(_SENSITIVITY_FLOOR * mean) for name, value in sensitivity.items()}
 
 
 def optimal_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
-    """Build shaped noise with the utility U2 of equal noise of deviation ``level``, and the call that makes it."""
+    """Build the optimal noise of a level.
+
+    Args:
+        reference: Public records, whose moments shape the noise.
+        level: Standard deviation of the equal noise with the same utility U2.
+
+    Returns:
+        The defense and the call that makes it.
+    """
     return optimal_noise(reference.moments, like=level), f"rr.defenses.optimal_noise(moments, like={level:g})"
 
 
 def clip_and_optimal_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
-    """Build the same after a clip in the norm that matches the noise, and the call that makes it."""
+    """Build the optimal noise of a level after a clip in the matching norm.
+
+    Args:
+        reference: Public records, whose moments shape the noise and whose updates set the clip norm.
+        level: Standard deviation of the equal noise with the same utility U2.
+
+    Returns:
+        The defense and the call that makes it.
+    """
     norm = reference.matching_clip_norm
     code = f"rr.defenses.clip({norm:g}) >> rr.defenses.optimal_noise(moments, like={level:g})"
     return clip(norm) >> optimal_noise(reference.moments, like=level), code

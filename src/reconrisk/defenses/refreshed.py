@@ -1,4 +1,4 @@
-"""A global defense that follows the model: its moments are taken again every so many sends."""
+"""Defense that follows the model: its moments are recomputed from public records at a fixed interval."""
 
 from __future__ import annotations
 
@@ -20,7 +20,20 @@ from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_m
 
 
 class Refreshed(SendingDefense):
-    """The defense that :func:`refreshed` makes. It has a state: take a :meth:`fresh` one for every training run."""
+    """Stateful defense, as returned by :func:`refreshed`. Call :meth:`fresh` for every training run.
+
+    Attributes:
+        build: Function from moments to the current defense.
+        loss_fn: Loss of the model.
+        inputs: Public records.
+        labels: Their labels.
+        every: Number of sends between two computations of the moments.
+        probes: Random directions per record for the moments.
+        by_layer: True if moments are averaged over each layer.
+        sends: Number of sends so far.
+        refreshes: Number of computations of the moments so far.
+        gradients_spent: Their cost so far, in gradients of one record.
+    """
 
     def __init__(
         self,
@@ -39,7 +52,7 @@ class Refreshed(SendingDefense):
         self._current: Defense | None = None
 
     def fresh(self) -> Refreshed:
-        """The same defense before its first send."""
+        """Return a copy in the state before the first send."""
         return Refreshed(
             self.build,
             self.loss_fn,
@@ -51,17 +64,17 @@ class Refreshed(SendingDefense):
         )
 
     def for_model(self, model: nn.Module) -> Defense:
-        """The defense for what ``model`` sends next; counts as a send."""
+        """Return the defense for the next update of ``model``; counts as one send."""
         if self._current is None or self.sends % self.every == 0:
             moments = reference_moments(model, self.loss_fn, self.inputs, self.labels, probes=self.probes)
             self.gradients_spent += moments.gradients
             self.refreshes += 1
             self._current = self.build(moments.by_layer() if self.by_layer else moments)
-        self.sends += 1
+        self.sends += 1  # after the refresh: sends 0, every, 2 every, ... recompute the moments
         return self._current
 
     def for_release(self, release: Release) -> Defense:
-        """The defense for a release of the model's; its records are not looked at."""
+        """Return the defense for a release of a model; its records are not read."""
         model = model_of(release.forward)
         if model is None:
             raise invalid_input("release", type(release).__name__, "to be of a model", "Call for_model(model) instead.")
@@ -69,44 +82,53 @@ class Refreshed(SendingDefense):
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """That of the present defense; None before the first send."""
+        """Mechanism of the current defense; None before the first send."""
         return None if self._current is None else self._current.mechanism
 
     def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
-        """What the present defense sends."""
-        return self._present()(released, rng=rng)
+        """Apply the current defense."""
+        return self._current_defense()(released, rng=rng)
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """That of the present defense."""
-        return self._present().replay(released)
+        """Return the deterministic part of the current defense."""
+        return self._current_defense().replay(released)
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """That of the present defense."""
-        return self._present().noise_std(sent)
+        """Return the noise of the current defense."""
+        return self._current_defense().noise_std(sent)
 
     def kept(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """That of the present defense."""
-        return self._present().kept(sent)
+        """Return the mask of the current defense."""
+        return self._current_defense().kept(sent)
 
-    def _present(self) -> Defense:
+    def _current_defense(self) -> Defense:
+        """Return the current defense, or raise InvalidInput before the first send."""
         if self._current is None:
-            raise InvalidInput("Expected for_model(model) before the first send, which takes the moments.")
+            raise InvalidInput("Expected a call of for_model(model) before the first send: it computes the moments.")
         return self._current
 
     def __repr__(self) -> str:
-        """The same words."""
+        """Return the same text as ``str``."""
         return str(self)
 
     def __str__(self) -> str:
-        """The present defense and how often it is chosen anew."""
+        """Return the current defense and its interval."""
         inner = "defense" if self._current is None else str(self._current)
         return f"refreshed({inner}, every={self.every}{', by_layer=True' if self.by_layer else ''})"
 
 
-def defense_at(defense: Defense, model: nn.Module) -> Defense:
-    """The defense itself, or what it or its parts are at the present model."""
+def defense_for_model(defense: Defense, model: nn.Module) -> Defense:
+    """Return the defense with every refreshed part resolved for the current model.
+
+    Args:
+        defense: A defense or a chain.
+        model: The model whose update is sent next.
+
+    Returns:
+        The resolved defense. Each refreshed part counts one send.
+    """
     if isinstance(defense, Chain):
-        return defense.changed(lambda part: defense_at(part, model))
+        return defense.map_parts(lambda part: defense_for_model(part, model))
     return defense.for_model(model) if isinstance(defense, Refreshed) else defense
 
 
@@ -120,15 +142,28 @@ def refreshed(
     probes: int = 10,
     by_layer: bool = False,
 ) -> Refreshed:
-    """A defense whose moments are taken at the present model from public records, again every ``every`` sends.
+    """Defense that recomputes its moments from public records at the current model, every few sends.
 
-    ``build`` makes the defense from the moments, such as ``lambda moments: clip(1.0) >> optimal_noise(moments,
-    like=0.1)``. With ``by_layer`` the moments differ between layers only, for which one probe is enough.
+    Args:
+        build: Function from moments to a defense, such as
+            ``lambda moments: clip(1.0) >> optimal_noise(moments, like=0.1)``.
+        loss_fn: Loss of the model, used for the moments.
+        inputs: Public records.
+        labels: Their labels.
+        every: Number of sends between two computations of the moments.
+        probes: Random directions per record for the moments.
+        by_layer: True to average the moments over each layer; one probe is enough for that.
 
-    Assumes: public or reference records. The model that they are taken at has been released before.
-    Guarantee: that of the defense that ``build`` makes, at every step: it depends on nothing private but what earlier
-    steps released. ``gradients_spent`` says what the moments cost, in gradients of one record.
-    Reference: Section 5, chen2025, which proposes both ways to cut the cost.
+    Returns:
+        The stateful defense. ``gradients_spent`` holds the cost of its moments, in gradients of one record.
+
+    Raises:
+        InvalidInput: If ``build`` is not a function, records and labels do not match, or a number is below 1.
+
+    Assumes: public or reference records. The model at which moments are computed has been released before.
+    Guarantee: that of the defense which ``build`` returns, at every step: the defense depends on private data only
+    through earlier releases.
+    Reference: Section 5, chen2025, which proposes both ways to reduce the cost.
 
     >>> from reconrisk.defenses.optimal_noise import optimal_noise
     >>> model, inputs, labels = nn.Linear(3, 2), torch.rand(4, 3), torch.zeros(4).long()
@@ -140,7 +175,8 @@ def refreshed(
     (2, 40)
     """
     if not callable(build) or hasattr(build, "replay"):  # a defense is callable too
-        raise invalid_input("build", build, "to be a function from moments to a defense")
+        remedy = "For example: lambda moments: optimal_noise(moments, like=0.1)."
+        raise invalid_input("build", build, "to be a function from moments to a defense", remedy)
     check_records(inputs, labels)
     every, probes = check_whole("every", every), check_whole("probes", probes)
     return Refreshed(build, loss_fn, inputs, labels, every=every, probes=probes, by_layer=by_layer)

@@ -1,4 +1,4 @@
-"""Defenses and families of defenses by name: one row each; plugins by the entry points ``reconrisk.defenses``.
+"""Defenses and families of defenses by name, one row each; plugins from the entry points ``reconrisk.defenses``.
 
 Importing this module loads no defense and no torch. A new defense is one file, one row here and one line in the stub.
 """
@@ -19,19 +19,20 @@ from reconrisk.core.validation import check_positive, check_settings, invalid_in
 if TYPE_CHECKING:
     from reconrisk.defenses.families import Reference
 
-_WEAKEST, _STRONGEST = 1e-4, 100.0  # noise on a value, of the size of a value, and of the norm of all of them
+# range of noise to search: from 1e-4 of the size of a value to 100 times the norm of the whole update
+_WEAKEST, _STRONGEST = 1e-4, 100.0
 
 
 @dataclass(frozen=True)
 class FamilyInfo(Info):
-    """A row for a family: a defense for every ``level`` above zero, stronger with the level.
+    """Row of a family: a defense for every ``level`` above zero, stronger at higher levels.
 
-    The level of noise is the standard deviation of equal noise of the same second-order utility U2, so that families
-    can be compared; that of pruning is the inverse of the share of values that is sent.
+    The level of noise is the standard deviation of equal noise with the same second-order utility U2, so that families
+    are comparable. The level of pruning is the inverse of the share of values that are sent.
 
-    Args:
-        name: The name of the family.
-        where: A function of a :class:`~reconrisk.defenses.families.Reference` and a level that returns the defense and
+    Attributes:
+        name: Name of the family.
+        where: Function of a :class:`~reconrisk.defenses.families.Reference` and a level that returns the defense and
             the call that makes it.
         summary: One sentence in plain English.
         prunes: True if the level counts values that are not sent; otherwise it is a level of noise.
@@ -40,8 +41,9 @@ class FamilyInfo(Info):
     prunes: bool = False
 
     def levels(self, reference: Reference) -> tuple[float, float]:
-        """Return the weakest and the strongest level that are worth trying."""
+        """Return the weakest and the strongest level worth trying."""
         if self.prunes:
+            # level 1 sends everything, the number of values sends one of them
             return 1.0, float(max(2, reference.size))
         return _WEAKEST * reference.scale, _STRONGEST * math.sqrt(reference.size) * reference.scale
 
@@ -50,22 +52,27 @@ class FamilyInfo(Info):
         return min(10.0, float(max(2, reference.size))) if self.prunes else 0.1 * reference.scale
 
     def defense(self, reference: Reference, level: float) -> tuple[Defense, str]:
-        """Return the defense of this level and the call that makes it; ``moments`` there are those of the reference."""
+        """Return the defense of a level and the call that makes it.
+
+        Args:
+            reference: Public records. The name ``moments`` in the call means their moments.
+            level: Strength, above zero.
+        """
         built: tuple[Defense, str] = self.load()(reference, check_positive("level", level))
         return built
 
 
 @dataclass(frozen=True)
 class DefenseInfo(Info):
-    """A row for a defense.
+    """Row of a defense.
 
-    Args:
-        name: The name that people write.
-        where: The function that configures it.
+    Attributes:
+        name: Name that users write.
+        where: Function that configures it.
         summary: One sentence in plain English.
-        strength: The setting that a bare number stands for, as in ``reconrisk tradeoff --defense prune:0.5,0.9``.
+        strength: Setting that a bare number sets, as in ``reconrisk tradeoff --defense prune:0.5,0.9``.
         needs_moments: True if moments of public records are its first argument.
-        family: The family that :func:`reconrisk.recommend_defense` searches with this defense, if there is one.
+        family: Family that :func:`reconrisk.recommend_defense` searches with this defense, if there is one.
     """
 
     strength: str = ""
@@ -119,7 +126,7 @@ _ROWS = (
         "reconrisk.defenses.clipping:clip",
         "Scale the update down to a norm if it is longer.",
         "norm",
-        family=FamilyInfo(  # a clip alone has no strength to search: what follows it has
+        family=FamilyInfo(  # a clip alone has no strength to search; the noise after it has
             "clip_and_optimal_noise",
             f"{_SHAPED}:clip_and_optimal_noise_at",
             "Clip in the matching norm, then shaped noise: has a proof.",
@@ -141,20 +148,20 @@ _ROWS = (
     DefenseInfo(
         "optimal_pruning",
         f"{_PRUNING}:optimal_pruning",
-        "Send only values that tell little of a record, by public records.",
+        "Send only values that reveal little about a record, chosen from public records.",
         "share",
         needs_moments=True,
         family=FamilyInfo(
             "optimal_pruning",
             f"{_PRUNING}:optimal_pruning_at",
-            "Send only values that tell little of a record, by public records.",
+            "Send only values that reveal little about a record, chosen from public records.",
             prunes=True,
         ),
     ),
     DefenseInfo(
         "optimal_pruning_and_noise",
         f"{_PRUNING}:optimal_pruning_and_noise",
-        "Optimal pruning, then shaped noise on what is sent.",
+        "Optimal pruning, then shaped noise on the sent values.",
         "like",
         needs_moments=True,
         family=FamilyInfo(
@@ -186,7 +193,7 @@ _ROWS = (
 
 
 def _row_from_plugin(plugin: Plugin, build: Callable[..., Any]) -> DefenseInfo:
-    """Make a row of a function that configures a defense; a bare number stands for its one setting without default."""
+    """Build the row of a plugin function; a bare number sets its only parameter without default."""
     parameters = dict(inspect.signature(build).parameters)
     needs_moments = parameters.pop("moments", None) is not None
     required = [name for name, each in parameters.items() if each.default is each.empty]
@@ -195,22 +202,22 @@ def _row_from_plugin(plugin: Plugin, build: Callable[..., Any]) -> DefenseInfo:
 
 
 DEFENSES: Registry[DefenseInfo] = Registry("defense", _ROWS, _row_from_plugin)
-"""Defenses that words can configure, by name; plugins too."""
+"""Defenses that can be configured by name, plugins included."""
 
 FAMILIES: Registry[FamilyInfo] = Registry("family", (row.family for row in _ROWS if row.family is not None))
-"""Families that a search for a defense chooses from unless told otherwise, in the order in which they are tried."""
+"""Families that ``recommend_defense`` searches by default, in the order in which they are tried."""
 
 
 def defense_by_name(name: str, **settings: object) -> Defense:
-    """Configure the defense of this name.
+    """Configure the defense of a given name.
 
     Args:
-        name: A name of :data:`DEFENSES`, or of a plugin.
-        settings: The arguments of the function that configures it. Noise shaped by public records takes a
-            ``noise_multiplier`` with a ``clip_norm`` too, for a clip before it.
+        name: A name in :data:`DEFENSES`, or that of a plugin.
+        **settings: Arguments of the function that configures it. Noise shaped by public records also takes
+            ``noise_multiplier`` with ``clip_norm``, for a clip before it.
 
     Returns:
-        The defense. One that public records choose, such as ``optimal_noise``, is settled by ``with_public``.
+        The defense. One that public records choose, such as ``optimal_noise``, is completed by ``with_public``.
 
     Raises:
         InvalidInput: If the name is unknown, or a setting is unknown or missing.
@@ -221,8 +228,7 @@ def defense_by_name(name: str, **settings: object) -> Defense:
     optimal_noise(noise_multiplier=0.1, clip_norm=1)
     >>> defense_by_name("quantize", levels=3)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    reconrisk.core.errors.InvalidInput: Expected defense='quantize' to be one of gaussian_noise, laplace_noise, ... \
-Did you mean quantise?
+    reconrisk.core.errors.InvalidInput: Expected defense='quantize' to be one of ... Did you mean quantise?
     """
     row = DEFENSES[name]
     build = row.load()
@@ -231,11 +237,12 @@ Did you mean quantise?
         check_settings(name, parameters, settings)
         built: Defense = DEFENSES.configure(name, **settings)
         if not hasattr(built, "replay"):
-            raise invalid_input(name, type(built).__name__, "to be a defense", f"{row.where} must return one.")
+            raise invalid_input(name, type(built).__name__, "to be a defense", f"{row.where} must return a defense.")
         return built
-    from reconrisk.defenses.deferred import FromMoments  # loads torch, which names alone do not need
+    from reconrisk.defenses.deferred import FromMoments  # imported here: it loads torch
 
     del parameters["moments"]
+    # noise with a unit can also be stated as a mechanism: FromMoments turns the two numbers into clip and unit
     if "unit" in parameters:
         for extra in ("noise_multiplier", "clip_norm"):
             parameters[extra] = inspect.Parameter(extra, inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -244,10 +251,13 @@ Did you mean quantise?
 
 
 def family_by_name(name: str) -> FamilyInfo:
-    """Return the row of a family; that of a plugin is in the row of its defense.
+    """Return the row of a family; a plugin states its family in the row of its defense.
 
     Args:
-        name: A name of :data:`FAMILIES`, or of a defense of another distribution whose row states a family.
+        name: A name in :data:`FAMILIES`, or that of a plugin defense whose row states a family.
+
+    Returns:
+        The row, under this name.
 
     Raises:
         InvalidInput: If the name is unknown, or the plugin states no family.
@@ -264,14 +274,14 @@ def family_by_name(name: str) -> FamilyInfo:
     if family is None:
         remedy = "The plugin must offer a DefenseInfo with family=FamilyInfo(...)."
         raise invalid_input("family", name, "to have a strength that can be searched", remedy)
-    return replace(family, name=name)  # by which it is looked up again
+    return replace(family, name=name)  # results look the family up by this name
 
 
 def defense_of_one_step(mechanism: Mechanism) -> Defense | None:
-    """Return the defense that one step of a run applies to the update of a sampled record.
+    """Return the defense that one training step applies to the update of a sampled record.
 
     Args:
-        mechanism: The mechanism of the run. Of several phases the one with the least noise counts.
+        mechanism: Mechanism of the whole run. Among several phases, the one with the least noise counts.
 
     Returns:
         The defense; None for a mechanism that does not state a noise and a clip.
@@ -281,14 +291,15 @@ def defense_of_one_step(mechanism: Mechanism) -> Defense | None:
     clip_and_noise(noise_multiplier=2, clip_norm=1)
     """
     phases = mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,)
-    found: list[Gaussian] = []
+    steps: list[Gaussian] = []
     for phase in phases:
         step = phase
+        # sampling and repetition do not change the update of a record that takes part
         while isinstance(step, (Repeated, PoissonSampled)):
             step = step.mechanism
         if isinstance(step, Gaussian):
-            found.append(step)
-    if not found:
+            steps.append(step)
+    if not steps:
         return None
-    least = min(found, key=lambda each: each.noise_multiplier)
+    least = min(steps, key=lambda each: each.noise_multiplier)
     return defense_by_name("clip_and_noise", noise_multiplier=least.noise_multiplier, clip_norm=least.clip_norm)

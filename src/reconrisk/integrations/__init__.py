@@ -1,7 +1,7 @@
-"""Adapters to other libraries, each imported at its use.
+"""Adapters to other libraries, each imported when it is used.
 
 Start with ``training_loop.py``: a defense in a plain PyTorch loop. ``opacus/`` has optimal noise for Opacus,
-``fisher_accountant/`` follows the leakage of an Opacus training, ``flower/`` defends federated clients, and
+``fisher_accountant/`` tracks the leakage of a training with Opacus, ``flower/`` defends federated clients, and
 ``linear_models.py`` reads estimators of scikit-learn and linear models of torch.
 """
 

@@ -1,4 +1,4 @@
-"""Information that noisy coefficients of a linear model carry about each training record.
+"""Information about each training record in the noisy coefficients of a linear model.
 
 :func:`information_from_estimator` reads estimators of scikit-learn, :func:`information_from_linear` linear models of
 torch.
@@ -36,14 +36,28 @@ def information_from_linear(
 
     .. math:: \text{loss}(W x + b, y) + \tfrac12\,\text{decay}\,(|W|^2 + |b|^2)
 
-    Assumes: ``model`` is an ``nn.Linear``, or a ``nn.Sequential`` that flattens first, trained to the minimum of
-    ``loss_fn`` over all ``inputs`` at once, with ``weight_decay`` as SGD and Adam of ``torch.optim`` have it (AdamW's
-    is no part of the objective); labels are public; each weight and bias has independent noise of ``noise_std``.
-    Notation: ``loss_fn`` is ``nn.MSELoss``, ``nn.BCEWithLogitsLoss`` (one output), ``nn.CrossEntropyLoss`` or
-    ``nn.PoissonNLLLoss`` (logarithmic input), whose ``reduction`` sets the scale of the decay; ``decay_bias`` is False
-    where the bias is in a parameter group without decay.
-    Guarantee: weights that are not the minimiser are refused; with ``polish`` Newton's method ends their way in double
-    precision, and the result's ``coefficients`` and ``intercept`` are then those to release.
+    Args:
+        model: ``nn.Linear``, or an ``nn.Sequential`` of ``nn.Flatten`` and ``nn.Linear``.
+        loss_fn: ``nn.MSELoss``, ``nn.BCEWithLogitsLoss`` (one output), ``nn.CrossEntropyLoss`` or ``nn.PoissonNLLLoss``
+            (logarithmic input). Its ``reduction`` sets the scale of the decay.
+        inputs: All training records.
+        labels: Their labels.
+        weight_decay: Weight decay as in SGD and Adam of ``torch.optim``. That of AdamW is not part of the objective.
+        noise_std: Standard deviation of the noise on each weight and bias.
+        decay_bias: False if the bias is in a parameter group without decay.
+        tolerance: Largest accepted distance from the minimiser, as in ``rr.bounds.glm_information``.
+        polish: True to continue to the minimiser by Newton's method in double precision. Release the ``coefficients``
+            and ``intercept`` of the result then.
+
+    Returns:
+        The information about each record, and the coefficients that it belongs to.
+
+    Raises:
+        InvalidInput: If the model, loss or data are not supported, or the weights are not the minimiser.
+
+    Assumes: the model was trained to the minimum of ``loss_fn`` over all ``inputs`` at once; labels are public; each
+    weight and bias has independent noise of ``noise_std``.
+    Guarantee: weights that are not the minimiser are refused.
     Edge cases: losses with class weights, label smoothing or ignored labels are refused by name.
 
     >>> import torch
@@ -58,9 +72,12 @@ def information_from_linear(
     for name, values in given.items():
         if not isinstance(values, Tensor):
             raise invalid_input(
-                name, type(values).__name__, "to be a tensor", f"Pass the {name} it was trained on by torch.as_tensor."
+                name,
+                type(values).__name__,
+                "to be a tensor",
+                f"Pass the {name} it was trained on, converted with torch.as_tensor.",
             )
-        check_all_finite(name, values, "Remove or impute what is missing, then train again.")
+        check_all_finite(name, values, "Remove or impute missing values, then train again.")
     given_labels = np.asarray(labels.detach().double().cpu().numpy())
     read = read_linear(model, loss_fn, given_labels, weight_decay=weight_decay, decay_bias=decay_bias)
     setting: dict[str, Any] = {
@@ -70,6 +87,7 @@ def information_from_linear(
         "penalty": read.penalty,
         "intercept_penalty": read.intercept_penalty,
     }
+    # one output is a vector for the GLM solver; a multinomial model always has one row per class
     flat = len(read.weight) == 1 and read.family != "multinomial"
     fit = GlmFit(read.weight[0] if flat else read.weight, read.bias)
     if polish:
@@ -81,7 +99,7 @@ def information_from_linear(
 
 Floats = NDArray[np.float64]
 
-_FARTHEST = 0.1  # a solver that stopped early is nearer to the minimum; other records, labels or penalties are not
+_FARTHEST = 0.1  # solvers that stop early end nearer to the minimum; other records, labels or penalties do not
 
 
 def information_from_estimator(
@@ -97,15 +115,30 @@ def information_from_estimator(
     """Exact Fisher information about every training record in a fitted linear model released with Gaussian noise.
 
     Reads ``LogisticRegression`` (binary or multinomial, penalty l2 or none), ``Ridge``, ``LinearRegression`` and
-    ``PoissonRegressor`` with their penalties, intercepts and weights. Their solvers stop early at default tolerance:
-    coefficients that are not the minimiser are refused. With ``polish`` Newton's method ends their way, and then
-    ``coefficients`` and ``intercept`` of the result are those to release; a way of more than 10 % is refused, since the
-    estimator was then fitted to something else.
+    ``PoissonRegressor`` with their penalties, intercepts and weights. Their solvers stop early at default tolerance,
+    and coefficients that are not the minimiser are refused: use ``polish``, or fit with a smaller tolerance.
 
-    Assumes: fitted to these ``features``, ``labels`` and ``sample_weight``; labels are public; each coefficient and
-    intercept is released with independent noise of ``noise_std``.
-    Guarantee: that of :func:`reconrisk.bounds.glm.information.glm_information`; a convention read wrongly would be seen
-    as coefficients beside the minimum.
+    Args:
+        estimator: Fitted estimator of scikit-learn.
+        features: All training records, records x columns, dense.
+        labels: Their labels.
+        noise_std: Standard deviation of the noise on each coefficient and intercept.
+        sample_weight: Weights of the records in the fit, or None.
+        tolerance: Largest accepted distance from the minimiser, as in ``rr.bounds.glm_information``.
+        polish: True to continue to the minimiser by Newton's method. Release the ``coefficients`` and ``intercept`` of
+            the result then. A change of more than 10 % is refused, because the estimator was then fitted to something
+            else.
+
+    Returns:
+        The information about each record, and the coefficients that it belongs to.
+
+    Raises:
+        InvalidInput: If the estimator or the data are not supported, or the coefficients are not the minimiser.
+
+    Assumes: the estimator was fitted to these ``features``, ``labels`` and ``sample_weight``; labels are public; each
+    coefficient and intercept is released with independent noise of ``noise_std``.
+    Guarantee: that of :func:`reconrisk.bounds.glm.information.glm_information`. A convention of scikit-learn that is
+    read wrongly would show as coefficients away from the minimum.
     Edge cases: l1 and elastic-net penalties, ``positive=True``, one-versus-rest and cross-validated estimators,
     pipelines and sparse features are refused by name.
     Reference: Section 7.1, guo2022, for logistic regression without intercept.
@@ -135,7 +168,7 @@ def information_from_estimator(
     }
     flat = model.labels.ndim == 1 and model.family != "multinomial"
     fit = GlmFit(model.weight.ravel() if flat else model.weight, model.bias)
-    if polish:
+    if polish:  # continue from the coefficients of the estimator, so that few Newton steps suffice
         rough, fit = fit, fit_glm(**setting, intercept=fit.intercept is not None, start=fit)
         _check_near(rough, fit)
     return glm_information(
@@ -144,19 +177,20 @@ def information_from_estimator(
 
 
 def _check_features(features: ArrayLike) -> None:
+    """Raise InvalidInput at the first feature that is not finite."""
     values = np.asarray(features)
     if not np.issubdtype(values.dtype, np.floating) or np.isfinite(values).all():
         return
     place = np.argwhere(~np.isfinite(values))[0]
     name = f"features[{', '.join(map(str, place))}]"
     raise invalid_input(
-        name, float(values[tuple(place)]), "to be finite", "Remove or impute what is missing, then fit again."
+        name, float(values[tuple(place)]), "to be finite", "Remove or impute missing values, then fit again."
     )
 
 
 def _check_near(rough: GlmFit, polished: GlmFit) -> None:
-    """Refuse to call another model the polished one."""
-    before, after = _centred(rough.coefficients), _centred(polished.coefficients)
+    """Raise InvalidInput if polishing moved the coefficients so far that they are another model."""
+    before, after = _centre(rough.coefficients), _centre(polished.coefficients)
     scale = max(float(np.linalg.norm(before)), float(np.linalg.norm(after)))
     distance = float(np.linalg.norm(after - before))
     if distance > _FARTHEST * scale:
@@ -169,8 +203,8 @@ def _check_near(rough: GlmFit, polished: GlmFit) -> None:
         )
 
 
-def _centred(coefficients: Floats) -> Floats:
-    """Without what is common to all classes, which a multinomial model does not determine."""
+def _centre(coefficients: Floats) -> Floats:
+    """Subtract the mean over classes, which a multinomial model does not determine."""
     return (
         coefficients - coefficients.mean(axis=0) if coefficients.ndim == 2 and len(coefficients) > 1 else coefficients
     )

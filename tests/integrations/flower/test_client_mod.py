@@ -138,7 +138,7 @@ def test_metrics_are_added_to_those_of_the_client():
     assert (metrics["num-examples"], metrics["loss"]) == (10, 0.5)
     reported = {name.removeprefix("reconrisk-"): value for name, value in metrics.items() if "reconrisk-" in name}
     assert reported.pop("sent-norm") > 0
-    assert reported == mod.risk.of([2.0])
+    assert reported == mod.risk.after_rounds([2.0])
 
 
 def test_metrics_get_a_record_where_the_client_has_none():
@@ -180,7 +180,7 @@ def test_rounds_add_up_also_after_a_restart():
         mod = flower_mod(PRIVATE, model, prior_success=1e-3)  # a new process has a new one
         metrics = client(mod, moved)(message(model), own).content["metrics"]
         assert metrics["reconrisk-rounds"] == number
-        assert metrics["reconrisk-success-so-far"] == mod.risk.of([2.0] * number)["success-so-far"]
+        assert metrics["reconrisk-success-so-far"] == mod.risk.after_rounds([2.0] * number)["success-so-far"]
 
 
 def test_clients_are_counted_apart():
@@ -345,7 +345,7 @@ def test_two_records_of_arrays_are_refused():
         arrays = received.content["arrays"]
         return Message(RecordDict({"arrays": arrays, "more": arrays}), reply_to=received)
 
-    with pytest.raises(InvalidInput, match="arrays in the reply=2"):
+    with pytest.raises(InvalidInput, match="number of array records in the reply=2"):
         app(message(model), context())
 
 
@@ -396,7 +396,7 @@ def test_four_clients_learn_together_and_every_round_says_what_it_risks(example)
     risk = flower_mod(PRIVATE, small_model(), prior_success=1e-9).risk
     for number in range(1, example.ROUNDS + 1):
         metrics = result.train_metrics_clientapp[number]
-        for name, wanted in risk.of([noise] * number).items():
+        for name, wanted in risk.after_rounds([noise] * number).items():
             # the mean over four clients that all took part in every round
             assert metrics[f"reconrisk-{name}"] == pytest.approx(wanted, rel=1e-9)
     reached = [result.evaluate_metrics_serverapp[number]["accuracy"] for number in (0, example.ROUNDS)]

@@ -262,7 +262,7 @@ def test_what_is_not_a_private_training_is_refused():
     accountant = accountant_of(training.model)
     with pytest.raises(InvalidInput, match="make_private"):
         accountant.attach(training.optimizer.original_optimizer, training.loader)
-    with pytest.raises(InvalidInput, match="a fixed order hides nobody"):
+    with pytest.raises(InvalidInput, match="a fixed order amplifies nothing"):
         accountant.attach(training.optimizer, DataLoader(TensorDataset(INPUTS, LABELS), batch_size=4))
     with pytest.raises(InvalidInput, match=r"0.weight='trained'"):
         accountant_of(Training().plain).attach(training.optimizer, training.loader)

@@ -1,6 +1,6 @@
-"""Fisher information of a DP-SGD training about each of its records, kept while it trains.
+"""Fisher information about each training record of a DP-SGD run, accounted for while it trains.
 
 Read ``accountant.py`` (attached to the optimizer) and ``account.py`` (the result) first. ``ledger.py`` keeps running
-estimates per record, ``checks.py`` refuses bad arguments and predicts the cost before training, ``state.py`` stores an
-account, ``summary.py`` gives the numbers for reports.
+estimates per record, ``checks.py`` validates arguments and predicts the cost before training, ``state.py`` stores an
+account, ``summary.py`` computes the numbers for reports.
 """

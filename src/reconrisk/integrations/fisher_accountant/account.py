@@ -1,4 +1,4 @@
-"""What a training run has told about each of its records: informations, their errors, and the bounds they give."""
+"""Result of Fisher accounting: information about each record, its standard errors, and the resulting bounds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,20 @@ from reconrisk.core.storage.result import ReportedResult, Row
 from reconrisk.core.validation import check_not_empty, check_probability, invalid_input
 from reconrisk.integrations.fisher_accountant.summary import LeakageSummary, summarize
 
-_ROUNDING = 64 * float(np.finfo(float).eps)
+_ROUNDING = 64 * float(np.finfo(float).eps)  # relative margin of a bound for rounding
 
 
 @dataclass(frozen=True)
 class TrainingPhase:
-    """Consecutive steps with one noise multiplier, clip norm and sampling; ``poisson`` is False for shuffled epochs."""
+    """Consecutive training steps with the same settings.
+
+    Attributes:
+        noise_multiplier: Standard deviation of the noise over the clip norm.
+        clip_norm: Largest norm of the gradient of a record.
+        sampling_probability: Probability that a record takes part in a step.
+        poisson: True for Poisson samples, False for shuffled epochs.
+        steps: Number of steps.
+    """
 
     noise_multiplier: float
     clip_norm: float
@@ -37,15 +45,34 @@ class TrainingPhase:
 
 @dataclass(frozen=True, eq=False)
 class FisherAccount(ReportedResult):
-    r"""Estimated traces of the Fisher information of a training run about each tracked record.
+    """Estimated traces of the Fisher information of a training run about each tracked record.
 
-    Assumes: each record's label is public, the others are known; estimates are unbiased. One run is an unbiased
-    estimate of an upper limit of the information: :func:`average_accounts` several runs before inverting.
-    Notation: ``least`` is what finished cycles of evaluations found; ``overshoot`` the largest norm of a clipped
-    gradient over the clip norm; ``degrees`` those of freedom behind the standard errors; ``resolution`` is the relative
-    precision of the evaluations.
+    Attributes:
+        traces: Estimated trace for each tracked record.
+        standard_errors: Their standard errors; infinite while unknown.
+        least: Information found by finished cycles of evaluations, a floor of the upper limits.
+        degrees: Degrees of freedom of the standard errors.
+        dimension: Number of coordinates of a record.
+        records: Indices of the tracked records.
+        phases: Settings of the training, in order.
+        overshoot: Largest norm of a clipped gradient over the clip norm; above 1 only for smooth clipping.
+        subsampling: Factor for amplification by sampling: ``"exact"``, ``"none"`` or ``"guo2022"``.
+        runs: Number of training runs that were averaged.
+        resolution: Relative precision of the evaluations.
+
+    Assumes: the label of each record is public, the other records are known; estimates are unbiased. One run is an
+    unbiased estimate of an upper limit of the information: call :func:`average_accounts` on several runs before
+    inverting.
     Reference: Theorems 2 to 4 and Algorithm 1, guo2022. The values depend on private data and must not be published
     (its footnote 2).
+
+    >>> phase = TrainingPhase(noise_multiplier=1.0, clip_norm=1.0, sampling_probability=0.1, poisson=True, steps=5)
+    >>> account = FisherAccount(
+    ...     traces=torch.tensor([4.0]), standard_errors=torch.zeros(1), least=torch.zeros(1), degrees=3,
+    ...     dimension=2, records=torch.tensor([0]), phases=(phase,), overshoot=1.0, subsampling="exact",
+    ... )
+    >>> account.dfil(), account.mse_lower_bounds()
+    (tensor([2.]), tensor([0.5000]))
     """
 
     traces: Tensor
@@ -62,32 +89,34 @@ class FisherAccount(ReportedResult):
 
     @property
     def steps(self) -> int:
-        """Steps of the run so far."""
+        """Number of steps so far."""
         return sum(phase.steps for phase in self.phases)
 
     def dfil(self) -> Tensor:
-        """Fisher information leakage per coordinate, tr(I)/d, one value per record."""
+        """Return the Fisher information leakage per coordinate, tr(I)/d, one value per record."""
         return self.traces / self.dimension
 
     def upper_traces(self, confidence: float = 0.95) -> Tensor:
-        """Upper limits of the traces, each with this confidence by itself, approximately.
+        """Return approximate upper limits of the traces, each with this confidence by itself.
 
-        By Student's distribution for the logarithm of the trace, or for the trace where it is not above zero.
-        Edge cases: infinite where the standard error is not known yet; never below what finished cycles found, nor
-        below what derivatives of the size of rounding errors would tell.
+        Uses Student's distribution for the logarithm of the trace, or for the trace if it is not above zero.
+        Edge cases: infinite while the standard error is unknown; never below the result of finished cycles, nor below
+        the information in derivatives of the size of rounding errors.
         """
         if not 0.5 <= check_probability("confidence", confidence) < 1:
             raise invalid_input("confidence", confidence, "in [0.5, 1)", "0.95 is usual.")
+        # without degrees of freedom the spread is unknown, and the limit infinite
         quantile = float(stdtrit(self.degrees, confidence)) if self.degrees > 0 else math.inf
         spread = torch.where(self.standard_errors > 0, quantile * self.standard_errors, 0.0)
-        # squares are skewed: where their mean is too small, so is their spread, which the logarithm makes up for
+        # sums of squares are skewed: a mean that is too small comes with a spread that is too small; a limit in the
+        # logarithm compensates
         usual = (self.traces > 0) & self.traces.isfinite()
         skewed = self.traces * torch.exp(spread / torch.where(usual, self.traces, 1.0))
         upper = torch.where(usual, skewed, self.traces + spread)
-        return torch.maximum(upper, self.least).clamp_min(self._rounded_off())
+        return torch.maximum(upper, self.least).clamp_min(self._rounding_floor())
 
-    def _rounded_off(self) -> float:
-        """The information that may hide below rounding: too small to be told from zero is no infinite safety."""
+    def _rounding_floor(self) -> float:
+        """Return the information that rounding could hide: a trace too small to measure is not infinite safety."""
         steps = (
             phase.steps * (phase.sampling_probability / (phase.noise_multiplier * phase.clip_norm)) ** 2
             for phase in self.phases
@@ -95,10 +124,13 @@ class FisherAccount(ReportedResult):
         return self.dimension * self.resolution**2 * sum(steps)
 
     def mse_lower_bounds(self, *, confidence: float = 0.95, data_range: tuple[float, float] | None = None) -> Tensor:
-        r"""Lower bounds on the mean squared error of unbiased estimates, one per record: d over the upper limit.
+        """Return lower bounds on the mean squared error of unbiased estimates, d over the upper limit, one per record.
 
-        Edge cases: 0 where nothing is known yet; very large for a record that moves nothing, unless ``data_range``
-        (low, high) caps it by the error of a constant guess.
+        Args:
+            confidence: Confidence of each bound by itself, in [0.5, 1).
+            data_range: Low and high end of the values. Bounds are then capped by the error of a constant guess.
+
+        Edge cases: 0 while nothing is known; very large for a record without influence, unless ``data_range`` caps it.
         """
         bounds = self.dimension / self.upper_traces(confidence) * (1 - _ROUNDING)
         if data_range is None:
@@ -106,20 +138,21 @@ class FisherAccount(ReportedResult):
         return bounds.clamp(max=constant_guess_mse(low=data_range[0], high=data_range[1]))
 
     def mechanism(self) -> NoiseMechanism:
-        """The steps as a mechanism, as the Renyi bound reads it.
+        """Return the steps as a mechanism, for the bound from Renyi DP.
 
-        Assumes: shuffled epochs are run to their end, so that a record takes part at most once in each.
+        Assumes: shuffled epochs run to their end, so that a record takes part at most once in each.
         """
         if not self.phases:
             raise invalid_input("steps", 0, ">= 1", "Train first.")
-        parts = tuple(self._part(phase) for phase in self.phases)
+        parts = tuple(self._phase_mechanism(phase) for phase in self.phases)
         return parts[0] if len(parts) == 1 else Composed(parts)
 
-    def _part(self, phase: TrainingPhase) -> NoisePhase:
-        # a longer clipped gradient is as good as less noise
+    def _phase_mechanism(self, phase: TrainingPhase) -> NoisePhase:
+        """Return one phase as a mechanism."""
+        # a clipped gradient longer than the clip norm is equivalent to less noise
         noise, rate, steps = phase.noise_multiplier / self.overshoot, phase.sampling_probability, phase.steps
         if not phase.poisson and rate < 1:
-            # a phase that begins within an epoch touches one more
+            # a phase that begins inside an epoch touches one more epoch; 1e-9 undoes rounding of steps * rate
             steps = min(steps, math.ceil(steps * rate - 1e-9) + (len(self.phases) > 1))
             rate = 1.0
         return dp_sgd(
@@ -130,19 +163,25 @@ class FisherAccount(ReportedResult):
         )
 
     def rdp_bound(self, *, data_range: tuple[float, float]) -> Guarantee:
-        """The bound for every record in the box from Renyi DP of the same run (guo2022, Theorem 1)."""
+        """Return the bound from Renyi DP of the same run, for every record in the data range (guo2022, Theorem 1)."""
         low, high = data_range
         return mse_lower_bound_from_rdp(replace_one_order_two(self.mechanism()), low=low, high=high)
 
     def summary(
         self, *, data_range: tuple[float, float] | None = None, confidence: float = 0.95, listed: int = 10
     ) -> LeakageSummary:
-        """The distribution over records, the extremes, and the Renyi bound beside it if ``data_range`` is stated."""
+        """Return the distribution over records, the extremes and, with a data range, the bound from Renyi DP.
+
+        Args:
+            data_range: Low and high end of the values; None to leave out the bound from Renyi DP.
+            confidence: Confidence of each bound by itself.
+            listed: Number of most and least exposed records to list.
+        """
         return summarize(self, data_range=data_range, confidence=confidence, listed=listed)
 
     @property
     def kind(self) -> str:
-        """Tag of this kind of result; its JSON is that of the summary."""
+        """Tag of this kind of result. Its JSON is that of the summary."""
         return "fisher-account"
 
     def to_report(self) -> LeakageSummary:
@@ -159,18 +198,36 @@ class FisherAccount(ReportedResult):
 
 
 class HasAccount(Protocol):
-    """An accountant."""
+    """Object with an account, such as :class:`FisherAccountant`."""
 
     def account(self) -> FisherAccount:
-        """What it knows so far."""
+        """Return the account so far."""
 
 
 def average_accounts(runs: Sequence[FisherAccount | HasAccount]) -> FisherAccount:
-    """The mean of the informations over independent runs of one training: what guo2022, Theorem 3, bounds.
+    """Average the information over independent runs of one training, which is the quantity of guo2022, Theorem 3.
 
-    Guarantee: invert after averaging, as ``mse_lower_bounds`` of the result does; the mean of the inverses is larger.
-    Edge cases: the standard error is that between runs, which contains everything that varies; one run has its own. A
-    record that some run evaluated in fewer than three cycles stays unknown.
+    Args:
+        runs: Accounts or accountants of runs with the same settings and tracked records.
+
+    Returns:
+        The averaged account.
+
+    Raises:
+        InvalidInput: If there is no run, or the runs differ in settings or records.
+
+    Guarantee: bounds are inverted after averaging, by ``mse_lower_bounds`` of the result; the mean of the inverses
+    would be larger.
+    Edge cases: the standard error is that between runs, which contains every source of variation; a single run keeps
+    its own. A record that some run evaluated in fewer than three cycles stays unknown.
+
+    >>> def run(trace):
+    ...     return FisherAccount(
+    ...         traces=torch.tensor([trace]), standard_errors=torch.ones(1), least=torch.zeros(1), degrees=3,
+    ...         dimension=2, records=torch.tensor([0]), phases=(), overshoot=1.0, subsampling="exact",
+    ...     )
+    >>> average_accounts([run(1.0), run(3.0)]).dfil()
+    tensor([1.])
     """
     check_not_empty("runs", runs)
     accounts = [each if isinstance(each, FisherAccount) else each.account() for each in runs]
@@ -185,11 +242,12 @@ def average_accounts(runs: Sequence[FisherAccount | HasAccount]) -> FisherAccoun
         return first
     traces = torch.stack([each.traces for each in accounts])
     unknown = torch.stack([each.standard_errors.isinf() | each.traces.isinf() for each in accounts]).any(0)
+    # zeros where unknown, so that infinities do not make NaN; those records are overwritten below
     spread = torch.where(unknown, 0.0, traces).std(0) / math.sqrt(len(accounts))
     return FisherAccount(
         traces=traces.mean(0),
         standard_errors=torch.where(unknown, torch.inf, spread),
-        least=torch.zeros_like(first.least),
+        least=torch.zeros_like(first.least),  # floors of single runs do not bound the mean
         degrees=len(accounts) - 1,
         dimension=first.dimension,
         records=first.records,

@@ -1,7 +1,7 @@
 """Checks of a Fisher accountant before training starts, and its cost.
 
-A wrong loss must not show after an epoch, so every argument is checked first. :class:`AccountingCost` is measured on
-one step.
+Every argument is checked first, so that a wrong loss is found at once and not after an epoch. :class:`AccountingCost`
+is measured on one step.
 """
 
 from __future__ import annotations
@@ -31,10 +31,16 @@ from reconrisk.releases.updates.clipping import HardClip, SmoothClip
 class AccountingCost:
     """Time and memory of an account on this machine.
 
-    ``memory_bytes`` is by how much the largest memory use so far grew while a step was measured: on a graphics card
-    that of tensors, else that of the process, where 0 means that no more was needed than had been used before; None
-    where the system does not tell. Later cycles of an account with ``relative_error`` use fewer probes, so that
-    ``seconds`` is from above.
+    Attributes:
+        seconds_per_step: Time of one step of the account.
+        seconds: Time of all steps. An upper limit if ``fewer_later``.
+        steps: Number of steps.
+        records_per_step: Records that are evaluated at each step.
+        cycle_steps: Steps in which every record is evaluated once.
+        probes: Random directions per evaluation.
+        fewer_later: True if later cycles use fewer probes.
+        memory_bytes: Growth of the peak memory while a step was measured: of tensors on a graphics card, else of the
+            process. 0 if no more was needed than before, None if the system does not report it.
     """
 
     seconds_per_step: float
@@ -47,7 +53,7 @@ class AccountingCost:
     memory_bytes: int | None
 
     def __str__(self) -> str:
-        """The cost in a sentence."""
+        """Return the cost in one sentence."""
         memory = "unknown" if self.memory_bytes is None else f"{self.memory_bytes / 1e6:.0f} MB"
         most = "at most " if self.fewer_later else ""
         block = f"{self.records_per_step} records, {most}{self.probes} probes; every record once in"
@@ -58,7 +64,7 @@ class AccountingCost:
         )
 
 
-def measure(
+def measure_cost(
     evaluate: Callable[[], object],
     *,
     steps: int,
@@ -67,17 +73,30 @@ def measure(
     probes: int,
     fewer_later: bool,
 ) -> AccountingCost:
-    """Run ``evaluate`` and scale its time up; the first call also warms up and is not timed where it is short."""
+    """Measure one evaluation and scale its time to all steps.
+
+    Args:
+        evaluate: Evaluation of one block. Its first call also warms up; a short one is repeated.
+        steps: Number of steps.
+        records_per_step: Records in a block.
+        cycle_steps: Steps in which every record is evaluated once.
+        probes: Random directions per evaluation.
+        fewer_later: True if later cycles use fewer probes.
+
+    Returns:
+        The cost.
+    """
     before = _largest_memory()
-    seconds = _timed(evaluate)
-    if seconds < 1:
-        seconds = min(_timed(evaluate), seconds)
+    seconds = _time_call(evaluate)
+    if seconds < 1:  # short: repeat without the warm-up
+        seconds = min(_time_call(evaluate), seconds)
     after = _largest_memory()
     memory = None if before is None or after is None else max(0, after - before)
     return AccountingCost(seconds, seconds * steps, steps, records_per_step, cycle_steps, probes, fewer_later, memory)
 
 
-def _timed(evaluate: Callable[[], object]) -> float:
+def _time_call(evaluate: Callable[[], object]) -> float:
+    """Return the seconds of one call, with pending work on the graphics card finished."""
     begun = time.perf_counter()
     evaluate()
     if torch.cuda.is_available():
@@ -86,30 +105,44 @@ def _timed(evaluate: Callable[[], object]) -> float:
 
 
 def _largest_memory() -> int | None:
+    """Return the peak memory so far in bytes; None if the system does not report it."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_allocated())
     try:
         import resource  # only on Unix
     except ImportError:
         return None
-    unit = 1 if sys.platform == "darwin" else 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes on macOS, in KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 _CLIPS: dict[str, type[HardClip] | type[SmoothClip]] = {"hard": HardClip, "smooth": SmoothClip}
 _SUBSAMPLING = ("exact", "none", "guo2022")
-_FEW = 4
-_CLOSE = 1e-3  # rounding of single precision in another order stays far below it, a wrong reduction far above
+_FEW = 4  # records in a trial run
+_CLOSE = 1e-3  # far above single-precision rounding in another order, far below the effect of a wrong reduction
 
 
-def checked_model(model: nn.Module) -> nn.Module:
-    """The model in evaluation mode, refused if a layer draws something or mixes records while it trains."""
+def check_model(model: nn.Module) -> nn.Module:
+    """Return the model in evaluation mode; raise InvalidInput if a layer is random or mixes records in training.
+
+    Args:
+        model: Model without hooks; its mode is changed.
+
+    Returns:
+        The same object.
+
+    Raises:
+        InvalidInput: If nothing requires gradients, or there is dropout or batch norm.
+    """
     if not any(value.requires_grad for value in model.parameters()):
         raise invalid_input("parameters", [], "to have one that requires gradients", "Call model.requires_grad_().")
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
             raise invalid_input(
-                f"{name}.p", layer.p, "to be 0", "Replace the dropout: a step with it is not a function of the record."
+                f"{name}.p",
+                layer.p,
+                "to be 0",
+                "Remove the dropout: with it a step is not a function of the record alone.",
             )
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise invalid_input(
@@ -121,10 +154,20 @@ def checked_model(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def checked_indices(records: Sequence[int] | Tensor | None, count: int) -> Tensor:
-    """The tracked records as indices; all without a choice.
+def check_indices(records: Sequence[int] | Tensor | None, count: int) -> Tensor:
+    """Return the tracked records as indices.
 
-    Edge cases: masks, floats and a single number are refused, since each can be read in more than one way.
+    Args:
+        records: Indices, or None for all.
+        count: Number of records.
+
+    Returns:
+        Indices as an int64 tensor on the CPU.
+
+    Raises:
+        InvalidInput: If the indices are not whole, different and in range.
+
+    Edge cases: masks, floats and a single number are refused, because each can be read in more than one way.
     """
     if records is None:
         return torch.arange(count)
@@ -146,62 +189,115 @@ def checked_indices(records: Sequence[int] | Tensor | None, count: int) -> Tenso
     return chosen
 
 
-def checked_accuracy(relative_error: float | None, probes: int | None) -> tuple[float | None, int | None]:
-    """The relative error aimed at or the number of probes, whichever was stated; 0.1 if neither was."""
+def check_accuracy(relative_error: float | None, probes: int | None) -> tuple[float | None, int | None]:
+    """Return the target of the relative error or the number of probes, whichever was given.
+
+    Args:
+        relative_error: Target, above zero, or None.
+        probes: Number of random directions, at least 2, or None.
+
+    Returns:
+        Relative error and probes; exactly one is not None. The relative error is 0.1 if neither was given.
+
+    Raises:
+        InvalidInput: If both are given, or one is out of range.
+    """
     if probes is None:
         return (0.1 if relative_error is None else check_positive("relative_error", relative_error)), None
     if relative_error is not None:
-        raise invalid_input("probes", probes, "to be None beside relative_error", "Pass one of the two.")
-    return None, check_whole("probes", probes, minimum=2, remedy="One probe does not tell its own error.")
+        raise invalid_input("probes", probes, "to be None if relative_error is given", "Pass one of the two.")
+    return None, check_whole("probes", probes, minimum=2, remedy="A single probe has no error estimate.")
 
 
-def checked_subsampling(subsampling: str, delta: float | None) -> tuple[str, float | None]:
-    """The way to count amplification, and the delta that only one of them needs."""
+def check_subsampling(subsampling: str, delta: float | None) -> tuple[str, float | None]:
+    """Return the factor for amplification by sampling and its delta.
+
+    Args:
+        subsampling: ``"exact"``, ``"none"`` or ``"guo2022"``.
+        delta: Delta of ``"guo2022"`` in (0, 1); None for the others.
+
+    Returns:
+        Both arguments.
+
+    Raises:
+        InvalidInput: If the name is unknown, or ``delta`` is missing, not needed or out of range.
+    """
     if subsampling not in _SUBSAMPLING:
         raise invalid_input("subsampling", subsampling, f"to be one of {', '.join(_SUBSAMPLING)}")
     if (delta is None) == (subsampling == "guo2022"):
         raise invalid_input(
-            "delta", delta, "to be stated exactly if subsampling='guo2022'", "guo2022: 1/(steps * records)."
+            "delta", delta, "to be given if, and only if, subsampling='guo2022'", "guo2022 uses 1/(steps * records)."
         )
     if delta is not None and not 0 < check_probability("delta", delta) < 1:
-        raise invalid_input("delta", delta, "in (0, 1)", "guo2022 takes 1/(steps * records).")
+        raise invalid_input("delta", delta, "in (0, 1)", "guo2022 uses 1/(steps * records).")
     return subsampling, delta
 
 
-def checked_clip(clip: str) -> type[HardClip] | type[SmoothClip]:
-    """The clipping of that name."""
+def clip_by_name(clip: str) -> type[HardClip] | type[SmoothClip]:
+    """Return the class of a clipping.
+
+    Args:
+        clip: ``"hard"`` or ``"smooth"``.
+
+    Returns:
+        The class, which takes a norm.
+
+    Raises:
+        InvalidInput: If the name is unknown.
+    """
     if clip not in _CLIPS:
         raise invalid_input("clip", clip, f"to be one of {', '.join(_CLIPS)}")
     return _CLIPS[clip]
 
 
-def few_records(inputs: Tensor, labels: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """A few records to try things on, among them those with the smallest and the largest label."""
+def pick_few_records(inputs: Tensor, labels: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return a few records for trial runs, including those with the smallest and the largest label.
+
+    Args:
+        inputs: All records.
+        labels: Their labels.
+        device: Device to move them to.
+
+    Returns:
+        Inputs and labels of at most four records.
+    """
     first = list(range(min(_FEW, len(inputs))))
     if labels.ndim == 1:
         ends = labels.detach().double()
+        # extreme labels are the first to be out of range of the outputs
         first = [int(ends.argmin()), int(ends.argmax()), *first]
     chosen = list(dict.fromkeys(first))[:_FEW]
     return inputs[chosen].to(device), labels[chosen].to(device)
 
 
-def loss_reduction(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> str | None:
-    """Whether the loss of a batch is the ``"mean"`` or ``"sum"`` of its records' losses; None where it does not show.
+def detect_reduction(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> str | None:
+    """Detect the reduction of a loss over a batch.
 
-    Model, loss and labels that do not fit each other are refused here, with what they said.
+    Args:
+        model: Model in evaluation mode.
+        loss_fn: Loss of outputs and labels.
+        inputs: A few records.
+        labels: Their labels.
+
+    Returns:
+        ``"mean"`` or ``"sum"``; None if the few records do not decide.
+
+    Raises:
+        InvalidInput: If model, loss and labels do not fit each other; the message contains the original error.
     """
     state = model_state(model, inputs.dtype)
-    with _spared_rng(inputs.device), torch.no_grad():
-        with _explained(f"a model that takes records of shape {tuple(inputs.shape[1:])}"):
+    with _preserve_rng(inputs.device), torch.no_grad():
+        with _reraise_as_invalid(f"a model that takes records of shape {tuple(inputs.shape[1:])}"):
             outputs: Any = state.outputs(inputs)
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
-            came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise invalid_input("model(records)", came, f"to be {len(inputs)} rows of outputs", "Return a tensor.")
+            shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise invalid_input("model(records)", shape, f"to be {len(inputs)} rows of outputs", "Return a tensor.")
         _check_classes(loss_fn, outputs, labels)
         shapes = f"outputs of shape {tuple(outputs.shape)} and labels of shape {tuple(labels.shape)}, {labels.dtype}"
-        with _explained(f"a loss_fn that takes {shapes}"):
+        with _reraise_as_invalid(f"a loss_fn that takes {shapes}"):
             losses, together = record_losses(loss_fn, outputs, labels), loss_fn(outputs, labels)
-    with _spared_rng(inputs.device), _explained("a model and a loss_fn that can be differentiated twice"):
+    with _preserve_rng(inputs.device), _reraise_as_invalid("a model and a loss_fn that can be differentiated twice"):
+        # a trial run: models that cannot be differentiated twice fail here, not after an epoch
         rng = torch.Generator(inputs.device).manual_seed(0)
         probe_clipped_gradients(model, loss_fn, inputs, labels, clip=HardClip(1.0), probes=1, rng=rng)
     return _reduction(losses, together)
@@ -210,32 +306,41 @@ def loss_reduction(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labe
 def check_training_mode(
     model: nn.Module, live: nn.Module, inputs: Tensor, state: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Refuse a model that is trained in a mode in which it computes something else than in evaluation.
+    """Check that the model computes the same in its training mode as in evaluation mode.
 
-    ``model`` is the copy that is evaluated, in evaluation mode before and after; ``live`` is only asked for its mode.
+    Args:
+        model: Copy that is evaluated, in evaluation mode before and after.
+        live: Model that is trained; only the modes of its layers are read.
+        inputs: A few records.
+        state: Tensors by name to evaluate the copy at; None for its own.
+
+    Raises:
+        InvalidInput: If outputs differ between the modes.
     """
     modes = {name: layer.training for name, layer in live.named_modules()}
     if not any(modes.values()):
         return
     tensors = model_state(model, inputs.dtype, state=state)
-    with _spared_rng(inputs.device), torch.no_grad():
-        calm: Any = tensors.outputs(inputs)
+    with _preserve_rng(inputs.device), torch.no_grad():
+        expected: Any = tensors.outputs(inputs)
         try:
             for name, layer in model.named_modules():
                 layer.training = modes.get(name, False)
+            # twice: randomness or an updated state may not show in the first pass
             training: Any = [tensors.outputs(inputs) for _ in range(2)]
         finally:
             model.eval()
-    if not all(isinstance(each, Tensor) and _same(each, calm) for each in training):
+    if not all(isinstance(each, Tensor) and _same(each, expected) for each in training):
         raise invalid_input(
             "model.training",
             True,
-            "to give the outputs of evaluation",
-            "Train after model.eval(), or replace the layer (dropout, running statistics) that differs in training.",
+            "to give the same outputs as in evaluation mode",
+            "Train after model.eval(), or replace the layer that differs in training (dropout, running statistics).",
         )
 
 
 def _check_classes(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> None:
+    """Raise InvalidInput if cross-entropy does not fit the number of outputs or the labels."""
     if loss_fn is not cross_entropy and not isinstance(loss_fn, nn.CrossEntropyLoss):
         return
     if outputs.ndim < 2 or outputs.shape[1] == 1:
@@ -249,16 +354,18 @@ def _check_classes(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> No
     if whole and loss_fn is cross_entropy and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
         raise invalid_input(
-            "labels", wrong, f"from 0 to {classes - 1}, the outputs of the model", "Build it with as many."
+            "labels", wrong, f"from 0 to {classes - 1}, the outputs of the model", "Build it with one output per class."
         )
 
 
 def _reduction(losses: Tensor, together: Tensor) -> str | None:
+    """Return the reduction that explains the loss of a batch by those of its records."""
     if together.ndim:
         raise invalid_input("loss_fn(...).shape", tuple(together.shape), "to be ()", "Reduce to a scalar.")
     if not bool(losses.isfinite().all()) or not bool(together.isfinite()):
         return None
     size = losses.abs().sum()
+    # both distances in units of the sum, so that one tolerance fits
     matches = {"mean": (together - losses.mean()).abs() * len(losses), "sum": (together - losses.sum()).abs()}
     fitting = [name for name, distance in matches.items() if bool(distance <= _tolerance(losses) * size)]
     if not fitting:
@@ -266,12 +373,13 @@ def _reduction(losses: Tensor, together: Tensor) -> str | None:
             "loss_fn(batch)",
             float(together),
             f"to be the mean {float(losses.mean()):.6g} or sum {float(losses.sum()):.6g} of its records' losses",
-            "Class weights and shapes that broadcast change them: weigh inside each record's loss, match the shapes.",
+            "Class weights and broadcasting change it: weight each record's loss inside loss_fn, and match the shapes.",
         )
     return fitting[0] if len(fitting) == 1 else None
 
 
 def _same(found: Tensor, wanted: Tensor) -> bool:
+    """Return True if two outputs agree up to rounding; values that are not finite are ignored."""
     if found.shape != wanted.shape:
         return False
     broken = ~wanted.isfinite()
@@ -280,22 +388,24 @@ def _same(found: Tensor, wanted: Tensor) -> bool:
 
 
 def _tolerance(values: Tensor) -> float:
-    return max(_CLOSE, math.sqrt(torch.finfo(values.dtype).eps))
+    """Return the relative tolerance for values of this precision."""
+    return max(_CLOSE, math.sqrt(torch.finfo(values.dtype).eps))  # half precision needs more than _CLOSE
 
 
 @contextmanager
-def _explained(expected: str) -> Iterator[None]:
+def _reraise_as_invalid(expected: str) -> Iterator[None]:
+    """Raise any error of the block as InvalidInput with the first line of its message."""
     try:
         yield
     except InvalidInput:
         raise
     except Exception as error:  # a module or loss of the user may raise anything
-        said = (str(error).splitlines() or [""])[0]
-        raise InvalidInput(f"Expected {expected}. It raised {type(error).__name__}: {said}") from error
+        message = (str(error).splitlines() or [""])[0]
+        raise InvalidInput(f"Expected {expected}. It raised {type(error).__name__}: {message}") from error
 
 
 @contextmanager
-def _spared_rng(device: torch.device) -> Iterator[None]:
-    """Leave the global generators as they are."""
+def _preserve_rng(device: torch.device) -> Iterator[None]:
+    """Restore the state of the global random generators afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield

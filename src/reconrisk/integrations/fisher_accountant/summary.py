@@ -1,4 +1,4 @@
-"""The leakage of a training run in a few numbers, for reading and for reports."""
+"""Summary of the leakage of a training run, for reading and for reports."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from reconrisk.core.validation import check_whole, invalid_input
 if TYPE_CHECKING:
     from reconrisk.integrations.fisher_accountant.account import FisherAccount
 
+# levels of the reported quantiles of the leakage over records
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_BINS = 20
+_BINS = 20  # of the histogram over records
 
 NOTICE = (
     "These values depend on private records: do not publish them, nor which records are most exposed "
     "(guo2022, footnote 2)."
 )
 _ASSUMPTIONS = (
-    "estimates are unbiased: a biased attacker, such as a constant guess, is not covered",
+    "estimates are unbiased: a biased adversary, such as a constant guess, is not covered",
     "labels are public, and so are all other records",
     "the loss of a record depends on that record alone, and its clipped gradient is differentiable there",
 )
 _APPROXIMATE = (
     "upper limits are approximate, by Student's distribution from the spread of evaluations, cycles or runs: unlike "
-    "proved ones they may hold somewhat less often than stated"
+    "proved limits they may hold somewhat less often than stated"
 )
-_POISSON = "each record enters each step independently with the sampling probability, and nobody sees who did"
+_POISSON = "each record enters each step independently with the sampling probability, and membership is secret"
 _SHUFFLED = (
     "batches are not Poisson samples: no amplification by sampling is counted; each step is read as a fresh draw, and "
     "epochs are run to their end"
@@ -50,7 +51,14 @@ _SAMPLING = {
 @serializable("record-leakage")
 @dataclass(frozen=True)
 class RecordLeakage:
-    """One record: leakage per coordinate, its standard error, and the error that unbiased estimates have at least."""
+    """Leakage of one record.
+
+    Attributes:
+        record: Index of the record.
+        dfil: Fisher information leakage per coordinate, tr(I)/d.
+        standard_error: Standard error of ``dfil``.
+        mse_lower_bound: Smallest mean squared error of unbiased estimates.
+    """
 
     record: int
     dfil: float
@@ -61,11 +69,40 @@ class RecordLeakage:
 @serializable("leakage-summary")
 @dataclass(frozen=True)
 class LeakageSummary(Result):
-    """The distribution of the Fisher information leakage tr(I)/d over records, its extremes, and what goes with it.
+    """Distribution of the Fisher information leakage tr(I)/d over records, with extremes, bounds and assumptions.
 
-    ``quantiles`` are pairs of level and value. ``histogram`` counts values between consecutive ``edges``, which are
-    evenly spaced in the logarithm; ``not_positive`` counts the rest. ``unsettled`` records have no known standard error
-    yet, so that their bound is 0. ``rdp_bound`` and ``constant_guess_mse`` are None where no data range was stated.
+    Attributes:
+        records: Number of tracked records.
+        dimension: Number of coordinates of a record.
+        steps: Number of training steps.
+        runs: Number of runs that were averaged.
+        maximum: Largest leakage.
+        median: Median leakage.
+        mean: Mean leakage.
+        quantiles: Pairs of level and value.
+        edges: Edges of the histogram, evenly spaced in the logarithm.
+        histogram: Number of records between consecutive edges.
+        not_positive: Number of records outside the histogram, because their estimate is not above zero or not finite.
+        unsettled: Number of records without a known standard error yet, whose bound is 0.
+        relative_standard_error: Median over records.
+        confidence: Confidence of each bound by itself.
+        least_mse_lower_bound: Bound of the most exposed record.
+        median_mse_lower_bound: Median of the bounds.
+        most_exposed: Records with the largest leakage, largest first.
+        least_exposed: Records with the smallest leakage, smallest first.
+        rdp_bound: Bound from Renyi DP for any record; None without a data range.
+        constant_guess_mse: Error of a constant guess, at most; None without a data range.
+        assumptions: Assumptions of the bounds.
+        notice: Warning against publishing the values.
+
+    >>> from reconrisk.integrations.fisher_accountant.account import FisherAccount, TrainingPhase
+    >>> phase = TrainingPhase(noise_multiplier=1.0, clip_norm=1.0, sampling_probability=0.1, poisson=True, steps=5)
+    >>> summary = FisherAccount(
+    ...     traces=torch.tensor([4.0]), standard_errors=torch.zeros(1), least=torch.zeros(1), degrees=3,
+    ...     dimension=2, records=torch.tensor([0]), phases=(phase,), overshoot=1.0, subsampling="exact",
+    ... ).summary()
+    >>> summary.maximum, summary.steps, summary.unsettled
+    (2.0, 5, 0)
     """
 
     records: int
@@ -93,7 +130,7 @@ class LeakageSummary(Result):
 
     @property
     def sentence(self) -> str:
-        """What the training told about the most exposed record, and what that bounds."""
+        """Leakage of the most exposed and the median record, and the smallest bound."""
         most = f" (record {self.most_exposed[0].record})" if self.most_exposed else ""
         return (
             f"Over {self.steps} steps the most exposed of {self.records} records{most} leaks tr(I)/d = "
@@ -127,7 +164,7 @@ class LeakageSummary(Result):
         lines += ["least exposed records", *_listing(self.least_exposed)]
         if self.unsettled:
             lines.append(
-                f"{self.unsettled} records have been evaluated less than three times: train on for their bounds."
+                f"{self.unsettled} records have been evaluated fewer than three times: train longer for their bounds."
             )
         lines += ["", *(f"Assumes: {each}." for each in self.assumptions), self.notice]
         return "\n".join(lines)
@@ -136,14 +173,27 @@ class LeakageSummary(Result):
 def summarize(
     account: FisherAccount, *, data_range: tuple[float, float] | None, confidence: float, listed: int
 ) -> LeakageSummary:
-    """The summary of an account."""
+    """Summarise an account.
+
+    Args:
+        account: Account of at least one step.
+        data_range: Low and high end of the values; None to leave out the bound from Renyi DP.
+        confidence: Confidence of each bound by itself.
+        listed: Number of most and least exposed records to list.
+
+    Returns:
+        The summary.
+
+    Raises:
+        InvalidInput: If there is no step yet, or a number is out of range.
+    """
     if not account.phases:
         raise invalid_input("steps", 0, ">= 1", "Train first.")
     dfil = account.dfil()
     bounds = account.mse_lower_bounds(confidence=confidence, data_range=data_range)
     values = dfil.numpy()
     edges, counts, rest = _histogram(values)
-    order = torch.argsort(dfil, stable=True).tolist()
+    order = torch.argsort(dfil, stable=True).tolist()  # least exposed first; ties by index
     count = min(check_whole("listed", listed, minimum=0), len(order))
     errors = account.standard_errors
     relative = torch.where(errors.isfinite() & (errors > 0), errors / account.traces.abs(), errors).numpy()
@@ -173,6 +223,7 @@ def summarize(
 
 
 def _row(account: FisherAccount, bounds: torch.Tensor, i: int) -> RecordLeakage:
+    """Return the leakage of the tracked record with position ``i``."""
     return RecordLeakage(
         record=int(account.records[i]),
         dfil=float(account.traces[i]) / account.dimension,
@@ -182,8 +233,9 @@ def _row(account: FisherAccount, bounds: torch.Tensor, i: int) -> RecordLeakage:
 
 
 def _assumptions(account: FisherAccount) -> tuple[str, ...]:
+    """Return the assumptions that apply to this account, as sentences without a full stop."""
     poisson = all(phase.poisson for phase in account.phases)
-    runs = "one run: an unbiased estimate of the limit on the information; average several runs, then invert"
+    runs = "one run: an unbiased estimate of the limit on the information; average several runs before inverting"
     several = (runs,) if account.runs == 1 else ()
     method = _SAMPLING[account.subsampling] if poisson else _SAMPLING["none"]
     sampling = _POISSON if poisson else _SHUFFLED
@@ -192,22 +244,27 @@ def _assumptions(account: FisherAccount) -> tuple[str, ...]:
 
 
 def _quantile(values: NDArray[np.float64], level: float) -> float:
-    """The smallest value that this share does not exceed; no interpolation, which infinities would spoil."""
+    """Return the smallest value that at least this share of values does not exceed."""
+    # no interpolation, which would turn infinities into NaN
     ordered = np.sort(values)
     return float(ordered[max(0, math.ceil(level * len(ordered)) - 1)])
 
 
 def _histogram(values: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[int, ...], int]:
+    """Return edges and counts of a histogram in the logarithm, and the number of values outside it."""
     positive = values[(values > 0) & np.isfinite(values)]
     rest = len(values) - len(positive)
     if not len(positive):
         return (), (), rest
     low, high = np.log(positive.min()), np.log(positive.max())
-    counts, edges = np.histogram(np.log(positive), bins=_BINS, range=(low, max(high, low + 1e-9)))
+    counts, edges = np.histogram(
+        np.log(positive), bins=_BINS, range=(low, max(high, low + 1e-9))
+    )  # an empty range is not allowed
     return tuple(float(edge) for edge in np.exp(edges)), tuple(int(each) for each in counts), rest
 
 
 def _listing(rows: tuple[RecordLeakage, ...]) -> list[str]:
+    """Return one line of text per record."""
     return [
         f"  record {row.record:>8}  tr(I)/d {row.dfil:.4g} +- {row.standard_error:.2g}  MSE >= "
         f"{rounded_down(row.mse_lower_bound)}"

@@ -1,4 +1,4 @@
-"""Tensors by name from Flower's records of arrays, and back."""
+"""Conversion between array records of Flower and tensors by name."""
 
 from __future__ import annotations
 
@@ -11,18 +11,40 @@ from torch import Tensor, nn
 from reconrisk.core.validation import invalid_input
 
 
-def one_record(content: Any, where: str) -> Any:
-    """The single record of arrays that a message about training holds."""
+def single_record(content: Any, where: str) -> Any:
+    """Return the only array record of a training message.
+
+    Args:
+        content: Content of a Flower message.
+        where: ``"message"`` or ``"reply"``, for the error.
+
+    Returns:
+        The array record.
+
+    Raises:
+        InvalidInput: If there is not exactly one.
+    """
     records = list(content.array_records.values())
     if len(records) != 1:
         raise invalid_input(
-            f"records of arrays in the {where}", len(records), "to be 1", "Send the weights in one record."
+            f"number of array records in the {where}", len(records), "to be 1", "Send the weights in one record."
         )
     return records[0]
 
 
 def tensors_by_name(record: Any, model: nn.Module) -> dict[str, Tensor]:
-    """The arrays, read anew from their bytes, by the names of the model's state; those named 0, 1, ... by its order."""
+    """Copy the arrays of a record into tensors, named as in the model's state.
+
+    Args:
+        record: Array record of a Flower message.
+        model: Network of the clients. Arrays named 0, 1, ... take the names of its state in order.
+
+    Returns:
+        Tensors that share no memory with the record.
+
+    Raises:
+        InvalidInput: If a name or shape is not that of the model.
+    """
     named = {key: torch.from_numpy(array.numpy()) for key, array in record.items()}
     state = model.state_dict()
     if all(key.isdigit() for key in named) and len(named) == len(state):
@@ -37,19 +59,29 @@ def tensors_by_name(record: Any, model: nn.Module) -> dict[str, Tensor]:
     return named
 
 
-def updates_of(
+def compute_update(
     received: Mapping[str, Tensor], trained: Mapping[str, Tensor], model: nn.Module, *, withhold: bool
 ) -> dict[str, Tensor]:
-    """What training changed in each trainable parameter, in double precision.
+    """Return the change of each trainable parameter, in double precision.
 
-    Other real numbers must be as they were, unless they are withheld.
+    Args:
+        received: Weights from the server, by name.
+        trained: Weights after training, by name.
+        model: Network of the clients, which states the trainable parameters.
+        withhold: True to ignore changes of floating-point buffers; they are not sent then.
+
+    Returns:
+        Trained minus received weights, by name.
+
+    Raises:
+        InvalidInput: If the names differ, a buffer changed that is not withheld, or nothing is trainable.
     """
     if set(received) != set(trained):
         names = sorted(set(received) ^ set(trained))
         raise invalid_input(
-            "arrays", names, "to be in both message and reply", "Return every array that the server sent."
+            "arrays", names, "to be in both message and reply", "Return exactly the arrays that the server sent."
         )
-    # by every name that a parameter has
+    # shared parameters have several names, and each is sent
     defended = {name for name, value in model.named_parameters(remove_duplicate=False) if value.requires_grad}
     update: dict[str, Tensor] = {}
     for name, before in received.items():
@@ -60,24 +92,33 @@ def updates_of(
             raise invalid_input(
                 f"arrays[{name!r}]",
                 "changed",
-                "to be a trainable parameter, or as the server sent it",
+                "to be a trainable parameter, or unchanged",
                 "Use rr.models.group_norm(channels) for batch norm, or pass buffers='withhold'.",
             )
     if not update:
-        raise invalid_input("arrays", sorted(received)[:5], "to hold a trainable parameter of the model")
+        remedy = "Pass flower_mod the network that clients train."
+        raise invalid_input("arrays", sorted(received)[:5], "to hold a trainable parameter of the model", remedy)
     return update
 
 
-def changed_arrays(
+def write_arrays(
     content: Any, received: Mapping[str, Tensor], trained: Mapping[str, Tensor], sent: Mapping[str, Tensor]
 ) -> None:
-    """Put the server's weights plus what is sent into the reply, each array under its own key and type."""
+    """Replace the arrays of a reply by the server's weights plus the defended update.
+
+    Args:
+        content: Content of the reply; changed in place. Each array keeps its key and type.
+        received: Weights from the server, by name.
+        trained: Weights after training, by name. Only their types are used, and whole-number counters.
+        sent: Defended update, by name.
+    """
     from flwr.app import Array, ArrayRecord
 
     (label,) = content.array_records
     new: dict[str, Tensor] = {}
     for name, value in trained.items():
         if name in sent:
+            # in double precision, as the update was computed
             new[name] = (received[name].double() + sent[name]).to(value.dtype)
         else:
             new[name] = received[name].to(value.dtype) if value.is_floating_point() else value

@@ -1,4 +1,4 @@
-"""Opacus's optimizer in units of a noise that differs between parameters."""
+"""Optimizer of Opacus in units of a noise that differs between parameters."""
 
 from __future__ import annotations
 
@@ -13,18 +13,26 @@ from reconrisk.defenses.clipping import NoiseScales
 
 
 class ParameterNoiseOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no types
-    r"""A ``DPOptimizer`` that clips, sums and adds noise in units :math:`s` of the noise of each value.
+    r"""``DPOptimizer`` that clips, sums and adds noise in units :math:`s` of the noise of each value.
 
     .. math:: s \Bigl(\sum_i \min\bigl(1, C / |g_i / s|\bigr)\, g_i / s + N(0, (\sigma C)^2 I)\Bigr)
 
-    What is in brackets is Opacus's own mechanism, of noise multiplier sigma; multiplying by :math:`s`, which is public,
-    is post-processing. :func:`~reconrisk.integrations.opacus.optimal_noise.with_optimal_noise` makes it.
+    The term in brackets is the mechanism of Opacus with noise multiplier :math:`\sigma`. The units :math:`s` are
+    public, so multiplying by them is post-processing. Made by
+    :func:`~reconrisk.integrations.opacus.optimal_noise.with_optimal_noise`.
     """
 
     def __init__(
-        self, optimizer: Any, named: Mapping[str, Tensor], scales: Callable[[], NoiseScales], *, renewed: bool
+        self, optimizer: Any, named: Mapping[str, Tensor], scales: Callable[[], NoiseScales], *, refresh: bool
     ) -> None:
-        """Continue ``optimizer`` for the parameters ``named``; ``renewed`` scales are asked for before each step."""
+        """Continue an optimizer of Opacus with other noise.
+
+        Args:
+            optimizer: The ``DPOptimizer`` that ``make_private`` returned.
+            named: Its parameters by name.
+            scales: Function that returns the scales of the next step.
+            refresh: True to call ``scales`` before each step, False to call it once.
+        """
         super().__init__(
             optimizer.original_optimizer,
             noise_multiplier=optimizer.noise_multiplier,
@@ -34,43 +42,45 @@ class ParameterNoiseOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has 
             generator=optimizer.generator,
             secure_mode=optimizer.secure_mode,
         )
-        self.step_hook = optimizer.step_hook
-        self._named, self._scales, self._renewed = dict(named), scales, renewed
-        self._use(scales())
-        self._is_new = True
+        self.step_hook = optimizer.step_hook  # the privacy accountant of the engine counts through it
+        self._named, self._scales, self._refresh = dict(named), scales, refresh
+        self._set_scales(scales())
+        self._is_new = True  # the constructor has set the scales of the first batch
 
     @property
     def noise_std(self) -> dict[str, Tensor]:
         """Standard deviation of the noise that the next step adds to each value of the sum over records, by name."""
-        size = self.noise_multiplier * self.max_grad_norm
+        size = self.noise_multiplier * self.max_grad_norm  # read now: schedulers change both
         return {name: size * self._units[id(value)] for name, value in self._named.items()}
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Ask for new scales where a batch begins, never between its parts, then as Opacus."""
-        if self._renewed and not self._is_new and not self._is_last_step_skipped:
-            self._use(self._scales())
+        """Refresh the scales at the beginning of a batch, never between its parts, then do the step of Opacus."""
+        if self._refresh and not self._is_new and not self._is_last_step_skipped:
+            self._set_scales(self._scales())
         self._is_new = False
         return super().pre_step(closure)
 
     def clip_and_accumulate(self) -> None:
-        """Clip and add up in units of the noise; a sum that is not finite is refused."""
+        """Clip and sum in units of the noise; raise InvalidInput if a sum is not finite."""
         super().clip_and_accumulate()
         for name, value in self._named.items():
             check_all_finite(f"summed gradient of {name}", value.summed_grad, "Check the loss and the learning rate.")  # type: ignore[attr-defined]  # Opacus's field
 
     def add_noise(self) -> None:
-        """Add Opacus's noise, then leave the units."""
+        """Add the noise of Opacus, then convert from noise units to gradients."""
         super().add_noise()
         for parameter in self.params:
             parameter.grad = parameter.grad * self._units[id(parameter)]
 
     def _get_flat_grad_sample(self, p: Tensor) -> Tensor:
-        """Everything that Opacus clips and sums passes here."""
+        """Return the per-record gradients in noise units; Opacus clips and sums only through this method."""
         flat: Tensor = super()._get_flat_grad_sample(p)
         return flat / self._units[id(p)].to(flat)
 
-    def _use(self, scales: NoiseScales) -> None:
+    def _set_scales(self, scales: NoiseScales) -> None:
+        """Set the units of each parameter, with the mean of :math:`1/s^2` equal to 1."""
         scales.check_fits(self._named)
+        # by identity, because Opacus passes parameters without their names
         self._units = {
             id(value): (scales.stds[name].double() / scales.unit).to(value) for name, value in self._named.items()
         }

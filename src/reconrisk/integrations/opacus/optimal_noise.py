@@ -1,4 +1,4 @@
-"""Noise that differs between parameters for training with Opacus, counted by Opacus's own accountants."""
+"""Noise that differs between parameters for training with Opacus, counted by the accountants of Opacus."""
 
 from __future__ import annotations
 
@@ -24,21 +24,34 @@ Noise: TypeAlias = ReferenceMoments | ParameterNoise | Refreshed
 
 
 def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> ParameterNoiseOptimizer:
-    r"""The optimizer that ``PrivacyEngine.make_private`` returned, with noise that differs between parameters.
+    r"""Replace the equal noise of an Opacus optimizer by noise that differs between parameters.
 
     .. math:: s \Bigl(\sum_i \min\bigl(1, C / |g_i / s|\bigr)\, g_i / s + N(0, (\sigma C)^2 I)\Bigr)
 
     Each record's gradient is clipped in units :math:`s` of the noise, with :math:`1/s^2` of mean 1, so that a gradient
-    of random direction keeps its norm: only the proportions of ``noise`` count, its size follows from
-    ``noise_multiplier`` and ``max_grad_norm`` as ever. ``noise`` is what ``rr.sensitivity.reference_moments`` measured on public
-    records, or ``optimal_noise(...)`` itself, or ``rr.defenses.refreshed(...)``, which measures again every n steps.
+    of random direction keeps its norm. Only the proportions of ``noise`` count; its size follows from
+    ``noise_multiplier`` and ``max_grad_norm`` as in Opacus.
 
-    Assumes: the noise was chosen by public records and released weights alone; batches are drawn as the accountant
-    assumes. ``model`` is the one that was trained with ``make_private``, wrapped or not.
+    Args:
+        optimizer: The optimizer that ``make_private`` returned.
+        model: The model trained with ``make_private``, wrapped or not.
+        noise: Moments of public records from ``rr.sensitivity.reference_moments``, or ``rr.defenses.optimal_noise(...)``, or
+            ``rr.defenses.refreshed(...)``, which recomputes them every few steps.
+
+    Returns:
+        The optimizer to train with, in place of ``optimizer``.
+
+    Raises:
+        MissingExtra: If Opacus is not installed.
+        InvalidInput: If the optimizer, its clipping or its step hook is not supported, or private records choose
+            ``noise``.
+
+    Assumes: the noise was chosen from public records and released weights alone; batches are drawn as the accountant
+    assumes.
     Guarantee: every step is the Gaussian mechanism with Opacus's ``noise_multiplier``: the epsilon of the engine holds.
-    With equal scales every step is that of Opacus, bit by bit. Schedulers of noise and clip norm work.
-    Edge cases: clipping per layer, adaptive, ghost or distributed clipping, and noise chosen by private records, which
-    has no guarantee, are refused; so is an attached ``FisherAccountant``, which computes with equal noise.
+    With equal scales every step equals that of Opacus, bit by bit. Schedulers of noise and clip norm work.
+    Edge cases: clipping per layer, adaptive, ghost or distributed clipping are refused, as is noise chosen by private
+    records, which has no guarantee. An attached ``FisherAccountant`` is refused too, because it assumes equal noise.
     Reference: Theorem 3.5, chen2025, for the noise; the change of units is post-processing.
 
     >>> import torch
@@ -53,30 +66,33 @@ def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> Parame
     opacus.check_optimizer(optimizer, model, "with_optimal_noise")
     check_positive("optimizer.max_grad_norm", optimizer.max_grad_norm)
     if getattr(optimizer.step_hook, opacus.NEEDS_EQUAL_NOISE, False):
-        remedy = "Call its detach() first: it computes with equal noise on all parameters."
+        remedy = "Call its detach() first: it assumes equal noise on all parameters."
         raise invalid_input("optimizer.step_hook", "FisherAccountant", "not to be attached", remedy)
     from reconrisk.integrations.opacus.noise_optimizer import ParameterNoiseOptimizer
 
-    inner = opacus.unwrapped(model)
+    inner = opacus.unwrap(model)
     trained = {name: value for name, value in inner.named_parameters() if value.requires_grad}
-    return ParameterNoiseOptimizer(optimizer, trained, _scales(noise, inner), renewed=isinstance(noise, Refreshed))
+    return ParameterNoiseOptimizer(
+        optimizer, trained, _scale_source(noise, inner), refresh=isinstance(noise, Refreshed)
+    )
 
 
-def _scales(noise: Noise, model: nn.Module) -> Callable[[], NoiseScales]:
-    """What tells the scales of the next step."""
+def _scale_source(noise: Noise, model: nn.Module) -> Callable[[], NoiseScales]:
+    """Return the function that gives the scales of the next step."""
     if isinstance(noise, Refreshed):
-        # Opacus's hooks do not let torch.func pass, by which moments are taken
-        return lambda: _public(noise.for_model(opacus.plain_copy(model).eval()))
-    fixed = _public(optimal_noise(noise, like=1.0) if isinstance(noise, ReferenceMoments) else noise)
+        # moments are computed with torch.func, which does not support the hooks of Opacus
+        return lambda: _public_scales(noise.for_model(opacus.plain_copy(model).eval()))
+    # like=1.0 is arbitrary: only the proportions of the scales count
+    fixed = _public_scales(optimal_noise(noise, like=1.0) if isinstance(noise, ReferenceMoments) else noise)
     return lambda: fixed
 
 
-def _public(noise: object) -> NoiseScales:
-    """The scales of a noise that has a guarantee."""
+def _public_scales(noise: object) -> NoiseScales:
+    """Return the scales of a noise with a guarantee; raise InvalidInput for any other defense."""
     if isinstance(noise, LocalDefense) or getattr(noise, "is_local", False):
-        remedy = "Noise chosen by private records leaks them: take rr.sensitivity.reference_moments of public ones."
+        remedy = "Noise chosen by private records leaks them: pass rr.sensitivity.reference_moments of public records."
         raise invalid_input("noise", str(noise), "to be chosen by public records", remedy)
     if not isinstance(noise, ParameterNoise):
         remedy = "Pass optimal_noise(...) alone: max_grad_norm clips, and Opacus itself adds equal noise."
-        raise invalid_input("noise", str(noise), "to be noise that differs between parameters, nothing else", remedy)
+        raise invalid_input("noise", str(noise), "to be only noise that differs between parameters", remedy)
     return noise.scales

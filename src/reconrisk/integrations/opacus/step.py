@@ -1,4 +1,4 @@
-"""What Opacus knows about a step of training: who was sampled how, clipped to what, hidden by which noise."""
+"""Settings of a training step, read from the objects of Opacus: sampling, clip norm and noise."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from torch import nn
 from reconrisk.core.errors import MissingExtra
 from reconrisk.core.validation import check_positive, invalid_input
 
+# attributes in which torch keeps the hooks of a module
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_MARK = "autograd_grad_sample_hooks"
+_MARK = "autograd_grad_sample_hooks"  # attribute of a module that Opacus has added hooks to
 NEEDS_EQUAL_NOISE = "needs_equal_noise"
+"""Attribute that marks a step hook whose computation assumes equal noise."""
 _FLAT = "Train with PrivacyEngine.make_private(clipping='flat', grad_sample_mode='hooks') on one device."
 
 
 @dataclass(frozen=True)
 class LoaderSampling:
-    """The chance of a record to be in a batch, and whether batches are Poisson samples."""
+    """Sampling of a data loader.
+
+    Attributes:
+        sampling_probability: Probability that a record is in a batch.
+        poisson: True if batches are Poisson samples, False for shuffled epochs.
+    """
 
     sampling_probability: float
     poisson: bool
@@ -29,7 +36,14 @@ class LoaderSampling:
 
 @dataclass(frozen=True)
 class OpacusStep:
-    """The settings of one step, read when it happens, so that schedulers are followed."""
+    """Settings of one step, read when it happens, so that schedulers are followed.
+
+    Attributes:
+        noise_multiplier: Standard deviation of the noise over the clip norm.
+        clip_norm: Largest norm of the gradient of a record.
+        sampling_probability: Probability that a record takes part.
+        poisson: True if batches are Poisson samples.
+    """
 
     noise_multiplier: float
     clip_norm: float
@@ -37,27 +51,40 @@ class OpacusStep:
     poisson: bool
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The module itself, if ``model`` is Opacus's wrapper of it; their parameters are the same objects.
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the module inside Opacus's wrapper; both have the same parameter objects.
+
+    Args:
+        model: A module, wrapped by Opacus or not.
+
+    Returns:
+        The inner module, or ``model`` itself.
 
     >>> layer = nn.Linear(2, 2)
-    >>> unwrapped(layer) is layer
+    >>> unwrap(layer) is layer
     True
     """
     inner = getattr(model, "_module", None)
     wraps = isinstance(inner, nn.Module) and type(model).__module__.split(".")[0] == "opacus"
-    return unwrapped(inner) if wraps and isinstance(inner, nn.Module) else model
+    return unwrap(inner) if wraps and isinstance(inner, nn.Module) else model
 
 
 def plain_copy(model: nn.Module) -> nn.Module:
-    """A copy without Opacus's hooks, which ``torch.func`` cannot pass, and without gradients; ``model`` stays as it is.
+    """Copy a model without the hooks of Opacus, which ``torch.func`` does not support, and without gradients.
+
+    Args:
+        model: A module, wrapped by Opacus or not. It is not changed.
+
+    Returns:
+        An unwrapped copy.
 
     >>> plain_copy(nn.Linear(2, 2)).weight.grad is None
     True
     """
-    module = unwrapped(model)
+    module = unwrap(model)
     memo: dict[int, Any] = {}
     if hasattr(module, _MARK):
+        # deepcopy takes these replacements from the memo instead of copying hooks and stored activations
         memo[id(getattr(module, _MARK))] = []
         for layer in module.modules():
             memo.update({id(getattr(layer, name)): OrderedDict() for name in _HOOKS if hasattr(layer, name)})
@@ -69,8 +96,19 @@ def plain_copy(model: nn.Module) -> nn.Module:
     return copied
 
 
-def loader_sampling(data_loader: Any) -> LoaderSampling:
-    """How a data loader draws records, also under Opacus's ``BatchMemoryManager``."""
+def read_sampling(data_loader: Any) -> LoaderSampling:
+    """Read the sampling of a data loader, also under ``BatchMemoryManager`` of Opacus.
+
+    Args:
+        data_loader: Loader that ``make_private`` returned, or one with ``shuffle=True``.
+
+    Returns:
+        Sampling probability and kind.
+
+    Raises:
+        MissingExtra: If Opacus is not installed.
+        InvalidInput: If the loader neither draws Poisson samples nor shuffles.
+    """
     _check_installed("FisherAccountant.attach")
     from opacus.utils.batch_memory_manager import BatchSplittingSampler
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
@@ -82,17 +120,28 @@ def loader_sampling(data_loader: Any) -> LoaderSampling:
     if isinstance(sampler, UniformWithReplacementSampler):
         return LoaderSampling(float(sampler.sample_rate), poisson=True)
     if isinstance(sampler, BatchSampler) and isinstance(sampler.sampler, RandomSampler):
+        # each record is in one of the len(sampler) batches of an epoch
         return LoaderSampling(1 / len(sampler), poisson=False)
     raise invalid_input(
         "data_loader.batch_sampler",
         type(sampler).__name__,
         "to draw Poisson samples or shuffle",
-        "Pass the loader that make_private returned, or one with shuffle=True; a fixed order hides nobody.",
+        "Pass the loader that make_private returned, or one with shuffle=True; a fixed order amplifies nothing.",
     )
 
 
 def check_optimizer(optimizer: Any, model: nn.Module, purpose: str = "FisherAccountant.attach") -> None:
-    """Refuse optimizers whose step is not one flat clipping of all parameters of ``model`` plus equal noise."""
+    """Check that a step is one flat clipping of all parameters of the model plus equal noise.
+
+    Args:
+        optimizer: Optimizer that ``make_private`` returned.
+        model: Model that it trains, wrapped or not.
+        purpose: Function that needs it, for messages.
+
+    Raises:
+        MissingExtra: If Opacus is not installed.
+        InvalidInput: If the optimizer is of another kind, adds no noise, or trains other parameters.
+    """
     _check_installed(purpose)
     from opacus.optimizers import DPOptimizer
 
@@ -106,24 +155,30 @@ def check_optimizer(optimizer: Any, model: nn.Module, purpose: str = "FisherAcco
     if isinstance(optimizer, ParameterNoiseOptimizer):
         remedy = f"{purpose} takes the optimizer that make_private returned."
         raise invalid_input("optimizer", name, "to add equal noise to all parameters", remedy)
-    if type(optimizer) is not DPOptimizer:
+    if type(optimizer) is not DPOptimizer:  # subclasses clip per layer, adaptively or across devices
         raise invalid_input("optimizer", name, "to be DPOptimizer, which clips all parameters together", _FLAT)
-    check_positive("optimizer.noise_multiplier", optimizer.noise_multiplier, "Without noise everything leaks.")
+    remedy = "Without noise the update reveals the gradient."
+    check_positive("optimizer.noise_multiplier", optimizer.noise_multiplier, remedy)
     stepped = {id(parameter) for parameter in optimizer.params}
-    for label, parameter in unwrapped(model).named_parameters():
+    for label, parameter in unwrap(model).named_parameters():
         if parameter.requires_grad != (id(parameter) in stepped):
             raise invalid_input(
                 label,
                 "trained" if parameter.requires_grad else "frozen",
                 "to be in the optimizer exactly if it requires gradients",
-                f"Pass {purpose.split('.')[0]} the model that is trained; call requires_grad_(False) on what is not.",
+                f"Pass {purpose.split('.')[0]} the trained model; call requires_grad_(False) on frozen parameters.",
             )
 
 
 def check_reduction(optimizer: Any, reduction: str | None) -> None:
-    """Refuse a loss that sums over the batch where Opacus expects the mean, or the reverse; None passes.
+    """Check that the optimizer expects the reduction of the loss; with the other one it would clip wrong lengths.
 
-    Opacus then clips gradients that are too long or too short by the size of the batch.
+    Args:
+        optimizer: Optimizer of Opacus.
+        reduction: ``"mean"`` or ``"sum"`` over a batch; None, if unknown, passes.
+
+    Raises:
+        InvalidInput: If the two differ.
     """
     if reduction is not None and optimizer.loss_reduction != reduction:
         raise invalid_input(
@@ -135,23 +190,30 @@ def check_reduction(optimizer: Any, reduction: str | None) -> None:
 
 
 def chain_step_hook(optimizer: Any, hook: Callable[[Any], None]) -> Callable[[], None]:
-    """Run ``hook`` after the hook that ``optimizer`` already has, whose only slot it takes; returns what undoes it.
+    """Run a hook after the hook that an optimizer already has; Opacus has room for only one.
 
-    The hook runs once per real step, after the noise was drawn and before the parameters move; virtual steps of
-    ``BatchMemoryManager`` do not reach it, empty batches do.
+    The hook runs once per real step, after the noise was drawn and before the parameters change. Virtual steps of
+    ``BatchMemoryManager`` do not call it, empty batches do.
+
+    Args:
+        optimizer: Optimizer of Opacus.
+        hook: Function of the optimizer.
+
+    Returns:
+        A function that restores the earlier hook. It raises InvalidInput if the hook was replaced meanwhile.
     """
     earlier = optimizer.step_hook
 
-    def both(stepping: Any) -> None:
+    def run_both(stepping: Any) -> None:
         if earlier is not None:
             earlier(stepping)
         hook(stepping)
 
-    setattr(both, NEEDS_EQUAL_NOISE, True)
-    optimizer.attach_step_hook(both)
+    setattr(run_both, NEEDS_EQUAL_NOISE, True)
+    optimizer.attach_step_hook(run_both)
 
     def undo() -> None:
-        if optimizer.step_hook is not both:
+        if optimizer.step_hook is not run_both:
             raise invalid_input(
                 "optimizer.step_hook",
                 optimizer.step_hook,
@@ -164,22 +226,34 @@ def chain_step_hook(optimizer: Any, hook: Callable[[Any], None]) -> Callable[[],
 
 
 def read_step(optimizer: Any, sampling: LoaderSampling) -> OpacusStep:
-    """The settings of the step that ``optimizer`` is about to take.
+    """Read the settings of the step that an optimizer is about to take.
 
-    Edge cases: several backward passes before a step are several shuffled batches, so that the chance adds up; Poisson
-    samples must not be accumulated so, since a record may then contribute twice.
+    Args:
+        optimizer: Optimizer of Opacus.
+        sampling: Sampling of its data loader.
+
+    Returns:
+        Noise, clip norm and sampling of this step.
+
+    Raises:
+        InvalidInput: If Poisson samples are accumulated over several backward passes.
+
+    Edge cases: several backward passes before a step are several shuffled batches, so that their probabilities add up.
+    Poisson samples must not be accumulated in this way, because a record could contribute twice.
     """
     batches = int(optimizer.accumulated_iterations)
     if sampling.poisson and batches != 1:
         raise invalid_input(
             "accumulated batches", batches, "to be 1", "Use BatchMemoryManager for large Poisson batches."
         )
+    # shuffled batches of one epoch are disjoint, so their probabilities add up
     rate = min(1.0, sampling.sampling_probability * batches)
     return OpacusStep(float(optimizer.noise_multiplier), float(optimizer.max_grad_norm), rate, sampling.poisson)
 
 
 def _check_installed(purpose: str) -> None:
+    """Raise MissingExtra if Opacus is not installed."""
     try:
-        import opacus  # noqa: F401 - only whether it is there
+        import opacus  # noqa: F401 - checks that it is installed
     except ImportError as error:
         raise MissingExtra("opacus", "dp", purpose) from error
