@@ -16,7 +16,7 @@ ERROR = risks.unbiased_mse(at_least=0.1)
 
 
 def holds(risk, mechanism):
-    return risks.attained(risk.guarantee(mechanism)) <= risk.limit
+    return risks.risk_level(risk.guarantee(mechanism)) <= risk.limit
 
 
 @pytest.mark.parametrize("risk", [IDENTIFICATION, SCRATCH, ERROR], ids=str)
@@ -96,7 +96,10 @@ def test_the_printed_setting_is_safe_when_typed_in_again(adjust):
         ({"risks": ["x"]}, "to be a list of risks"),
         ({"risks": [ERROR], "adjust": "noise"}, "adjust='noise' to be one of noise_multiplier, steps"),
         ({"risks": [ERROR], "delta": 0.0}, r"delta=0\.0 in \(0, 1\)"),
-        ({"risks": [risks.from_scratch(mse=0.2, at_most=1e-3, dimension=2, norm=1.0)]}, "within reach.*is still 0.2"),
+        (
+            {"risks": [risks.from_scratch(mse=0.2, at_most=1e-3, dimension=2, norm=1.0)]},
+            "to be attainable.*the guarantee is 0.2",
+        ),
     ],
 )
 def test_impossible_demands_are_refused(arguments, message):
@@ -105,5 +108,5 @@ def test_impossible_demands_are_refused(arguments, message):
 
 
 def test_a_stated_epsilon_cannot_be_calibrated():
-    with pytest.raises(InvalidInput, match="to be a training"):
+    with pytest.raises(InvalidInput, match="to be a training with Gaussian noise"):
         calibrate(PureDP(1.0, "one record replaced"), risks=[ERROR])

@@ -75,7 +75,7 @@ def test_a_schedule_has_a_corridor_too():
     assert not corridor.is_one_phase
 
 
-def test_simple_guesses_are_told_how_many_releases_to_expect():
+def test_simple_guesses_use_the_expected_number_of_releases():
     corridor = risk(RUN, dimension=12, norm=1.0, mse=0.01, prior_success=0.1)
     assert corridor.simple_guesses.observations == 100
     assert "Given 100 release(s)" in corridor.comparison()
@@ -85,7 +85,7 @@ def test_where_a_constant_guess_suffices_no_small_number_is_shown():
     corridor = risk(Gaussian(noise_multiplier=1.0), dimension=3072, norm=40.0, mse=0.3, prior_success=0.001)
     assert corridor.simple_guesses.constant_guess_succeeds  # the middle of the range is within .25
     assert corridor.adversaries()[1] == ("guesses a constant", "1", "certain")
-    assert "without looking" in corridor.sentence
+    assert "without the release" in corridor.sentence
 
 
 def test_the_curve_passes_through_the_corridor():
@@ -123,7 +123,7 @@ def test_the_surface_of_figure_three():
 
 def test_words_tell_when_a_constant_guess_suffices():
     easy = risk(RUN, dimension=3072, norm=1.0, psnr=20, prior_success=0.001)
-    assert "without looking" in easy.sentence
+    assert "without the release" in easy.sentence
     assert easy.from_scratch.value == 1.0
     hard = risk(RUN, dimension=3072, norm=20.0, psnr=20, prior_success=0.001)
     assert "at most 1e-" in hard.sentence

@@ -89,7 +89,7 @@ def test_repeated_and_sampled_releases_against_simulation():
     full = from_scratch_success(Repeated(Gaussian(noise), steps), dimension=dimension, norm=1.0, mse=threshold)
     assert bound.value < full.value
     assert bound.threat.sees is Sees.EVERY_UPDATE
-    assert any("told which releases" in text for text in bound.assumptions)
+    assert any("knows which releases" in text for text in bound.assumptions)
 
 
 def test_repetition_is_less_noise():

@@ -162,5 +162,5 @@ def test_rates_of_nothing_and_of_other_things_are_refused() -> None:
     with pytest.raises(InvalidInput, match="Expected identified with at least one element"):
         identification_rate(torch.zeros(0))
     for wrong in (2.0, -0.5, math.nan):
-        with pytest.raises(InvalidInput, match=r"in \[0, 1\]. Pass what identification returned."):
+        with pytest.raises(InvalidInput, match=r"in \[0, 1\]. Pass the result of identification."):
             identification_rate(torch.tensor([0.0, wrong]))

@@ -148,7 +148,7 @@ def test_it_prints_as_a_table():
     assert re.search(r"^  age +100\.0% +0 +50\.0% +10$", text, re.MULTILINE)
     assert re.search(r"^  sex +100\.0% +50\.0%$", text, re.MULTILINE)
     assert re.search(r"^  all columns +100\.0% +50\.0%$", text, re.MULTILINE)
-    assert text.endswith("best rebuilt record 0: 100.0%")
+    assert text.endswith("best reconstructed record 0: 100.0%")
     widths = {len(line) for line in text.splitlines()[1:] if line.endswith(("error", "10", "400"))}
     assert len(widths) == 1  # the columns are aligned
 

@@ -114,7 +114,7 @@ def test_settings_tell_weights_apart(random_weights: Weights, random_backbone: P
     ("shape", "message"),
     [
         ((2, 30), r"to be \(records, channels, height, width\). LPIPS compares images"),
-        ((2, 4, 32, 32), r"to have 1 or 3 channels. LPIPS was fitted to colour photographs"),
+        ((2, 4, 32, 32), r"to have 1 or 3 channels. Pass grey or colour images"),
     ],
 )
 def test_records_that_are_no_pictures_are_refused(shape: tuple[int, ...], message: str, random_backbone: Path) -> None:

@@ -65,7 +65,7 @@ def test_those_that_fit_are_configured_once_and_in_order():
 
 
 def test_a_metric_that_takes_more_than_a_name_is_refused():
-    with pytest.raises(InvalidInput, match="metric='judge_kl' to be one that a name states"):
+    with pytest.raises(InvalidInput, match="metric='judge_kl' to need no further settings"):
         metric_by_name("judge_kl", data_range=(0.0, 1.0))
     with pytest.raises(InvalidInput, match=r"metric='pnsr' to be one of .* Did you mean psnr\?"):
         metric_by_name("pnsr", data_range=(0.0, 1.0))

@@ -51,7 +51,9 @@ def test_rows_in_order_are_not_matched() -> None:
     scores = score(targets.flip(0), targets, [mse()], in_order=True)
     assert torch.equal(scores["mse"], mse()(targets.flip(0), targets))
     assert scores.matched.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(InvalidInput, match=r"estimates.shape=\(4, 1, 12, 12\) to equal targets.shape=.* with in_order"):
+    with pytest.raises(
+        InvalidInput, match=r"estimates.shape=\(4, 1, 12, 12\) to equal targets.shape=.* with in_order=True"
+    ):
         score(targets[:4], targets, mse(), in_order=True)
 
 
@@ -86,8 +88,8 @@ def test_repr_is_a_table() -> None:
     scores = score(torch.tensor([[1.0, 0.0], [0.0, 0.5]]), targets, [mse(), psnr(data_range=(0, 1))])
     assert repr(scores).splitlines() == [
         "Scores of 3 records, 1 without an estimate",
-        "  mse()                        mean inf         best rebuilt 0 (record 1)",
-        "  psnr(data_range=(0.0, 1.0))  mean -inf        best rebuilt inf (record 1)",
+        "  mse()                        mean inf         best 0 (record 1)",
+        "  psnr(data_range=(0.0, 1.0))  mean -inf        best inf (record 1)",
     ]
 
 
@@ -113,7 +115,7 @@ def test_metrics_must_be_configured_and_told_apart() -> None:
     with pytest.raises(InvalidInput, match=r"to hold metrics. Call the constructor, such as mse\(\)"):
         score(targets, targets, [mse])
     twice = [psnr(data_range=(0, 1)), psnr(data_range=(0, 2))]
-    with pytest.raises(InvalidInput, match=r"to hold psnr once. Name one of them otherwise: dataclasses.replace"):
+    with pytest.raises(InvalidInput, match=r"to hold psnr once. Rename one of them: dataclasses.replace"):
         score(targets, targets, twice)
     renamed = [twice[0], dataclasses.replace(twice[1], name="psnr_wide")]
     assert list(score(targets, targets, renamed)) == ["psnr", "psnr_wide"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from reconrisk.models import group_norm, parameter_count
-from reconrisk.models.building import dense, normalised
+from reconrisk.models.building import dense, norm_layers
 
 
 @given(st.integers(1, 300))
@@ -23,8 +23,8 @@ def test_the_usual_widths_get_32_groups(channels: int) -> None:
 
 
 def test_no_norm_is_no_layer() -> None:
-    assert normalised(None, 4) == []
-    assert [type(layer) for layer in normalised(nn.BatchNorm2d, 4)] == [nn.BatchNorm2d]
+    assert norm_layers(None, 4) == []
+    assert [type(layer) for layer in norm_layers(nn.BatchNorm2d, 4)] == [nn.BatchNorm2d]
 
 
 def test_activations_stand_between_layers_only() -> None:

@@ -1,10 +1,11 @@
-"""Guarantees for reconstruction, derived from numbers about mechanisms. No torch.
+"""Bounds on reconstruction, derived from the privacy parameters of a mechanism. No torch.
 
-Start with ``success.py`` (success of any adversary with a prior) and ``prior_success.py`` (success without a release),
-then ``mse/`` (lower bounds on the mean squared error). ``known_norm.py``, ``gaussian_prior.py`` and
-``analytic_inversion.py`` are statements for stated adversaries; ``corridor.py`` joins them into the risk corridor of
-riess2025. ``risks.py`` and ``calibration.py`` go from a stated risk to the noise. ``for_goal.py`` lists every guarantee
-for one goal: audits read it. ``glm/`` is for linear models, ``numerics/`` holds the special functions.
+Start with ``success.py`` (success probability of any adversary with a prior) and ``prior_success.py`` (success
+probability without a release). ``mse/`` holds lower bounds on the mean squared error. ``known_norm.py``,
+``gaussian_prior.py`` and ``analytic_inversion.py`` treat particular adversaries, and ``corridor.py`` combines them into
+the risk corridor of riess2025. ``risks.py`` and ``calibration.py`` turn a risk limit into a noise level.
+``for_goal.py`` collects every guarantee for one goal, for use in audits. ``glm/`` covers generalised linear models, and
+``numerics/`` holds the special functions.
 """
 
 from reconrisk.core.lazy import lazy_names

@@ -1,4 +1,4 @@
-"""The cheapest setting of DP-SGD at which stated risks hold: always on the safe side."""
+"""Calibration of DP-SGD: the least restrictive setting at which all stated risks are met."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum
 from reconrisk.accounting.calibration import largest_sampling_probability, largest_steps, smallest_noise_multiplier
 from reconrisk.accounting.solver import largest_safe, largest_safe_count, smallest_safe
 from reconrisk.accounting.subsampled import epsilon_of_training
-from reconrisk.bounds.risks import RISKS, Identification, Risk, attained
+from reconrisk.bounds.risks import RISKS, Identification, Risk, risk_level
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Guarantee, rounded_down, rounded_up
 from reconrisk.core.mechanism import Composed, NoiseMechanism, NoisePhase, PoissonSampled, Repeated, dp_sgd
@@ -17,15 +17,16 @@ from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_probability, invalid_input
 
-_NOISE_RANGE = (1e-2, 1e8)
-_RATE_RANGE = (1e-12, 1.0)
-_MOST_STEPS = 10**9
-_NUDGES = 40
+_NOISE_RANGE = (1e-2, 1e8)  # searched noise multipliers; below 0.01 a release is as good as noiseless
+_RATE_RANGE = (1e-12, 1.0)  # searched sampling probabilities
+_MOST_STEPS = 10**9  # a risk that is met after that many steps counts as met by any number
+_NUDGES = 40  # 2^40 times 1e-9 is far beyond the accuracy of the solvers
 
 
 class Adjust(Enum):
-    """Which setting of the training may be changed."""
+    """Setting of the training that calibration may change."""
 
+    # The values are the names of the parameters of dp_sgd.
     NOISE_MULTIPLIER = "noise_multiplier"
     STEPS = "steps"
     SAMPLING_PROBABILITY = "sampling_probability"
@@ -34,9 +35,17 @@ class Adjust(Enum):
 @serializable("calibration")
 @dataclass(frozen=True)
 class Calibration(Result):
-    """A mechanism at which every stated risk holds, with the guarantees that say so and the epsilon it implies.
+    """A mechanism that meets every stated risk, with the guarantees that show it.
 
-    ``value`` is the adjusted setting; for a schedule it is that of the first phase, the others keep their proportion.
+    Attributes:
+        mechanism: The training with the adjusted setting.
+        adjusted: The setting that was adjusted.
+        value: Value of that setting. For a schedule it is the value of the first phase; later phases keep their ratio
+            to it.
+        risks: The stated risks.
+        guarantees: One guarantee for each risk, computed at ``mechanism``.
+        epsilon: Differential privacy of ``mechanism`` at ``delta``.
+        delta: Probability at which ``epsilon`` is reported.
     """
 
     mechanism: NoiseMechanism
@@ -49,12 +58,12 @@ class Calibration(Result):
 
     @property
     def extreme(self) -> str:
-        """Which end was looked for."""
+        """Word for the direction of the search: smallest noise multiplier, largest steps or sampling probability."""
         return "smallest" if self.adjusted is Adjust.NOISE_MULTIPLIER else "largest"
 
     @property
     def shown_value(self) -> str:
-        """The setting for reading and for typing in again: rounded to the safe side, whole steps."""
+        """Adjusted setting as text, rounded to the safe side, so that it can be typed in again."""
         if self.adjusted is Adjust.STEPS:
             return f"{int(self.value)}" + (" or more" if self.value >= _MOST_STEPS else "")
         if self.adjusted is Adjust.NOISE_MULTIPLIER:
@@ -63,7 +72,7 @@ class Calibration(Result):
 
     @property
     def sentence(self) -> str:
-        """The setting that was found, and the differential privacy that it implies."""
+        """Adjusted setting and the differential privacy that it implies, as one sentence."""
         return (
             f"The {self.extreme} {self.adjusted.value} is {self.shown_value}: "
             f"({rounded_up(self.epsilon)}, {self.delta:g})-differentially private."
@@ -105,14 +114,24 @@ def calibrate(
     adjust: Adjust | str = Adjust.NOISE_MULTIPLIER,
     delta: float = 1e-5,
 ) -> Calibration:
-    """The smallest noise multiplier (or largest steps, or sampling probability) at which every one of ``risks`` holds.
+    """Find the smallest noise multiplier, or largest steps or sampling probability, that meets every risk.
 
-    ``mechanism`` says what stays as it is; its own value of the adjusted setting does not matter.
+    Args:
+        mechanism: Training whose other settings stay fixed. Its own value of the adjusted setting does not matter.
+        risks: Risks to meet, from :mod:`reconrisk.bounds.risks`.
+        adjust: Setting to change: ``"noise_multiplier"``, ``"steps"`` or ``"sampling_probability"``.
+        delta: Probability at which the resulting epsilon is reported; it does not affect the calibration.
 
-    Assumes: what the guarantees behind the risks assume; they are listed in each.
-    Guarantee: every guarantee in the result was computed at the mechanism returned and meets its risk.
-    Edge cases: a risk that no value meets is an error that names the nearest one; several risks give the strictest
-    setting; ``delta`` only serves to state the epsilon implied.
+    Returns:
+        The adjusted training, with one guarantee for each risk.
+
+    Raises:
+        InvalidInput: If an argument is invalid, or if no value of the setting meets a risk; the message then gives the
+            closest value that can be met.
+
+    Assumes: the assumptions of the guarantees behind the risks; each guarantee lists its own.
+    Guarantee: every guarantee in the result was computed at the returned mechanism and meets its risk.
+    Edge cases: several risks give the strictest of their settings.
     Reference: ours; calibration to reconstruction risk is the use that riess2025 and balle2022 propose.
 
     >>> from reconrisk.bounds import risks
@@ -132,25 +151,26 @@ def calibrate(
     check_not_empty("risks", risks, remedy)
     if not 0 < check_probability("delta", delta) < 1:
         raise invalid_input("delta", delta, "in (0, 1)")
-    adjustable = _Adjustable.of(mechanism, setting)
+    adjustable = _Adjustable.from_mechanism(mechanism, setting)
     values = [adjustable.solve(risk) for risk in risks]
+    # Every risk falls with more noise, fewer steps and rarer sampling, so the strictest value meets all of them.
     strictest = max(values) if setting is Adjust.NOISE_MULTIPLIER else min(values)
-    value, guarantees = adjustable.verified(strictest, risks)
-    answer = adjustable.at(value)
+    value, guarantees = adjustable.verify(strictest, risks)
+    calibrated = adjustable.at(value)
     return Calibration(
-        mechanism=answer,
+        mechanism=calibrated,
         adjusted=setting,
         value=value,
         risks=tuple(risks),
         guarantees=guarantees,
-        epsilon=epsilon_of_training(answer, delta),
+        epsilon=epsilon_of_training(calibrated, delta),
         delta=delta,
     )
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """A training of one phase, by its settings."""
+    """Settings of a training with one phase."""
 
     noise_multiplier: float
     clip_norm: float
@@ -158,8 +178,8 @@ class _Settings:
     steps: int
 
     @classmethod
-    def of(cls, part: NoisePhase) -> _Settings:
-        steps, rate = 1, 1.0
+    def from_phase(cls, part: NoisePhase) -> _Settings:
+        steps, rate = 1, 1.0  # a bare Gaussian mechanism is one step on the full batch
         if isinstance(part, Repeated):
             steps, part = part.steps, part.mechanism
         if isinstance(part, PoissonSampled):
@@ -169,48 +189,50 @@ class _Settings:
 
 @dataclass(frozen=True)
 class _Adjustable:
-    """A training, phase by phase, as a function of one of its settings."""
+    """A training as a function of one of its settings."""
 
     setting: Adjust
     phases: tuple[_Settings, ...]
 
     @classmethod
-    def of(cls, mechanism: NoiseMechanism, setting: Adjust) -> _Adjustable:
+    def from_mechanism(cls, mechanism: NoiseMechanism, setting: Adjust) -> _Adjustable:
         parts = mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,)
         phases = [part for part in parts if isinstance(part, NoisePhase)]
         if len(phases) < len(parts):
-            raise invalid_input("mechanism", mechanism, "to be a training", "Pass dp_sgd(...) or Composed of several.")
+            remedy = "Pass dp_sgd(...), or Composed of several."
+            raise invalid_input("mechanism", mechanism, "to be a training with Gaussian noise", remedy)
         if len(phases) > 1 and setting is not Adjust.NOISE_MULTIPLIER:
             raise invalid_input("adjust", setting.value, "to be noise_multiplier for a schedule of several phases")
-        return cls(setting, tuple(map(_Settings.of, phases)))
+        return cls(setting, tuple(map(_Settings.from_phase, phases)))
 
     @property
     def start(self) -> float:
         return float(getattr(self.phases[0], self.setting.value))
 
     def at(self, value: float) -> NoiseMechanism:
-        """The training with the setting at ``value``; noise multipliers of later phases keep their proportion."""
+        """Return the training with the setting at ``value``; noise multipliers of later phases keep their ratio."""
         if len(self.phases) == 1:
             setting = {self.setting.value: int(value) if self.setting is Adjust.STEPS else value}
             return dp_sgd(**{**vars(self.phases[0]), **setting})
-        factor = value / self.start
+        factor = value / self.start  # value is the setting of the first phase
         scaled = (replace(phase, noise_multiplier=phase.noise_multiplier * factor) for phase in self.phases)
         return Composed(tuple(dp_sgd(**vars(phase)) for phase in scaled))
 
     def solve(self, risk: Risk) -> float:
-        """The least private value at which ``risk`` holds."""
+        """Return the least restrictive value at which ``risk`` is met."""
         if isinstance(risk, Identification) and len(self.phases) == 1:
-            return self._solve_identification(risk, self.phases[0])
+            return self._solve_identification(risk, self.phases[0])  # faster than the general search below
 
         def measure(value: float) -> float:
-            return attained(risk.guarantee(self.at(value)))
+            return risk_level(risk.guarantee(self.at(value)))
 
+        # The value that reveals least; if the risk is not met there, it is met nowhere.
         safest = {Adjust.NOISE_MULTIPLIER: _NOISE_RANGE[1], Adjust.STEPS: 1.0}.get(self.setting, _RATE_RANGE[0])
         if measure(safest) > risk.limit:
-            nearest = risk.guarantee(self.at(safest)).value
+            best = risk.guarantee(self.at(safest)).value
             raise InvalidInput(
-                f"Expected the risk '{risk}' to be within reach: at {self.setting.value}={safest:g} it is still "
-                f"{nearest:.6g}. Ask for that, or change another setting."
+                f"Expected the risk '{risk}' to be attainable: at {self.setting.value}={safest:g}, the safest value, "
+                f"the guarantee is {best:.6g}. Relax the risk to that, or change another setting."
             )
         if self.setting is Adjust.STEPS:
             return largest_safe_count(
@@ -219,11 +241,11 @@ class _Adjustable:
         search, (low, high) = (
             (smallest_safe, _NOISE_RANGE) if self.setting is Adjust.NOISE_MULTIPLIER else (largest_safe, _RATE_RANGE)
         )
-        start = min(max(self.start, low), high)
+        start = min(max(self.start, low), high)  # the caller's own value only speeds up the search
         return search(measure, target=risk.limit, start=start, low=low, high=high, name=self.setting.value).value
 
     def _solve_identification(self, risk: Identification, phase: _Settings) -> float:
-        """By the solvers for one training, which look at a coarse lattice first."""
+        """Solve by the one-phase solvers of the accountant, which start on a coarse grid."""
         noise, rate, steps = phase.noise_multiplier, phase.sampling_probability, phase.steps
         prior, target = risk.log_prior_success, risk.limit
         if self.setting is Adjust.NOISE_MULTIPLIER:
@@ -238,16 +260,16 @@ class _Adjustable:
             noise_multiplier=noise, steps=steps, log_prior=prior, log_target=target
         ).value
 
-    def verified(self, value: float, risks: Sequence[Risk]) -> tuple[float, tuple[Guarantee, ...]]:
-        """A value at or just on the safe side of ``value`` at which every guarantee was computed and holds."""
-        step = 1e-9
+    def verify(self, value: float, risks: Sequence[Risk]) -> tuple[float, tuple[Guarantee, ...]]:
+        """Return ``value``, or a slightly safer one, at which every guarantee was computed and meets its risk."""
+        step = 1e-9  # relative; doubled on every failure, because solver and guarantee differ by rounding only
         for _ in range(_NUDGES):
             guarantees = tuple(risk.guarantee(self.at(value)) for risk in risks)
-            if all(attained(item) <= risk.limit for item, risk in zip(guarantees, risks, strict=True)):
+            if all(risk_level(item) <= risk.limit for item, risk in zip(guarantees, risks, strict=True)):
                 return value, guarantees
             if self.setting is Adjust.STEPS:
                 value = max(1.0, value - 1)
             else:
                 value *= 1 + step if self.setting is Adjust.NOISE_MULTIPLIER else 1 - step
             step *= 2
-        raise InvalidInput(f"Expected {self.setting.value}={value!r} to meet every risk. Report this: it should.")
+        raise InvalidInput(f"Expected {self.setting.value}={value!r} to meet every risk. Please report this as a bug.")

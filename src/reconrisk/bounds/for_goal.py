@@ -1,4 +1,4 @@
-"""Every guarantee that a mechanism gives for one criterion of success: the place that knows all of them."""
+"""All guarantees that a mechanism gives for one criterion of success."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ from reconrisk.core.validation import check_nonnegative, check_whole
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """What is asked of the bounds: success is a mean squared error of at most ``mse``.
+    """Query for the guarantees that hold if success is a mean squared error of at most ``mse``.
 
-    Targets are ``dimension`` values in ``data_range``, none of a norm below ``least_norm``. ``prior`` is the best
-    success at them without the release, by whoever knows all else that the threat knows.
+    Attributes:
+        mechanism: Mechanism that produced the release.
+        mse: Largest mean squared error that counts as success.
+        dimension: Number of values in a target record.
+        data_range: Smallest and largest value of a record.
+        prior: Best success on the targets without the release, by an adversary with all other knowledge of the threat
+            model.
+        least_norm: Lower limit on the Euclidean norm of every target.
     """
 
     mechanism: Mechanism
@@ -38,7 +44,13 @@ class BoundQuery:
 
 @dataclass(frozen=True)
 class BoundResult:
-    """A guarantee, whether it bounds the success of attacks on the targets asked about, and ``why`` it does or not."""
+    """A guarantee, and its applicability to the targets of the query.
+
+    Attributes:
+        guarantee: The guarantee.
+        is_about_targets: True if it bounds the success of attacks on the targets of the query.
+        why: Reason why it does or does not.
+    """
 
     guarantee: Guarantee
     is_about_targets: bool
@@ -46,28 +58,34 @@ class BoundResult:
 
 
 def guarantees_for(question: BoundQuery) -> tuple[BoundResult, ...]:
-    """All guarantees that hold for a mechanism, those that can be compared with measured success first.
+    """Return all guarantees that hold for a mechanism, starting with the ones comparable to measured success.
 
-    Guarantee: an answer ``is_about_targets`` only if it holds for targets drawn as ``question.prior`` assumes.
+    Args:
+        question: The mechanism, the criterion of success and the targets.
+
+    Returns:
+        One result for each guarantee that applies.
+
+    Guarantee: a result has ``is_about_targets`` only if it holds for targets drawn as ``question.prior`` assumes.
 
     >>> from reconrisk.bounds.prior_success import candidate_set
     >>> from reconrisk.core.mechanism import Gaussian
-    >>> asked = BoundQuery(Gaussian(1.0), 0.01, 4, (0.0, 1.0), candidate_set([0.1] * 10), 1.0)
-    >>> for answer in guarantees_for(asked):
-    ...     print(answer.is_about_targets, answer.guarantee.quantity.value, answer.guarantee.scope.value)
+    >>> query = BoundQuery(Gaussian(1.0), 0.01, 4, (0.0, 1.0), candidate_set([0.1] * 10), 1.0)
+    >>> for result in guarantees_for(query):
+    ...     print(result.is_about_targets, result.guarantee.quantity.value, result.guarantee.scope.value)
     True success probability at most any adversary with this prior
     False success probability at most known norm, direction uniform on the sphere
     False mean squared error at least unbiased estimators, mean squared error only
     """
     mechanism, norm = question.mechanism, question.least_norm
     with_prior = success_upper_bound(mechanism, prior_success=question.prior)
-    answers = [BoundResult(with_prior, True, f"targets are {question.prior.belief}")]
-    if not has_phases(mechanism):
-        return tuple(answers)
-    if question.mse * question.dimension < norm * norm:  # else guessing zero succeeds already
+    results = [BoundResult(with_prior, True, f"targets are {question.prior.belief}")]
+    if not has_phases(mechanism):  # the other bounds need the noise itself, not only an epsilon
+        return tuple(results)
+    if question.mse * question.dimension < norm * norm:  # otherwise guessing zero already succeeds
         from_norm = from_scratch_success(mechanism, dimension=question.dimension, norm=norm, mse=question.mse)
-        answers.append(BoundResult(from_norm, False, "the directions of these records are not uniform on the sphere"))
+        results.append(BoundResult(from_norm, False, "the directions of these records are not uniform on the sphere"))
     width = question.data_range[1] - question.data_range[0]
     unbiased = replace(mse_lower_bound_from_rdp(replace_one_order_two(mechanism), diameters=width), mechanism=mechanism)
-    why = "an error of unbiased estimates, no success probability; attacks may be biased"
-    return (*answers, BoundResult(unbiased, False, why))
+    why = "it bounds the error of unbiased estimates, not a success probability; attacks may be biased"
+    return (*results, BoundResult(unbiased, False, why))

@@ -1,4 +1,4 @@
-"""The interior of the risk corridor: adversaries with a Gaussian prior against linear Gaussian releases, exactly."""
+"""Interior of the risk corridor: exact success of adversaries with a Gaussian prior on linear Gaussian releases."""
 
 from __future__ import annotations
 
@@ -29,19 +29,30 @@ _PRIOR_TRUE = "the record is drawn from the stated Gaussian prior, which the adv
 
 
 def gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: float, mse: float) -> Guarantee:
-    r"""Success of the best adversary with prior N(w, tau^2 I) who sees the record plus N(0, v I): exact.
+    r"""Exact success of the best adversary with prior N(w, tau^2 I) who sees the record plus N(0, v I).
 
     .. math:: \gamma = P\bigl(\tfrac d2, \tfrac{d \eta}{2 s^2}\bigr), \quad s^2 = \frac{\tau^2 v}{\tau^2 + v}
 
-    with P the regularised lower incomplete gamma function. The posterior is Gaussian with variance s^2; by Anderson's
-    inequality no guess has more posterior mass around it than the posterior mean.
+    Here P is the regularised lower incomplete gamma function. The posterior is Gaussian with variance s^2. By
+    Anderson's inequality no estimate has more posterior mass around it than the posterior mean.
 
-    Assumes: the release is x + N(0, v I) with v fixed and known. For the normalised release of riess2025 it is only an
-    estimate: there the noise scales with the unknown norm.
-    Notation: ``noise_std`` is sqrt(v), ``prior_std`` tau, ``mse`` eta, ``dimension`` d.
-    Guarantee: attained by the posterior mean. Tends to the law of riess2025's attack as the prior widens and to the
-    success without release as the noise grows; nonincreasing in both.
-    Edge cases: ``mse = 0`` gives 0; ``log_value`` holds what is below the smallest float.
+    Args:
+        noise_std: Standard deviation of the noise on each value (:math:`\sqrt v`).
+        dimension: Number of values in a record (d).
+        prior_std: Standard deviation of the prior in each coordinate (:math:`\tau`).
+        mse: Largest mean squared error that counts as success (:math:`\eta`).
+
+    Returns:
+        A guarantee on the success probability, with ``log_value`` as its natural logarithm.
+
+    Raises:
+        InvalidInput: If ``noise_std``, ``prior_std`` or ``dimension`` is not positive, or ``mse`` is negative.
+
+    Assumes: the release is x + N(0, v I) with v fixed and known. For the normalised release of riess2025 the value is
+    only an estimate, because there the noise scales with the unknown norm.
+    Guarantee: attained by the posterior mean. Tends to the law of riess2025's attack as the prior widens, and to the
+    success without a release as the noise grows. Nonincreasing in both standard deviations.
+    Edge cases: ``mse = 0`` gives 0; ``log_value`` represents probabilities below the smallest float.
     Reference: ours.
 
     >>> round(gaussian_prior_success(1.0, dimension=2, prior_std=1.0, mse=0.5).value, 4)
@@ -53,7 +64,19 @@ def gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: float
 
 
 def log_gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: float, mse: float) -> float:
-    """Logarithm of :func:`gaussian_prior_success` as a bare number, for root finding.
+    """Logarithm of :func:`gaussian_prior_success` as a plain number, for root finding.
+
+    Args:
+        noise_std: Standard deviation of the noise on each value.
+        dimension: Number of values in a record.
+        prior_std: Standard deviation of the prior in each coordinate.
+        mse: Largest mean squared error that counts as success.
+
+    Returns:
+        Natural logarithm of the success probability, rounded up; ``-inf`` for ``mse = 0``.
+
+    Raises:
+        InvalidInput: As :func:`gaussian_prior_success`.
 
     >>> round(log_gaussian_prior_success(1.0, dimension=2, prior_std=1.0, mse=0.5), 4)
     -0.4587
@@ -64,28 +87,42 @@ def log_gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: f
     threshold = check_nonnegative("mse", mse)
     # Products, because powers raise on overflow; an infinite precision means that success is certain.
     precision = (1 / noise_std) * (1 / noise_std) + (1 / prior_std) * (1 / prior_std)
+    # The argument is rounded up by more than its own rounding error; 0 * inf would be NaN.
     argument = shape * threshold * precision * (1 + 8 * _EPSILON) if threshold else 0.0
     if math.isinf(argument):
         return 0.0
     value = float(log_gammainc(shape, argument))
+    # A margin above the error of log_gammainc near 0 and of its large terms far below.
     return min(0.0, value + 64 * _EPSILON * (1 + abs(value))) if value > -math.inf else value
 
 
 def linear_gaussian_success(
     information: ArrayLike, *, prior_covariance: ArrayLike, mse: float, mechanism: Mechanism = UNSTATED
 ) -> Guarantee:
-    r"""Success of the best adversary with prior N(w, S) who sees J x plus N(0, Sigma): exact, to the safe side.
+    r"""Success of the best adversary with prior N(w, S) who sees J x plus N(0, Sigma), rounded up.
 
     .. math:: \gamma = P\Bigl(\sum_i s_i^2 z_i^2 \le d \eta\Bigr), \quad
               s_i^2 = \text{eigenvalues of } (S^{-1} + J^T \Sigma^{-1} J)^{-1}
 
-    Assumes: a release that is linear in the record with Gaussian noise of known covariance.
-    Notation: ``information`` is the matrix :math:`J^T \Sigma^{-1} J`; ``prior_covariance`` is S. A vector stands for a
-    diagonal matrix, so eigenvalues may be passed where both matrices share their eigenvectors; a number as
-    ``prior_covariance`` stands for that multiple of the identity. ``mechanism`` is what the information came from.
-    Guarantee: attained by the posterior mean; above the truth by about 1e-10 of it; nondecreasing in information, prior
-    covariance held. Equal variances give :func:`gaussian_prior_success`.
-    Edge cases: directions without prior variance are known and count as hit; singular information is allowed.
+    Args:
+        information: The matrix :math:`J^T \Sigma^{-1} J`. A vector is read as a diagonal matrix, so eigenvalues may be
+            passed when both matrices share their eigenvectors.
+        prior_covariance: Covariance S of the prior: a matrix, a vector (diagonal), or a number (multiple of the
+            identity).
+        mse: Largest mean squared error that counts as success (:math:`\eta`).
+        mechanism: Mechanism that the information was derived from; recorded in the guarantee.
+
+    Returns:
+        A guarantee on the success probability, with ``log_value`` as its natural logarithm.
+
+    Raises:
+        InvalidInput: If a matrix is not symmetric and positive semidefinite, if shapes differ, or if ``mse`` is
+            negative.
+
+    Assumes: a release that is linear in the record, with Gaussian noise of known covariance.
+    Guarantee: attained by the posterior mean, up to a relative excess of about 1e-10. Nondecreasing in the
+    information for a fixed prior covariance. Equal variances give :func:`gaussian_prior_success`.
+    Edge cases: directions without prior variance are known and contribute no error; singular information is allowed.
     Reference: ours; Anderson's inequality and the inversion formula of Imhof (1961).
 
     >>> round(linear_gaussian_success([1.0, 1.0], prior_covariance=1.0, mse=0.5).value, 4)
@@ -105,7 +142,19 @@ def posterior_variances(information: ArrayLike, *, prior_covariance: ArrayLike) 
 
     .. math:: (S^{-1} + I)^{-1} = S^{1/2} (1 + S^{1/2} I S^{1/2})^{-1} S^{1/2}
 
-    Guarantee: no inverse of S is formed, so a singular prior is allowed; too small by rounding rather than too large.
+    Args:
+        information: The matrix :math:`J^T \Sigma^{-1} J`, or its diagonal as a vector.
+        prior_covariance: Covariance of the prior: a matrix, a vector (diagonal), or a number (multiple of the
+            identity).
+
+    Returns:
+        One variance for each dimension of the record.
+
+    Raises:
+        InvalidInput: If a matrix is not symmetric and positive semidefinite, or if shapes differ.
+
+    Guarantee: no inverse of S is formed, so a singular prior is allowed. Rounding errors make the variances smaller,
+    never larger.
 
     >>> posterior_variances([1.0, 3.0], prior_covariance=1.0).round(6).tolist()
     [0.5, 0.25]
@@ -117,11 +166,12 @@ def posterior_variances(information: ArrayLike, *, prior_covariance: ArrayLike) 
     if released.ndim == 1 and prior.ndim == 1:
         values = nonnegative_array("information", released, dimensions=(1,))
         with np.errstate(over="ignore"):  # an infinite product leaves no variance
+            # Rounded down by more than the rounding error: a smaller variance can only raise the success.
             return np.asarray(prior / (1 + prior * values) * (1 - 4 * _EPSILON))
     matrix = square_matrix("information", released)
     nonnegative_eigenvalues("information", matrix, remedy="Pass J^T Sigma^-1 J.")
     spreads, axes, _ = nonnegative_eigenvalues("prior_covariance", square_matrix("prior_covariance", prior))
-    root = axes * np.sqrt(spreads)
+    root = axes * np.sqrt(spreads)  # S = root root^T, so S^(1/2) may be replaced by root below
     gains, turns = np.linalg.eigh(root.T @ matrix @ root)
     half = (root @ turns) / np.sqrt(1 + np.maximum(gains, 0.0))
     variances = np.linalg.eigvalsh(half @ half.T)
@@ -129,7 +179,7 @@ def posterior_variances(information: ArrayLike, *, prior_covariance: ArrayLike) 
 
 
 def _nonnegative_prior(prior_covariance: ArrayLike, dimension: int) -> Floats:
-    """A prior covariance as vector or matrix of the given dimension, from a number, a vector or a matrix."""
+    """Return a prior covariance as a vector or matrix of the given dimension."""
     prior = finite_array("prior_covariance", prior_covariance, dimensions=(0, 1, 2))
     if prior.ndim == 0:
         prior = np.full(dimension, float(prior))

@@ -1,4 +1,4 @@
-"""The guarantee for a released direction: norm known, direction unknown, against every adversary."""
+"""Guarantee against every adversary who knows the norm of the record but not its direction."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from reconrisk.core.validation import check_positive, check_whole
 
 Floats = NDArray[np.float64]
 
-_ROUNDING = 1e-13
+_ROUNDING = 1e-13  # relative; above the rounding of the few operations that it covers
 _KNOWS = frozenset({Knows.RECORD_NORM, Knows.LABELS, Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.DEFENSE})
 _REFERENCE = Reference("best cap of the sphere, for the release of riess2025 equation 19", "reconrisk")
 _RELEASE = (
-    "every release with the record holds its direction x/|x| times the clip norm, Gaussian noise, and nothing else of "
-    "it (riess2025, equation 19)"
+    "each release with the record is its direction x/|x| times the clip norm plus Gaussian noise, and reveals nothing "
+    "else about it (riess2025, equation 19)"
 )
 _DIRECTION = "the norm is known and the direction is uniform on the sphere, or the least favourable one"
-_TOLD = "the adversary is told which releases contain the record"
+_HITS_REVEALED = "the adversary knows which releases contain the record"
 
 
 def from_scratch_success(
@@ -37,28 +37,43 @@ def from_scratch_success(
     psnr: float | None = None,
     data_range: float = 1.0,
 ) -> Guarantee:
-    r"""Upper bound on the success of any adversary who knows the norm of the record but nothing of its direction.
+    r"""Upper bound on the success of any adversary who knows the norm of the record but not its direction.
 
     .. math:: \gamma = E_z\, P\Bigl(\tfrac{d-1}2, \tfrac{\max(0, 1 + \sigma z)^2 t^2}{2 \sigma^2}\Bigr), \quad
               t = \tan\arcsin(\rho/r), \quad \rho = \sqrt{d \eta} < r
 
-    with P the regularised lower incomplete gamma function, and 1 if :math:`\rho \ge r`. An estimate succeeds on a cap
-    of the sphere of half-angle at most arcsin(rho/r), and the posterior density falls with the angle from y: the best
-    cap is around y. The estimate :math:`\sqrt{r^2-\rho^2}\, y/\|y\|` attains it.
+    Here P is the regularised lower incomplete gamma function; the bound is 1 if :math:`\rho \ge r`. An estimate
+    succeeds on a cap of the sphere of half-angle at most arcsin(rho/r). The posterior density falls with the angle from
+    y, so the best cap is centred on y. The estimate :math:`\sqrt{r^2-\rho^2}\, y/\|y\|` attains the bound.
+
+    Several releases: T releases are worth one with noise sigma / sqrt(T). Under Poisson sampling the adversary is given
+    the steps that contain the record, and the bound averages over their binomial number. Several sampled phases count
+    as one phase with the smallest noise and the largest sampling probability of any.
+
+    Args:
+        mechanism: Mechanism described by its noise: Gaussian, subsampled, repeated or composed.
+        dimension: Number of values in a record (d).
+        norm: Euclidean norm of the record (r). For a data set pass the smallest norm.
+        mse: Largest mean squared error that counts as success (:math:`\eta`). Pass ``mse`` or ``psnr``.
+        psnr: Smallest peak signal-to-noise ratio in dB that counts as success.
+        data_range: Width of the range of values, used to convert ``psnr``.
+
+    Returns:
+        A guarantee on the success probability, with ``log_value`` as its natural logarithm.
+
+    Raises:
+        InvalidInput: If ``dimension`` or ``norm`` is not positive, if not exactly one threshold is given, or if the
+            mechanism is not described by its noise.
 
     Assumes: each release that contains the record is, after division by the clip norm, the release of riess2025's
-    attack, :math:`x/\|x\| + N(0, \sigma^2 I)`; an adversary who plants another first layer releases another function of
-    x.
-    T releases are worth one with noise sigma / sqrt(T). Under Poisson sampling the adversary is granted which steps
-    contain the record, and the bound is the average over their binomial number; several sampled phases count as one
-    with the least noise and the largest sampling probability of any.
-    Notation: ``dimension`` d, ``norm`` r, ``mse`` eta, noise multiplier sigma.
-    Guarantee: the average success over uniform directions is never above it, nor is the worst direction's. Above the
-    truth by less than 1e-9 of it without sampling; with sampling and more than 1000 steps it is that of at most 0.05 %
-    less noise. Nonincreasing in noise and norm (for a data set pass the smallest norm), nondecreasing in steps,
-    sampling probability and threshold.
-    Edge cases: ``mse = 0`` gives 0 from two dimensions on; in one dimension only the sign is unknown and it is
-    Phi(sqrt(T)/sigma); ``log_value`` holds what is below the smallest float.
+    attack, :math:`x/\|x\| + N(0, \sigma^2 I)`. An adversary who plants another first layer causes the release of
+    another function of x, which this bound does not cover.
+    Guarantee: no adversary exceeds it on average over uniform directions, nor on its least favourable direction.
+    Without sampling it exceeds the exact value by less than a relative 1e-9. With sampling and more than 1000 steps it
+    equals the value at up to 0.05 % less noise. Nonincreasing in noise and norm; nondecreasing in steps, sampling
+    probability and threshold.
+    Edge cases: ``mse = 0`` gives 0 in two or more dimensions. In one dimension only the sign is unknown and the bound
+    is Phi(sqrt(T)/sigma). ``log_value`` represents probabilities below the smallest float.
     Reference: ours; the threat model is that of riess2025, whose Corollary IV.6 is not a bound for it.
 
     >>> from reconrisk.core.mechanism import Gaussian
@@ -81,7 +96,7 @@ def from_scratch_success(
         scope=Scope.KNOWN_NORM_UNIFORM_DIRECTION,
         threat=ThreatModel(sees=Sees.EVERY_UPDATE if several else Sees.ONE_UPDATE, knows=_KNOWS),
         reference=_REFERENCE,
-        assumptions=(_RELEASE, _DIRECTION, _TOLD) if sampled else (_RELEASE, _DIRECTION),
+        assumptions=(_RELEASE, _DIRECTION, _HITS_REVEALED) if sampled else (_RELEASE, _DIRECTION),
     )
 
 
@@ -94,7 +109,21 @@ def log_from_scratch_success(
     psnr: float | None = None,
     data_range: float = 1.0,
 ) -> float:
-    """Logarithm of :func:`from_scratch_success` as a bare number, for root finding.
+    """Logarithm of :func:`from_scratch_success` as a plain number, for root finding.
+
+    Args:
+        mechanism: Mechanism described by its noise.
+        dimension: Number of values in a record.
+        norm: Euclidean norm of the record.
+        mse: Largest mean squared error that counts as success. Pass ``mse`` or ``psnr``.
+        psnr: Smallest peak signal-to-noise ratio in dB that counts as success.
+        data_range: Width of the range of values, used to convert ``psnr``.
+
+    Returns:
+        Natural logarithm of the success probability; ``-inf`` for probability zero.
+
+    Raises:
+        InvalidInput: As :func:`from_scratch_success`.
 
     >>> from reconrisk.core.mechanism import Gaussian
     >>> round(log_from_scratch_success(Gaussian(noise_multiplier=1.0), dimension=3072, norm=1.0, mse=1e-7), 2)
@@ -104,15 +133,18 @@ def log_from_scratch_success(
     size = check_whole("dimension", dimension)
     check_positive("norm", norm, "Pass the norm of the record; a record of norm zero is known already.")
     threshold = mse_threshold(mse=mse, psnr=psnr, data_range=data_range)
+    # The sine of the cap's half-angle is rho / r. Sine, tangent and signal are rounded up, which only raises the bound.
     sine = math.sqrt(size) * (math.sqrt(threshold) / norm) * (1 + _ROUNDING)
-    if sine >= 1:
+    if sine >= 1:  # the ball around zero covers the sphere, so guessing zero succeeds
         return 0.0
+    # (1 - s)(1 + s) instead of 1 - s^2, which loses digits near s = 1
     tangent = sine / math.sqrt((1 - sine) * (1 + sine)) * (1 + _ROUNDING)
     signal = (1 + _ROUNDING) / noise_multiplier
 
-    def given(counts: NDArray[np.int64]) -> Floats:
+    def log_success_after(counts: NDArray[np.int64]) -> Floats:
+        # The mean of k releases has noise sigma / sqrt(k).
         return log_cone_probability(tangent, dimension=size, signals=np.sqrt(counts) * signal)
 
     if hits.probability == 1:
-        return float(given(np.array([hits.attempts]))[0])
-    return log_average_upper_bound(hits, given)
+        return float(log_success_after(np.array([hits.attempts]))[0])
+    return log_average_upper_bound(hits, log_success_after)

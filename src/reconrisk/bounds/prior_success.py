@@ -1,7 +1,7 @@
-"""The best success without any release, kappa, for common beliefs about the target.
+"""Best success probability without any release (kappa), for common priors on the target.
 
-:func:`_log_ball_in_box` is the mass of a ball about the centre of a box, in log space and from above, which a uniform
-prior on pixels needs.
+:func:`_log_ball_in_box` computes the mass of a ball around the centre of a box, in log space and rounded up. A uniform
+prior on pixels needs it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from reconrisk.statistics.intervals import clopper_pearson
 
 Floats = NDArray[np.float64]
 
-_ALIASING = 34.0
-_MAX_NODES = 400_000
-_TAILS = (1e-9, 1e-7, 1e-5)  # three dimensions need the last, as the transform decays slowly
+_ALIASING = 34.0  # damping exponent of the aliased terms: exp(-34) is about 2e-15
+_MAX_NODES = 400_000  # about 6 MB of complex numbers for each distinct side
+_TAILS = (1e-9, 1e-7, 1e-5)  # truncation errors to try; three dimensions need the last, the transform decays slowly
 _LARGEST_ERF = 1.35  # of |erf| for arguments within 45 degrees of the real axis; the Fresnel spiral reaches 1.34
 
 
 def _log_ball_in_box(sides: Floats, radius: float) -> float:
-    r"""Log probability that a uniform point of a box lies within ``radius`` of its centre; an upper bound.
+    r"""Upper bound on the log probability that a uniform point of a box lies within ``radius`` of its centre.
 
     .. math:: P\Big(\sum_i w_i^2 u_i^2 \le \rho^2\Big) = \frac{1}{2\pi i}\int \frac{e^{s\rho^2}}{s}
               \prod_i \frac{\sqrt\pi\,\mathrm{erf}(w_i\sqrt s/2)}{w_i\sqrt s}\,ds
 
-    Notation: ``sides`` is w, ``radius`` is rho; u uniform on [-1/2, 1/2].
-    Guarantee: not below the probability, above it by a relative 1e-6 (1e-4 in three dimensions); while the ball fits
-    into the box, the ratio of volumes, which is exact.
+    Notation: ``sides`` is w, ``radius`` is rho; u is uniform on [-1/2, 1/2].
+    Guarantee: never below the probability, and above it by at most a relative 1e-6 (1e-4 in three dimensions). While
+    the ball fits into the box it is the ratio of volumes, which is exact.
     Edge cases: 0 once the ball reaches the corners; -inf at radius 0.
 
     >>> round(math.exp(_log_ball_in_box(np.ones(2), 0.5)), 6) == round(math.pi / 4, 6)
@@ -49,34 +49,35 @@ def _log_ball_in_box(sides: Floats, radius: float) -> float:
     """
     if radius == 0:
         return -math.inf
-    if 2 * radius >= math.sqrt(float(np.sum(sides**2))):
+    if 2 * radius >= math.sqrt(float(np.sum(sides**2))):  # the ball contains the corners
         return 0.0
     ratio = _log_volume_ratio(sides, radius)
     if 2 * radius <= sides.min():
         return ratio
     if len(sides) == 2:
+        # In two dimensions the area is elementary; 1e-15 covers its rounding.
         return min(0.0, math.log(_disc_in_rectangle(float(sides[0]), float(sides[1]), radius) + 1e-15))
-    return min(0.0, ratio, _inverted(sides, radius))
+    return min(0.0, ratio, _invert_transform(sides, radius))
 
 
 def _log_volume_ratio(sides: Floats, radius: float) -> float:
-    """Log of the volume of the ball over that of the box: an upper bound at every radius, above 0 for large ones."""
+    """Log ratio of the volumes of ball and box: an upper bound at every radius, but positive for large radii."""
     d = len(sides)
     return float(d / 2 * math.log(math.pi) + d * math.log(radius) - gammaln(d / 2 + 1) - np.log(sides).sum())
 
 
 def _disc_in_rectangle(width: float, height: float, radius: float) -> float:
-    """Share of a rectangle that a disc about its centre covers: the integral of its half-chord, cut at the sides."""
+    """Share of a rectangle that a disc around its centre covers: the integral of its half-chord, cut at the sides."""
     a, b = width / 2, height / 2
     reach = min(a, radius)
-    cut = min(reach, math.sqrt(max(radius * radius - b * b, 0.0)))
+    cut = min(reach, math.sqrt(max(radius * radius - b * b, 0.0)))  # up to here the chord is cut by the sides
 
-    def chord(x: float) -> float:
+    def chord_integral(x: float) -> float:
         return (
             x * math.sqrt(max(radius * radius - x * x, 0.0)) + radius * radius * math.asin(min(x / radius, 1.0))
         ) / 2
 
-    return (b * cut + chord(reach) - chord(cut)) / (a * b)
+    return (b * cut + chord_integral(reach) - chord_integral(cut)) / (a * b)
 
 
 def _log_transform(s: NDArray[np.complex128], sides: Floats) -> NDArray[np.complex128]:
@@ -89,29 +90,33 @@ def _log_transform(s: NDArray[np.complex128], sides: Floats) -> NDArray[np.compl
     return total
 
 
-def _inverted(sides: Floats, radius: float) -> float:
-    """The inversion integral through its saddle point, by the trapezoidal rule.
+def _invert_transform(sides: Floats, radius: float) -> float:
+    """Evaluate the inversion integral through its saddle point by the trapezoidal rule.
 
-    Aliasing adds probabilities of larger radii, damped to exp(-34) of the result: positive, hence safe. The part beyond
-    the last node is bounded and added. Where that needs too many nodes, the Chernoff bound stands.
+    Aliasing adds probabilities of larger radii, damped to exp(-34) of the result. They are positive, so the result
+    stays an upper bound. The part beyond the last node is bounded and added. If that takes too many nodes, the Chernoff
+    bound is returned.
     """
     square = radius * radius
 
-    def exponent(log_s: float) -> float:
+    def log_integrand(log_s: float) -> float:
         s = np.array([math.exp(log_s)], dtype=np.complex128)
         return float(_log_transform(s, sides)[0].real) + float(s[0].real) * square - log_s
 
+    # The transform falls like s^(-d/2), so the saddle lies near d / (2 rho^2); 12 units of log s leave ample room.
     scale = math.log(len(sides) / square)
-    found = minimize_scalar(exponent, bounds=(scale - 12, scale + 12), method="bounded")
+    found = minimize_scalar(log_integrand, bounds=(scale - 12, scale + 12), method="bounded")
     saddle = math.exp(float(found.x))
-    peak = float(found.fun) + math.log(saddle)
+    peak = float(found.fun) + math.log(saddle)  # without the factor 1/s: Chernoff's bound at the saddle
+    # Step h repeats the law with period 2 pi / h in rho^2; this h damps the first copy to exp(-34) of the result.
     step = 2 * math.pi * saddle / (_ALIASING - min(float(found.fun), 0.0))
     choices = ((tail, max(10 * saddle, _last_node(sides, peak - saddle * square, tail))) for tail in _TAILS)
     tail, last = next(((tail, last) for tail, last in choices if last / step <= _MAX_NODES), (1.0, 0.0))
-    if tail == 1:
+    if tail == 1:  # no tolerance is affordable
         return peak
     s = np.asarray(saddle + 1j * step * np.arange(math.ceil(last / step) + 1), dtype=np.complex128)
     values = np.exp(_log_transform(s, sides) + s * square - peak) / s
+    # The integrand is symmetric, so only half of the line is summed; the first node counts half.
     integral = step / math.pi * (float(values.real.sum()) - float(values[0].real) / 2)
     return peak + math.log(max(integral, 0.0) * (1 + 1e-9) + 2 * tail)
 
@@ -120,20 +125,24 @@ def _last_node(sides: Floats, log_transform: float, tail: float) -> float:
     """Height beyond which the integrand, by the bound on erf, contributes at most ``tail`` times its peak."""
     d = len(sides)
     decay = float(np.sum(np.log(_LARGEST_ERF * math.sqrt(math.pi) / sides)))
+    # |transform| <= exp(decay) |s|^(-d/2), whose integral over |s| > h of ds/s is 2/d h^(-d/2); 600 avoids overflow.
     return math.exp(min(2 / d * (decay - log_transform - math.log(tail * math.pi * d / 2)), 600.0))
 
 
-_CHUNK = 2**22
-_SMALLEST_LOG = -700.0  # below it the probability is no ordinary float
-_ROUNDING = 1e-9
+_CHUNK = 2**22  # distances held at once, 32 MB
+_SMALLEST_LOG = -700.0  # smaller probabilities are not normal floats and are printed as exp(...)
+_ROUNDING = 1e-9  # relative; above the error of log_gammainc
 
 
 @serializable("prior-success")
 @dataclass(frozen=True)
 class PriorSuccess(Result):
-    """Probability of the best guess without any release, as a logarithm, and the belief it follows from.
+    """Probability of the best guess without any release, and the prior that it follows from.
 
-    ``exact`` is False where only an upper bound is known.
+    Attributes:
+        log_value: Natural logarithm of the probability.
+        belief: Description of the prior.
+        exact: False if only an upper bound is known.
     """
 
     log_value: float
@@ -146,29 +155,37 @@ class PriorSuccess(Result):
 
     @property
     def value(self) -> float:
-        """The probability; the smallest positive float where it is smaller."""
+        """Probability as a float, at least the smallest positive float unless it is zero."""
         return probability_from_log(self.log_value)
 
     @property
     def sentence(self) -> str:
-        """How often the best guess succeeds, under which belief."""
+        """Probability of the best guess and the prior, as one sentence."""
         bound = "" if self.exact else "at most "
-        return f"Without any release the best guess succeeds with probability {bound}{self._shown} ({self.belief})."
+        return (
+            f"Without any release the best guess succeeds with probability {bound}{self._value_text} ({self.belief})."
+        )
 
     def table(self) -> str:
-        """Return the probability, rounded up where it is a bound, and the belief that it follows from."""
-        return table_from_rows([{"prior success": self._shown, "belief": self.belief, "exact": self.exact}])
+        """Return the probability, rounded up if it is a bound, and the prior that it follows from."""
+        return table_from_rows([{"prior success": self._value_text, "belief": self.belief, "exact": self.exact}])
 
     @property
-    def _shown(self) -> str:
+    def _value_text(self) -> str:
         if self.log_value <= _SMALLEST_LOG:
             return f"exp({self.log_value:.6g})"
         return f"{self.value:.6g}" if self.exact else rounded_up(self.value)
 
     def to_rows(self) -> tuple[Row, ...]:
         """Return the probability as one row."""
-        how: Row = {"belief": self.belief, "exact": self.exact}
-        return ({"prior_success": self.value, "log_prior_success": self.log_value, **how},)
+        return (
+            {
+                "prior_success": self.value,
+                "log_prior_success": self.log_value,
+                "belief": self.belief,
+                "exact": self.exact,
+            },
+        )
 
     @property
     def is_private(self) -> bool:
@@ -177,11 +194,21 @@ class PriorSuccess(Result):
 
 
 def uniform_ball(*, dimension: int, radius: float, mse: float) -> PriorSuccess:
-    r"""Success of the best guess at a point uniform in a ball.
+    r"""Success probability of the best guess at a point that is uniform in a ball.
 
     .. math:: \kappa = \min(1, \sqrt{d\eta}/r)^d
 
-    Notation: ``dimension`` is d, ``radius`` is r, ``mse`` is eta: success is a mean squared error of at most eta.
+    Args:
+        dimension: Number of values in a record (d).
+        radius: Radius of the ball (r).
+        mse: Largest mean squared error that counts as success (:math:`\eta`).
+
+    Returns:
+        The exact prior success.
+
+    Raises:
+        InvalidInput: If ``dimension`` or ``radius`` is not positive, or ``mse`` is negative.
+
     Reference: Proposition 6, balle2022.
 
     >>> round(uniform_ball(dimension=2, radius=1.0, mse=0.02).value, 12)
@@ -194,12 +221,26 @@ def uniform_ball(*, dimension: int, radius: float, mse: float) -> PriorSuccess:
 
 
 def uniform_box(*, sides: ArrayLike, mse: float, dimension: int | None = None) -> PriorSuccess:
-    """Success of the best guess at a point uniform in a box: its centre (Anderson's inequality).
+    """Success probability of the best guess at a point that is uniform in a box.
 
-    Notation: ``sides`` is one width per coordinate, or one number with ``dimension``.
-    Guarantee: not below the truth, above it by a relative 1e-4 at most, by the ratio of volumes while the ball of
-    admissible errors fits into the box, by inversion of the transform of the squared distance beyond. The ratio of
-    volumes is no use there: in the unit box of 784 dimensions at mse 0.06 it is 1, the success practically 0.
+    The best guess is the centre, by Anderson's inequality. While the ball of admissible errors fits into the box, the
+    value is the ratio of volumes. Beyond that, the transform of the squared distance is inverted numerically. The ratio
+    of volumes is useless there: in the unit box of 784 dimensions at mse 0.06 it is 1, while the success is practically
+    0.
+
+    Args:
+        sides: Width of the box in each coordinate, or one number with ``dimension``.
+        mse: Largest mean squared error that counts as success.
+        dimension: Number of values in a record, if ``sides`` is one number.
+
+    Returns:
+        The prior success, rounded up.
+
+    Raises:
+        InvalidInput: If a side is not finite and positive, if ``sides`` does not match ``dimension``, or if ``mse`` is
+            negative.
+
+    Guarantee: never below the exact value, and above it by at most a relative 1e-4.
     Reference: `Anderson (1955) <https://doi.org/10.1090/S0002-9939-1955-0069229-1>`_, Theorem 1, for the centre.
 
     >>> uniform_box(sides=1.0, dimension=784, mse=0.06).log_value < -40
@@ -219,11 +260,21 @@ def uniform_box(*, sides: ArrayLike, mse: float, dimension: int | None = None) -
 
 
 def gaussian(*, dimension: int, prior_std: float, mse: float) -> PriorSuccess:
-    r"""Success of the best guess at a Gaussian record with independent coordinates: its mean.
+    r"""Success probability of the best guess at a Gaussian record with independent coordinates: its mean.
 
     .. math:: \kappa = P(\chi^2_d \le d\eta/\tau^2)
 
-    Notation: ``prior_std`` is tau.
+    Args:
+        dimension: Number of values in a record (d).
+        prior_std: Standard deviation of each coordinate (:math:`\tau`).
+        mse: Largest mean squared error that counts as success (:math:`\eta`).
+
+    Returns:
+        The prior success, rounded up.
+
+    Raises:
+        InvalidInput: If ``dimension`` or ``prior_std`` is not positive, or ``mse`` is negative.
+
     Guarantee: exact to a relative 1e-9, rounded up.
     Reference: Proposition 7, balle2022, which prints an upper bound on this probability.
 
@@ -239,13 +290,25 @@ def gaussian(*, dimension: int, prior_std: float, mse: float) -> PriorSuccess:
 
 
 def candidate_set(weights: ArrayLike, *, candidates: ArrayLike | None = None, mse: float = 0.0) -> PriorSuccess:
-    r"""Success of the best guess at one of finitely many candidates.
+    r"""Success probability of the best guess at one of finitely many candidates.
 
     .. math:: \kappa = \max_i w_i \;(\eta = 0), \qquad
               \kappa \le \max_i \sum_j w_j 1[|z_i - z_j| \le 2\sqrt{d\eta}] \;(\eta > 0)
 
-    Notation: ``weights`` is w, summing to one; ``candidates``, one row each, are needed for ``mse`` above 0: whatever
-    the guess, the candidates within eta of it lie within twice the distance of any one of them.
+    For :math:`\eta > 0` it is an upper bound: all candidates within :math:`\sqrt{d\eta}` of a guess lie within twice
+    that distance of each of them.
+
+    Args:
+        weights: Probability of each candidate; they sum to one.
+        candidates: One row of values for each candidate; required if ``mse`` is above 0.
+        mse: Largest mean squared error that counts as success (:math:`\eta`); 0 asks for the exact candidate.
+
+    Returns:
+        The prior success; ``exact`` is False if ``mse`` is above 0.
+
+    Raises:
+        InvalidInput: If the weights are negative or do not sum to one, or if ``candidates`` is missing or of another
+            length.
 
     >>> candidate_set([0.5, 0.3, 0.2]).value
     0.5
@@ -263,7 +326,7 @@ def candidate_set(weights: ArrayLike, *, candidates: ArrayLike | None = None, ms
         return PriorSuccess(min(0.0, math.log(float(masses.max()))), belief)
     if candidates is None:
         raise invalid_input(
-            "candidates", candidates, "to be given for mse > 0", "Distances decide which of them agree."
+            "candidates", candidates, "to be given for mse > 0", "Pass one row of values for each candidate."
         )
     points = _rows("candidates", candidates)
     if len(points) != len(masses):
@@ -275,14 +338,28 @@ def candidate_set(weights: ArrayLike, *, candidates: ArrayLike | None = None, ms
 
 
 def empirical(sample: ArrayLike, *, mse: float, confidence: float = 0.95) -> Estimate:
-    r"""Success of the best guess at a record drawn like an independent sample, with an interval.
+    r"""Estimate the success of the best guess at a record from an independent sample of the prior.
 
     .. math:: \kappa \le \sqrt{P(|Z - Z'| \le 2\sqrt{d\eta})}
 
-    Assumes: rows of ``sample`` are independent draws from the prior; at least four.
-    Guarantee: ``high`` bounds kappa, by the root above with a Clopper-Pearson limit over disjoint pairs: a limit at the
-    best guess seen would not cover the supremum over guesses. ``low`` is the limit, on the second half of the sample,
-    for the best guess among the first half. Each end fails with probability at most ``(1 - confidence) / 2``.
+    A confidence limit at the best guess seen would not cover the supremum over guesses. The upper end therefore uses
+    the root above, with a Clopper-Pearson limit over disjoint pairs of rows. The lower end picks the best guess among
+    the first half of the sample and tests it on the second half.
+
+    Args:
+        sample: Independent draws from the prior, one row each; at least four.
+        mse: Largest mean squared error that counts as success (:math:`\eta`).
+        confidence: Confidence level of the interval.
+
+    Returns:
+        The held-out success rate of the best guess, with an interval for kappa.
+
+    Raises:
+        InvalidInput: If there are fewer than four rows, or if values are not finite.
+
+    Assumes: rows of ``sample`` are independent draws from the prior.
+    Guarantee: ``high`` is an upper bound on kappa and ``low`` a lower bound. Each end fails with probability at most
+    ``(1 - confidence) / 2``.
 
     >>> rng = np.random.default_rng(0)
     >>> measured = empirical(rng.normal(size=(2000, 2)), mse=0.1)
@@ -291,13 +368,15 @@ def empirical(sample: ArrayLike, *, mse: float, confidence: float = 0.95) -> Est
     """
     rows = _rows("sample", sample)
     if len(rows) < 4:
-        raise invalid_input("sample", len(rows), "to have at least 4 rows", "Two halves of pairs are compared.")
+        raise invalid_input("sample", len(rows), "to have at least 4 rows", "Each half of the sample needs two rows.")
     check_nonnegative("mse", mse)
     reach = math.sqrt(rows.shape[1] * mse)
     half = len(rows) // 2
     first, second = rows[:half], rows[half : 2 * half]
+    # Row i of the first half and row i of the second are disjoint pairs; 1e-12 counts ties in spite of rounding.
     agreeing = int((np.linalg.norm(first - second, axis=1) <= 2 * reach * (1 + 1e-12)).sum())
     high = math.sqrt(clopper_pearson(agreeing, half, confidence).high)
+    # The guess is chosen on the first half and tested on the second, so its success rate is unbiased.
     guess = first[int(np.argmax(_mass_within(first, first, np.full(half, 1.0), reach)))]
     hits = int((np.linalg.norm(second - guess, axis=1) <= reach).sum())
     held_out = clopper_pearson(hits, half, confidence)
@@ -312,12 +391,13 @@ def empirical(sample: ArrayLike, *, mse: float, confidence: float = 0.95) -> Est
 
 
 def _reach(dimension: int, mse: float) -> tuple[int, float]:
-    """The dimension, and the Euclidean distance that a mean squared error allows."""
+    """Return the dimension and the Euclidean distance that a mean squared error allows."""
     d = check_whole("dimension", dimension, remedy="It is the number of values in one record.")
     return d, math.sqrt(d * check_nonnegative("mse", mse))
 
 
 def _rows(name: str, values: ArrayLike) -> Floats:
+    """Return records as a finite matrix with one row each."""
     try:
         rows = np.asarray(values, dtype=float)
     except (TypeError, ValueError) as error:
@@ -325,14 +405,15 @@ def _rows(name: str, values: ArrayLike) -> Floats:
     if rows.ndim < 2 or not rows.size:
         raise invalid_input(f"{name}.shape", rows.shape, "to be (records, values)", "Reshape each record to one row.")
     if not np.isfinite(rows).all():
-        raise invalid_input(name, "it has NaN or infinities", "to be finite")
+        raise invalid_input(name, "it has NaN or infinities", "to be finite", "Remove such records.")
     return rows.reshape(len(rows), -1)
 
 
 def _mass_within(centres: Floats, points: Floats, masses: Floats, reach: float) -> Floats:
-    """For each centre the mass of the points within ``reach`` of it, ties and round-off included."""
+    """Total mass of the points within ``reach`` of each centre, ties and rounding included."""
     block = max(1, _CHUNK // max(len(points), 1))
     sizes = (points**2).sum(1)
+    # |a|^2 - 2 a b + |b|^2 rounds relative to the norms, not to the distance; including too many points is safe.
     limit = reach * reach + 1e-12 * (reach * reach + 4 * float(sizes.max()))
     found = [
         ((centres[i : i + block] ** 2).sum(1)[:, None] - 2 * centres[i : i + block] @ points.T + sizes <= limit)

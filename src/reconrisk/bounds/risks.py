@@ -1,4 +1,4 @@
-"""Risks people state, as values: what must not happen, and how often it may."""
+"""Risks as values: an unwanted event and the largest probability with which it may happen."""
 
 from __future__ import annotations
 
@@ -23,13 +23,18 @@ from reconrisk.core.validation import (
     invalid_input,
 )
 
-_LEAST_ROOM = 1e-9
+_LEAST_ROOM = 1e-9  # relative, in logarithms: solvers cannot distinguish a closer target from the prior
 
 
 @serializable("identification-risk")
 @dataclass(frozen=True)
 class Identification:
-    """The target is picked, or rebuilt within a criterion, with probability above ``at_most``, given a prior."""
+    """Risk that an adversary with a prior identifies the target, or reconstructs it within a criterion.
+
+    Attributes:
+        log_prior_success: Natural logarithm of the best success probability without the release.
+        at_most: Largest acceptable success probability with the release.
+    """
 
     log_prior_success: float
     at_most: float
@@ -38,6 +43,7 @@ class Identification:
         if not check_real("log_prior_success", self.log_prior_success) <= 0:
             raise invalid_input("log_prior_success", self.log_prior_success, "<= 0")
         prior = probability_from_log(self.log_prior_success)
+        # The smallest float replaces at_most = 0, which has no logarithm and always fails the test below.
         room = math.log(check_probability("at_most", self.at_most) or math.ulp(0.0)) - self.log_prior_success
         if room <= _LEAST_ROOM * max(1.0, -self.log_prior_success) or self.at_most == 1:
             remedy = f"Guessing alone succeeds with {prior:.6g}: allow more than that, and less than 1."
@@ -49,11 +55,11 @@ class Identification:
         return math.log(self.at_most)
 
     def guarantee(self, mechanism: NoiseMechanism) -> Guarantee:
-        """The bound on this risk that ``mechanism`` gives."""
+        """Return the bound on this risk that ``mechanism`` gives."""
         return success_upper_bound(mechanism, log_prior_success=self.log_prior_success)
 
     def __str__(self) -> str:
-        """The demand as a clause."""
+        """Return the limit as one clause."""
         prior = probability_from_log(self.log_prior_success)
         return f"P(reconstruction) <= {self.at_most:.4g} for a prior success of {prior:.4g}"
 
@@ -61,7 +67,14 @@ class Identification:
 @serializable("from-scratch-risk")
 @dataclass(frozen=True)
 class FromScratch:
-    """Someone without a prior rebuilds the target within ``mse`` with probability above ``at_most``."""
+    """Risk that an adversary who knows only the norm reconstructs the target within a mean squared error.
+
+    Attributes:
+        dimension: Number of values in a record.
+        norm: Smallest Euclidean norm of any record.
+        mse: Largest mean squared error that counts as success.
+        at_most: Largest acceptable success probability.
+    """
 
     dimension: int
     norm: float
@@ -73,10 +86,10 @@ class FromScratch:
         check_positive("norm", self.norm, "Pass the smallest norm of any record.")
         if not 0 < check_probability("at_most", self.at_most) < 1:
             raise invalid_input("at_most", self.at_most, "in (0, 1)")
-        nearest = self.norm * self.norm / self.dimension
-        if check_nonnegative("mse", self.mse) >= nearest:
+        zero_guess = self.norm * self.norm / self.dimension
+        if check_nonnegative("mse", self.mse) >= zero_guess:
             raise invalid_input(
-                "mse", self.mse, f"< norm^2/dimension = {nearest:.6g}", "Guessing zero reaches that error."
+                "mse", self.mse, f"< norm^2/dimension = {zero_guess:.6g}", "Guessing zero reaches that error."
             )
 
     @property
@@ -85,11 +98,11 @@ class FromScratch:
         return math.log(self.at_most)
 
     def guarantee(self, mechanism: NoiseMechanism) -> Guarantee:
-        """The bound on this risk that ``mechanism`` gives."""
+        """Return the bound on this risk that ``mechanism`` gives."""
         return from_scratch_success(mechanism, dimension=self.dimension, norm=self.norm, mse=self.mse)
 
     def __str__(self) -> str:
-        """The demand as a clause."""
+        """Return the limit as one clause."""
         record = f"{self.dimension} values of norm {self.norm:g}"
         return f"P(MSE <= {self.mse:.4g}) <= {self.at_most:.4g} from scratch, {record}"
 
@@ -97,7 +110,12 @@ class FromScratch:
 @serializable("unbiased-error-risk")
 @dataclass(frozen=True)
 class UnbiasedError:
-    """An unbiased estimate has an error below ``at_least``; records lie in a box with these ``diameters``."""
+    """Risk that an unbiased estimate has a mean squared error that is too small.
+
+    Attributes:
+        at_least: Smallest acceptable mean squared error of unbiased estimates.
+        diameters: Widths of the box that contains the records.
+    """
 
     at_least: float
     diameters: tuple[float, ...]
@@ -107,24 +125,25 @@ class UnbiasedError:
             raise invalid_input("diameters", self.diameters, "to hold at least one width")
         for width in self.diameters:
             check_positive("diameters", width, "Pass the width of the range of each value.")
-        most = sum(width * width for width in self.diameters) / (4 * len(self.diameters))
-        if not 0 < check_real("at_least", self.at_least) < most:
+        # Error of guessing the centre of the box, which no noise can push an attacker above.
+        centre_guess = sum(width * width for width in self.diameters) / (4 * len(self.diameters))
+        if not 0 < check_real("at_least", self.at_least) < centre_guess:
             raise invalid_input(
-                "at_least", self.at_least, f"in (0, {most:.6g})", "A constant guess has no larger error."
+                "at_least", self.at_least, f"in (0, {centre_guess:.6g})", "A constant guess reaches the upper end."
             )
 
     @property
     def limit(self) -> float:
-        """Largest acceptable value of minus the logarithm of the error."""
-        return -math.log(self.at_least)
+        """Largest acceptable value of the negative logarithm of the error."""
+        return -math.log(self.at_least)  # negated: a larger error is safer, a smaller level is too
 
     def guarantee(self, mechanism: NoiseMechanism) -> Guarantee:
-        """The bound on this risk that ``mechanism`` gives."""
-        epsilon = replace_one_order_two(mechanism)
+        """Return the bound on this risk that ``mechanism`` gives."""
+        epsilon = replace_one_order_two(mechanism)  # Theorem 1 of guo2022 needs replacement of a record
         return replace(mse_lower_bound_from_rdp(epsilon, diameters=self.diameters), mechanism=mechanism)
 
     def __str__(self) -> str:
-        """The demand as a clause."""
+        """Return the limit as one clause."""
         return f"MSE of unbiased estimates >= {self.at_least:.4g}"
 
 
@@ -140,9 +159,23 @@ def identification(
     prior_success: float | PriorSuccess | None = None,
     log_prior_success: float | None = None,
 ) -> Identification:
-    """The risk that the target is named among ``candidates``, or rebuilt given a prior, more often than ``at_most``.
+    """State the risk that the target is identified among candidates, or reconstructed given a prior.
 
-    Assumes: without the release all candidates are equally likely; else state ``prior_success`` or its logarithm.
+    Args:
+        at_most: Largest acceptable success probability with the release.
+        candidates: Number of equally likely candidates; the prior success is its reciprocal.
+        prior_success: Best success probability without the release: a number, or a result of
+            :mod:`reconrisk.bounds.prior_success`.
+        log_prior_success: Natural logarithm of the prior success, for values too small for a float.
+
+    Returns:
+        The risk, for :func:`reconrisk.bounds.calibration.calibrate`.
+
+    Raises:
+        InvalidInput: If not exactly one of ``candidates``, ``prior_success`` and ``log_prior_success`` is given, or if
+            ``at_most`` is not between the prior success and 1.
+
+    Assumes: with ``candidates``, all candidates are equally likely without the release.
 
     >>> print(identification(candidates=1000, at_most=0.01))
     P(reconstruction) <= 0.01 for a prior success of 0.001
@@ -170,7 +203,22 @@ def from_scratch(
     psnr: float | None = None,
     data_range: float = 1.0,
 ) -> FromScratch:
-    """The risk that someone who knows only the norm rebuilds the target this well more often than ``at_most``.
+    """State the risk that an adversary who knows only the norm reconstructs the target.
+
+    Args:
+        at_most: Largest acceptable success probability.
+        dimension: Number of values in a record.
+        norm: Smallest Euclidean norm of any record.
+        mse: Largest mean squared error that counts as success. Pass ``mse`` or ``psnr``.
+        psnr: Smallest peak signal-to-noise ratio in dB that counts as success.
+        data_range: Width of the range of values, used to convert ``psnr``.
+
+    Returns:
+        The risk, for :func:`reconrisk.bounds.calibration.calibrate`.
+
+    Raises:
+        InvalidInput: If ``at_most`` is not in (0, 1), if not exactly one threshold is given, or if guessing zero
+            already reaches the threshold.
 
     Assumes: as :func:`reconrisk.bounds.known_norm.from_scratch_success`.
 
@@ -182,25 +230,43 @@ def from_scratch(
 
 
 def unbiased_mse(*, at_least: float, diameters: float | tuple[float, ...] = 1.0) -> UnbiasedError:
-    """The risk that an unbiased estimate has a mean squared error below ``at_least`` (guo2022, Theorem 1).
+    """State the risk that an unbiased estimate has a mean squared error below a limit.
 
-    Assumes: records in a box whose widths are ``diameters``, one number for equal widths.
+    Args:
+        at_least: Smallest acceptable mean squared error of unbiased estimates.
+        diameters: Widths of the box that contains the records; one number for equal widths.
+
+    Returns:
+        The risk, for :func:`reconrisk.bounds.calibration.calibrate`.
+
+    Raises:
+        InvalidInput: If a width is not positive, or if ``at_least`` is not below the error of a constant guess.
+
+    Assumes: records lie in a box of these widths.
+    Reference: Theorem 1, guo2022.
 
     >>> print(unbiased_mse(at_least=0.05))
     MSE of unbiased estimates >= 0.05
     """
+    # One width is enough: the bound is a mean over coordinates, so their number cancels.
     widths = (diameters,) if isinstance(diameters, (int, float)) else tuple(diameters)
     return UnbiasedError(at_least, widths)
 
 
-def attained(guarantee: Guarantee) -> float:
-    """What a guarantee says on the scale of ``limit``: smaller is safer.
+def risk_level(guarantee: Guarantee) -> float:
+    """Return the value of a guarantee on the scale of ``limit``, on which smaller is safer.
+
+    Args:
+        guarantee: Guarantee that :meth:`Identification.guarantee` or one of its siblings returned.
+
+    Returns:
+        Logarithm of a success probability, or negative logarithm of an error.
 
     >>> from reconrisk.core.mechanism import Gaussian
     >>> demand = unbiased_mse(at_least=0.05)
-    >>> attained(demand.guarantee(Gaussian(noise_multiplier=2.0))) <= demand.limit
+    >>> risk_level(demand.guarantee(Gaussian(noise_multiplier=2.0))) <= demand.limit
     True
     """
-    if guarantee.log_value is not None:
+    if guarantee.log_value is not None:  # success probabilities carry their logarithm, errors do not
         return guarantee.log_value
     return -math.log(guarantee.value) if guarantee.value > 0 else math.inf

@@ -37,13 +37,13 @@ from reconrisk.core.validation import check_nonnegative, check_positive, check_p
 
 _PRIOR = "prior_success is the best success of an adversary who knows everything except the release"
 _STATED = "the stated privacy guarantee covers everything released"
-_CLIPPED = "each record adds at most clip_norm to what is released, under noise of noise_multiplier times clip_norm"
+_CLIPPED = "each record adds at most clip_norm to the release, under noise of noise_multiplier times clip_norm"
 _SAMPLED = "each record enters each step by its own secret coin (Poisson sampling), not by fixed batches or shuffling"
 
 
 @dataclass(frozen=True)
 class _Bound:
-    """A bound on the log success, the statement it rests on, and what it assumes."""
+    """Bound on the log success probability, with its reference and assumptions."""
 
     log_success: float
     reference: Reference
@@ -61,8 +61,8 @@ def success_upper_bound(
 
     .. math:: \gamma = \sup\{P(E): Q(E) \le \kappa\}
 
-    for the law P of the release with the record and Q without it (or with another), by the best known function for each
-    kind of mechanism:
+    Here P is the law of the release with the record, and Q the law without it (or with another record). The bound uses
+    the tightest known formula for each kind of mechanism:
 
     ==================================  =====================================================================
     Gaussian, full batch, Gaussian DP   Phi(Phi^-1(kappa) + mu)
@@ -74,11 +74,25 @@ def success_upper_bound(
     rho-zCDP                            exp(-(sqrt(log 1/kappa) - sqrt rho)^2), or the two-point form if smaller
     ==================================  =====================================================================
 
-    Assumes: success is judged by a fixed criterion whose best probability without the release is ``prior_success``.
-    Notation: ``prior_success`` is kappa, a number or what :mod:`reconrisk.bounds.prior_success` computes; pass
-    ``log_prior_success`` instead where it is too small for a float.
-    Guarantee: never below the prior, never above 1, never below the truth; nondecreasing in the prior.
-    Edge cases: the prior 1 gives 1; the prior 0 gives 0, but delta for (epsilon, delta)-DP.
+    Args:
+        mechanism: Mechanism that produced the release.
+        prior_success: Best success probability without any release (:math:`\kappa`): a number, or a result of
+            :mod:`reconrisk.bounds.prior_success`.
+        log_prior_success: Natural logarithm of ``prior_success``. Pass it instead when the probability is too small for
+            a float.
+        accuracy: Target accuracy of the numerical composition for subsampled mechanisms. Smaller is slower and tighter;
+            every value gives a valid bound.
+
+    Returns:
+        A guarantee on the success probability, with ``log_value`` as its natural logarithm.
+
+    Raises:
+        InvalidInput: If not exactly one of ``prior_success`` and ``log_prior_success`` is given, if it is no
+            probability, if ``accuracy`` is not positive, or if the kind of mechanism is unknown.
+
+    Assumes: success is judged by a fixed criterion, and ``prior_success`` is its best probability without the release.
+    Guarantee: never below the prior, never above 1, never below the true value; nondecreasing in the prior.
+    Edge cases: a prior of 1 gives 1; a prior of 0 gives 0, or delta for (epsilon, delta)-DP.
     Reference: Theorem 2, Corollaries 3 and 4, balle2022; hayes2023; kaissis2023.
 
     >>> from reconrisk.core.mechanism import dp_sgd
@@ -97,7 +111,7 @@ def success_upper_bound(
         known = ", ".join(kind.__name__ for kind in _RULES)
         raise invalid_input("mechanism", mechanism, f"to be one of {known}", "Convert DpEvents with from_event.")
     bound = rule(mechanism, log_prior, accuracy)
-    log_success = min(0.0, max(bound.log_success, log_prior))
+    log_success = min(0.0, max(bound.log_success, log_prior))  # ignoring the release reaches the prior
     return Guarantee(
         quantity=Quantity.SUCCESS_PROBABILITY,
         value=probability_from_log(log_success),
@@ -111,14 +125,25 @@ def success_upper_bound(
 
 
 def dp_from_reconstruction_robustness(success: float, *, epsilon: float) -> ApproximateDP:
-    r"""The differential privacy that follows if no adversary guesses which of two records was used.
+    r"""Differential privacy implied by robustness to guessing which of two records was used.
 
     .. math:: \delta = \max(0, (e^\varepsilon + 1)\gamma - e^\varepsilon)
 
+    Args:
+        success: Largest probability with which any adversary names the right record (:math:`\gamma`).
+        epsilon: Privacy parameter at which delta is computed.
+
+    Returns:
+        The (epsilon, delta)-DP guarantee under replacement of one record.
+
+    Raises:
+        InvalidInput: If ``success`` is no probability, if ``epsilon`` is negative, or if ``success`` is below
+            e^eps/(e^eps + 1), which no mechanism attains.
+
     Assumes: for every pair of records, under the prior that gives one of them 1/(e^epsilon + 1), no adversary names the
-    right one with more than ``success`` probability (balle2022's ReRo for 0/1 error).
+    right one with probability above ``success`` (ReRo of balle2022 for 0/1 error).
     Guarantee: (epsilon, delta)-DP when a record is replaced.
-    Edge cases: ``success`` at its least, e^eps/(e^eps + 1), gives pure DP; below it is refused, as no mechanism has it.
+    Edge cases: the smallest possible ``success``, e^eps/(e^eps + 1), gives pure DP.
     Reference: Theorem 5, balle2022.
 
     >>> dp_from_reconstruction_robustness(0.8, epsilon=0.0).delta
@@ -127,10 +152,11 @@ def dp_from_reconstruction_robustness(success: float, *, epsilon: float) -> Appr
     check_probability("success", success)
     check_nonnegative("epsilon", epsilon)
     least = 1 / (1 + math.exp(-epsilon))
-    if success < least * (1 - 1e-12):
+    if success < least * (1 - 1e-12):  # tolerance for a value that the caller computed by another formula
         remedy = f"Naming the likelier record succeeds with {least!r} at this epsilon."
         raise invalid_input("success", success, f">= e^epsilon/(e^epsilon + 1) = {least:.6g}", remedy)
-    # e^eps (gamma - 1) + gamma: for large epsilon the two powers of the printed form overflow
+    # gamma - e^eps (1 - gamma) instead of the printed form, whose two powers of e cancel and overflow for large
+    # epsilon. exp overflows above 709; at 700 the difference is already hugely negative unless success is 1.
     delta = success - math.exp(min(epsilon, 700.0)) * (1 - success)
     return ApproximateDP(epsilon, min(1.0, max(0.0, delta)), Neighbouring.REPLACE_ONE)
 
@@ -146,7 +172,7 @@ def _log_prior(prior_success: float | PriorSuccess | None, log_prior_success: fl
         return math.log(value) if value > 0 else -math.inf
     if not check_real("log_prior_success", log_prior_success) <= 0:
         raise invalid_input("log_prior_success", log_prior_success, "<= 0", "It is the logarithm of a probability.")
-    return float(log_prior_success)  # type: ignore[arg-type]  # the check above refused None
+    return float(log_prior_success)  # type: ignore[arg-type]  # check_real above rejects None
 
 
 def _from_phases(mechanism: NoiseMechanism, log_prior: float, accuracy: float) -> _Bound:
@@ -161,6 +187,7 @@ def _from_pure(mechanism: PureDP, log_prior: float, accuracy: float) -> _Bound:
         log_success = log_success_from_posterior_odds(mechanism.epsilon, log_prior)
         return _Bound(log_success, Reference("Corollary 3, by posterior odds", "balle2022"), (_STATED,))
     log_success = log_success_from_approximate(mechanism.epsilon, 0.0, log_prior)
+    # "Both directions": the divergence of P from Q and that of Q from P each give a bound; the smaller one counts.
     return _Bound(log_success, Reference("Corollary 3, both directions", "balle2022"), (_STATED,))
 
 
@@ -171,6 +198,7 @@ def _from_approximate(mechanism: ApproximateDP, log_prior: float, accuracy: floa
 
 def _from_curve(mechanism: PrivacyCurve, log_prior: float, accuracy: float) -> _Bound:
     pairs = zip(mechanism.epsilons, mechanism.deltas, strict=True)
+    # Every point of the curve gives a valid bound, so the smallest is valid too.
     log_success = min(log_success_from_approximate(epsilon, delta, log_prior) for epsilon, delta in pairs)
     return _Bound(log_success, Reference("Corollary 3 with delta at the best epsilon", "balle2022"), (_STATED,))
 
@@ -191,6 +219,8 @@ def _from_gaussian_dp(mechanism: GaussianDP, log_prior: float, accuracy: float) 
     return _Bound(log_success, Reference("closed form of Gaussian DP", "kaissis2023"), (_STATED,))
 
 
+# One rule for each kind of mechanism, looked up by its exact type. Each takes the mechanism, the log prior success and
+# the accuracy, which only the numerical composition of phases uses.
 _RULES: dict[type, Callable[[Any, float, float], _Bound]] = {
     **dict.fromkeys(WITH_PHASES, _from_phases),
     PureDP: _from_pure,

@@ -1,4 +1,4 @@
-"""Whether an estimate points out the target among candidates."""
+"""Identification of the target among candidates by the nearest one."""
 
 from __future__ import annotations
 
@@ -18,20 +18,32 @@ from reconrisk.metrics.records import (
 )
 from reconrisk.statistics.intervals import clopper_pearson
 
-_VALUES_AT_ONCE = 2**22
-_EQUAL = 1e-12
+_VALUES_AT_ONCE = 2**22  # numbers held in a block, 32 MB of float64
+_EQUAL = 1e-12  # relative difference below which two squared distances count as equal
 
 
 def identification(estimates: Tensor, candidates: Tensor, target_indices: Tensor) -> Tensor:
-    r"""Probability, for each record, that the adversary names the true candidate by picking the nearest.
+    r"""Probability that an adversary who picks the candidate nearest to the estimate picks the target.
 
     .. math:: \frac{\mathbb{1}[t \in M]}{|M|}, \quad M = \arg\min_j \lVert \hat{x} - c_j \rVert
 
-    Notation: :math:`\hat{x}` is the estimate, :math:`c_j` the candidates, ``target_indices`` holds :math:`t`.
-    Guarantee: 1 if the true candidate alone is nearest, 0 if another is nearer; among ``k`` equally near ones a guess
-    is right with probability ``1/k``, so an estimate that says nothing succeeds no more often than chance. Neither
-    outcome depends on the order of the candidates. Distances that agree to twelve digits count as equal.
-    Edge cases: an estimate with NaN or infinities is a failure, 0. A copy of the target among the candidates ties.
+    Here :math:`\hat{x}` is the estimate and :math:`c_j` are the candidates. Among ``k`` equally near candidates a
+    random choice is right with probability ``1/k``, so an uninformative estimate succeeds no more often than chance.
+
+    Args:
+        estimates: Reconstructed records, records first.
+        candidates: Candidate records of the same shape.
+        target_indices: Index :math:`t` of the true candidate of each estimate.
+
+    Returns:
+        One probability for each estimate.
+
+    Raises:
+        InvalidInput: If shapes differ, if candidates are not finite, or if an index is not that of a candidate.
+
+    Guarantee: 1 if only the true candidate is nearest, 0 if another is nearer, ``1/k`` if it ties with k - 1 others.
+    The result does not depend on the order of the candidates. Distances that agree to twelve digits count as equal.
+    Edge cases: an estimate with NaN or infinities is a failure, 0. A copy of the target among the candidates is a tie.
 
     >>> import torch
     >>> candidates = torch.tensor([[0.0], [4.0], [10.0], [10.0]])
@@ -53,11 +65,19 @@ def identification(estimates: Tensor, candidates: Tensor, target_indices: Tensor
 def identification_rate(identified: Tensor, *, confidence: float = 0.95) -> Estimate:
     """Rate of identification over independent records, with its Clopper-Pearson interval.
 
-    ``identified`` is what :func:`identification` returned, also of several runs put together.
+    Args:
+        identified: Result of :func:`identification`, or of several runs concatenated.
+        confidence: Confidence level of the interval.
 
-    Assumes: records (or noise draws) independent of each other.
-    Guarantee: covers the expected rate with probability at least ``confidence``. Ties count for neither side: the lower
-    end takes them all as failures, the upper end all as successes.
+    Returns:
+        The mean, with an interval for the expected rate.
+
+    Raises:
+        InvalidInput: If ``identified`` is empty or has values outside [0, 1].
+
+    Assumes: records (or noise draws) are independent of each other.
+    Guarantee: covers the expected rate with probability at least ``confidence``. For the lower end all ties count as
+    failures, for the upper end all as successes.
 
     >>> import torch
     >>> print(identification_rate(torch.tensor([1.0, 1.0, 0.5, 0.0])))
@@ -65,8 +85,9 @@ def identification_rate(identified: Tensor, *, confidence: float = 0.95) -> Esti
     """
     check_not_empty("identified", identified)
     if not bool(((identified >= 0) & (identified <= 1)).all()):
-        raise invalid_input("identified", identified, "in [0, 1]", "Pass what identification returned.")
+        raise invalid_input("identified", identified, "in [0, 1]", "Pass the result of identification.")
     trials = len(identified)
+    # Ties have scores strictly between 0 and 1, so they are not certain but possible.
     certain, possible = int((identified == 1).sum()), int((identified > 0).sum())
     low = clopper_pearson(certain, trials, confidence)
     high = clopper_pearson(possible, trials, confidence)
@@ -74,6 +95,7 @@ def identification_rate(identified: Tensor, *, confidence: float = 0.95) -> Esti
 
 
 def _check_indices(target_indices: Tensor, records: int, candidates: int) -> Tensor:
+    """Return the indices as int64, after checking type, number and range."""
     if target_indices.is_floating_point() or target_indices.is_complex() or target_indices.dtype == torch.bool:
         raise invalid_input("target_indices.dtype", target_indices.dtype, "to be an integer type")
     if tuple(target_indices.shape) != (records,):
@@ -87,9 +109,10 @@ def _check_indices(target_indices: Tensor, records: int, candidates: int) -> Ten
 
 
 def _success(estimates: Tensor, candidates: Tensor, truth: Tensor) -> Tensor:
-    """Success of each of a block of finite estimates, with the ties settled by differences."""
+    """Success of each estimate of a finite block; differences decide between nearly equal distances."""
     errors = pairwise_mse(estimates, candidates)
-    # Rounding in the matrix product can part equals, so it only says who may be nearest; differences decide.
+    # Rounding in the matrix product can separate equal distances. It only preselects the candidates that may be
+    # nearest; exact differences decide among them.
     close = errors <= (errors.amin(1) + 2 * rounding_error(estimates, candidates))[:, None]
     record, candidate = close.nonzero().unbind(1)
     one, other = rows(estimates), rows(candidates)

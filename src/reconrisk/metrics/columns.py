@@ -1,4 +1,4 @@
-"""Scores of rebuilt table rows, column by column: categories by being right, numbers by their error."""
+"""Scores of reconstructed table rows by column: categories as right or wrong, numbers by their error."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ from reconrisk.metrics.records import (
     check_same_records,
     finite_rows,
     match_indices,
-    reordered,
+    reorder_estimates,
 )
 from reconrisk.metrics.scoring import Exposed
 
 _ALL = "all columns"
 _HEADINGS = f"  {'right':>6}  {'error':>10}"
-_BESIDE = " " * len("  by guess")
+_GAP = " " * len("  by guess")  # keeps the cells of the guess under its headings
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnScore:
-    """How well one column was rebuilt: ``right`` per record, and for numbers the absolute ``error`` in their unit.
+    """Scores of one column of a table, one for each record.
 
-    A number is right if it is within the tolerance. ``guess`` is the score of who saw nothing, if it was asked for.
+    Attributes:
+        column: The column.
+        right: True for each record whose category is right, or whose number is within the tolerance.
+        error: Absolute error of numbers, in the unit of the column; None for categories.
+        guess: Score of a constant guess, if reference records were given.
     """
 
     column: Column
@@ -52,9 +56,12 @@ class ColumnScore:
 
 @dataclass(frozen=True, eq=False)
 class ColumnScores(Mapping[str, ColumnScore]):
-    """Scores of a table: a mapping from the names of the columns, in their order, that prints as a table.
+    """Scores of a table: a mapping from column names to scores, in column order, that prints as a table.
 
-    ``matched`` says which estimate was scored against each target, -1 for none.
+    Attributes:
+        by_column: Score of each column.
+        tolerance: Error of a number that still counts as right, as a share of its range.
+        matched: Index of the estimate that was scored against each target, -1 for none.
     """
 
     by_column: Mapping[str, ColumnScore]
@@ -62,29 +69,29 @@ class ColumnScores(Mapping[str, ColumnScore]):
     matched: Tensor
 
     def __getitem__(self, name: str) -> ColumnScore:
-        """The score of the column of this name."""
+        """Return the score of the column of this name."""
         if name not in self.by_column:
             raise KeyError(f"Expected column={name!r} to be one of {', '.join(self.by_column)}.")
         return self.by_column[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Names of the columns."""
+        """Iterate over the names of the columns."""
         return iter(self.by_column)
 
     def __len__(self) -> int:
-        """Number of columns."""
+        """Return the number of columns."""
         return len(self.by_column)
 
     def __eq__(self, other: object) -> bool:
-        """Identity: tensors have no single truth value."""
+        """Return True for the same object only, because tensors have no single truth value."""
         return self is other
 
     def __hash__(self) -> int:
-        return id(self)
+        return id(self)  # consistent with identity as equality
 
     @property
     def per_record(self) -> Tensor:
-        """For each record the share of its columns that are right."""
+        """Share of the columns of each record that are right."""
         return torch.stack([score.right for score in self.by_column.values()]).double().mean(0)
 
     @property
@@ -94,18 +101,18 @@ class ColumnScores(Mapping[str, ColumnScore]):
 
     @property
     def guess_accuracy(self) -> float | None:
-        """Share of all values that are right for who saw nothing, if ``reference`` was given."""
+        """Share of all values that a constant guess has right; None without ``reference``."""
         guesses = [score.guess.right for score in self.by_column.values() if score.guess is not None]
         return float(torch.stack(guesses).double().mean()) if guesses else None
 
     @property
     def most_exposed(self) -> Exposed:
-        """The record of which most columns are right: what an audit must look at first."""
+        """Record with the largest share of right columns, and that share."""
         record = int(self.per_record.argmax())
         return Exposed(record, float(self.per_record[record]))
 
     def __repr__(self) -> str:
-        """A line for each column, and one for all."""
+        """Return a line for each column, and one for all."""
         missing = int((self.matched < 0).sum())
         head = f"Columns of {len(self.matched)} records" + (f", {missing} without an estimate" if missing else "")
         head += f"; numbers are right within {self.tolerance:.3g} of their range"
@@ -113,12 +120,12 @@ class ColumnScores(Mapping[str, ColumnScore]):
         lines = [f"  {'':<{width}}{_HEADINGS}" + ("" if self.guess_accuracy is None else "  by guess" + _HEADINGS)]
         for name, score in self.by_column.items():
             lines.append(
-                f"  {name:<{width}}{_cells(score)}" + ("" if score.guess is None else _BESIDE + _cells(score.guess))
+                f"  {name:<{width}}{_cells(score)}" + ("" if score.guess is None else _GAP + _cells(score.guess))
             )
-        last = "" if self.guess_accuracy is None else f"{'':12}{_BESIDE}  {self.guess_accuracy:>6.1%}"
+        last = "" if self.guess_accuracy is None else f"{'':12}{_GAP}  {self.guess_accuracy:>6.1%}"
         lines.append(f"  {_ALL:<{width}}  {self.accuracy:>6.1%}{last}")
         exposed = self.most_exposed
-        lines.append(f"  best rebuilt record {exposed.record}: {exposed.score:.1%}")
+        lines.append(f"  best reconstructed record {exposed.record}: {exposed.score:.1%}")
         return "\n".join(line.rstrip() for line in [head, *lines])
 
 
@@ -131,19 +138,34 @@ def score_columns(
     reference: Tensor | None = None,
     in_order: bool = False,
 ) -> ColumnScores:
-    r"""Scores of rebuilt rows of a table for each column: right categories, errors of numbers in their unit.
+    r"""Score reconstructed rows of a table by column: right categories, errors of numbers in their unit.
 
     .. math:: \text{right} = 1[\arg\max \hat x_{\text{block}} = \arg\max x_{\text{block}}] \quad\text{or}\quad
               1[|\hat x_j - x_j| \le \text{tolerance}], \qquad
               \text{error} = |\hat x_j - x_j| \, (\text{high}_j - \text{low}_j)
 
-    Estimates are matched to targets first (:func:`match_indices`) by the root mean square over columns of the
-    difference: 0 or 1 of a category, share of the range of a number. ``tolerance`` is a share of the range too. With
-    ``reference``, other records of the same table, every column is also scored for who guesses its most common
-    category or its median. ``in_order`` is that of :func:`score`, and so is the warning: matching flatters.
+    Estimates are first matched to targets (:func:`match_indices`). The distance is the root mean square difference over
+    columns: 0 or 1 for a category, the share of the range for a number. Matching flatters every estimate, so a baseline
+    must be matched as well.
 
-    Guarantee: an exact estimate is matched to its target; without ``in_order``, unchanged if estimates are permuted.
-    Edge cases: a target without an estimate, or with NaN in it, has nothing right and infinite errors; a constant
+    Args:
+        estimates: Reconstruction, or reconstructed rows.
+        targets: True rows, encoded as :func:`reconrisk.data.load_dataset` does.
+        columns: Layout of the table.
+        tolerance: Error of a number that still counts as right, as a share of its range.
+        reference: Other records of the same table. With them, every column is also scored for the constant guess of its
+            most common category or its median.
+        in_order: True if row i of the estimates belongs to row i of the targets; by default they are matched.
+
+    Returns:
+        The scores, by column name.
+
+    Raises:
+        InvalidInput: If rows do not fit the layout, if values are not encoded, or if shapes differ.
+
+    Guarantee: an exact estimate is matched to its target. Without ``in_order``, scores do not change if estimates are
+    permuted.
+    Edge cases: a target without an estimate, or with NaN in it, has nothing right and infinite errors. A constant
     column has no error.
     Reference: the distance of Gower (1971), A General Coefficient of Similarity, in its squared form.
 
@@ -157,60 +179,69 @@ def score_columns(
       age           50.0%           2
       sex          100.0%
       all columns   75.0%
-      best rebuilt record 0: 100.0%
+      best reconstructed record 0: 100.0%
     >>> scores["age"].error
     tensor([0.0000, 4.0000], dtype=torch.float64)
     """
     values = estimates.estimates if isinstance(estimates, Reconstruction) else estimates
     check_probability("tolerance", tolerance)
     _check_rows("targets", targets, columns)
-    if not isinstance(values, Tensor) or values.ndim == 0 or len(values):  # none at all are scored, as missing
+    if not isinstance(values, Tensor) or values.ndim == 0 or len(values):  # an empty batch is scored as all missing
         check_same_records("estimates", check_records("estimates", values), "targets", targets)
     if in_order:
         check_same_shape("estimates", values, "targets", targets)
         matched = torch.arange(len(targets))
     else:
-        matched = match_indices(_points(values, columns) if len(values) else values, _points(targets, columns))
-    arranged = reordered(values, matched, targets)
-    guess = None if reference is None else _typical(reference, columns).expand(len(targets), -1)
+        matched = match_indices(
+            _embed_records(values, columns) if len(values) else values, _embed_records(targets, columns)
+        )
+    arranged = reorder_estimates(values, matched, targets)
+    guess = None if reference is None else _constant_guess(reference, columns).expand(len(targets), -1)
     scores = {
-        column.name: _score(column, arranged, targets, tolerance, guess)
+        column.name: _score_column(column, arranged, targets, tolerance, guess)
         for column in sorted(columns, key=lambda column: column.start)
     }
     return ColumnScores(scores, tolerance, matched)
 
 
 def _check_rows(name: str, records: Tensor, columns: Sequence[Column]) -> None:
+    """Raise if rows do not fit the layout: one-hot categories and numbers in [0, 1]."""
     check_finite_records(name, records)
     check_layout(columns, tuple(records.shape[1:]), f"{name}.shape[1:]")
     for column in columns:
         block = records[:, column.coordinates]
         if isinstance(column, CategoricalColumn):
-            bad = (block.sum(1) != 1) | (block.amax(1) != 1)
+            bad = (block.sum(1) != 1) | (block.amax(1) != 1)  # sum and largest entry are both 1
             condition = "to be one-hot"
         else:
             bad = ((block < 0) | (block > 1)).any(1)
             condition = "in [0, 1]"
         if bool(bad.any()):
             place = int(bad.nonzero()[0])
-            remedy = "Pass records encoded as load_dataset does."
+            remedy = "Pass records in the encoding of load_dataset."
             raise invalid_input(f"{name}[{place}] of column {column.name!r}", block[place].tolist(), condition, remedy)
 
 
-def _points(records: Tensor, columns: Sequence[Column]) -> Tensor:
-    """Records as points whose squared distance is the sum over columns: 1 for another category, else by numbers."""
+def _embed_records(records: Tensor, columns: Sequence[Column]) -> Tensor:
+    """Map records to points whose squared distance is the sum over columns, with 1 for another category."""
     parts = []
     for column in columns:
         block = records[:, column.coordinates].double()
         if isinstance(column, CategoricalColumn):
+            # Two different one-hot vectors are sqrt(2) apart; the factor makes the squared distance 1.
             block = torch.nn.functional.one_hot(block.argmax(1), len(column.categories)) * math.sqrt(0.5)
         parts.append(block)
+    # argmax hides NaN in categories, so the whole row is marked.
     return torch.cat(parts, dim=1).where(finite_rows(records)[:, None], math.nan)
 
 
-def _typical(reference: Tensor, columns: Sequence[Column]) -> Tensor:
-    """The most common category and the median number: the best constant guesses for accuracy and absolute error."""
+def _constant_guess(reference: Tensor, columns: Sequence[Column]) -> Tensor:
+    """Return the most common category and the median number of each column.
+
+    They are the best constant guesses for accuracy and absolute error.
+    """
     _check_rows("reference", reference, columns)
+    # The lower median is a value that occurs, unlike the mean of the two middle ones.
     record = reference.double().quantile(0.5, dim=0, interpolation="lower")
     for column in columns:
         if isinstance(column, CategoricalColumn):
@@ -218,18 +249,19 @@ def _typical(reference: Tensor, columns: Sequence[Column]) -> Tensor:
     return record
 
 
-def _score(
+def _score_column(
     column: Column, estimates: Tensor, targets: Tensor, tolerance: float, guess: Tensor | None = None
 ) -> ColumnScore:
     block, truth = (records[:, column.coordinates].double() for records in (estimates, targets))
     usable = finite_rows(estimates)
-    guessed = None if guess is None else _score(column, guess, targets, tolerance)
+    guessed = None if guess is None else _score_column(column, guess, targets, tolerance)
     if isinstance(column, CategoricalColumn):
         return ColumnScore(column, usable & (block.argmax(1) == truth.argmax(1)), guess=guessed)
     difference = (block - truth).abs().squeeze(1)
-    half = column.high / 2 - column.low / 2  # the whole range may be above the largest float
+    half = column.high / 2 - column.low / 2  # half the range, because the whole may exceed the largest float
     error = (2 * (difference * half)).where(usable, math.inf)
-    near = difference <= tolerance + torch.finfo(torch.float32).eps  # of the encoding
+    near = difference <= tolerance + torch.finfo(torch.float32).eps  # records are encoded in float32
+    # A constant column has only one possible value, which every estimate has right.
     return ColumnScore(column, usable & (near | (half == 0)), error, guessed)
 
 

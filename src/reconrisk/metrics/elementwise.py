@@ -1,7 +1,4 @@
-"""Scores from differences of values: mean squared error, PSNR, normalised cross-correlation.
-
-:func:`relative_leakage` is the share of the unknown that an attack found out.
-"""
+"""Scores from differences of values: mean squared error, PSNR, normalised cross-correlation, relative leakage."""
 
 from __future__ import annotations
 
@@ -18,17 +15,29 @@ from reconrisk.metrics.records import check_data_range, check_finite_records, ch
 
 
 def relative_leakage(metric: Metric, estimates: Tensor, targets: Tensor, prior_guess: Tensor) -> Tensor:
-    r"""Share of the gap between the prior-only guess and a perfect score that the attack closed, for each record.
+    r"""Share of the gap between a prior-only guess and a perfect score that the attack closed.
 
     .. math:: \frac{s - s_0}{s^* - s_0}
 
-    Assumes: estimates in the order of the targets (see :func:`match_records`); ``prior_guess``, one record for all
-    targets or one for each, is made without the release.
-    Notation: :math:`s` is the score of the estimate, :math:`s_0` of the prior guess, :math:`s^*` is ``metric.best``.
+    Here :math:`s` is the score of the estimate, :math:`s_0` of the prior guess, and :math:`s^*` is ``metric.best``.
+
+    Args:
+        metric: Metric with a finite best score.
+        estimates: Reconstructed records, in the order of the targets (see :func:`match_records`).
+        targets: True records.
+        prior_guess: Guess made without the release: one record for all targets, or one for each.
+
+    Returns:
+        One share for each record.
+
+    Raises:
+        InvalidInput: If the best score of the metric is infinite, because no share of an infinite gap is defined, or if
+            shapes differ.
+
+    Assumes: ``prior_guess`` is made without the release.
     Guarantee: at most 1; 1 for an exact estimate, 0 if no better than the guess, below 0 if worse.
-    Edge cases: a guess that is already perfect leaves nothing to leak: 0. An estimate with NaN gets minus infinity
-    where the worst score is infinite. A guess of infinitely bad score gives 1 to every estimate of a finite one.
-    Metrics whose best score is infinite are refused: no share of an infinite gap can be told.
+    Edge cases: a perfect guess leaves nothing to leak: 0. An estimate with NaN gets minus infinity if the worst score
+    is infinite. A guess with an infinitely bad score gives 1 to every estimate with a finite score.
 
     >>> import torch
     >>> from reconrisk.metrics import mse
@@ -51,6 +60,7 @@ def relative_leakage(metric: Metric, estimates: Tensor, targets: Tensor, prior_g
         )
     prior = metric(check_finite_records("prior_guess", prior_guess), targets)
     closed = (scores - prior) / (metric.best - prior)
+    # An infinitely bad guess makes the ratio inf / inf; every estimate with another score closed the whole gap.
     closed = torch.where(prior.isinf(), (scores != prior).double(), closed)
     return torch.where(prior == metric.best, 0.0, closed)
 
@@ -60,8 +70,12 @@ def mse() -> Metric:
 
     .. math:: \frac{1}{d} \sum_{i=1}^d (\hat{x}_i - x_i)^2
 
-    Notation: :math:`x` is the target, :math:`\hat{x}` the estimate, :math:`d` the number of values in a record.
-    Guarantee: zero exactly for an exact estimate, symmetric, computed in float64 for every input type.
+    Here :math:`x` is the target, :math:`\hat{x}` the estimate, and :math:`d` the number of values in a record.
+
+    Returns:
+        The metric; 0 is best, infinity worst.
+
+    Guarantee: exactly zero for an exact estimate, symmetric, computed in float64 for every input type.
     Edge cases: differences above 1e154 overflow to infinity, the worst score.
     Reference: Section V-B a), balle2022.
 
@@ -77,10 +91,18 @@ def psnr(*, data_range: float | tuple[float, float]) -> Metric:
 
     .. math:: 10 \log_{10} \frac{(b - a)^2}{\mathrm{MSE}(\hat{x}, x)}
 
-    Assumes: targets are stated in ``data_range``; it is never guessed, and targets outside are refused. Estimates
-    are taken as they are: clip them first if the adversary would.
-    Notation: ``data_range`` is :math:`(a, b)`.
-    Guarantee: decreasing in the mean squared error, unchanged if values and range are scaled or shifted together.
+    Args:
+        data_range: Smallest and largest value of the data, :math:`(a, b)`; one number b means (0, b). It is never
+            guessed.
+
+    Returns:
+        The metric; infinity is best, minus infinity worst.
+
+    Raises:
+        InvalidInput: If the range is empty or not finite; when called, if a target lies outside of it.
+
+    Assumes: targets lie in ``data_range``. Estimates are not clipped: clip them first if the adversary would.
+    Guarantee: decreasing in the mean squared error; unchanged if values and range are scaled or shifted together.
     Edge cases: an exact estimate gives infinity, an estimate with NaN gives minus infinity.
 
     >>> import torch
@@ -98,9 +120,12 @@ def ncc() -> Metric:
     .. math:: \frac{\langle \hat{x} - \bar{\hat{x}},\, x - \bar{x} \rangle}
               {\lVert \hat{x} - \bar{\hat{x}} \rVert \, \lVert x - \bar{x} \rVert}
 
-    Guarantee: in [-1, 1], symmetric, unchanged if either side is shifted or scaled by a positive factor.
-    Edge cases: where all values of a record are equal the fraction is 0/0; it counts as 1 if the estimate equals the
-    target exactly and as 0, no correlation, otherwise. Records of a single value are such records.
+    Returns:
+        The metric; 1 is best, -1 worst.
+
+    Guarantee: in [-1, 1]; symmetric; unchanged if either side is shifted or scaled by a positive factor.
+    Edge cases: if all values of a record are equal the fraction is 0/0. It counts as 1 if the estimate equals the
+    target exactly, and as 0, no correlation, otherwise. Records with a single value are of this kind.
 
     >>> import torch
     >>> ncc()(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [0.5, 0.5, 0.5]]), torch.tensor([[10.0, 20.0, 30.0]] * 3))
@@ -110,7 +135,15 @@ def ncc() -> Metric:
 
 
 def squared_error(estimates: Tensor, targets: Tensor) -> Tensor:
-    """Mean squared error, row by row."""
+    """Mean squared error of each row.
+
+    Args:
+        estimates: Reconstructed records, records first.
+        targets: True records of the same shape.
+
+    Returns:
+        One error for each record, in float64.
+    """
     return (rows(estimates) - rows(targets)).square().mean(1)
 
 
@@ -121,17 +154,19 @@ def _peak_ratio(estimates: Tensor, targets: Tensor, *, data_range: tuple[float, 
 
 def _cross_correlation(estimates: Tensor, targets: Tensor) -> Tensor:
     one, other = rows(estimates), rows(targets)
-    correlation = (_standardised(one) * _standardised(other)).sum(1).clamp(-1, 1)
+    correlation = (_standardise(one) * _standardise(other)).sum(1).clamp(-1, 1)
+    # An exact estimate scores exactly 1: rounding would leave it below, and constant records at 0.
     return torch.where((one == other).all(1), 1.0, correlation)
 
 
-def _standardised(values: Tensor) -> Tensor:
-    """Rows of mean zero and norm one, or all zero where the values are equal.
+def _standardise(values: Tensor) -> Tensor:
+    """Scale rows to mean zero and norm one, or to zero if all their values are equal.
 
-    Division by the largest magnitude keeps squares from overflowing, and makes equal values exactly one: their mean is
-    then exact, where the mean of, say, 25 values 0.1 is off by a rounding that would pass for structure.
+    Division by the largest magnitude keeps squares from overflowing. It also makes equal values exactly one, so that
+    their mean is exact. The mean of 25 values of 0.1, for example, has a rounding error that would look like structure.
     """
     largest = values.abs().amax(1, keepdim=True)
     scaled = values / largest.masked_fill(largest == 0, 1.0)
     centred = scaled - scaled.mean(1, keepdim=True)
+    # The default eps of normalize, 1e-12, would shrink nearly constant rows; tiny only avoids 0 / 0.
     return functional.normalize(centred, dim=1, eps=torch.finfo(values.dtype).tiny)

@@ -1,7 +1,7 @@
-"""Metrics by name: one row each, and plugins by the entry points ``reconrisk.metrics``.
+"""Registry of metrics by name, including plugins by the entry points ``reconrisk.metrics``.
 
-Importing this module loads no metric and no torch. A new metric is one file, one row here and one line in the stub;
-goals can then be stated in it, from Python and from the shell.
+Importing this module loads no metric and no torch. A new metric is one file, one row here and one line in the stub.
+Goals can then be stated in it, from Python and from the shell.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from reconrisk.core.registry import Info, Plugin, Registry, summary_of
 from reconrisk.core.validation import invalid_input
 
 ErrorAt = Callable[[float, tuple[float, float]], float]
-"""A score and the range of the data to the mean squared error at which the score is reached."""
+"""Function of a score and the range of the data; returns the mean squared error at which the score is reached."""
 
-_LARGEST_EXPONENT = 100.0  # beyond it every estimate succeeds anyway, and powers would overflow
+_LARGEST_EXPONENT = 100.0  # at an error of 10^100 every estimate succeeds; larger powers would overflow
 
 
 @dataclass(frozen=True)
 class MetricInfo(Info):
-    """A row for a metric.
+    """Registry row of a metric.
 
-    Args:
-        name: The name that people write, also in goals such as ``psnr>=20``.
-        where: The function that configures it. It takes ``data_range`` if it needs the range of the data.
+    Attributes:
+        name: Name of the metric, also in goals such as ``psnr>=20``.
+        where: Function that configures it, as "module:function". It takes ``data_range`` if it needs the range of the
+            data.
         summary: One sentence in plain English.
-        best: The score of an exact estimate.
-        worst: The score of an estimate that is lost; its side of ``best`` is the direction.
-        label: The words on the axis of a figure; the name if empty.
-        unit: The unit of a difference of scores; empty for a plain number.
-        smallest_image: The smallest side, in pixels, of images that it compares; 0 if it compares records of any shape.
-        is_goal: True if its name states it completely, so that goals can be stated in it.
-        error_at: The mean squared error at which a score is reached; None if no error corresponds to a score.
-            Guarantees cover goals in metrics that have it.
+        best: Score of an exact estimate.
+        worst: Score of a failed estimate. A higher score is better if ``best`` is above ``worst``.
+        label: Axis label in figures; the name if empty.
+        unit: Unit of a difference of scores; empty for a plain number.
+        smallest_image: Smallest side, in pixels, of images that it compares; 0 if it compares records of any shape.
+        is_goal: True if the name configures it completely, so that goals can be stated in it.
+        error_at: Mean squared error at which a score is reached; None if scores do not determine an error. Guarantees
+            cover goals in metrics that have it.
     """
 
     best: float
@@ -57,13 +58,14 @@ class MetricInfo(Info):
         """Return True if the metric compares records of this shape."""
         if not self.smallest_image:
             return True
-        return len(shape) == 3 and min(shape[1:]) >= self.smallest_image
+        return len(shape) == 3 and min(shape[1:]) >= self.smallest_image  # (channels, height, width)
 
     def configure(self, data_range: tuple[float, float]) -> Metric:
-        """Load the metric, for data in a range, under the name of this row."""
+        """Load the metric for data in a range, under the name of this row."""
         if not self.is_goal:
-            raise invalid_input("metric", self.name, "to be one that a name states", "Configure it in Python instead.")
+            raise invalid_input("metric", self.name, "to need no further settings", "Configure it in Python instead.")
         metric = _configure(self.load(), data_range)
+        # A plugin may be registered under another name than its metric has; scores are looked up by the registered one.
         return metric if metric.name == self.name else replace(metric, name=self.name)
 
 
@@ -136,25 +138,28 @@ _ROWS = (
 
 
 def _row_from_plugin(plugin: Plugin, offered: Any) -> MetricInfo:
-    """Make a row of a metric, or of a function that configures one: its scale is read from the metric itself."""
-    metric = _configure(offered, (0.0, 1.0))
+    """Build a row from a metric, or from a function that configures one; the scale is read from the metric."""
+    metric = _configure(offered, (0.0, 1.0))  # any range will do: only best and worst are read
     summary = "" if isinstance(offered, Metric) else summary_of(offered)
     return MetricInfo(plugin.name, plugin.where, summary, best=metric.best, worst=metric.worst)
 
 
 METRICS: Registry[MetricInfo] = Registry("metric", _ROWS, _row_from_plugin)
-"""Metrics by name; plugins too."""
+"""Metrics by name, including plugins."""
 
 
 def metric_by_name(name: str, *, data_range: tuple[float, float]) -> Metric:
     """Configure the metric of this name.
 
     Args:
-        name: A name of :data:`METRICS`, or of a plugin.
-        data_range: The smallest and the largest value that records may take.
+        name: Name in :data:`METRICS`, or of a plugin.
+        data_range: Smallest and largest value of a record.
+
+    Returns:
+        The configured metric.
 
     Raises:
-        InvalidInput: If the name is unknown, or the metric needs more than the range.
+        InvalidInput: If the name is unknown, or if the metric needs more settings than the range.
 
     >>> metric_by_name("psnr", data_range=(0.0, 1.0))
     psnr(data_range=(0.0, 1.0))
@@ -163,7 +168,18 @@ def metric_by_name(name: str, *, data_range: tuple[float, float]) -> Metric:
 
 
 def fitting_metrics(names: Iterable[str], shape: Sequence[int], data_range: tuple[float, float]) -> tuple[Metric, ...]:
-    """Configure those of the named metrics that compare records of a shape, each once, in the order of the names.
+    """Configure the named metrics that can compare records of a shape, each once, in the order of the names.
+
+    Args:
+        names: Names of metrics; duplicates are ignored.
+        shape: Shape of one record.
+        data_range: Smallest and largest value of a record.
+
+    Returns:
+        The configured metrics.
+
+    Raises:
+        InvalidInput: If a name is unknown.
 
     >>> fitting_metrics(("mse", "ssim", "mse"), (30,), (0.0, 1.0))
     (mse(),)
@@ -179,6 +195,6 @@ def _configure(offered: Any, data_range: tuple[float, float]) -> Metric:
     metric = offered(data_range=data_range) if takes_range else offered()
     if not isinstance(metric, Metric):
         name = getattr(offered, "__name__", repr(offered))
-        found = f"to return a reconrisk.core.metric.Metric, it returned {type(metric).__name__}"
-        raise invalid_input("metric", name, found, "Return Metric(name, function, best=..., worst=...).")
+        condition = f"to return a reconrisk.core.metric.Metric, it returned {type(metric).__name__}"
+        raise invalid_input("metric", name, condition, "Return Metric(name, function, best=..., worst=...).")
     return metric

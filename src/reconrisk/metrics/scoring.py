@@ -13,11 +13,16 @@ from torch import Tensor
 from reconrisk.core.metric import Metric
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.validation import check_not_empty, invalid_input
-from reconrisk.metrics.records import check_finite_records, check_records, match_indices, reordered
+from reconrisk.metrics.records import check_finite_records, check_records, match_indices, reorder_estimates
 
 
 class Exposed(NamedTuple):
-    """The record an attack came nearest to, and its score."""
+    """Most exposed record and its score.
+
+    Attributes:
+        record: Index of the record.
+        score: Its score.
+    """
 
     record: int
     score: float
@@ -25,10 +30,12 @@ class Exposed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Scores(Mapping[str, Tensor]):
-    """Scores of every target by every metric: a mapping from names to tensors, in the order the metrics were given.
+    """Scores of every target by every metric: a mapping from metric names to tensors, in the order given.
 
-    ``by_metric`` maps the name of a metric to one score per target. ``matched`` says which estimate was scored against
-    each target, -1 for none.
+    Attributes:
+        by_metric: One score for each target, by metric name.
+        metrics: The metrics.
+        matched: Index of the estimate that was scored against each target, -1 for none.
     """
 
     by_metric: Mapping[str, Tensor]
@@ -36,39 +43,40 @@ class Scores(Mapping[str, Tensor]):
     matched: Tensor
 
     def __getitem__(self, name: str) -> Tensor:
-        """One score per target by the metric of this name."""
+        """Return one score for each target by the metric of this name."""
         if name not in self.by_metric:
             raise KeyError(f"Expected metric={name!r} to be one of {', '.join(self.by_metric)}.")
         return self.by_metric[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Names of the metrics."""
+        """Iterate over the names of the metrics."""
         return iter(self.by_metric)
 
     def __len__(self) -> int:
-        """Number of metrics."""
+        """Return the number of metrics."""
         return len(self.by_metric)
 
     def __eq__(self, other: object) -> bool:
-        """Identity: tensors have no single truth value."""
+        """Return True for the same object only, because tensors have no single truth value."""
         return self is other
 
     def __hash__(self) -> int:
-        return id(self)
+        return id(self)  # consistent with identity as equality
 
     @property
     def mean(self) -> dict[str, float]:
-        """Mean score by metric; an infinitely bad score of one record makes it the worst."""
+        """Mean score by metric; one infinitely bad record makes it the worst score."""
         means = {}
         for metric in self.metrics:
             scores = self.by_metric[metric.name]
+            # The mean of inf and -inf would be NaN; a lost record must not make the mean look undefined.
             lost = math.isinf(metric.worst) and bool((scores == metric.worst).any())
             means[metric.name] = metric.worst if lost else float(scores.mean())
         return means
 
     @property
     def most_exposed(self) -> dict[str, Exposed]:
-        """By metric the record that was rebuilt best: what an audit must look at first."""
+        """Record with the best score, by metric; audits look at it first."""
         exposed = {}
         for metric in self.metrics:
             scores = self.by_metric[metric.name]
@@ -77,14 +85,14 @@ class Scores(Mapping[str, Tensor]):
         return exposed
 
     def __repr__(self) -> str:
-        """A line for each metric: its settings, the mean and the most exposed record."""
+        """Return a line for each metric: its settings, the mean and the most exposed record."""
         missing = int((self.matched < 0).sum())
         head = f"Scores of {len(self.matched)} records" + (f", {missing} without an estimate" if missing else "")
         width = max(len(repr(metric)) for metric in self.metrics)
         mean, exposed = self.mean, self.most_exposed
         lines = [
             f"  {metric!r:<{width}}  mean {mean[metric.name]:<10.4g}  "
-            f"best rebuilt {exposed[metric.name].score:.4g} (record {exposed[metric.name].record})"
+            f"best {exposed[metric.name].score:.4g} (record {exposed[metric.name].record})"
             for metric in self.metrics
         ]
         return "\n".join([head, *lines])
@@ -97,14 +105,27 @@ def score(
     *,
     in_order: bool = False,
 ) -> Scores:
-    """Scores of a reconstruction, or of bare estimates, against the targets by each of the metrics.
+    """Score a reconstruction, or bare estimates, against the targets by each of the metrics.
 
-    The estimates are first matched to the targets by the Hungarian method (:func:`match_indices`), because the order
-    of a batch is usually lost in what is released; every metric then scores the same pairs. Matching flatters: a
-    baseline must be matched as well. Where each row is known to be of the target in that row, such as one
-    observation per record, say ``in_order=True``.
+    The estimates are first matched to the targets by the Hungarian method (:func:`match_indices`), because a release
+    usually loses the order of a batch. Every metric then scores the same pairs. Matching flatters every estimate, so a
+    baseline must be matched as well.
 
-    Guarantee: one score per target and metric; without ``in_order``, unchanged if the estimates are permuted.
+    Args:
+        estimates: Reconstruction, or reconstructed records.
+        targets: True records.
+        metrics: One metric, or several with different names.
+        in_order: True if row i of the estimates belongs to row i of the targets, as with one observation per record; by
+            default they are matched.
+
+    Returns:
+        One score for each target and metric.
+
+    Raises:
+        InvalidInput: If targets are empty or not finite, if shapes differ, or if a metric is missing or named twice.
+
+    Guarantee: one score for each target and metric. Without ``in_order``, scores do not change if the estimates are
+    permuted.
     Edge cases: a target without an estimate, or with NaN in it, gets the worst score of each metric.
 
     >>> import torch
@@ -113,8 +134,8 @@ def score(
     >>> scores = score(torch.tensor([[1.0, 0.0], [0.0, 0.5]]), targets, [mse(), ncc()])
     >>> scores
     Scores of 2 records
-      mse()  mean 0.0625      best rebuilt 0 (record 1)
-      ncc()  mean 1           best rebuilt 1 (record 1)
+      mse()  mean 0.0625      best 0 (record 1)
+      ncc()  mean 1           best 1 (record 1)
     >>> scores["mse"]
     tensor([0.1250, 0.0000], dtype=torch.float64)
     """
@@ -127,9 +148,10 @@ def score(
     elif check_records("estimates", values).shape == targets.shape:
         matched = torch.arange(len(targets), device=targets.device)
     else:
-        expected = f"to equal targets.shape={tuple(targets.shape)} with in_order"
+        expected = f"to equal targets.shape={tuple(targets.shape)} with in_order=True"
         raise invalid_input("estimates.shape", tuple(values.shape), expected)
-    arranged = reordered(values, matched, targets)
+    arranged = reorder_estimates(values, matched, targets)
+    # Missing estimates are rows of NaN here, to which every metric gives its worst score.
     return Scores({metric.name: metric(arranged, targets) for metric in metrics}, metrics, matched)
 
 
@@ -141,5 +163,5 @@ def _check_metrics(metrics: tuple[Metric, ...]) -> None:
     names = [metric.name for metric in metrics]
     for name in names:
         if names.count(name) > 1:
-            remedy = "Name one of them otherwise: dataclasses.replace(metric, name=...)."
+            remedy = "Rename one of them: dataclasses.replace(metric, name=...)."
             raise invalid_input("metrics", names, f"to hold {name} once", remedy)

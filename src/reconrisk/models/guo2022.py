@@ -1,4 +1,4 @@
-"""The ConvNets of guo2022: smooth everywhere, so that Fisher information leakage is defined."""
+"""ConvNets of guo2022: smooth everywhere, so that Fisher information leakage is defined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from reconrisk.models.building import Activation, check_classes, check_shape, dense, flat_features, initialised, redraw
+from reconrisk.models.building import (
+    Activation,
+    build_with_rng,
+    check_classes,
+    check_shape,
+    dense,
+    flat_features,
+    redraw,
+)
 
 
 def guo2022_mnist(
@@ -18,15 +26,27 @@ def guo2022_mnist(
     activation: Activation = nn.Tanh,
     rng: torch.Generator | None = None,
 ) -> nn.Sequential:
-    """The tanh ConvNet that guo2022 trains on MNIST, with average pooling.
+    """Build the tanh ConvNet with average pooling that guo2022 trains on MNIST.
 
-    Parameters: 26,010.
+    Args:
+        shape: Shape of a record (channels, height, width).
+        classes: Number of classes, at least 2.
+        activation: Constructor of the activation, such as ``nn.ReLU``; it must not work in place.
+        rng: Generator that determines the initial weights; by default the global generator.
+
+    Returns:
+        The model, from a batch of records to logits.
+
+    Raises:
+        InvalidInput: If an argument is out of range, or if images are smaller than 16 x 16.
+
+    Size: 26,010 parameters.
     Initialisation: Glorot normal as in the authors' code, biases zero (there normal of scale at most 0.01).
-    Differs from the print: Table 1 puts tanh on the 10 outputs too; the authors' code does not, and logits in [-1, 1]
+    Differs from the print: Table 1 puts tanh on the 10 outputs too. The authors' code does not, and logits in [-1, 1]
     could not fit, so the last layer is linear here. The code pads the first convolution by 3, Table 1 by 2 as here;
-    both give the same layers from there on.
+    both give the same sizes afterwards.
     Edge cases: the smallest images are 16 x 16.
-    Reference: Table 1, guo2022; the network of Papernot et al. (2020) with other activation and pooling.
+    Reference: Table 1, guo2022; the network of Papernot et al. (2020) with another activation and pooling.
 
     >>> guo2022_mnist()(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
@@ -37,14 +57,14 @@ def guo2022_mnist(
         body = nn.Sequential(
             nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=2),
             activation(),
-            nn.AvgPool2d(2, stride=1),
+            nn.AvgPool2d(2, stride=1),  # average pooling is smooth, unlike max-pooling
             nn.Conv2d(16, 32, kernel_size=4, stride=2),
             activation(),
             nn.AvgPool2d(2, stride=1),
         )
         return _with_head(body, (flat_features(body, shape), 32, classes), activation)
 
-    return initialised(build, rng)
+    return build_with_rng(build, rng)
 
 
 def guo2022_cifar10(
@@ -54,14 +74,26 @@ def guo2022_cifar10(
     activation: Activation = nn.Tanh,
     rng: torch.Generator | None = None,
 ) -> nn.Sequential:
-    """The tanh ConvNet that guo2022 trains on CIFAR-10, with average pooling.
+    """Build the tanh ConvNet with average pooling that guo2022 trains on CIFAR-10.
 
-    Three times two 3x3 convolutions and pooling, with 32, 64 and 128 filters, then 128 units.
+    It has three blocks of two 3x3 convolutions and pooling, with 32, 64 and 128 filters, then 128 units.
 
-    Parameters: 550,570.
+    Args:
+        shape: Shape of a record (channels, height, width).
+        classes: Number of classes, at least 2.
+        activation: Constructor of the activation, such as ``nn.ReLU``; it must not work in place.
+        rng: Generator that determines the initial weights; by default the global generator.
+
+    Returns:
+        The model, from a batch of records to logits.
+
+    Raises:
+        InvalidInput: If an argument is out of range, or if images are smaller than 8 x 8.
+
+    Size: 550,570 parameters.
     Initialisation and output: as in :func:`guo2022_mnist`.
     Edge cases: the smallest images are 8 x 8.
-    Reference: Table 2, guo2022; the network of Papernot et al. (2020) with other activation and pooling.
+    Reference: Table 2, guo2022; the network of Papernot et al. (2020) with another activation and pooling.
 
     >>> guo2022_cifar10()(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
@@ -76,9 +108,10 @@ def guo2022_cifar10(
         body = nn.Sequential(*layers)
         return _with_head(body, (flat_features(body, shape), 128, classes), activation)
 
-    return initialised(build, rng)
+    return build_with_rng(build, rng)
 
 
 def _with_head(body: nn.Sequential, widths: Sequence[int], activation: Activation) -> nn.Sequential:
     model = nn.Sequential(OrderedDict(body=body, flatten=nn.Flatten(), head=dense(widths, activation)))
+    # Glorot normal initialisation, as in the authors' code.
     return redraw(model, (nn.Conv2d, nn.Linear), nn.init.xavier_normal_)

@@ -1,4 +1,4 @@
-"""The perceptrons and the convolutional network of meng2025; its ResNet-18 and VGG-16 are the usual ones."""
+"""Perceptrons and the convolutional network of meng2025; its ResNet-18 and VGG-16 are the standard ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from reconrisk.core.validation import check_whole, invalid_input
-from reconrisk.models.building import Activation, check_classes, check_shape, dense, flat_features, initialised
+from reconrisk.models.building import Activation, build_with_rng, check_classes, check_shape, dense, flat_features
 from reconrisk.models.linear import mlp
 
+# Hidden widths by number of layers; 1028 is what appendix B.2 prints.
 _HIDDEN = {3: (512, 128), 4: (512, 256, 64), 5: (1028, 512, 256, 64)}
 
 
@@ -24,11 +25,26 @@ def meng2025_mlp(
     activation: Activation = nn.ReLU,
     rng: torch.Generator | None = None,
 ) -> nn.Sequential:
-    """MLP-3, MLP-4 and MLP-5 of meng2025: hidden widths 512-128, 512-256-64 and 1028-512-256-64 with ReLU.
+    """Build MLP-3, MLP-4 or MLP-5 of meng2025.
 
-    Parameters: the paper prints none and leaves ``classes`` open; for 3 x 256 x 256 and 10 classes MLP-3 has
-    100,730,762, MLP-4 100,812,234 and MLP-5 202,789,326. (1028 is the paper's number, not 1024.)
-    Initialisation: not given; that of ``nn.Linear``.
+    Their hidden widths are 512-128, 512-256-64 and 1028-512-256-64, with ReLU.
+
+    Args:
+        shape: Shape of a record (channels, height, width).
+        classes: Number of classes, at least 2.
+        layers: Number of layers: 3, 4 or 5.
+        activation: Constructor of the activation, such as ``nn.ReLU``; it must not work in place.
+        rng: Generator that determines the initial weights; by default the global generator.
+
+    Returns:
+        The model, from a batch of records to logits.
+
+    Raises:
+        InvalidInput: If ``layers`` is not 3, 4 or 5, or if another argument is out of range.
+
+    Size: the paper prints none and does not state ``classes``; for 3 x 256 x 256 and 10 classes MLP-3 has 100,730,762
+    parameters, MLP-4 100,812,234 and MLP-5 202,789,326. (1028 is the paper's number, not 1024.)
+    Initialisation: not stated in the paper; that of ``nn.Linear``.
     Reference: appendix B.2, meng2025.
 
     >>> meng2025_mlp((3, 8, 8), 10, layers=4)(torch.zeros(2, 3, 8, 8)).shape
@@ -36,7 +52,7 @@ def meng2025_mlp(
     """
     layers = check_whole("layers", layers)
     if layers not in _HIDDEN:
-        raise invalid_input("layers", layers, "to be 3, 4 or 5", "Other depths: mlp(features, hidden, classes).")
+        raise invalid_input("layers", layers, "to be 3, 4 or 5", "For other depths use mlp(features, hidden, classes).")
     return mlp(math.prod(check_shape(shape)), _HIDDEN[layers], classes, activation=activation, rng=rng)
 
 
@@ -47,10 +63,25 @@ def meng2025_cnn(
     activation: Activation = nn.ReLU,
     rng: torch.Generator | None = None,
 ) -> nn.Sequential:
-    """The CNN of meng2025, its default target: two 3x3 convolutions with ReLU and max-pooling, then 256 units.
+    """Build the CNN of meng2025, its default target.
 
-    Parameters: the paper prints none; 64 (9 c + 1) + 73,856 + 256 (128 (h // 4) (w // 4) + 1) + 257 ``classes``.
-    Initialisation: not given; torch's default. Outputs are logits; the paper's softmax belongs to the loss.
+    It has two 3x3 convolutions with ReLU and max-pooling, then 256 units.
+
+    Args:
+        shape: Shape of a record (channels, height, width).
+        classes: Number of classes, at least 2.
+        activation: Constructor of the activation, such as ``nn.ReLU``; it must not work in place.
+        rng: Generator that determines the initial weights; by default the global generator.
+
+    Returns:
+        The model, from a batch of records to logits.
+
+    Raises:
+        InvalidInput: If an argument is out of range, or if images are smaller than 4 x 4.
+
+    Size: the paper prints none; 64 (9 c + 1) + 73,856 + 256 (128 (h // 4) (w // 4) + 1) + 257 ``classes`` parameters.
+    Initialisation: not stated in the paper; torch's default. Outputs are logits; the paper's softmax belongs to the
+    loss.
     Edge cases: the smallest images are 4 x 4.
     Reference: appendix B.2, meng2025.
 
@@ -71,4 +102,4 @@ def meng2025_cnn(
         head = dense((flat_features(body, shape), 256, classes), activation)
         return nn.Sequential(OrderedDict(body=body, flatten=nn.Flatten(), head=head))
 
-    return initialised(build, rng)
+    return build_with_rng(build, rng)

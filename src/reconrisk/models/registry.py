@@ -1,4 +1,4 @@
-"""Models by name: one row for each architecture of the papers, or any function of the user's own code.
+"""Registry of models by name, or by any function in the user's own code.
 
 Importing this module loads no architecture and no torch. A new model is one file, one row here and one line in the
 stub.
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelInfo(Info):
-    """A row for a model.
+    """Registry row of a model.
 
-    Args:
-        name: The name that people write.
-        where: The function that builds it, of the shape of a record and the number of classes.
+    Attributes:
+        name: Name of the model.
+        where: Function that builds it from the shape of a record and the number of classes, as "module:function".
         summary: One sentence in plain English.
-        is_flat: True if the function takes the number of values of a record in place of its shape.
+        is_flat: True if the function takes the number of values in a record instead of its shape.
         is_per_class: True if there is an output for each class; otherwise the function is called without the number.
     """
 
@@ -61,20 +61,24 @@ MODELS: Registry[ModelInfo] = Registry(
         _row("linear", "logistic", "Multinomial logistic regression of a flattened record.", is_flat=True),
     ),
 )
-"""Networks that have a name."""
+"""Models by name."""
 
 
 def model_by_name(name: str, *, shape: Sequence[int], classes: int | None) -> nn.Module:
     """Build the model of this name.
 
     Args:
-        name: A name of :data:`MODELS`, or ``package.module:function``, a function that takes no arguments. A dotted
-            path after the colon reaches into classes. The module is imported, so its code runs.
-        shape: The shape of a record.
-        classes: The number of classes; None for real labels, which only ``linear`` and functions of the user can fit.
+        name: Name in :data:`MODELS`, or ``package.module:function``, a function without arguments. A dotted path after
+            the colon reaches into classes. The module is imported, so its code runs.
+        shape: Shape of a record.
+        classes: Number of classes; None for real labels, which only ``linear`` and the user's own functions support.
+
+    Returns:
+        The model.
 
     Raises:
-        InvalidInput: If anything goes wrong, with the part of the name that is at fault.
+        InvalidInput: If the name is unknown, cannot be imported or does not build a model; the message names the part
+            of the name that is at fault.
 
     >>> model_by_name("logistic", shape=(30,), classes=2)[-1]
     Linear(in_features=30, out_features=2, bias=True)
@@ -92,25 +96,26 @@ def model_by_name(name: str, *, shape: Sequence[int], classes: int | None) -> nn
     size = math.prod(shape) if row.is_flat else shape
     if row.is_per_class and classes is None:
         raise invalid_input(
-            "model", name, "to fit real labels", "It has an output per class; use linear or a model of yours."
+            "model", name, "to fit real labels", "It has one output per class. Use linear, or your own function."
         )
     model: nn.Module = row.load()(size, classes) if row.is_per_class else row.load()(size)
     return model
 
 
 def _find_object(name: str) -> Any:
-    """The object after the colon."""
+    """Import the module before the colon and return the object after it."""
     module, _, path = name.partition(":")
     if not module or not path:
         raise invalid_input("model", name, "to be package.module:function", "Both sides of the colon are needed.")
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
+        # The missing module is not the named one but a dependency of it.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise InvalidInput(f"Expected model={name!r} to be importable. {module} needs {error.name}.") from error
         remedy = "Check the name before the colon; the current folder and installed packages are searched."
         raise invalid_input("model", name, f"to be importable, there is no module {error.name!r}", remedy) from error
-    except Exception as error:  # code of the user runs here
+    except Exception as error:  # importing runs the user's code, which may raise anything
         raise invalid_input("model", name, "to be importable", f"{module} raised {_error_text(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
@@ -122,7 +127,8 @@ def _find_object(name: str) -> Any:
 
 
 def _build(name: str, build: Any) -> nn.Module:
-    from torch import nn  # takes seconds, which names alone do not need
+    """Call the user's function and check that it returns a module."""
+    from torch import nn  # takes seconds to import; listing the names must not need it
 
     if isinstance(build, nn.Module):
         raise invalid_input(
@@ -135,7 +141,7 @@ def _build(name: str, build: Any) -> nn.Module:
         )
     try:
         model = build()
-    except Exception as error:  # code of the user runs here
+    except Exception as error:  # the user's code may raise anything
         raise invalid_input(
             "model", name, "to build a model when called without arguments", _error_text(error)
         ) from error

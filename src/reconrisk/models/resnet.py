@@ -1,4 +1,4 @@
-"""Residual networks in the layout and with the names of torchvision, so that its weight files fit."""
+"""Residual networks with the layout and layer names of torchvision, so that its weight files fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from reconrisk.models.building import Activation, Norm, check_classes, check_shape, he_normal, initialised, redraw
+from reconrisk.models.building import Activation, Norm, build_with_rng, check_classes, check_shape, he_normal, redraw
 
 
 def resnet18(
@@ -20,13 +20,28 @@ def resnet18(
     norm: Norm | None = nn.BatchNorm2d,
     rng: torch.Generator | None = None,
 ) -> nn.Sequential:
-    """ResNet-18: a 7x7 convolution, max-pooling, then four stages of two residual blocks of two 3x3 convolutions.
+    """Build ResNet-18.
 
-    Parameters: 11,176,512 + 513 ``classes`` for three channels; 11,689,512 for 1000 classes.
-    Initialisation: He normal (fan-out) convolutions, the last layer torch's default.
+    It has a 7x7 convolution, max-pooling, and four stages of two residual blocks of two 3x3 convolutions.
+
+    Args:
+        shape: Shape of a record (channels, height, width).
+        classes: Number of classes, at least 2.
+        activation: Constructor of the activation, such as ``nn.ReLU``; it must not work in place.
+        norm: Constructor of the normalisation for a number of channels, or None for no normalisation.
+        rng: Generator that determines the initial weights; by default the global generator.
+
+    Returns:
+        The model, from a batch of records to logits.
+
+    Raises:
+        InvalidInput: If ``shape`` or ``classes`` is out of range.
+
+    Size: 11,176,512 + 513 ``classes`` parameters for three channels; 11,689,512 for 1000 classes.
+    Initialisation: He normal (fan-out) convolutions, torch's default for the last layer.
     Edge cases: images of any size. Batch normalisation in training mode mixes the records of a batch; for per-example
-    gradients take ``norm=group_norm``, or ``norm=None``, which gives the convolutions biases and scales the last one of
-    each of the B branches by 1 / sqrt(B), so that the output stays in scale.
+    gradients pass ``norm=group_norm`` or ``norm=None``. ``norm=None`` gives the convolutions biases and scales the last
+    one of each of the B branches by 1 / sqrt(B), so that the output stays in scale.
     Reference: appendix B.2, meng2025; `He et al. (2016) <https://arxiv.org/abs/1512.03385>`_.
 
     >>> resnet18((3, 32, 32), 10)(torch.zeros(2, 3, 32, 32)).shape
@@ -43,10 +58,23 @@ def resnet101(
     norm: Norm | None = nn.BatchNorm2d,
     rng: torch.Generator | None = None,
 ) -> nn.Sequential:
-    """ResNet-101: as ResNet-18, with stages of 3, 4, 23 and 3 blocks of 1x1, 3x3 and 1x1 convolutions.
+    """Build ResNet-101: as ResNet-18, with stages of 3, 4, 23 and 3 blocks of 1x1, 3x3 and 1x1 convolutions.
 
-    Parameters: 42,500,160 + 2,049 ``classes`` for three channels; 44,549,160 for 1000 classes ("about 45M",
-    Figure 4, riess2025).
+    Args:
+        shape: Shape of a record (channels, height, width).
+        classes: Number of classes, at least 2.
+        activation: Constructor of the activation, such as ``nn.ReLU``; it must not work in place.
+        norm: Constructor of the normalisation for a number of channels, or None for no normalisation.
+        rng: Generator that determines the initial weights; by default the global generator.
+
+    Returns:
+        The model, from a batch of records to logits.
+
+    Raises:
+        InvalidInput: If ``shape`` or ``classes`` is out of range.
+
+    Size: 42,500,160 + 2,049 ``classes`` parameters for three channels; 44,549,160 for 1000 classes ("about 45M", Figure
+    4, riess2025).
     Initialisation and edge cases: as :func:`resnet18`.
     Reference: appendix C.3, riess2025; `He et al. (2016) <https://arxiv.org/abs/1512.03385>`_.
 
@@ -59,28 +87,29 @@ def resnet101(
 
 @dataclass(frozen=True)
 class _Parts:
-    """What every layer of one network is made of."""
+    """Constructors that all layers of one network share."""
 
     activation: Activation
     norm: Norm | None
 
     def convolution(self, fan_in: int, fan_out: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-        """A convolution that keeps the size up to its stride; the norm's shift, if there is one, serves as bias."""
+        """Build a convolution that keeps the size up to its stride; the shift of the norm replaces the bias."""
         return nn.Conv2d(fan_in, fan_out, kernel, stride, padding=kernel // 2, bias=self.norm is None)
 
     def normalisation(self, channels: int) -> nn.Module:
-        """The norm of so many channels, or nothing."""
+        """Build the normalisation of a number of channels, or the identity."""
+        # The identity keeps the layer names of torchvision without a norm too.
         return nn.Identity() if self.norm is None else self.norm(channels)
 
     def shortcut(self, fan_in: int, fan_out: int, stride: int) -> nn.Module:
-        """The way around a block: the identity, or a 1x1 convolution where sizes differ."""
+        """Build the shortcut around a block: the identity, or a 1x1 convolution if sizes differ."""
         if stride == 1 and fan_in == fan_out:
             return nn.Identity()
         return nn.Sequential(self.convolution(fan_in, fan_out, 1, stride), self.normalisation(fan_out))
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and the way around them."""
+    """Residual block of two 3x3 convolutions."""
 
     expansion = 1
 
@@ -92,27 +121,28 @@ class BasicBlock(nn.Module):
         self.activation = parts.activation()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Activation of the sum of both ways."""
+        """Return the activation of the sum of branch and shortcut."""
         hidden = self.activation(self.bn1(self.conv1(inputs)))
         outputs: Tensor = self.activation(self.bn2(self.conv2(hidden)) + self.downsample(inputs))
         return outputs
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions, the last four times as wide, and the way around them."""
+    """Residual block of 1x1, 3x3 and 1x1 convolutions, the last four times as wide."""
 
     expansion = 4
 
     def __init__(self, fan_in: int, width: int, stride: int, parts: _Parts) -> None:
         super().__init__()
         self.conv1, self.bn1 = parts.convolution(fan_in, width, 1), parts.normalisation(width)
+        # The stride is in the 3x3 convolution, as in torchvision; He et al. (2016) put it in the first 1x1.
         self.conv2, self.bn2 = parts.convolution(width, width, 3, stride), parts.normalisation(width)
         self.conv3, self.bn3 = parts.convolution(width, 4 * width, 1), parts.normalisation(4 * width)
         self.downsample = parts.shortcut(fan_in, 4 * width, stride)
         self.activation = parts.activation()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Activation of the sum of both ways."""
+        """Return the activation of the sum of branch and shortcut."""
         hidden = self.activation(self.bn1(self.conv1(inputs)))
         hidden = self.activation(self.bn2(self.conv2(hidden)))
         outputs: Tensor = self.activation(self.bn3(self.conv3(hidden)) + self.downsample(inputs))
@@ -127,6 +157,7 @@ def _resnet(
     parts: _Parts,
     rng: torch.Generator | None,
 ) -> nn.Sequential:
+    """Build a residual network of ``depths`` blocks per stage."""
     channels, classes = check_shape(shape)[0], check_classes(classes)
 
     def build() -> nn.Sequential:
@@ -140,13 +171,15 @@ def _resnet(
         for stage, depth in enumerate(depths):
             width, blocks = 64 * 2**stage, []
             for place in range(depth):
+                # The first block of every stage but the first halves the side.
                 blocks.append(block(fan_in, width, 2 if stage > 0 and place == 0 else 1, parts))
                 fan_in = width * block.expansion
             layers[f"layer{stage + 1}"] = nn.Sequential(*blocks)
         layers.update(avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(fan_in, classes))
         model = redraw(nn.Sequential(layers), nn.Conv2d, he_normal)
         if parts.norm is None:
-            # Each block would double the variance: 2^33 in ResNet-101. Scaled, all blocks together give e.
+            # Each block would double the variance, to 2^33 after the 33 blocks of ResNet-101. With the last convolution
+            # of B branches scaled by 1 / sqrt(B), the factor is (1 + 1/B)^B < e in total.
             with torch.no_grad():
                 for layer in model.modules():
                     if isinstance(layer, (BasicBlock, Bottleneck)):
@@ -154,4 +187,4 @@ def _resnet(
                         last.weight.div_(sum(depths) ** 0.5)
         return model
 
-    return initialised(build, rng)
+    return build_with_rng(build, rng)

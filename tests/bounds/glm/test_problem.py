@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
-from reconrisk.bounds.glm.problem import GlmFit, fit_glm, glm_problem
+from reconrisk.bounds.glm.problem import GlmFit, build_glm_problem, fit_glm
 from reconrisk.core.errors import InvalidInput
 
 FAMILIES = ["squared", "logistic", "multinomial", "poisson"]
@@ -32,7 +32,7 @@ def _records(family, seed=0, n=60, d=4):
 @given(seed=st.integers(0, 10_000))
 def test_gradient_and_hessian_are_those_of_the_objective(family, seed):
     features, labels, weights = _records(family, seed, n=12, d=2)
-    problem = glm_problem(features, labels, family, 0.3, True, 0.2, weights)
+    problem = build_glm_problem(features, labels, family, 0.3, True, 0.2, weights)
     theta = np.random.default_rng(seed).standard_normal((problem.outputs, 3))
 
     def of(fn):
@@ -111,7 +111,7 @@ def test_a_start_far_away_changes_nothing():
 
 def test_residuals_of_records_that_are_fitted_well_keep_their_digits():
     for family, targets in (("logistic", [1.0]), ("multinomial", [1.0])):
-        problem = glm_problem([[40.0]], targets, family, 1.0, False, 0.0, None, classes=2)
+        problem = build_glm_problem([[40.0]], targets, family, 1.0, False, 0.0, None, classes=2)
         theta = np.array([[1.0]]) if family == "logistic" else np.array([[0.0], [1.0]])
         assert problem.residuals(theta)[0, -1] == pytest.approx(-math.exp(-40), rel=1e-9, abs=0)
 
@@ -134,7 +134,7 @@ def test_collinear_features_without_penalty_are_refused():
         ({"labels": [0.0, 2.0]}, "labels=.* to be 0 or 1"),
         ({"labels": [0.5, 1.0], "family": "multinomial"}, "class indices"),
         ({"labels": [-1.0, 1.0], "family": "poisson"}, r"labels\[0\]=-1.0 >= 0"),
-        ({"labels": [0.0]}, "with 1 records, as labels"),
+        ({"labels": [0.0]}, "with 1 records, one per label"),
         ({"penalty": -1.0}, "penalty=-1.0 >= 0"),
         ({"intercept": True, "intercept_penalty": -1.0}, "intercept_penalty=-1.0 >= 0"),
         ({"sample_weight": [1.0, -1.0]}, r"sample_weight\[1\]=-1.0 >= 0"),
@@ -152,4 +152,4 @@ def test_bad_input_is_named(setting, message):
 
 def test_a_class_beyond_the_coefficients_is_named():
     with pytest.raises(InvalidInput, match="labels=2 < 2, the number of classes"):
-        glm_problem([[1.0]], [2.0], "multinomial", 1.0, False, 0.0, None, classes=2)
+        build_glm_problem([[1.0]], [2.0], "multinomial", 1.0, False, 0.0, None, classes=2)

@@ -1,7 +1,7 @@
 """Fisher information about every record in a released generalised linear model with Gaussian noise.
 
-For models with one output, :func:`_inverse_traces_of_one_output` has the trace of the inverse for every record without
-a solve per record.
+For models with one output, :func:`_inverse_traces_of_one_output` computes the trace of the inverse for every record
+without a solve for each record.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from reconrisk.bounds.glm.problem import glm_problem, split, stacked
+from reconrisk.bounds.glm.problem import build_glm_problem, split_coefficients, stack_coefficients
 from reconrisk.core.validation import check_positive, check_whole, invalid_input
 from reconrisk.releases.fitted_estimators.objective import Family, GlmObjective
 
 Floats = NDArray[np.float64]
 
-_DOUBTFUL = 0.1
+_DOUBTFUL = 0.1  # relative rounding error of the denominator above which the closed form is not used
 
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
-    """What all records share: the Hessian's columns after projection off that of the intercept, applied to W."""
+    """Quantities shared by all records: columns of the Hessian after projection off the intercept's, applied to W."""
 
     shift: Floats
     kappa: float
@@ -35,21 +35,21 @@ class _Frame:
 def _inverse_traces_of_one_output(
     problem: GlmObjective[Floats], theta: Floats, hessian: Floats, traces: Floats, unit: float
 ) -> Floats:
-    r"""``tr (J^T J)^-1`` for each record at unit noise, rounded down and never below ``d^2 / tr(J^T J)``.
+    r"""Compute ``tr (J^T J)^-1`` for each record at unit noise, rounded down, at least ``d^2 / tr(J^T J)``.
 
-    Let h be the intercept's column of H, K the others after projection off h, :math:`\kappa = 1/|h|^2`, u the shift of
-    that projection (without intercept: K = H, kappa = 0, u = 0). Then with g = A W, y = x + u, t = K^T K g
+    Let h be the intercept's column of H, K the other columns after projection off h, :math:`\kappa = 1/|h|^2`, and u
+    the shift of that projection (without intercept: K = H, kappa = 0, u = 0). Then with g = A W, y = x + u, t = K^T K g
 
     .. math:: J^T J = N^T (K^T K)^{-1} N + \kappa g g^T, \quad N = r 1 + y g^T, \quad \delta = r + g^T y,
 
     .. math:: r^2 \mathrm{tr}(J^T J)^{-1} = |K|^2 + \frac{|Kg|^2 |y|^2 - 2 \delta y^T t - \kappa |t|^2}
               {\delta^2 + \kappa |Kg|^2}.
 
-    Notation: ``traces`` are those of J^T J rounded up, ``unit`` the relative rounding of a product.
+    Notation: ``traces`` are the traces of J^T J rounded up, ``unit`` is the relative rounding error of a product.
     """
     d, w = problem.features, theta[0, : problem.features]
     with np.errstate(divide="ignore"):
-        floor = d * d / traces
+        floor = d * d / traces  # tr(M^-1) tr(M) >= d^2, with equality for d = 1
     if d == 1:
         return np.asarray(floor)
     frame = _frame(problem, hessian, w)
@@ -62,7 +62,7 @@ def _inverse_traces_of_one_output(
     numerator -= frame.kappa * a**2 * float(frame.turned @ frame.turned)
     denominator = delta**2 + frame.kappa * a**2 * frame.stretched
     slips = _slips(frame, float(np.linalg.norm(w)), a, delta, lengths, slip, unit)
-    with np.errstate(divide="ignore", invalid="ignore"):  # what is not a number falls to the floor below
+    with np.errstate(divide="ignore", invalid="ignore"):  # comparisons with NaN are False, which selects the floor
         doubt = slips[1] / denominator
         squares = frame.square + numerator / denominator - 4 * unit * frame.whole
         squares -= (slips[0] + 2 * doubt * np.abs(numerator)) / denominator
@@ -79,6 +79,7 @@ def _frame(problem: GlmObjective[Floats], hessian: Floats, w: Floats) -> _Frame:
         shift = -kappa * (kept.T @ column)
         kept = kept + np.outer(column, shift)
     moved = kept @ w
+    # The size before projection, because rounding errors are relative to that and not to what the projection leaves.
     whole = float((hessian[:, :d] ** 2).sum())
     return _Frame(shift, kappa, float((kept**2).sum()), kept.T @ moved, float(moved @ moved), whole)
 
@@ -86,9 +87,9 @@ def _frame(problem: GlmObjective[Floats], hessian: Floats, w: Floats) -> _Frame:
 def _slips(
     frame: _Frame, length: float, a: Floats, delta: Floats, lengths: Floats, slip: Floats, unit: float
 ) -> tuple[Floats, Floats]:
-    """How far rounding may have moved numerator and denominator, from the sizes of their factors."""
+    """Bound the rounding errors of numerator and denominator by the sizes of their factors."""
     turned = float(np.linalg.norm(frame.turned))
-    reach = a * frame.whole * length  # no less than the norm of what cancels in t
+    reach = a * frame.whole * length  # upper limit on the norm of the terms that cancel in t
     products = a**2 * frame.stretched * lengths**2 + 2 * np.abs(delta) * lengths * reach + frame.kappa * reach**2
     numerator = 4 * unit * products + 2 * slip * lengths * (a * turned + unit * reach)
     denominator = 2 * np.abs(delta) * slip + slip**2 + unit * frame.kappa * reach * a * length
@@ -96,16 +97,21 @@ def _slips(
 
 
 _EPSILON = float(np.finfo(float).eps)
-_CHUNK = 2**24
+_CHUNK = 2**24  # numbers held at once, 128 MB
 
 
 @dataclass(frozen=True, eq=False)
 class GlmInformation:
     """Fisher information about each record in a released model with Gaussian noise on coefficients and intercept.
 
-    ``traces`` holds tr(I), one per record, rounded up; ``inverse_traces`` tr(I^-1), rounded down, or None for models of
-    several outputs, where only :meth:`matrix` gives it. They depend on private records and are private themselves.
-    ``coefficients`` and ``intercept`` are those that the information belongs to.
+    The values depend on private records and are private themselves.
+
+    Attributes:
+        traces: tr(I) for each record, rounded up.
+        inverse_traces: tr(I^-1) for each record, rounded down; None for models with several outputs, for which only
+            :meth:`matrix` gives it.
+        coefficients: Coefficients at which the information was computed.
+        intercept: Intercept at which the information was computed, or None.
     """
 
     traces: Floats
@@ -118,19 +124,25 @@ class GlmInformation:
     _noise_std: float
 
     def jacobian(self, record: int) -> Floats:
-        """The derivative of the coefficients by one record; those of one output together, its intercept last."""
+        """Return the derivative of the coefficients by one record.
+
+        Rows are grouped by output, each group with its intercept last.
+        """
         problem, index = self._problem, check_whole("record", record, minimum=0)
         if index >= len(problem.design):
             raise invalid_input("record", index, f"< {len(problem.design)}, the number of records")
         return np.asarray(-problem.weights[index] * (self._inverse @ problem.mixed_derivative(self._theta, index)))
 
     def matrix(self, record: int) -> Floats:
-        """The information matrix about one record: ``J^T J / noise_std^2``."""
+        """Return the information matrix about one record, ``J^T J / noise_std^2``."""
         jacobian = self.jacobian(record)
         return np.asarray(jacobian.T @ jacobian / self._noise_std**2)
 
     def mse_lower_bounds(self) -> Floats:
-        """``tr(I^-1) / d``, or ``d / tr(I)`` where the former is not known: for unbiased estimates, not capped."""
+        """Return ``tr(I^-1) / d`` for each record, or ``d / tr(I)`` if the former is not known.
+
+        The bounds hold for unbiased estimates and are not capped by a constant guess.
+        """
         if self.inverse_traces is not None:
             return np.asarray(self.inverse_traces / self._problem.features)
         with np.errstate(divide="ignore"):
@@ -150,20 +162,39 @@ def glm_information(
     sample_weight: ArrayLike | None = None,
     tolerance: float = 1e-6,
 ) -> GlmInformation:
-    r"""Exact Fisher information about every record in a noisy generalised linear model, for all records at once.
+    r"""Exact Fisher information about every record in a noisy generalised linear model.
 
     .. math:: \frac{\partial W}{\partial x} = -H^{-1} w \bigl[r \otimes 1 + \tilde x \otimes (A W)\bigr], \quad
               H = \sum_i w_i A_i \otimes \tilde x_i \tilde x_i^T + \Lambda, \quad I = J^T J / \text{noise}^2
 
+    Here r and A are the first and second derivative of a record's loss by its predictors. Penalties belong to sums of
+    losses, not means: ``penalty = 1 / C`` in scikit-learn.
+
+    Args:
+        coefficients: Minimiser of the objective, shape (features,) or (outputs, features).
+        features: Training records, shape (records, features).
+        labels: One label for each record, see :func:`reconrisk.bounds.glm.problem.fit_glm`.
+        family: Loss: ``squared``, ``logistic``, ``multinomial`` or ``poisson``.
+        penalty: Weight :math:`\lambda` of the penalty on the coefficients.
+        noise_std: Standard deviation of the noise on each released number.
+        intercept: Intercept of the minimiser, or None for a model without one.
+        intercept_penalty: Weight :math:`\lambda_0` of the penalty on the intercept.
+        sample_weight: Weight of each record; by default 1.
+        tolerance: Largest accepted distance of the coefficients from the minimum, relative.
+
+    Returns:
+        The information about each record.
+
+    Raises:
+        InvalidInput: If the coefficients are further than ``tolerance`` from the minimum, if the Hessian is singular up
+            to rounding, or if an argument is invalid.
+
     Assumes: ``coefficients`` and ``intercept`` minimise :math:`\sum_i w_i \ell_i + \frac\lambda2|W|^2 +
     \frac{\lambda_0}2|b|^2` as in :func:`reconrisk.bounds.glm.problem.fit_glm`; labels and weights are public; each
-    released number, intercepts too, has independent noise of ``noise_std``.
-    Notation: r and A are first and second derivative of a record's loss by its predictors, ``penalty`` lambda,
-    ``intercept_penalty`` lambda_0 (sums, not means: ``penalty = 1 / C`` in scikit-learn).
-    Guarantee: refuses coefficients further than ``tolerance`` (relative) from the minimum, and Hessians that rounding
-    makes singular. Traces are rounded up, their inverses down and never below ``d^2 / tr(I)``.
-    Edge cases: a record of weight zero has trace 0 and ``inverse_traces`` inf; a residual that may be zero by rounding
-    counts as large as rounding allows.
+    released number, including the intercept, has independent noise of ``noise_std``.
+    Guarantee: traces are rounded up. Traces of the inverse are rounded down and never below ``d^2 / tr(I)``.
+    Edge cases: a record of weight zero has trace 0 and ``inverse_traces`` inf. A residual that may be zero up to
+    rounding counts as large as rounding allows.
     Reference: Section 7.1, guo2022; `Hannun et al. (2021) <https://arxiv.org/abs/2102.11673>`_.
 
     >>> records = {"features": [[1.0], [1.0]], "labels": [0, 1]}
@@ -171,9 +202,9 @@ def glm_information(
     >>> information.traces.round(3).tolist()
     [0.04, 0.04]
     """
-    theta = stacked(coefficients, intercept)
-    classes = len(theta) if family == "multinomial" else None
-    problem = glm_problem(
+    theta = stack_coefficients(coefficients, intercept)
+    classes = len(theta) if family == "multinomial" else None  # one row of coefficients for each class
+    problem = build_glm_problem(
         features, labels, family, penalty, intercept is not None, intercept_penalty, sample_weight, classes
     )
     if theta.shape != (problem.outputs, problem.design.shape[1]):
@@ -181,29 +212,31 @@ def glm_information(
         raise invalid_input(
             "features.shape",
             (len(problem.design), problem.features),
-            f"to be (records, features) with {wide} features for {problem.outputs} outputs, as coefficients",
+            f"to be (records, features) with {wide} features for {problem.outputs} outputs, as coefficients have",
         )
     noise = check_positive("noise_std", noise_std, "Without noise the information is infinite.")
     hessian = problem.hessian(theta)
     factor = problem.factorise(hessian)
     _check_minimum(theta, problem.newton_step(theta, factor), check_positive("tolerance", tolerance))
     inverse = problem.arrays.solve(factor, np.eye(len(hessian)))
+    # Rounding of the Hessian, a sum over all records, and of products with it; times the condition for the inverse.
     unit = 4 * (len(hessian) + np.sqrt(len(problem.design))) * _EPSILON
     condition = float(np.abs(hessian).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max())
-    if not unit * condition < 0.1:
+    if not unit * condition < 0.1:  # beyond, the error margins below are not valid
         remedy = "Scale the features or raise the penalty."
         raise invalid_input("hessian", f"of condition {condition:.2g}", "to be invertible", remedy)
     traces = _traces(problem, theta, inverse, margin=unit * condition)
     inverse_traces = None
     if problem.outputs == 1:
         inverse_traces = noise**2 * _inverse_traces_of_one_output(problem, theta, hessian, traces, unit)
-    fit = split(theta, problem)
+    fit = split_coefficients(theta, problem)
     return GlmInformation(
         traces / noise**2, inverse_traces, fit.coefficients, fit.intercept, problem, theta, inverse, noise
     )
 
 
 def _check_minimum(theta: Floats, newton_step: Floats, tolerance: float) -> None:
+    """Raise if the Newton step shows that the coefficients are not at the minimum."""
     distance = float(np.linalg.norm(newton_step))
     if not distance <= tolerance * (1 + float(np.linalg.norm(theta))):
         raise invalid_input(
@@ -216,11 +249,11 @@ def _check_minimum(theta: Floats, newton_step: Floats, tolerance: float) -> None
 
 
 def _traces(problem: GlmObjective[Floats], theta: Floats, inverse: Floats, margin: float) -> Floats:
-    r"""``|J|^2`` for each record at unit noise, rounded up.
+    r"""Compute ``|J|^2`` for each record at unit noise, rounded up.
 
-    With :math:`Y_b = H^{-1}(e_b \otimes \tilde x)` it is
-    :math:`r^T T r + 2 \sum_{abc} r_a A_{bc} \langle Y_b, H^{-1}(e_a \otimes W_c)\rangle + \sum_{ab} (A W W^T A)_{ab}
-    \langle Y_a, Y_b\rangle`, where T and the inner factors of the sums belong to no record.
+    With :math:`Y_b = H^{-1}(e_b \otimes \tilde x)` it is :math:`r^T T r + 2 \sum_{abc} r_a A_{bc} \langle Y_b,
+    H^{-1}(e_a \otimes W_c)\rangle + \sum_{ab} (A W W^T A)_{ab} \langle Y_a, Y_b\rangle`. T and the inner factors of the
+    sums are the same for all records.
     """
     d, m, k = problem.features, problem.design.shape[1], problem.outputs
     columns = inverse.reshape(k * m, k, m)
@@ -242,5 +275,6 @@ def _traces(problem: GlmObjective[Floats], theta: Floats, inverse: Floats, margi
         moved = np.einsum("nab,nab->n", a @ gram @ a, squares)
         size = np.sqrt((r**2).sum(axis=1) * np.trace(common))
         pulled = np.sqrt(np.einsum("nab,bc,nac->n", a, gram, a, optimize=True) * np.einsum("naa->n", squares))
+        # (size + pulled)^2 bounds the sum of the magnitudes of the three terms, to which the margin is relative.
         sums[part] = own + mixed + moved + margin * (size + pulled) ** 2
     return np.asarray(problem.weights**2 * np.maximum(sums, 0.0))

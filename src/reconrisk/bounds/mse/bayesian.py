@@ -1,4 +1,4 @@
-"""Lower bounds on the mean squared error of every estimate, given a prior (van Trees; chen2025, Theorem 3.2)."""
+"""Lower bounds on the mean squared error of every estimate under a prior (van Trees; chen2025, Theorem 3.2)."""
 
 from __future__ import annotations
 
@@ -39,13 +39,29 @@ def bayesian_mse_lower_bound(
               \ge \frac d{E\,\mathrm{tr}\,I + \mathrm{tr} P}
               \ge \frac d{E\,\mathrm{tr}\,I + d \lambda_{\max}(P)}
 
-    Assumes: the record has the prior, whose density is smooth and vanishes at the boundary of its support.
-    Notation: pass the expected ``information`` E I as a matrix (a vector stands for a diagonal one), or its ``trace``
-    with the ``dimension`` d of the record. ``prior_information`` P is a matrix, a vector, or a number: the largest
-    eigenvalue, which gives the last form. d is the dimension of the record, not the number of parameters.
-    Guarantee: holds for biased estimates too; never above the error of the constant guess, where that is passed.
-    Edge cases: no information leaves tr(P^-1)/d, at most the variance of the prior. Singular P is refused.
-    Reference: Theorem 3.2, chen2025, with the largest eigenvalue, where its appendix takes the smallest.
+    Pass either ``information`` or ``trace``; the matrix gives the tighter bound.
+
+    Args:
+        information: Expected Fisher information E I of the release: a matrix, or its diagonal as a vector.
+        prior_information: Fisher information P of the prior: a matrix, its diagonal as a vector, or its largest
+            eigenvalue as a number, which gives the last form.
+        trace: Expected trace of the information.
+        dimension: Number of values in a record (d), not the number of parameters; required with ``trace`` unless
+            ``prior_information`` has it.
+        constant_guess_mse: Cap on the value: the error of a constant guess; by default no cap.
+        mechanism: Mechanism that the information was derived from; recorded in the guarantee.
+
+    Returns:
+        A guarantee on the mean squared error.
+
+    Raises:
+        InvalidInput: If not exactly one of ``information`` and ``trace`` is given, if a matrix is not positive
+            semidefinite, if ``prior_information`` is singular, or if shapes differ.
+
+    Assumes: the record is drawn from the prior, whose density is smooth and vanishes at the boundary of its support.
+    Guarantee: holds for biased estimates too; never above ``constant_guess_mse``.
+    Edge cases: without information the bound is tr(P^-1)/d, at most the variance of the prior.
+    Reference: Theorem 3.2, chen2025, with the largest eigenvalue; its appendix uses the smallest.
 
     >>> bayesian_mse_lower_bound([1.0, 3.0], prior_information=1.0).value > 0.374
     True
@@ -70,7 +86,16 @@ def bayesian_mse_lower_bound(
 
 
 def gaussian_prior_information(covariance: ArrayLike) -> Floats:
-    """Information of a Gaussian prior: the inverse of its covariance (a number, variances, or a matrix).
+    """Fisher information of a Gaussian prior, the inverse of its covariance.
+
+    Args:
+        covariance: Covariance of the prior: a matrix, a vector of variances, or one variance.
+
+    Returns:
+        The information, in the form of ``covariance``.
+
+    Raises:
+        InvalidInput: If a variance is not positive, or if the matrix is singular.
 
     >>> gaussian_prior_information([0.5, 0.25]).tolist()
     [2.0, 4.0]
@@ -78,22 +103,31 @@ def gaussian_prior_information(covariance: ArrayLike) -> Floats:
     spread = finite_array("covariance", covariance, dimensions=(0, 1, 2))
     if spread.ndim < 2:
         if not (spread > 0).all():
-            raise invalid_input("covariance", covariance, "> 0", "A direction without variance is known; leave it out.")
+            raise invalid_input("covariance", covariance, "> 0", "Leave out coordinates that have no variance.")
         return np.asarray(1 / spread)
     values, axes, error = nonnegative_eigenvalues("covariance", square_matrix("covariance", spread))
     if values.min() <= error:
         raise invalid_input(
-            "covariance", "singular", "to be positive definite", "Directions without variance are known."
+            "covariance", "singular", "to be positive definite", "Leave out directions that have no variance."
         )
-    return np.asarray((axes / values) @ axes.T)
+    return np.asarray((axes / values) @ axes.T)  # the inverse from the eigenvalues that were just checked
 
 
 def box_prior_information(widths: ArrayLike) -> Floats:
-    r"""Information of the smoothest prior on a box, the density proportional to :math:`\prod_i \cos^2(\pi x_i/w_i)`.
+    r"""Fisher information of the smoothest prior on a box, with density :math:`\prod_i \cos^2(\pi x_i/w_i)`.
 
     .. math:: P_{ii} = 4\pi^2/w_i^2
 
-    No density on an interval of that width has less information.
+    The density is stated up to a constant factor. No density on an interval of that width has less information.
+
+    Args:
+        widths: Width of the box in each coordinate, or one number.
+
+    Returns:
+        The information of each coordinate.
+
+    Raises:
+        InvalidInput: If a width is not positive.
 
     >>> float(box_prior_information(2.0)) == math.pi**2
     True
@@ -105,13 +139,22 @@ def box_prior_information(widths: ArrayLike) -> Floats:
 
 
 def blurred_prior_information(blur_std: float) -> float:
-    """Upper limit on every eigenvalue of the information of any data blurred by Gaussian noise: ``1 / blur_std^2``.
+    """Upper limit on the Fisher information of any data blurred by Gaussian noise: ``1 / blur_std^2``.
+
+    Args:
+        blur_std: Standard deviation of the noise added to each value.
+
+    Returns:
+        An upper limit on every eigenvalue of the information.
+
+    Raises:
+        InvalidInput: If ``blur_std`` is not positive.
 
     >>> blurred_prior_information(0.5)
     4.0
     """
     check_positive("blur_std", blur_std, "Without blur a finite data set has no density.")
-    return (1 / blur_std) * (1 / blur_std)
+    return (1 / blur_std) * (1 / blur_std)  # ** would raise on overflow
 
 
 def _from_matrix(information: ArrayLike, prior: Floats) -> float:
@@ -124,7 +167,7 @@ def _from_matrix(information: ArrayLike, prior: Floats) -> float:
     _check_positive_definite(prior)
     added = float(prior) * np.eye(len(released)) if prior.ndim == 0 else square_matrix("prior_information", prior)
     values, _, error = nonnegative_eigenvalues("information + prior_information", released + added)
-    return float(np.mean(1 / (values + error)))
+    return float(np.mean(1 / (values + error)))  # eigenvalues rounded up: the bound can only fall
 
 
 def _from_trace(trace: float | None, dimension: int | None, prior: Floats) -> float:
@@ -133,6 +176,7 @@ def _from_trace(trace: float | None, dimension: int | None, prior: Floats) -> fl
     if prior.ndim and len(prior) != size:
         raise invalid_input("dimension", dimension, f"to equal {len(prior)}, the dimension of prior_information")
     _check_positive_definite(prior)
+    # Keyed by the number of axes: largest eigenvalue, diagonal, matrix.
     prior_trace = {0: lambda: size * float(prior), 1: lambda: float(prior.sum()), 2: lambda: float(np.trace(prior))}
     return size / (total + prior_trace[prior.ndim]())
 
@@ -143,7 +187,7 @@ def _check_positive_definite(prior: Floats) -> None:
     else:
         values, _, error = nonnegative_eigenvalues("prior_information", square_matrix("prior_information", prior))
         smallest = float(values.min())
-    if smallest <= error:
+    if smallest <= error:  # may be zero up to rounding
         raise invalid_input(
             "prior_information", f"with eigenvalue {smallest:.6g}", "to be positive definite", _NO_UNIFORM
         )

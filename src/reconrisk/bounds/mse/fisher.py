@@ -35,19 +35,36 @@ def mse_lower_bound_from_fisher(
     constant_guess_mse: float = math.inf,
     mechanism: Mechanism = UNSTATED,
 ) -> Guarantee:
-    r"""Lower bound on the mean squared error of estimates with a given bias, from its Fisher information.
+    r"""Lower bound on the mean squared error of estimates with a given bias, from the Fisher information.
 
     .. math:: \frac{\mathrm{tr}(I^{-1})}d \ge \frac d{\mathrm{tr}\,I} \ge \frac1{\lambda_{\max}(I)}, \qquad
               \text{in general}\quad \frac{\mathrm{tr}(J_\mu I^{-1} J_\mu^T)}d + \frac{|\mu(z)-z|^2}d
 
-    Assumes: a regular release density; ``information`` at the record itself, so the value is private.
-    Notation: pass the matrix (a vector stands for a diagonal one), or its ``trace`` with the ``dimension`` d of the
-    record, or its ``spectral_norm``, each exact or from above. ``mean_jacobian`` is :math:`J_\mu` and ``bias``
-    :math:`\mu(z) - z`, with the matrix only. ``mechanism`` is what the information came from.
-    Guarantee: never above the error of the constant guess, where that is passed; eigenvalues are rounded up. Nothing
-    about the probability of a good estimate, nor about estimates with another bias.
-    Edge cases: information that is exactly singular (a diagonal with a zero) gives inf and says so, unless the Jacobian
-    does not move along its kernel; where rounding hides how small an eigenvalue is, it counts as large as it may be.
+    Pass exactly one of ``information``, ``trace`` and ``spectral_norm``, each exact or an upper limit.
+
+    Args:
+        information: Fisher information of the release about the record: a matrix, or its diagonal as a vector.
+        trace: Trace of the information; requires ``dimension``.
+        spectral_norm: Largest eigenvalue of the information.
+        dimension: Number of values in a record (d), for ``trace``.
+        mean_jacobian: Jacobian :math:`J_\mu` of the mean of the estimate; by default the identity. Requires
+            ``information``.
+        bias: Bias of the estimate in each coordinate, :math:`\mu(z) - z`. Requires ``information`` if it is not zero.
+        constant_guess_mse: Cap on the value: the error of a constant guess; by default no cap.
+        mechanism: Mechanism that the information was derived from; recorded in the guarantee.
+
+    Returns:
+        A guarantee on the mean squared error.
+
+    Raises:
+        InvalidInput: If the information is not given in exactly one form, if it is not positive semidefinite, if shapes
+            differ, or if a bias is given without the matrix.
+
+    Assumes: a regular release density; ``information`` is taken at the record itself, so the value is private.
+    Guarantee: never above ``constant_guess_mse``; eigenvalues are rounded up. It does not bound the probability of a
+    good estimate, nor the error of estimates with another bias.
+    Edge cases: exactly singular information (a diagonal with a zero) gives inf and an assumption that says so, unless
+    the Jacobian vanishes on its kernel. An eigenvalue below the rounding error counts as large as that error.
     Reference: Theorem 2, guo2022.
 
     >>> round(mse_lower_bound_from_fisher(trace=8.0, dimension=2).value, 9)
@@ -66,12 +83,12 @@ def mse_lower_bound_from_fisher(
     if information is not None:
         bound = _from_matrix(information, mean_jacobian, bias)
     elif biased:
-        raise invalid_input("information", None, "to be a matrix", "The form for biased estimates needs all of it.")
+        raise invalid_input("information", None, "to be a matrix", "mean_jacobian and bias need the full matrix.")
     elif trace is None:
         largest = check_nonnegative("spectral_norm", spectral_norm)
         bound = math.inf if largest == 0 else 1 / largest
     elif dimension is None:
-        raise invalid_input("dimension", None, "to be the dimension of the record", "A trace alone does not tell it.")
+        raise invalid_input("dimension", None, "to be the dimension of the record", "Pass it together with trace.")
     else:
         total = check_nonnegative("trace", trace)
         bound = math.inf if total == 0 else check_whole("dimension", dimension) / total
@@ -100,8 +117,9 @@ def _from_matrix(information: ArrayLike, mean_jacobian: ArrayLike | None, bias: 
         if jacobian.shape != matrix.shape:
             raise invalid_input("mean_jacobian.shape", jacobian.shape, f"to equal information.shape={matrix.shape}")
         gains = ((jacobian @ axes) ** 2).sum(axis=0)
-        gains[gains <= eigenvalue_error(gains)] = 0.0
-    # Eigenvalues are rounded up: one below its own error may be anything up to it. Inf only along an exact kernel.
+        gains[gains <= eigenvalue_error(gains)] = 0.0  # rounding may not turn a zero gain into an infinite ratio
+    # Eigenvalues are rounded up, because one below its own error may be as large as that error. The error is 0 for a
+    # diagonal matrix, so the ratio is inf only along an exact kernel.
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(gains > 0, gains / (np.maximum(values, 0.0) + error), 0.0)
     return float(ratios.sum()) / size + float(np.mean(offsets**2))

@@ -21,8 +21,19 @@ def output_perturbation_epsilon(
 
     .. math:: \epsilon_2 = \Bigl(\frac{2R}{n \lambda s}\Bigr)^2
 
+    Args:
+        noise_std: Standard deviation of the noise on each coefficient (s).
+        records: Number of training records (n).
+        regularization: Weight of the penalty (:math:`\lambda`).
+        record_norm: Largest Euclidean norm of a record, R = sup|x|.
+
+    Returns:
+        The divergence :math:`\epsilon_2`.
+
+    Raises:
+        InvalidInput: If an argument is not positive.
+
     Assumes: mean loss of slope at most 1 plus :math:`\frac\lambda2|w|^2`, every coefficient penalised, exact minimiser.
-    Notation: ``noise_std`` s, ``records`` n, ``regularization`` lambda, ``record_norm`` R = sup|x|.
     Reference: Section 7.1, guo2022, which prints it without the square and without R.
 
     >>> round(output_perturbation_epsilon(0.01, records=12_665, regularization=0.01), 2)
@@ -31,6 +42,7 @@ def output_perturbation_epsilon(
     mechanism = output_perturbation(
         noise_std=noise_std, records=records, regularization=regularization, record_norm=record_norm
     )
+    # The mechanism states add/remove sensitivity R / (n lambda); replacing a record moves the minimiser twice as far.
     return (2 / mechanism.noise_multiplier) * (2 / mechanism.noise_multiplier)
 
 
@@ -39,9 +51,22 @@ def mse_lower_bound_from_output_perturbation(
 ) -> Guarantee:
     """Lower bound on the mean squared error of unbiased estimates from a noisy regularised linear classifier.
 
-    Assumes: as :func:`output_perturbation_epsilon`; records in a box with the given ``diameters``, where
-    ``record_norm`` must cover the whole box or the records must be scaled to it.
-    Guarantee: that of :func:`reconrisk.bounds.mse.renyi.mse_lower_bound_from_rdp`.
+    Args:
+        noise_std: Standard deviation of the noise on each coefficient.
+        records: Number of training records.
+        regularization: Weight of the penalty.
+        record_norm: Largest Euclidean norm of a record.
+        diameters: Widths of the box that contains the records; one number for equal widths.
+
+    Returns:
+        A guarantee on the mean squared error.
+
+    Raises:
+        InvalidInput: If an argument is not positive.
+
+    Assumes: as :func:`output_perturbation_epsilon`; records lie in a box with these ``diameters``. ``record_norm`` must
+    cover the whole box, or the records must be scaled to it.
+    Guarantee: as :func:`reconrisk.bounds.mse.renyi.mse_lower_bound_from_rdp`.
     Reference: Theorem 1 and Section 7.1, guo2022, corrected.
 
     >>> bound = mse_lower_bound_from_output_perturbation(0.01, records=12_665, regularization=0.01)
@@ -62,10 +87,24 @@ def logistic_information(
     .. math:: \frac{\partial\theta}{\partial x} = -H^{-1}\bigl[(s-y) 1 + s(1-s) x \theta^T\bigr], \quad
               H = \sum_i s_i(1-s_i) x_i x_i^T + n\lambda 1, \quad I = J^T J / \text{noise}^2
 
-    Assumes: ``coefficients`` minimise mean logistic loss plus :math:`\frac\lambda2|\theta|^2`, without intercept;
+    :func:`reconrisk.bounds.glm.information.glm_information` also handles other models, intercepts and weights.
+
+    Args:
+        coefficients: Minimiser of the objective, one value for each feature.
+        features: Training records, shape (records, features).
+        labels: Labels 0 or 1, one for each record.
+        regularization: Weight :math:`\lambda` of the penalty next to the mean loss.
+        noise_std: Standard deviation of the noise on each coefficient.
+
+    Returns:
+        The information about each record.
+
+    Raises:
+        InvalidInput: If the coefficients are more than 1e-6 (relative) from the minimum, or if an argument is invalid.
+
+    Assumes: ``coefficients`` minimise the mean logistic loss plus :math:`\frac\lambda2|\theta|^2`, without intercept;
     labels are public.
-    Guarantee: that of :func:`reconrisk.bounds.glm.information.glm_information`, which knows other models, intercepts
-    and weights; refuses coefficients more than 1e-6 (relative) from the minimum.
+    Guarantee: as :func:`reconrisk.bounds.glm.information.glm_information`.
     Reference: Section 7.1, guo2022; `Hannun et al. (2021) <https://arxiv.org/abs/2102.11673>`_.
 
     >>> features, labels = [[1.0], [1.0]], [0, 1]
@@ -74,12 +113,12 @@ def logistic_information(
     [0.04, 0.04]
     """
     y = finite_array("labels", labels, dimensions=(1,))
-    rate = check_positive("regularization", regularization, "The minimiser needs a penalty to be smooth.")
+    rate = check_positive("regularization", regularization, "Without a penalty the minimiser may not exist.")
     return glm_information(
         finite_array("coefficients", coefficients, dimensions=(1,)),
         features=features,
         labels=y,
         family="logistic",
-        penalty=len(y) * rate,
+        penalty=len(y) * rate,  # guo2022 penalises the mean loss, glm_information the sum
         noise_std=noise_std,
     )

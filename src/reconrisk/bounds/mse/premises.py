@@ -1,8 +1,7 @@
 """Lower bounds on the mean squared error as guarantees, capped by the error of a constant guess.
 
-:func:`mse_guarantee` states what a guarantee that starts from a number or a matrix assumes about mechanism and
-adversary. :func:`constant_guess_mse` is the error of a guess that ignores the release: the number to compare others
-with.
+:func:`mse_guarantee` adds mechanism, adversary and assumptions to a bound. :func:`constant_guess_mse` is the error of a
+guess that ignores the release, the baseline for all other errors.
 """
 
 from __future__ import annotations
@@ -21,17 +20,29 @@ from reconrisk.core.validation import check_real, invalid_input
 
 Floats = NDArray[np.float64]
 
-_LARGEST = 1e150  # the square of more is no float
+_LARGEST = 1e150  # squares of larger numbers overflow
 
 
 def constant_guess_mse(*, low: ArrayLike, high: ArrayLike, record: ArrayLike | None = None) -> float:
-    r"""Mean squared error of guessing the centre of the box, whatever was released.
+    r"""Mean squared error of guessing the centre of the box, without reading the release.
 
     .. math:: \frac1{4d} \sum_i (h_i - l_i)^2 \quad\text{at most}, \qquad
               \frac1d \sum_i \bigl(x_i - \tfrac{l_i+h_i}2\bigr)^2 \quad\text{for one record}
 
-    Assumes: the record lies in the box; numbers stand for equal limits in every coordinate.
-    Guarantee: without ``record`` no constant guess has a smaller worst case over the box.
+    Args:
+        low: Smallest value of each coordinate; one number for equal limits.
+        high: Largest value of each coordinate; one number for equal limits.
+        record: Record to evaluate the guess on; by default the worst case over the box.
+
+    Returns:
+        The error, or its largest value over the box if ``record`` is not given.
+
+    Raises:
+        InvalidInput: If ``high`` is not above ``low``, if a limit exceeds 1e150, if shapes differ, or if the record
+            lies outside the box.
+
+    Assumes: the record lies in the box.
+    Guarantee: without ``record``, no constant guess has a smaller worst case over the box.
 
     >>> constant_guess_mse(low=0.0, high=1.0)
     0.25
@@ -44,7 +55,10 @@ def constant_guess_mse(*, low: ArrayLike, high: ArrayLike, record: ArrayLike | N
         raise invalid_input("high.shape", upper.shape, f"to equal low.shape={lower.shape}")
     if not ((upper > lower).all() and np.abs([lower.min(), upper.max()]).max() <= _LARGEST):
         raise invalid_input(
-            "high", high, f"> low={low!r} in every coordinate, neither above 1e150", "Pass the range the data may take."
+            "high",
+            high,
+            f"> low={low!r} in every coordinate, and both within 1e150",
+            "Pass the smallest and largest value that a record can take.",
         )
     if record is None:
         return float(np.mean((upper - lower) ** 2)) / 4
@@ -53,7 +67,19 @@ def constant_guess_mse(*, low: ArrayLike, high: ArrayLike, record: ArrayLike | N
 
 
 def record_in_box(record: ArrayLike, *, low: ArrayLike, high: ArrayLike) -> Floats:
-    """The record as a vector, if it lies in the box."""
+    """Return the record as a vector, after checking that it lies in the box.
+
+    Args:
+        record: Values of the record.
+        low: Smallest value of each coordinate; one number for equal limits.
+        high: Largest value of each coordinate; one number for equal limits.
+
+    Returns:
+        The record as a vector of floats.
+
+    Raises:
+        InvalidInput: If shapes differ, or if a value lies outside the box.
+    """
     target = finite_array("record", record, dimensions=(1,))
     lower, upper = np.asarray(low, dtype=float), np.asarray(high, dtype=float)
     for name, limit in (("low", lower), ("high", upper)):
@@ -69,21 +95,21 @@ def record_in_box(record: ArrayLike, *, low: ArrayLike, high: ArrayLike) -> Floa
 
 
 UNSTATED = ApproximateDP(epsilon=0.0, delta=1.0)
-"""A mechanism of which nothing is stated: every mechanism is (0, 1)-differentially private."""
+"""Mechanism without any stated property: every mechanism is (0, 1)-differentially private."""
 
 _ALL_BUT_RECORD = frozenset({Knows.LABELS, Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.DEFENSE})
 
 KNOWS_THE_REST = ThreatModel(sees=Sees.EVERY_UPDATE, knows=_ALL_BUT_RECORD)
-"""Sees the whole release and knows everything but the record, of which it has no prior knowledge."""
+"""Adversary who sees the whole release and knows everything except the record, without a prior on it."""
 
 CONTROLS_THE_REST = ThreatModel(sees=Sees.EVERY_UPDATE, knows=_ALL_BUT_RECORD, controls=frozenset(Controls))
-"""The same adversary, who also chooses the model: for guarantees that hold for every function that is released."""
+"""The same adversary, who also chooses the model: for guarantees that hold for every released function."""
 
 KNOWS_PRIOR = KNOWS_THE_REST.knowing(Knows.PRIOR)
 """The same adversary with a prior on the record, given everything else it knows."""
 
 
-_ROUNDING = 64 * float(np.finfo(float).eps)
+_ROUNDING = 64 * float(np.finfo(float).eps)  # above the rounding error of the formulas that pass through here
 
 
 def mse_guarantee(
@@ -96,10 +122,26 @@ def mse_guarantee(
     reference: Reference,
     assumptions: tuple[str, ...],
 ) -> Guarantee:
-    """A lower bound on the mean squared error, never above that of a constant guess, and with both numbers in words.
+    """Turn a lower bound on the mean squared error into a guarantee that never exceeds a constant guess.
 
-    An attacker who ignores the release reaches the constant guess whatever the bound for unbiased ones says, so a
-    larger number would promise too much.
+    An attacker who ignores the release attains the error of the constant guess, even if the bound for unbiased
+    estimates is larger. Reporting the larger number would promise too much. The assumptions of the result state both
+    numbers.
+
+    Args:
+        bound: Lower bound on the mean squared error.
+        constant_guess_mse: Error of a constant guess; ``math.inf`` for no cap.
+        mechanism: Mechanism that the bound was derived from.
+        scope: Estimates that the bound covers.
+        threat: Adversary that the bound covers.
+        reference: Statement that proves the bound.
+        assumptions: Assumptions of the bound.
+
+    Returns:
+        The guarantee, rounded down.
+
+    Raises:
+        InvalidInput: If ``constant_guess_mse`` is negative.
 
     >>> from reconrisk.bounds.mse.premises import KNOWS_THE_REST, UNSTATED
     >>> mse_guarantee(3.0, constant_guess_mse=0.25, mechanism=UNSTATED, scope=Scope.UNBIASED_ESTIMATORS,
@@ -110,17 +152,17 @@ def mse_guarantee(
         raise invalid_input(
             "constant_guess_mse", constant_guess_mse, ">= 0", "Compute it with constant_guess_mse(low=, high=)."
         )
-    beside: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if math.isfinite(constant_guess_mse):
-        beside = (f"a constant guess has mean squared error {constant_guess_mse:.6g}, whatever is released",)
+        notes = (f"a constant guess has mean squared error {constant_guess_mse:.6g}, whatever is released",)
     if bound > constant_guess_mse:
-        beside = (*beside, f"the value is that of the constant guess: the bound by itself is {bound:.6g}")
+        notes = (*notes, f"the value is that of the constant guess: the bound by itself is {bound:.6g}")
     return Guarantee(
         quantity=Quantity.MEAN_SQUARED_ERROR,
-        value=min(bound * (1 - _ROUNDING), constant_guess_mse),
+        value=min(bound * (1 - _ROUNDING), constant_guess_mse),  # rounded down: a lower bound must not be too large
         mechanism=mechanism,
         scope=scope,
         threat=threat,
         reference=reference,
-        assumptions=(*assumptions, *beside),
+        assumptions=(*assumptions, *notes),
     )

@@ -17,7 +17,7 @@ from reconrisk.core.validation import check_nonnegative, invalid_input
 
 Floats = NDArray[np.float64]
 
-_LARGEST = 1e150  # the square of more is no float
+_LARGEST = 1e150  # squares of larger numbers overflow
 
 _RDP = "epsilon is the Renyi divergence of order 2 (or above) between neighbours that differ by replacing the record"
 _UNBIASED = "the estimate is unbiased for every record of the box"
@@ -40,14 +40,34 @@ def mse_lower_bound_from_rdp(
     .. math:: \frac{1}{d} \sum_i \frac{\gamma_i^2 \Delta_i^2}{e^\epsilon - 1} + \frac{|\mu(z) - z|^2}d, \quad
               \Delta_i = \tfrac12 \mathrm{diam}_i \;\text{ or, for one record, }\; \max(z_i - l_i, h_i - z_i)
 
-    Assumes: ``epsilon`` under **replacement** of the record (an add/remove value is too small); records in a box.
-    Notation: either ``diameters`` or the box ``low``, ``high``; with ``record`` the tighter form for that record, whose
-    value is then private. ``slopes`` is :math:`\gamma_i = \inf |\partial\mu_i/\partial z_i|`, ``bias`` is
-    :math:`\mu(z) - z`; numbers stand for equal values in every coordinate. Unbiased: slopes 1, bias 0.
-    Guarantee: never above the error of the constant guess (by default the centre of the box; pass
-    ``constant_guess_mse=math.inf`` for the bound by itself); nonincreasing in epsilon. It says nothing about the
-    probability of a good estimate, nor about estimates with another bias.
-    Edge cases: ``epsilon = 0`` leaves the constant guess; a large one underflows to 0, which is true.
+    Pass either ``diameters`` or the box ``low``, ``high``. With ``record`` the bound is tighter and holds for that
+    record only, so its value is private. The defaults of ``slopes`` and ``bias`` describe unbiased estimates.
+
+    Args:
+        epsilon: Renyi divergence of order 2 or above under replacement of one record.
+        diameters: Widths of the box that contains the records; one number for equal widths.
+        low: Smallest value of each coordinate; one number for equal limits.
+        high: Largest value of each coordinate; one number for equal limits.
+        record: Record to bound the error for; it must lie in the box.
+        slopes: Smallest slope of the mean estimate in each coordinate, :math:`\gamma_i = \inf |\partial\mu_i/\partial
+            z_i|`.
+        bias: Bias of the estimate in each coordinate, :math:`\mu(z) - z`.
+        constant_guess_mse: Cap on the value; by default the error of guessing the centre of the box. Pass ``math.inf``
+            for the bound without a cap.
+
+    Returns:
+        A guarantee on the mean squared error.
+
+    Raises:
+        InvalidInput: If ``epsilon`` or a slope is negative, if the box is not stated in exactly one form, if shapes
+            differ, or if the record lies outside the box.
+
+    Assumes: ``epsilon`` holds under **replacement** of the record (an add/remove value is too small); records lie in a
+    box.
+    Guarantee: never above the error of the constant guess; nonincreasing in epsilon. It does not bound the probability
+    of a good estimate, nor the error of estimates with another bias.
+    Edge cases: ``epsilon = 0`` gives the error of the constant guess; a large epsilon underflows to 0, which is a valid
+    bound.
     Reference: Theorem 1, guo2022.
 
     >>> round(mse_lower_bound_from_rdp(2.49, diameters=1.0).value, 4)
@@ -62,9 +82,9 @@ def mse_lower_bound_from_rdp(
     if rates.ndim and steps.ndim and rates.shape != steps.shape:
         raise invalid_input("slopes.shape", rates.shape, f"to equal the shape of the box, {steps.shape}")
     moved = float(np.mean((rates * steps) ** 2))
-    # 1 / (e^epsilon - 1) without overflow; inf at 0
+    # 1 / (e^epsilon - 1), written with e^-epsilon because e^epsilon overflows above 709; inf at 0.
     inverse = math.inf if epsilon == 0 else math.exp(-epsilon) / -math.expm1(-epsilon)
-    variance = moved * inverse if moved > 0 else 0.0
+    variance = moved * inverse if moved > 0 else 0.0  # 0 * inf would be NaN
     unbiased = bool((rates == 1).all() and (offsets == 0).all())
     return mse_guarantee(
         variance + float(np.mean(offsets**2)),
@@ -80,7 +100,7 @@ def mse_lower_bound_from_rdp(
 def _steps(
     diameters: ArrayLike | None, low: ArrayLike | None, high: ArrayLike | None, record: ArrayLike | None
 ) -> tuple[Floats, float]:
-    """How far each coordinate may move inside the box, and the error of the constant guess there."""
+    """Return the distance that each coordinate can move inside the box, and the error of the constant guess."""
     if diameters is not None and low is None and high is None and record is None:
         widths = nonnegative_array("diameters", diameters, dimensions=(0, 1))
         if widths.max() > _LARGEST:
@@ -89,7 +109,10 @@ def _steps(
     if diameters is not None or low is None or high is None:
         given = (diameters, low, high)
         raise invalid_input(
-            "(diameters, low, high)", given, "to be diameters alone, or low and high", "The record needs a box."
+            "(diameters, low, high)",
+            given,
+            "to be diameters alone, or low and high",
+            "Pass low and high if you pass record.",
         )
     cap = centre_guess_mse(low=low, high=high)
     lower, upper = np.asarray(low, dtype=float), np.asarray(high, dtype=float)

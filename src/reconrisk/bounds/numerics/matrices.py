@@ -1,4 +1,4 @@
-"""Vectors and symmetric matrices as arguments: checked once, never repaired."""
+"""Validation of vectors and symmetric matrices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,19 @@ _EPSILON = float(np.finfo(float).eps)
 
 
 def finite_array(name: str, value: ArrayLike, *, dimensions: tuple[int, ...], remedy: str = "") -> Floats:
-    """A finite array with one of the numbers of axes in ``dimensions``.
+    """Return a finite array with an allowed number of axes.
+
+    Args:
+        name: Name of the argument, for the error message.
+        value: Value to check.
+        dimensions: Allowed numbers of axes.
+        remedy: Advice at the end of the error message.
+
+    Returns:
+        The value as an array of floats.
+
+    Raises:
+        InvalidInput: If the value is no array of finite numbers, is empty, or has another number of axes.
 
     >>> finite_array("low", [0.0, 1.0], dimensions=(1,)).tolist()
     [0.0, 1.0]
@@ -34,7 +46,20 @@ def finite_array(name: str, value: ArrayLike, *, dimensions: tuple[int, ...], re
 
 
 def nonnegative_array(name: str, value: ArrayLike, *, dimensions: tuple[int, ...], remedy: str = "") -> Floats:
-    """A finite array without negative numbers."""
+    """Return a finite array without negative numbers.
+
+    Args:
+        name: Name of the argument, for the error message.
+        value: Value to check.
+        dimensions: Allowed numbers of axes.
+        remedy: Advice at the end of the error message.
+
+    Returns:
+        The value as an array of floats.
+
+    Raises:
+        InvalidInput: As :func:`finite_array`, or if a number is negative.
+    """
     array = finite_array(name, value, dimensions=dimensions, remedy=remedy)
     if (array < 0).any():
         bad = np.argwhere(array < 0)[0]
@@ -43,7 +68,18 @@ def nonnegative_array(name: str, value: ArrayLike, *, dimensions: tuple[int, ...
 
 
 def square_matrix(name: str, value: ArrayLike, *, remedy: str = "") -> Floats:
-    """A symmetric matrix; a vector stands for the diagonal one.
+    """Return a symmetric matrix; a vector is read as a diagonal matrix.
+
+    Args:
+        name: Name of the argument, for the error message.
+        value: Matrix or diagonal.
+        remedy: Advice at the end of the error message.
+
+    Returns:
+        The symmetric part of the matrix.
+
+    Raises:
+        InvalidInput: If the matrix is not square, or not symmetric up to a relative 1e-8.
 
     >>> square_matrix("information", [1.0, 2.0]).tolist()
     [[1.0, 0.0], [0.0, 2.0]]
@@ -53,20 +89,38 @@ def square_matrix(name: str, value: ArrayLike, *, remedy: str = "") -> Floats:
     if matrix.shape[0] != matrix.shape[1]:
         raise invalid_input(f"{name}.shape", matrix.shape, "to be square", remedy)
     asymmetry = float(np.abs(matrix - matrix.T).max())
-    if asymmetry > 1e-8 * float(np.abs(matrix).max()):
+    if asymmetry > 1e-8 * float(np.abs(matrix).max()):  # more than rounding of float64 sums, less than a mistake
         raise invalid_input(name, f"asymmetric by {asymmetry:.3g}", "to be symmetric", remedy)
     return np.asarray((matrix + matrix.T) / 2)
 
 
 def eigenvalue_error(eigenvalues: Floats) -> float:
-    """How far computed eigenvalues may be from the true ones: the backward error of a symmetric solver."""
+    """Upper bound on the error of computed eigenvalues: the backward error of a symmetric solver.
+
+    Args:
+        eigenvalues: Computed eigenvalues of a symmetric matrix.
+
+    Returns:
+        The bound, the same for each eigenvalue.
+    """
     return 4 * len(eigenvalues) * _EPSILON * float(np.abs(eigenvalues).max(initial=0.0))
 
 
 def nonnegative_eigenvalues(name: str, matrix: Floats, *, remedy: str = "") -> tuple[Floats, Floats, float]:
-    """Eigenvalues and eigenvectors of a symmetric matrix, and how far the eigenvalues may be off.
+    """Compute eigenvalues and eigenvectors of a positive semidefinite matrix, with an error bound.
 
-    What rounding put below zero counts as zero. A diagonal matrix has its diagonal, exactly.
+    Eigenvalues that rounding made negative become zero. For a diagonal matrix the eigenvalues are exact.
+
+    Args:
+        name: Name of the argument, for the error message.
+        matrix: Symmetric matrix.
+        remedy: Advice at the end of the error message.
+
+    Returns:
+        Eigenvalues, eigenvectors as columns, and the largest possible error of an eigenvalue.
+
+    Raises:
+        InvalidInput: If an eigenvalue is negative beyond rounding.
 
     >>> nonnegative_eigenvalues("information", np.diag([2.0, 0.0]))[0::2]
     (array([2., 0.]), 0.0)
@@ -75,7 +129,7 @@ def nonnegative_eigenvalues(name: str, matrix: Floats, *, remedy: str = "") -> t
         values, vectors = np.linalg.eigh(matrix)
         error = eigenvalue_error(values)
     else:
-        values, vectors, error = np.diagonal(matrix), np.eye(len(matrix)), 0.0
+        values, vectors, error = np.diagonal(matrix), np.eye(len(matrix)), 0.0  # no solver, no error
     if values.min() < -error:
         raise invalid_input(name, f"with eigenvalue {values.min():.6g}", "to be positive semidefinite", remedy)
     return np.maximum(values, 0.0), vectors, error
