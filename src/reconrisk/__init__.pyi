@@ -93,12 +93,12 @@ from .releases.updates.clipping import SmoothClip as SmoothClip
 from .releases.updates.gradient import GradientMap as GradientMap
 from .releases.updates.gradient import GradientRelease as GradientRelease
 from .releases.updates.local_update import LocalUpdateRelease as LocalUpdateRelease
+from .releases.updates.recipe import UpdateRecipe as UpdateRecipe
 from .reports.corridor import write_surface as write_surface
 from .studies.audit.conclusion import ContradictedBound as ContradictedBound
 from .studies.audit.result import AuditResult as AuditResult
 from .studies.audit.run import audit as audit
 from .studies.common.defended_training import TrainingRecipe as TrainingRecipe
-from .studies.common.subjects.subject import UpdateRecipe as UpdateRecipe
 from .studies.informed.linear import Coefficients as Coefficients
 from .studies.informed.linear import rebuild_informed_linear as rebuild_informed_linear
 from .studies.informed.network import rebuild_informed as rebuild_informed
