@@ -37,11 +37,11 @@ from .core.threat import ThreatModel as ThreatModel
 from .data.load import load_dataset as load_dataset
 from .releases.observe import observe as observe
 from .releases.release import Release as Release
+from .releases.updates.recipe import UpdateRecipe as UpdateRecipe
 from .studies.audit.comparison import compare as compare
 from .studies.audit.conclusion import ContradictedBound as ContradictedBound
 from .studies.audit.run import audit as audit
 from .studies.common.defended_training import TrainingRecipe as TrainingRecipe
-from .studies.common.subjects.subject import UpdateRecipe as UpdateRecipe
 from .studies.informed.linear import Coefficients as Coefficients
 from .studies.informed.linear import rebuild_informed_linear as rebuild_informed_linear
 from .studies.informed.network import rebuild_informed as rebuild_informed

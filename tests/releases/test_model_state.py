@@ -4,7 +4,7 @@ from torch import nn
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.releases import GradientRelease, HardClip
-from reconrisk.releases.model_state import check_mode, check_separate, model_state, record_losses
+from reconrisk.releases.model_state import check_mode, check_records_independent, model_state, record_losses
 from reconrisk.releases.sensitivity.fisher import fisher_trace
 
 LOSSES = {
@@ -102,7 +102,7 @@ def test_losses_that_multiply_by_the_records_weight_are_accepted():
         return (weights[labels] * nn.functional.cross_entropy(outputs, labels, reduction="none")).sum()
 
     model = nn.Linear(3, 2)
-    check_separate(model_state(model, torch.float32), loss_fn, torch.rand(4, 3), torch.tensor([0, 1, 1, 0]))
+    check_records_independent(model_state(model, torch.float32), loss_fn, torch.rand(4, 3), torch.tensor([0, 1, 1, 0]))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.releases.release import directions_rng, noise_stds, standard_normal_weights, whitened
+from reconrisk.releases.release import directions_rng, noise_stds, standard_normal_weights, whiten_by_noise
 
 RELEASED = {"weight": torch.zeros(3, 2), "bias": torch.zeros(2, dtype=torch.float64)}
 
@@ -14,15 +14,15 @@ def test_a_scalar_a_mapping_and_full_tensors_say_the_same():
     expected = {name: tensor / 0.3 for name, tensor in values.items()}
     full = {name: torch.full_like(tensor, 0.3) for name, tensor in values.items()}
     for noise_std in (0.3, {"weight": 0.3, "bias": torch.tensor(0.3)}, full):
-        for name, tensor in whitened(values, noise_std).items():
+        for name, tensor in whiten_by_noise(values, noise_std).items():
             torch.testing.assert_close(tensor, expected[name])
             assert tensor.dtype == values[name].dtype
 
 
 def test_no_noise_given_leaves_everything_as_it_is():
     values = {"weight": torch.rand(3, 2)}
-    assert torch.equal(whitened(values, None)["weight"], values["weight"])
-    assert torch.equal(whitened(values, 1.0)["weight"], values["weight"])
+    assert torch.equal(whiten_by_noise(values, None)["weight"], values["weight"])
+    assert torch.equal(whiten_by_noise(values, 1.0)["weight"], values["weight"])
 
 
 def test_what_is_not_released_gets_no_weight():

@@ -156,12 +156,12 @@ def rebuild(
         "rng": torch.Generator().manual_seed(seed),
     }
     captured: dict[str, Any] = {"gradient": gradient, "before": before, "after": after}
-    captured |= {"learning_rate": learning_rate, "noise_std": noise_std}
+    captured |= {"noise_std": noise_std}
     observed: dict[str, Any] = {"records": records}
     observed |= {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "prune": prune}
     observed |= {"knows_defense": knows_defense, "knows_norm": knows_norm, "knows_statistics": knows_statistics}
     if gradient is before is after is None:
-        _check_left_out("records", **captured)
+        _check_left_out("records", **captured, learning_rate=learning_rate)
         if dataset is None:
             raise InvalidInput("Expected --data, the records whose updates are attacked, or a captured update.")
         public = _dataset(data, "train", label, ends) if split == "test" else None
@@ -172,8 +172,9 @@ def rebuild(
         _check_left_out("a captured update", local_learning_rate=local_learning_rate, **observed)
         known = _parse_labels(labels)
         about: dict[str, Any] = {"input_shape": layout.shape, "data_range": layout.data_range, "labels": known}
-        about |= {"batch_size": batch_size, "local_steps": local_steps}
-        rebuilt = rebuild_captured(name, client, public=dataset, **about, **captured, **shared)
+        local_steps = 1 if local_steps is None and learning_rate is not None else local_steps
+        recipe = UpdateRecipe(batch_size, None, local_steps, learning_rate)
+        rebuilt = rebuild_captured(name, client, public=dataset, update=recipe, **about, **captured, **shared)
     if sys.stderr.isatty():
         sys.stderr.write(_ERASE)  # an interrupted run leaves its counter on the line
     finish(out, "rebuild", rebuilt)

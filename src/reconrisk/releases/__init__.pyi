@@ -16,4 +16,5 @@ from .updates.clipping import HardClip as HardClip
 from .updates.clipping import SmoothClip as SmoothClip
 from .updates.gradient import GradientMap as GradientMap
 from .updates.gradient import GradientRelease as GradientRelease
+from .updates.local_update import LocalTraining as LocalTraining
 from .updates.local_update import LocalUpdateRelease as LocalUpdateRelease

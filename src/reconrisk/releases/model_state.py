@@ -1,4 +1,4 @@
-"""The parameters of a module as values: which are released, which stay fixed, in which precision."""
+"""The parameters of a module as values: the released ones, the fixed ones, and their precision."""
 
 from __future__ import annotations
 
@@ -18,15 +18,27 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class ModelState:
-    """A module's tensors, detached from it: ``released`` parameters by name, and everything else it needs."""
+    """The tensors of a module, detached from it.
+
+    Attributes:
+        model: The module, which is never changed.
+        released: Released parameters by name.
+        fixed: All other parameters and buffers by name.
+    """
 
     model: nn.Module
     released: dict[str, Tensor]
     fixed: dict[str, Tensor]
 
     def outputs(self, inputs: Tensor, released: Mapping[str, Tensor] | None = None) -> Tensor:
-        """What the module computes, with other values for the released parameters if given; it stays as it is."""
+        """Return the outputs of the module, without changing it.
+
+        Args:
+            inputs: A batch of records.
+            released: Other values of the released parameters; by default the module's own.
+        """
         values = {**self.fixed, **(self.released if released is None else released)}
+        # Batch norm in training mode writes to its buffers: hand it copies.
         buffers = {
             name: value.clone() for name, value in self.fixed.items() if name in dict(self.model.named_buffers())
         }
@@ -34,9 +46,20 @@ class ModelState:
 
 
 def called(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """What ``model`` computes with other parameters and buffers; it stays as it is.
+    """Call a module with other parameters and buffers, without changing it.
 
-    Attention is computed by plain products, since its fused form cannot be differentiated twice.
+    Attention is computed by plain matrix products, since its fused kernels cannot be differentiated twice.
+
+    Args:
+        model: The module.
+        tensors: Parameters and buffers by name.
+        inputs: A batch of records.
+
+    Returns:
+        The outputs of the module.
+
+    >>> called(nn.Linear(1, 1), {"weight": torch.full((1, 1), 2.0), "bias": torch.zeros(1)}, torch.ones(1, 1))
+    tensor([[2.]])
     """
     with sdpa_kernel(SDPBackend.MATH):
         outputs: Tensor = functional_call(model, dict(tensors), (inputs,))
@@ -50,17 +73,31 @@ def model_state(
     parameters: Iterable[str] | None = None,
     state: Mapping[str, Tensor] | None = None,
 ) -> ModelState:
-    """The tensors of ``model``, or those of ``state`` under the same names, in precision ``dtype``.
+    """Split the tensors of a module into released and fixed ones, in one precision.
 
-    ``parameters`` names the released ones, whole layers included ("head" stands for "head.weight" and "head.bias");
-    without it all that require gradients are released.
+    Args:
+        model: The module.
+        dtype: Precision of all floating-point tensors.
+        parameters: Names of the released parameters or whole layers ("head" means "head.weight" and "head.bias"); by
+            default all parameters that require gradients.
+        state: Tensors that replace those of the module, by name.
+
+    Returns:
+        The tensors, detached from the module.
+
+    Raises:
+        InvalidInput: If no parameter is released, or a name is unknown.
+
+    >>> sorted(model_state(nn.Linear(2, 2), torch.float64, parameters=["bias"]).fixed)
+    ['weight']
     """
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    # Explicitly named parameters are released even if they are frozen.
     names = trained if parameters is None else chosen_names(parameters, [name for name, _ in model.named_parameters()])
     if not names:
         raise invalid_input(
-            "parameters", [], "to name at least one parameter", "Call model.requires_grad_() or name some."
+            "parameters", [], "to name at least one parameter", "Call model.requires_grad_(), or name parameters."
         )
     given = {name: value for name, value in (state or {}).items() if name in own}
     values = cast_tensors({**own, **given}, dtype)
@@ -69,12 +106,31 @@ def model_state(
 
 
 def cast_tensors(values: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors detached, those of floating point in precision ``dtype``."""
+    """Return the tensors detached, with floating-point ones in another precision.
+
+    Args:
+        values: Tensors by name.
+        dtype: Precision of the floating-point tensors; others keep theirs.
+
+    Returns:
+        The tensors by name.
+    """
     return {name: v.detach().to(dtype) if v.is_floating_point() else v.detach() for name, v in values.items()}
 
 
 def record_losses(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Tensor:
-    """The loss of each record on its own: ``loss_fn`` of one row of the outputs and its label.
+    """Return the loss of each record by itself.
+
+    Args:
+        loss_fn: Loss of the outputs and labels of a batch.
+        outputs: Outputs of the model, one row per record.
+        labels: One label per record.
+
+    Returns:
+        One loss per record, (n,).
+
+    Raises:
+        InvalidInput: If ``loss_fn`` does not return one number for one record.
 
     >>> record_losses(nn.functional.mse_loss, torch.ones(3, 2), torch.zeros(3, 2))
     tensor([1., 1., 1.])
@@ -85,7 +141,8 @@ def record_losses(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Ten
 
     try:
         losses: Tensor = torch.func.vmap(loss)(outputs, labels)
-    except (RuntimeError, ValueError):  # what vmap cannot trace, a loop over outputs can; the network is not in it
+    except (RuntimeError, ValueError):
+        # vmap cannot trace every loss. The loop is cheap, since it runs over outputs and not through the network.
         losses = torch.stack([loss(output, label) for output, label in zip(outputs, labels, strict=True)])
     if losses.shape != (len(outputs),):
         raise invalid_input(
@@ -95,9 +152,17 @@ def record_losses(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Ten
 
 
 def check_mode(model: nn.Module, *, batch_norm: bool = False) -> None:
-    """Refuse layers that draw something in training mode, or, unless ``batch_norm``, mix the records of a batch."""
+    """Refuse layers that are random in training mode or that mix the records of a batch.
+
+    Args:
+        model: The module.
+        batch_norm: Accept batch norm in training mode, which mixes the records of a batch.
+
+    Raises:
+        InvalidInput: If such a layer is in the module; the error names it.
+    """
     for name, layer in model.named_modules():
-        if layer.training and draws_at_random(layer):
+        if layer.training and is_random_layer(layer):
             raise invalid_input(
                 f"{name or 'model'}.training",
                 True,
@@ -111,44 +176,63 @@ def check_mode(model: nn.Module, *, batch_norm: bool = False) -> None:
                     f"{name or 'model'}.training", True, f"to be False for {type(layer).__name__}", remedy
                 )
             if not layer.track_running_stats:
-                remedy = "It mixes the records of a batch: use rr.models.group_norm(channels) instead."
+                remedy = "The layer mixes the records of a batch: use rr.models.group_norm(channels) instead."
                 raise invalid_input(
                     f"{name or 'model'}.track_running_stats", False, f"to be True for {type(layer).__name__}", remedy
                 )
 
 
-def check_separate(state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> None:
-    """Refuse a model that mixes records or draws at random, and a loss that is not the mean or sum of records' losses.
+def check_records_independent(state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> None:
+    """Refuse models that mix records or are random, and losses that are not the mean or sum of the records' losses.
 
-    Tried at up to four records of different labels. The user's random numbers stay as they are.
+    Up to four records of different labels are tried. The global random state is left as it was.
+
+    Args:
+        state: The model.
+        loss_fn: Loss of the outputs and labels of a batch.
+        inputs: Records, (n, *shape).
+        labels: One label per record.
+
+    Raises:
+        InvalidInput: If two passes differ, the outputs of a record depend on others, or the loss is neither mean nor
+            sum.
     """
     rows = torch.arange(min(4, len(labels)))
-    if labels.ndim == 1:
+    if labels.ndim == 1:  # class weights show only if the labels differ
         first = [int((labels == value).nonzero()[0]) for value in labels.unique()[:4]]
         rows = torch.tensor(sorted({*first, *range(min(2, len(labels)))})[:4])
     some, targets = inputs[rows].detach(), labels[rows]
-    close = torch.finfo(inputs.dtype).eps ** 0.5
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    close = torch.finfo(inputs.dtype).eps ** 0.5  # half the digits: above rounding, below any mixing of records
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # the user's random numbers stay the same
         together, again = state.outputs(some), state.outputs(some)
-        if not torch.equal(together.nan_to_num(), again.nan_to_num()):
-            raise InvalidInput("Expected a model that gives the same outputs twice. Call model.eval() first.")
+        if not torch.equal(together.nan_to_num(), again.nan_to_num()):  # NaN differs from itself
+            raise InvalidInput(
+                "Expected a model that gives the same outputs twice, two passes differ. Call model.eval() first."
+            )
         apart = torch.cat([state.outputs(record[None]) for record in some])
         if together.shape != apart.shape or not torch.allclose(together, apart, rtol=close, atol=close, equal_nan=True):
             raise InvalidInput(
                 "Expected a model whose outputs for a record depend on that record alone. "
-                "Leave reduction and clip out, or replace the layer that mixes the records of a batch."
+                "Leave out reduction and clip, or replace the layer that mixes the records of a batch."
             )
         losses, whole = record_losses(loss_fn, together, targets), loss_fn(together, targets)
     options = torch.stack([losses.mean(), losses.sum()])
     if bool(whole.isfinite()) and not bool(((whole - options).abs() <= close * (1 + options.abs())).any()):
         raise InvalidInput(
-            "Expected the loss of a batch to be the mean or the sum of its records' losses; class weights cancel in a "
-            "mean over one record. Pass a loss_fn that multiplies by the record's weight and adds."
+            "Expected the loss of a batch to be the mean or the sum of the losses of its records. Note that class "
+            "weights cancel in a mean over one record. Pass a loss_fn that multiplies by the record's weight and adds."
         )
 
 
-def draws_at_random(layer: nn.Module) -> bool:
-    """Whether a layer is random in training mode."""
+def is_random_layer(layer: nn.Module) -> bool:
+    """Return True if a layer is random in training mode.
+
+    Args:
+        layer: A layer of a model.
+
+    Returns:
+        True for dropout (also inside recurrent and attention layers) and randomised ReLU.
+    """
     if isinstance(layer, nn.modules.dropout._DropoutNd):
         return layer.p > 0
     inner = isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and layer.dropout > 0
@@ -156,7 +240,21 @@ def draws_at_random(layer: nn.Module) -> bool:
 
 
 def chosen_names(parameters: Iterable[str], known: Sequence[str]) -> set[str]:
-    """The names among ``known`` that are listed, or belong to a listed layer."""
+    """Return the known names that are listed, or that belong to a listed layer.
+
+    Args:
+        parameters: Names of parameters or layers.
+        known: All names to choose from.
+
+    Returns:
+        The chosen names.
+
+    Raises:
+        InvalidInput: If ``parameters`` is one string, or a name matches nothing.
+
+    >>> sorted(chosen_names(["head"], ["body.weight", "head.weight", "head.bias"]))
+    ['head.bias', 'head.weight']
+    """
     if isinstance(parameters, str):
         raise InvalidInput(f"Expected parameters={parameters!r} to be a list of names. Write [{parameters!r}].")
     chosen: set[str] = set()

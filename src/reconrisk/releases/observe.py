@@ -1,4 +1,4 @@
-"""From a release to what an adversary receives of it."""
+"""The step from a release to the observation of an adversary."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ from reconrisk.releases.release import Release
 
 @dataclass(frozen=True, eq=False)
 class DefendedMap:
-    """Candidate records to what a known defense would send of them on average."""
+    """Forward map from candidate records to the mean of the defended release.
+
+    Attributes:
+        undefended: Forward map without the defense.
+        defense: The defense, which the adversary knows.
+    """
 
     undefended: ForwardMap
     defense: Defense
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The defended release, without its noise."""
+        """Return the defended release of candidate records, without its noise."""
         return self.defense.replay(self.undefended(inputs, labels))
 
 
@@ -36,14 +41,27 @@ def observe(
     data_range: tuple[float, float] = (0.0, 1.0),
     rng: torch.Generator | None = None,
 ) -> Observation:
-    r"""All that an adversary under ``threat`` receives of a release.
+    r"""Return the observation of an adversary: the defended release and the side information that the threat grants.
 
     .. math:: y = D(f(x)) + \mathrm{noise}
 
-    Side information is handed over only as far as ``threat`` knows it: labels, norms of the records, statistics of the
-    batch, and the defense (its clipping in ``forward``, its noise and the values it kept).
+    Side information is included only if ``threat`` knows it: labels, norms of the records, statistics of the batch, and
+    the defense (its clipping in ``forward``, its noise and the positions of the values it kept).
 
-    Assumes: ``data_range`` is public. ``rng`` draws what the defense draws.
+    Args:
+        release: Private records with their forward map.
+        defense: Defense that is applied to the release; None for none.
+        threat: Powers of the adversary.
+        data_range: Smallest and largest value of a record.
+        rng: Generator of the defense's randomness; needed only with a defense.
+
+    Returns:
+        The observation that an attack takes.
+
+    Raises:
+        InvalidInput: If a record is outside ``data_range``, a label is not a class of the model, or ``rng`` is missing.
+
+    Assumes: ``data_range`` is public.
     Guarantee: the observation holds no tensor of the release's records.
     Edge cases: a defense needs ``rng``; records outside ``data_range`` are refused, since every attack clips to it.
 
@@ -54,18 +72,18 @@ def observe(
     >>> observe(release, threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS)).labels
     tensor([0])
     """
-    check_all_within("records", release.inputs, data_range, "State the public range of the values.")
-    sent: Mapping[str, Tensor] = _released(release)
+    check_all_within("records", release.inputs, data_range, "Pass data_range=(low, high), the public range.")
+    sent: Mapping[str, Tensor] = _compute_release(release)  # as the server receives it
     forward, knows = release.forward, threat.knows
     noise_std, kept, noise_law = None, None, GAUSSIAN
     if defense is not None:
         if not isinstance(rng, torch.Generator):
             raise invalid_input(
-                "rng", rng, "to be a generator for the defense", "Pass torch.Generator().manual_seed(0)."
+                "rng", rng, "to be a generator for the defense", "Pass rng=torch.Generator().manual_seed(0)."
             )
         defense = chosen_for(defense, release)
         sent = defense(sent, rng=rng)
-        if Knows.DEFENSE in knows:
+        if Knows.DEFENSE in knows:  # otherwise the adversary matches the undefended map to defended values
             forward = DefendedMap(forward, defense)
             noise_std, kept = defense.noise_std(sent), defense.kept(sent)
             noise_law = getattr(defense, "noise_law", GAUSSIAN) if noise_std is not None else GAUSSIAN
@@ -86,32 +104,62 @@ def observe(
 
 
 def chosen_for(defense: Defense, release: Release) -> Defense:
-    """The defense itself, or the one that it chooses for this release if it has ``for_release``."""
+    """Return the defense to apply to a release: itself, or the one that its ``for_release`` method chooses.
+
+    Args:
+        defense: The configured defense.
+        release: The release that it will protect.
+
+    Returns:
+        A defense that can be applied.
+    """
     choose: Callable[[Release], Defense] | None = getattr(defense, "for_release", None)
     return defense if choose is None else choose(release)
 
 
 def model_of(forward: ForwardMap) -> nn.Module | None:
-    """The network whose update a forward map computes, or None for a map without one.
+    """Return the network whose update a forward map computes.
+
+    Args:
+        forward: A forward map, with or without a defense.
+
+    Returns:
+        The network, or None if the map has none.
 
     >>> from reconrisk.releases.updates.gradient import GradientMap
     >>> model_of(GradientMap(nn.Linear(2, 2)))
     Linear(in_features=2, out_features=2, bias=True)
     """
     inner = forward.undefended if isinstance(forward, DefendedMap) else forward
+    # Gradient maps hold the model themselves, maps of local updates hold a training.
     found = getattr(inner, "model", None) or getattr(getattr(inner, "training", None), "model", None)
     return found if isinstance(found, nn.Module) else None
 
 
 def loss_of(forward: ForwardMap) -> LossFunction | None:
-    """The loss that the update of a forward map lowers, or None for a map without one."""
+    """Return the loss that the update of a forward map minimises.
+
+    Args:
+        forward: A forward map, with or without a defense.
+
+    Returns:
+        The loss function, or None if the map has none.
+    """
     inner = forward.undefended if isinstance(forward, DefendedMap) else forward
     found: LossFunction | None = getattr(getattr(inner, "training", inner), "loss_fn", None)
     return found
 
 
 def seen_by_batch_norm(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """What each batch norm layer of ``model`` receives for ``inputs``, by the name of the layer; differentiable."""
+    """Return the input of each batch norm layer, differentiable with respect to the records.
+
+    Args:
+        model: The network, which is not changed.
+        inputs: A batch of records.
+
+    Returns:
+        The input of each batch norm layer, by the name of the layer.
+    """
     seen: dict[str, Tensor] = {}
     kind = nn.modules.batchnorm._BatchNorm
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, kind)}
@@ -131,22 +179,24 @@ def seen_by_batch_norm(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
 
 
 def _batch_statistics(release: Release) -> dict[str, Tensor] | None:
+    """Return mean and variance per channel at each batch norm layer; None if there is none."""
     model = model_of(release.forward)
     if model is None:
         return None
     statistics: dict[str, Tensor] = {}
     with torch.no_grad():
         for name, values in seen_by_batch_norm(model, release.inputs).items():
-            channels = values.transpose(0, 1).flatten(1)
+            channels = values.transpose(0, 1).flatten(1)  # one row per channel, as batch norm averages
             statistics |= {f"{name}.mean": channels.mean(1), f"{name}.var": channels.var(1, unbiased=False)}
     return statistics or None
 
 
-def _released(release: Release) -> dict[str, Tensor]:
+def _compute_release(release: Release) -> dict[str, Tensor]:
+    """Return the release, and translate torch's error for a label beyond the outputs."""
     try:
         return release.value()
-    except IndexError as error:  # torch's word for a label beyond the outputs
+    except IndexError as error:  # torch raises it for a label beyond the outputs
         largest, smallest = int(release.labels.max()), int(release.labels.min())
         found = smallest if smallest < 0 else largest
-        said = str(error).rstrip(".")
-        raise invalid_input("labels", found, f"to be classes of the model: {said}", "Count classes from 0.") from error
+        cause = str(error).rstrip(".")
+        raise invalid_input("labels", found, f"to be classes of the model: {cause}", "Count classes from 0.") from error

@@ -1,4 +1,4 @@
-"""Named tensors in a file: weights, gradients, updates. No code from the file is ever run."""
+"""Files of named tensors: weights, gradients, updates. No code from the file is ever run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ from reconrisk.core.errors import InvalidFile
 
 
 def read_tensors(path: str | Path, remedy: str) -> Mapping[str, Tensor]:
-    """The tensors of a safetensors, npz or torch file by name; the suffix says the format.
+    """Read the tensors of a safetensors, npz or torch file; the suffix determines the format.
 
-    Guarantee: anything else than a readable file of named tensors is refused, naming the file; ``remedy`` is the last
-    sentence of the error. Torch files are read with ``weights_only=True``, npz files without pickle.
-    Edge cases: other suffixes than .safetensors and .npz are read as torch files, whose suffix is a matter of taste.
+    Args:
+        path: Path of the file.
+        remedy: Last sentence of every error, for the user.
+
+    Returns:
+        The tensors by name.
+
+    Raises:
+        InvalidFile: If the file is missing, cannot be read, or does not map names to tensors.
+
+    Guarantee: errors name the file. Torch files are read with ``weights_only=True``, npz files without pickle.
+    Edge cases: suffixes other than .safetensors and .npz are read as torch files, which have no fixed suffix.
     """
     path = Path(path)
     if not path.is_file():
@@ -28,7 +37,7 @@ def read_tensors(path: str | Path, remedy: str) -> Mapping[str, Tensor]:
     tensors: object
     try:
         if suffix == ".npz":
-            zipfile.ZipFile(path).close()  # np.load falls back to other formats; a file named .npz must be one
+            zipfile.ZipFile(path).close()  # np.load would accept other formats under this name
             with np.load(path, allow_pickle=False) as arrays:
                 tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
         elif suffix == ".safetensors":

@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 
 import reconrisk as rr
-from reconrisk.releases.fitted_estimators.estimator_release import EstimatorMap, coefficients, without_coefficients
+from reconrisk.releases.fitted_estimators.estimator_release import EstimatorMap, coefficients, strip_coefficients
 
 DRAWS = np.random.default_rng(1)
 X = DRAWS.random((20, 3))
@@ -64,7 +64,7 @@ def test_the_map_holds_neither_the_coefficients_nor_the_record():
     "fitted", [Ridge().fit(X, Y), LinearRegression().fit(X, Y), LogisticRegression().fit(X, NAMES)]
 )
 def test_of_what_a_fit_left_the_map_holds_only_what_is_known_before_the_release(fitted):
-    known = EstimatorMap(without_coefficients(fitted), torch.as_tensor(X[1:]), torch.as_tensor(Y[1:])).estimator
+    known = EstimatorMap(strip_coefficients(fitted), torch.as_tensor(X[1:]), torch.as_tensor(Y[1:])).estimator
     assert {name for name in vars(known) if name.endswith("_")} <= {"classes_", "n_iter_", "solver_", "n_features_in_"}
     assert known.get_params() == fitted.get_params()
 
@@ -81,7 +81,7 @@ def test_records_in_units_of_their_ranges_are_those_that_the_estimator_read():
     fitted = Ridge().fit(features, Y)
     known = torch.as_tensor(features[1:])
     made = release(fitted, Y, known_inputs=known, low=low, width=width)
-    assert torch.allclose(made.forward.in_units(made.inputs), torch.as_tensor(features[:1]))
+    assert torch.allclose(made.forward.to_estimator_units(made.inputs), torch.as_tensor(features[:1]))
     assert torch.allclose(made.forward.scaled(known), torch.as_tensor(X[1:]))
     assert torch.allclose(made.forward(made.inputs, made.labels)["coef"], made.value()["coef"], rtol=1e-6)
 
@@ -102,7 +102,7 @@ def test_weights_of_records_take_part_in_the_fit():
         ({"inputs": torch.rand(1, 4)}, "inputs='of 4 features' to have 3"),
         ({"known_inputs": torch.rand(19, 2).double()}, "inputs='of 2 features' to have 3"),
         ({"known_inputs": torch.rand(19, 3)}, "to be float64 rows"),
-        ({"known_inputs": torch.rand(18, 3).double()}, "18 records came with 19 labels"),
+        ({"known_inputs": torch.rand(18, 3).double()}, "got 18 records with 19 labels"),
         ({"known_inputs": torch.full((19, 3), torch.nan).double()}, "to be finite"),
     ],
 )

@@ -291,9 +291,9 @@ def test_a_store_of_another_version_is_refused(tmp_path):
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(InvalidFile, match="something else"):
+    with pytest.raises(InvalidFile, match="other files than shadow models"):
         run(tmp_path)
-    with pytest.raises(InvalidFile, match="something else"):
+    with pytest.raises(InvalidFile, match="other files than shadow models"):
         run(tmp_path / "thesis.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -311,7 +311,7 @@ def test_memory_bounds_the_parts():
     training, inputs, labels = problem()
     assert models_per_part(training, inputs, THREE) == 3
     assert models_per_part(training, inputs, 2**40) >= 128
-    with pytest.raises(InvalidInput, match="which one model takes"):
+    with pytest.raises(InvalidInput, match="which training one model takes"):
         train_shadow_models(training, inputs, labels, memory=4 * ROW, rng=rng())
-    with pytest.raises(InvalidInput, match="which the models take"):
+    with pytest.raises(InvalidInput, match="the size of the models"):
         train_shadow_models(training, inputs.repeat(9, 1), labels.repeat(9, 1), memory=THREE, rng=rng())

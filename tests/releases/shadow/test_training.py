@@ -196,10 +196,12 @@ def test_other_losses_and_models_with_buffers_are_trained_one_by_one():
 def test_a_vectorised_gradient_that_is_wrong_is_not_used(monkeypatch):
     from reconrisk.releases.shadow import any_network as shadow_single
 
-    right = shadow_single._vectorised
+    right = shadow_single._gradients_vectorised
     assert training(convolutional())._stacked
     monkeypatch.setattr(
-        shadow_single, "_vectorised", lambda *given: {name: 1.001 * value for name, value in right(*given).items()}
+        shadow_single,
+        "_gradients_vectorised",
+        lambda *given: {name: 1.001 * value for name, value in right(*given).items()},
     )
     shadow = training(convolutional())
     assert not shadow._stacked
@@ -322,7 +324,7 @@ def test_many_models_are_trained_in_tiles(monkeypatch):
     shadow, (inputs, labels) = training(), records(11, seed=7)
     whole = shadow.train(inputs, labels)
     monkeypatch.setattr(shadow_tiles, "TILE_BYTES", 8_000)
-    assert len(shadow_tiles.tiles(11, shadow._bytes(8))) > 2
+    assert len(shadow_tiles.split_into_tiles(11, shadow._bytes_per_model(8))) > 2
     torch.testing.assert_close(shadow.train(inputs, labels), whole, rtol=0, atol=CLOSE)
 
 
@@ -344,7 +346,7 @@ def test_an_error_in_a_thread_is_raised_and_the_threads_of_torch_are_as_before()
         raise ZeroDivisionError(part)
 
     with pytest.raises(ZeroDivisionError):
-        shadow_tiles.in_threads(work, [slice(0, 1), slice(1, 2)])
+        shadow_tiles.run_in_threads(work, [slice(0, 1), slice(1, 2)])
     assert torch.get_num_threads() == 2
 
 
@@ -391,9 +393,9 @@ def test_training_leaves_the_model_and_global_chance_alone():
         ({"fixed_inputs": torch.rand(9, 7)}, "fixed_inputs.shape"),
         ({"fixed_inputs": torch.full((9, 6), torch.nan)}, "fixed_inputs to be finite"),
         ({"fixed_labels": torch.zeros(8, dtype=torch.long)}, "one label per fixed record"),
-        ({"fixed_labels": torch.full((9,), 3)}, "labels that loss_fn reads. It says: Target 3"),
+        ({"fixed_labels": torch.full((9,), 3)}, "labels that loss_fn takes. It raises: Target 3"),
         ({"fixed_labels": torch.tensor([0] * 8 + [3])}, "fixed_labels=3"),
-        ({"fixed_labels": torch.full((9, 4), 0.25)}, "labels that loss_fn reads"),
+        ({"fixed_labels": torch.full((9, 4), 0.25)}, "labels that loss_fn takes"),
         ({"fixed_labels": [0] * 9}, "fixed_labels='list'"),
         ({"steps": None}, "steps=None"),
         ({"steps": 0}, "steps=0"),

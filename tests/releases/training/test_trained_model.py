@@ -135,7 +135,7 @@ def test_pushes_keep_no_graph(loss_fn, monkeypatch):
     labels = labels if loss_fn is cross_entropy else nn.functional.one_hot(labels, 3).double()
     release = TrainedModelRelease(perceptron(), loss_fn, inputs, labels, optimizer=sgd(0.1), steps=2)
     derivative, tangents = release.linearized(), torch.ones(3, 4, 4, dtype=DOUBLE)
-    monkeypatch.delattr("reconrisk.releases.training.trained_model.linearized")
+    monkeypatch.delattr("reconrisk.releases.training.trained_model.linearize_graph")
     assert torch.func.vmap(derivative.push)(tangents)["2.bias"].shape == (3, 3)
     with pytest.raises(NameError):
         derivative.pull(release.template())
@@ -440,7 +440,7 @@ def test_spectral_norm_of_the_old_style_is_refused_in_train_mode_and_right_in_ev
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"steps": None}, "steps=None to be a number. Say how long"),
+        ({"steps": None}, "steps=None to be a number. State the length of training"),
         ({"steps": 0}, "steps=0 >= 1"),
         ({"steps": 2, "batches": [torch.tensor([0])]}, "steps=2 to equal the number of batches, 1"),
         ({"batches": []}, "batches with at least one element"),
@@ -471,7 +471,7 @@ def test_settings_outside_their_domain_are_refused(settings, message):
         ({"fixed_labels": None}, "fixed_labels=None to be given if the other is"),
         ({"fixed_inputs": torch.ones(2, 4, dtype=torch.int64)}, "fixed_inputs.dtype=torch.int64 to be floating point"),
         ({"fixed_inputs": torch.full((2, 4), torch.inf)}, "fixed_inputs to be finite"),
-        ({"fixed_inputs": torch.ones(3, 4)}, "one label per fixed record, 3 records came with 2 labels"),
+        ({"fixed_inputs": torch.ones(3, 4)}, "one label per fixed record, got 3 records with 2 labels"),
         ({"fixed_inputs": torch.ones(2, 5)}, r"inputs.shape=\(1, 4\) to be records of shape \(5,\)"),
         ({"fixed_labels": torch.ones(2)}, "labels.dtype=torch.int64 and its shape to agree with the fixed labels"),
         ({"fixed_labels": torch.ones(2, 1, dtype=torch.int64)}, r"torch.int64 of shape \(1,\)"),
@@ -489,7 +489,7 @@ def test_fixed_records_that_do_not_fit_are_refused(changed, message):
 
 def test_candidates_and_directions_that_do_not_fit_are_refused():
     release = release_of(perceptron())
-    with pytest.raises(InvalidInput, match="2 records came with 1 labels"):
+    with pytest.raises(InvalidInput, match="got 2 records with 1 labels"):
         release.forward(release.inputs, release.labels[:1])
     with pytest.raises(InvalidInput, match="inputs with at least one element"):
         release.forward(release.inputs[:0], release.labels[:0])

@@ -36,7 +36,9 @@ def test_a_gradient_in_a_file_gives_the_record_back(tmp_path, suffix):
     model = network()
     path = tmp_path / f"gradient.{suffix}"
     save_file(captured_gradient(model), path) if suffix == "safetensors" else torch.save(captured_gradient(model), path)
-    observation = rr.releases.observe_captured(model, LOSS, input_shape=(1, 12, 12), gradient=path)
+    observation = rr.releases.observe_captured(
+        model, input_shape=(1, 12, 12), gradient=path, update=rr.UpdateRecipe(loss_fn=LOSS)
+    )
     assert observation.labels is None
     assert decibels(observation, record()[0]) > 40
 
@@ -56,12 +58,10 @@ def test_weights_before_and_after_local_steps_give_the_record_back(tmp_path):
     untouched = copy.deepcopy(other.state_dict())
     observation = rr.releases.observe_captured(
         other,
-        LOSS,
         input_shape=(1, 12, 12),
         before=tmp_path / "before.safetensors",
         after=tmp_path / "after.safetensors",
-        learning_rate=0.1,
-        steps=3,
+        update=rr.UpdateRecipe(loss_fn=LOSS, local_steps=3, local_learning_rate=0.1),
         labels=[2],
     )
     assert Knows.LABELS in observation.threat.knows
@@ -76,7 +76,11 @@ def test_running_statistics_in_a_file_of_weights_are_not_taken_for_an_update():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3)).eval()
     after = {name: value + 0.5 * value.is_floating_point() for name, value in model.state_dict().items()}
     observation = rr.releases.observe_captured(
-        model, LOSS, input_shape=(4,), before=model.state_dict(), after=after, learning_rate=0.1, steps=2
+        model,
+        input_shape=(4,),
+        before=model.state_dict(),
+        after=after,
+        update=rr.UpdateRecipe(loss_fn=LOSS, local_steps=2, local_learning_rate=0.1),
     )
     assert sorted(observation.released) == ["1.bias", "1.weight", "2.bias", "2.weight"]
     torch.testing.assert_close(observation.released["1.bias"], torch.full((3,), 0.5))
@@ -106,7 +110,13 @@ def test_one_step_of_gradient_descent_is_turned_into_its_gradient(rule):
     model, (inputs, labels), (ours, theirs) = network(), record(), RULES[rule]
     after = trained(model, inputs, labels, lambda values: torch.optim.SGD(values, **theirs), [[0]])
     observation = rr.releases.observe_captured(
-        model, LOSS, input_shape=(1, 12, 12), before=model.state_dict(), after=after, optimizer=ours, noise_std=0.1
+        model,
+        input_shape=(1, 12, 12),
+        before=model.state_dict(),
+        after=after,
+        update=rr.UpdateRecipe(loss_fn=LOSS),
+        training=rr.releases.LocalTraining(optimizer=ours),
+        noise_std=0.1,
     )
     assert isinstance(observation.forward, rr.releases.GradientMap)
     for name, value in captured_gradient(model).items():
@@ -126,10 +136,8 @@ def test_steps_in_batches_and_adaptive_steps_stay_the_change_of_the_weights():
         input_shape=(1, 12, 12),
         before=model.state_dict(),
         after=after,
-        optimizer=rr.releases.adam(0.01),
-        epochs=2,
-        local_batch_size=2,
-        batch_size=5,
+        update=rr.UpdateRecipe(batch_size=5),
+        training=rr.releases.LocalTraining(optimizer=rr.releases.adam(0.01), epochs=2, batch_size=2),
     )
     again = observation.forward(inputs, labels)
     for name, value in observation.released.items():
@@ -142,18 +150,15 @@ def test_batch_norm_in_train_mode_sends_its_running_statistics_too():
     inputs, labels = torch.rand(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
     before = copy.deepcopy(model.state_dict())
     after = trained(model, inputs, labels, lambda values: torch.optim.SGD(values, lr=0.1), [list(range(6))])
-    observation = rr.releases.observe_captured(
-        model, input_shape=(4,), before=before, after=after, learning_rate=0.1, batch_size=6
-    )
+    one_step = rr.UpdateRecipe(batch_size=6, local_steps=1, local_learning_rate=0.1)
+    observation = rr.releases.observe_captured(model, input_shape=(4,), before=before, after=after, update=one_step)
     assert {"2.running_mean", "2.running_var"} <= set(observation.released)
     again = observation.forward(inputs, labels)
     for name, value in observation.released.items():
         torch.testing.assert_close(again[name], value, atol=1e-6, rtol=1e-4)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     parameters = {name: value for name, value in before.items() if "running" not in name and "tracked" not in name}
-    rr.releases.observe_captured(
-        model, input_shape=(4,), before=parameters, after=after, learning_rate=0.1, batch_size=6
-    )
+    rr.releases.observe_captured(model, input_shape=(4,), before=parameters, after=after, update=one_step)
 
 
 def test_a_gradient_at_other_weights_takes_them_from_before():
@@ -201,10 +206,22 @@ def test_capturing_leaves_the_random_numbers_and_the_mode_as_they_are():
 def test_known_noise_is_handed_on():
     model = network()
     observation = rr.releases.observe_captured(
-        model, LOSS, input_shape=(1, 12, 12), gradient=captured_gradient(model), noise_std=0.25
+        model, input_shape=(1, 12, 12), gradient=captured_gradient(model), noise_std=0.25
     )
     assert Knows.DEFENSE in observation.threat.knows
     assert {float(value.unique()) for value in observation.noise_std.values()} == {0.25}
+
+
+ONE_STEP = {"local_steps": 1, "local_learning_rate": 0.1}
+KINDS = {"update": rr.UpdateRecipe, "training": rr.releases.LocalTraining}
+
+
+def built(given):
+    """The arguments with their values for the client's training, which may themselves be refused."""
+    return {
+        name: KINDS[name](**value) if isinstance(value, dict) and name in KINDS else value
+        for name, value in given.items()
+    }
 
 
 def _without(name):
@@ -229,7 +246,7 @@ def _without(name):
 def test_a_gradient_that_does_not_fit_is_refused_by_the_layer(change, message):
     model = network()
     with pytest.raises(rr.InvalidInput, match=message):
-        rr.releases.observe_captured(model, LOSS, input_shape=(1, 12, 12), gradient=change(captured_gradient(model)))
+        rr.releases.observe_captured(model, input_shape=(1, 12, 12), gradient=change(captured_gradient(model)))
 
 
 @pytest.mark.parametrize(
@@ -238,15 +255,27 @@ def test_a_gradient_that_does_not_fit_is_refused_by_the_layer(change, message):
         ({"labels": [4]}, "labels=4 to be from 0 to 3"),
         ({"labels": [-1]}, "labels=-1 to be from 0 to 3"),
         ({"labels": [1, 2]}, "batch_size=1 entries"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"input_shape": (3, 12, 12)}, r"input_shape=\(3, 12, 12\) to be what the model takes; it fails at body\.0"),
+        ({"update": {"batch_size": 0}}, "batch_size=0"),
+        (
+            {"input_shape": (3, 12, 12)},
+            r"input_shape=\(3, 12, 12\) to be a shape that the model takes; it fails at body\.0",
+        ),
         ({"input_shape": (1, 20, 20)}, r"it fails at fc\.0"),
         ({"noise_std": -1.0}, "noise_std=-1.0"),
         ({"gradient": None}, "exactly one"),
         ({"gradient": "nowhere.safetensors"}, "nowhere.safetensors"),
-        ({"gradient": None, "after": {}, "learning_rate": 0.1}, "weights before"),
-        ({"steps": 3}, "steps=3 to be left out with gradient"),
-        ({"learning_rate": 0.1}, "learning_rate=0.1 to be left out with gradient"),
+        (
+            {"gradient": None, "after": {}, "update": {"local_steps": 1, "local_learning_rate": 0.1}},
+            "weights before",
+        ),
+        (
+            {"update": {"local_steps": 3, "local_learning_rate": 0.1}},
+            r"\(local_steps, local_learning_rate\)=\(3, 0\.1\) to be left out with gradient",
+        ),
+        (
+            {"training": {"learning_rate": 0.1}},
+            r"training=LocalTraining\(learning_rate=0\.1, .*\) to be left out with gradient",
+        ),
         ({"gradient": 3}, "gradient='int' to be a file of named tensors"),
         ({"gradient": {"fc.0.bias": [1.0]}}, "to be a file of named tensors or the tensors"),
         ({"labels": 2}, "labels=2 to have batch_size=1 entries"),
@@ -259,7 +288,14 @@ def test_what_cannot_be_is_refused(changes, message):
     model = network()
     given = {"input_shape": (1, 12, 12), "gradient": captured_gradient(model), **changes}
     with pytest.raises((rr.InvalidInput, rr.InvalidFile), match=message):
-        rr.releases.observe_captured(model, LOSS, **given)
+        rr.releases.observe_captured(model, **built(given))
+
+
+def test_a_recipe_that_is_none_is_refused():
+    with pytest.raises(rr.InvalidInput, match=r"update=3 to be an UpdateRecipe. Pass rr\.UpdateRecipe"):
+        rr.releases.observe_captured(
+            network(), input_shape=(1, 12, 12), gradient=captured_gradient(network()), update=3
+        )
 
 
 @pytest.mark.parametrize(
@@ -267,16 +303,18 @@ def test_what_cannot_be_is_refused(changes, message):
     [
         ({}, "after to differ from before"),
         ({"reduction": "sum"}, r"\('sum', None\) to be left out with after"),
-        ({"learning_rate": None}, "exactly one value"),
-        ({"steps": 2, "epochs": 2}, "exactly one number"),
+        ({"update": {}}, r"update\.local_steps=None to be stated with after"),
+        ({"update": {}, "training": {}}, "exactly one value"),
+        ({"update": {}, "training": {"learning_rate": 0.1, "steps": 2, "epochs": 2}}, "exactly one number"),
+        ({"training": {"learning_rate": 0.1}}, r"update\.local_steps=1 to be left out with training"),
         ({"before": {"fc.0.bias": torch.ones(4)}}, "before to have the 8 tensors of the model, it has 1"),
     ],
 )
 def test_weights_that_cannot_be_are_refused(changes, message):
     weights = network().state_dict()
-    given = {"before": weights, "after": weights, "learning_rate": 0.1, **changes}
+    given = {"before": weights, "after": weights, "update": ONE_STEP, **changes}
     with pytest.raises(rr.InvalidInput, match=message):
-        rr.releases.observe_captured(network(), input_shape=(1, 12, 12), **given)
+        rr.releases.observe_captured(network(), input_shape=(1, 12, 12), **built(given))
 
 
 @pytest.mark.parametrize("which", ["before", "after"])
@@ -285,7 +323,7 @@ def test_weights_that_are_not_finite_are_refused_by_the_layer(which):
     bad = {**good, "body.2.bias": torch.full((12,), torch.inf)}
     given = {"before": good, "after": good, which: bad}
     with pytest.raises(rr.InvalidInput, match=rf"{which}\['body\.2\.bias'\] to be finite"):
-        rr.releases.observe_captured(network(), input_shape=(1, 12, 12), learning_rate=0.1, **given)
+        rr.releases.observe_captured(network(), input_shape=(1, 12, 12), update=rr.UpdateRecipe(**ONE_STEP), **given)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_module."])

@@ -103,5 +103,5 @@ def test_it_is_differentiable_in_the_records():
 def test_empty_batches_and_missing_labels_are_refused():
     with pytest.raises(InvalidInput, match="inputs with at least one"):
         GradientMap(nn.Linear(2, 2))(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64))
-    with pytest.raises(InvalidInput, match="2 records came with 1 labels"):
+    with pytest.raises(InvalidInput, match="got 2 records with 1 labels"):
         GradientMap(nn.Linear(2, 2))(torch.zeros(2, 2), torch.tensor([0]))

@@ -55,7 +55,7 @@ def test_weights_before_and_after_a_step_are_an_update(tmp_path):
         input_shape=(5,),
         before=tmp_path / "before.safetensors",
         after=tmp_path / "after.safetensors",
-        learning_rate=0.5,
+        update=rr.UpdateRecipe(local_steps=1, local_learning_rate=0.5),
         rng=rng(),
     )
     torch.testing.assert_close(result.estimates, RECORDS[:1], rtol=1e-3, atol=1e-4)  # differences of float32 weights
@@ -68,7 +68,7 @@ def test_known_labels_and_noise_are_what_the_adversary_knows():
         mlp(),
         input_shape=(5,),
         gradient=gradient(mlp(), slice(0, 2)),
-        batch_size=2,
+        update=rr.UpdateRecipe(2),
         labels=[2, 0],
         noise_std=0.01,
         rng=rng(),
@@ -83,7 +83,7 @@ def test_the_layer_of_a_malicious_server_is_that_of_its_attack():
     attack = rr.attacks.imprint(bins=64, public=torch.distributions.Normal(0.5, 0.15))
     planted = attack.plant(mlp(), (5,))
     sent = rr.releases.GradientRelease(planted, cross_entropy, RECORDS, LABELS).value()
-    result = rebuild_captured(attack, mlp(), input_shape=(5,), gradient=sent, batch_size=3, rng=rng())
+    result = rebuild_captured(attack, mlp(), input_shape=(5,), gradient=sent, update=rr.UpdateRecipe(3), rng=rng())
     assert result.report.threat.controls == {Controls.MODEL_PARAMETERS}
     expected = RECORDS[RECORDS.mean(1).argsort()]
     torch.testing.assert_close(result.estimates[result.estimates.mean(1).argsort()], expected)
@@ -113,8 +113,12 @@ def test_the_loss_is_told_by_the_outputs_and_by_public_labels():
     [
         ({}, "to be exactly one of the two"),
         ({"gradient": {"0.weight": torch.ones(8, 5)}}, r"Missing: 0.bias, 2.weight, 2.bias"),
-        ({"gradient": gradient(mlp()), "local_steps": 2}, "to be left out with a gradient"),
-        ({"gradient": gradient(mlp()), "batch_size": 0}, "Expected batch_size=0 >= 1"),
+        (
+            {"gradient": gradient(mlp()), "update": {"local_steps": 2, "local_learning_rate": 0.1}},
+            r"\(local_steps, local_learning_rate\)=\(2, 0\.1\) to be left out with gradient",
+        ),
+        ({"gradient": gradient(mlp()), "update": {"batch_size": 0}}, "Expected batch_size=0 >= 1"),
+        ({"gradient": gradient(mlp()), "update": 2}, "Expected update=2 to be an UpdateRecipe"),
         ({"gradient": gradient(mlp()), "labels": [3]}, "Expected labels=3 to be from 0 to 2"),
         ({"gradient": gradient(mlp()), "input_shape": (4,)}, r"takes records of shape \(4,\)"),
         ({"gradient": gradient(mlp()), "public": Dataset("p", torch.rand(2, 4))}, r"records of shape \(5,\)"),
@@ -129,8 +133,15 @@ def test_the_loss_is_told_by_the_outputs_and_by_public_labels():
 )
 def test_what_does_not_fit_is_refused(words, message):
     words = {"attack": "constant_guess", "input_shape": (5,), **words}
+    recipe = words.pop("update", {})
     with pytest.raises(InvalidInput, match=message):
-        rebuild_captured(words.pop("attack"), mlp(), rng=rng(), **words)
+        rebuild_captured(
+            words.pop("attack"),
+            mlp(),
+            update=rr.UpdateRecipe(**recipe) if isinstance(recipe, dict) else recipe,  # may itself be refused
+            rng=rng(),
+            **words,
+        )
 
 
 def test_a_batch_size_that_is_wrong_is_suspected():
@@ -139,7 +150,7 @@ def test_a_batch_size_that_is_wrong_is_suspected():
     wrong = rebuild_captured("idlg", mlp(), rng=rng(), **attacked).report.accounts[0].status
     assert "differs from the captured one by" in wrong.cause
     assert "batch_size" in wrong.remedy
-    right = rebuild_captured("idlg", mlp(), batch_size=3, rng=rng(), **attacked).report.accounts[0].status
+    right = rebuild_captured("idlg", mlp(), update=rr.UpdateRecipe(3), rng=rng(), **attacked).report.accounts[0].status
     assert "differs" not in right.cause
 
 

@@ -1,4 +1,4 @@
-"""A fitted estimator of scikit-learn as a release: its coefficients as a function of the one record not known."""
+"""A fitted scikit-learn estimator as a release: its coefficients as a function of the one unknown record."""
 
 from __future__ import annotations
 
@@ -23,15 +23,24 @@ from reconrisk.releases.fitted_estimators.estimators import (
 )
 from reconrisk.releases.release import Linearized, Release, check_records
 
+# Results of a fit that the adversary is assumed to know: classes, numbers of features, and the end of the solver.
 _PUBLIC = ("classes_", "n_iter_", "solver_", "n_features_in_", "feature_names_in_")
 
 
 @dataclass(frozen=True, eq=False)
 class EstimatorMap:
-    """Candidate records to the coefficients that the estimator has when it is fitted to the known records and them.
+    """Forward map from candidate records to the coefficients of the estimator fitted to them and the known records.
 
-    It holds what an informed adversary knows: the known records with their weights, and the ``estimator`` without its
-    coefficients: penalties, solver, classes. A record is ``low + width * x`` in the units of the estimator.
+    It holds the knowledge of an informed adversary only: no coefficients of the attacked fit.
+
+    Attributes:
+        estimator: The estimator without its coefficients: penalties, solver, classes.
+        known_inputs: Known records in the units of the estimator, (m, features).
+        known_labels: Known labels; class indices for classifiers.
+        known_weights: Sample weights of the known records; None for 1.
+        target_weight: Sample weight of the unknown record.
+        low: Smallest value of each column; a record x is ``low + width * x`` in the units of the estimator.
+        width: Range of each column.
     """
 
     estimator: Any
@@ -43,34 +52,34 @@ class EstimatorMap:
     width: Tensor | None = field(default=None, repr=False)
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The coefficients of the estimator fitted anew; they have no derivative here."""
+        """Return the coefficients of the estimator fitted again; they have no derivative."""
         from sklearn.base import clone  # slow to import
 
-        features = torch.cat([self.known_inputs, self.in_units(inputs.detach())]).numpy()
+        features = torch.cat([self.known_inputs, self.to_estimator_units(inputs.detach())]).numpy()
         names = np.concatenate([self.names(self.known_labels), self.names(labels)])
         weights = None
         if self.known_weights is not None or self.target_weight != 1:
             known = np.ones(len(self.known_inputs)) if self.known_weights is None else self.known_weights
-            weights = np.append(known, np.full(len(inputs), self.target_weight))
+            weights = np.append(known, np.full(len(inputs), self.target_weight))  # known records come first
         return coefficients(clone(self.estimator).fit(features, names, sample_weight=weights))
 
-    def in_units(self, records: Tensor) -> Tensor:
-        """Records as rows in the units of the estimator, in double precision."""
+    def to_estimator_units(self, records: Tensor) -> Tensor:
+        """Return records as rows in the units of the estimator, in double precision."""
         rows = records.flatten(1).double()
         return rows if self.low is None or self.width is None else self.low + self.width * rows
 
     def scaled(self, rows: Tensor) -> Tensor:
-        """Rows in the units of the estimator as flat records."""
+        """Return rows in the units of the estimator as flat records in units of the column ranges."""
         return rows if self.low is None or self.width is None else (rows - self.low) / self.width
 
     def names(self, labels: Tensor) -> NDArray[Any]:
-        """Labels in the terms of the estimator: classes by their names, numbers as they are."""
+        """Return labels as the estimator writes them: classes by name, numbers unchanged."""
         values = labels.detach().cpu().numpy()
         classes = getattr(self.estimator, "classes_", None)
         return values.astype(float) if classes is None else np.asarray(classes)[values]
 
     def shown(self, released: Mapping[str, Tensor]) -> Any:
-        """The estimator with these coefficients: what its user has."""
+        """Return the estimator with these coefficients, as its users have it."""
         seen = copy.copy(self.estimator)
         seen.coef_ = released["coef"].detach().cpu().numpy()
         seen.intercept_ = released["intercept"].detach().cpu().numpy() if "intercept" in released else 0.0
@@ -79,16 +88,23 @@ class EstimatorMap:
 
 @dataclass(frozen=True, eq=False)
 class EstimatorRelease(Release):
-    r"""The coefficients of a fitted scikit-learn estimator: an adversary knows all records but one.
+    r"""The coefficients of a fitted scikit-learn estimator; the adversary knows all records but one.
 
     .. math:: f(x) = \arg\min_\theta F(\theta; D_- \cup \{x\})
 
-    ``inputs`` and ``labels`` are of the one record, ``known_inputs`` and ``known_labels`` of all others that
-    ``estimator`` was fitted to. Labels of classifiers are indices of ``estimator.classes_``. With ``low`` and ``width``
-    the record is stated in units of its columns' ranges: ``low + width * x`` is what the estimator read.
+    Attributes:
+        estimator: The fitted estimator.
+        inputs: The unknown record, (1, *shape), in units of the column ranges if ``low`` and ``width`` are given.
+        labels: Its label; for classifiers an index of ``estimator.classes_``.
+        known_inputs: All other records that ``estimator`` was fitted to, (m, features), in double precision.
+        known_labels: Their labels.
+        known_weights: Their sample weights; None for 1.
+        target_weight: Sample weight of the unknown record.
+        low: Smallest value of each column; the estimator was fitted to ``low + width * x``.
+        width: Range of each column.
 
     Assumes: the estimator was fitted to these records and no others.
-    Guarantee: what is released are the coefficients that the estimator has: nothing is fitted again. ``forward`` holds
+    Guarantee: the release is the coefficients that the estimator has; nothing is fitted again. ``forward`` holds
     neither the record nor the coefficients, and fits anew.
     Edge cases: estimators that :func:`reconrisk.releases.fitted_estimators.estimators.read_estimator` cannot read are
     refused, as is another number of features than the estimator has. There is no derivative.
@@ -119,52 +135,65 @@ class EstimatorRelease(Release):
         if known.ndim != 2 or known.dtype != torch.float64:
             raise invalid_input("known_inputs", (known.dtype, tuple(known.shape)), "to be float64 rows, one per record")
         check_not_empty("known_inputs", known)
-        check_all_finite("known_inputs", known, "Remove or impute what is missing.")
+        check_all_finite("known_inputs", known, "Remove or impute missing values.")
         if records != len(self.known_labels):
             raise InvalidInput(
-                f"Expected one label per known record, {records} records came with {len(self.known_labels)} labels."
+                f"Expected one label per known record, got {records} records with {len(self.known_labels)} labels."
             )
         if len(self.inputs) != 1:
             raise invalid_input(
-                "inputs", f"{len(self.inputs)} records", "to be one", "All records but one must be known."
+                "inputs", f"{len(self.inputs)} records", "to be one", "Pass all other records as known_inputs."
             )
         if not is_estimator(self.estimator):
             raise invalid_input("estimator", type(self.estimator).__name__, "to be a fitted estimator of scikit-learn")
         check_features(self.estimator, self.inputs[0].numel(), known.shape[1])
         knowledge = (known, self.known_labels, self.known_weights, self.target_weight, self.low, self.width)
-        object.__setattr__(self, "_map", EstimatorMap(without_coefficients(self.estimator), *knowledge))
+        object.__setattr__(self, "_map", EstimatorMap(strip_coefficients(self.estimator), *knowledge))
 
     @property
     def forward(self) -> EstimatorMap:
-        """Fitting as a function of the record; it holds the known records only."""
+        """The fit as a function of the unknown record; it holds the known records only."""
         return self._map
 
     def value(self) -> dict[str, Tensor]:
-        """The coefficients that the estimator has."""
+        """Return the coefficients that the estimator has."""
         return coefficients(self.estimator)
 
     def evaluated(self) -> Tensor:
-        """The predictors of all known records: what a look at the objective costs."""
+        """Return the linear predictors of all known records: one evaluation of the objective, for timing."""
         coef = torch.as_tensor(np.atleast_2d(np.asarray(self.estimator.coef_, dtype=float)))
         return self.known_inputs @ coef.T
 
     def linearized(self) -> Linearized:
-        """Refused: the derivative of a fitted estimator is that of ``rr.bounds.glm_information``, not of its solver."""
+        """Raise InvalidInput, because a solver has no derivative; see ``rr.bounds.glm_information`` for the minimiser's."""
         raise InvalidInput("Expected a release with a derivative: the solver of an estimator has none.")
 
 
 def coefficients(estimator: Any) -> dict[str, Tensor]:
-    """Coefficients of a fitted estimator by name: ``coef``, and ``intercept`` where one is fitted."""
+    """Return the coefficients of a fitted estimator by name.
+
+    Args:
+        estimator: A fitted linear estimator of scikit-learn.
+
+    Returns:
+        ``coef``, and ``intercept`` if one was fitted.
+    """
     found = {"coef": torch.as_tensor(np.array(estimator.coef_))}
     if estimator.fit_intercept:
         found["intercept"] = torch.as_tensor(np.array(estimator.intercept_, dtype=found["coef"].numpy().dtype))
     return found
 
 
-def without_coefficients(estimator: Any) -> Any:
-    """What an adversary knows of an estimator before it is released: conventions, classes, how its solver ended.
+def strip_coefficients(estimator: Any) -> Any:
+    """Return an estimator as an adversary knows it before the release: conventions, classes, and how its solver ended.
 
-    Guarantee: of what a fit left, nothing else; ranks and singular values, for instance, depend on the record.
+    Args:
+        estimator: The fitted estimator.
+
+    Returns:
+        A copy without coefficients.
+
+    Guarantee: no other result of the fit is kept; ranks and singular values, for instance, depend on the record.
     """
     from sklearn.base import clone  # slow to import
 
@@ -176,15 +205,32 @@ def without_coefficients(estimator: Any) -> Any:
 
 
 def model_of_all(estimator: Any, names: NDArray[Any], weights: Floats | None = None) -> LinearModel:
-    """The estimator as a linear model of all its records, whose labels these are."""
+    """Return a fitted estimator as a linear model of all its records.
+
+    Args:
+        estimator: The fitted estimator.
+        names: Labels of all records, as the estimator writes them.
+        weights: Their sample weights; None for 1.
+
+    Returns:
+        The linear model.
+    """
     return read_estimator(estimator, names, np.ones(len(names)) if weights is None else weights)
 
 
 def check_features(estimator: Any, *counts: int) -> None:
-    """Refuse an estimator of another kind, one not fitted, and records with another number of features than it has."""
+    """Refuse estimators that cannot be read, and records with another number of features.
+
+    Args:
+        estimator: The fitted estimator.
+        *counts: Numbers of features that must equal the estimator's.
+
+    Raises:
+        InvalidInput: If the estimator is of another kind or not fitted, or a number differs.
+    """
     check_readable(estimator)
     features = int(np.atleast_2d(np.asarray(estimator.coef_)).shape[1])
     for count in counts:
         if count != features:
-            remedy = "Pass the features that reach it, after any scaling."
+            remedy = "Pass the features as the estimator saw them, after any scaling."
             raise invalid_input("inputs", f"of {count} features", f"to have {features}, as the estimator", remedy)

@@ -1,4 +1,4 @@
-"""Linear models as they are released: their coefficients, and what scikit-learn and torch minimised to get them."""
+"""Linear models as they are released: coefficients, and the objective that scikit-learn or torch minimised."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ from reconrisk.releases.fitted_estimators.objective import Family
 
 Floats = NDArray[np.float64]
 
-_DIRECT = ("svd", "cholesky", "auto")
-_FLAT = 1e-6  # lbfgs also stops where a step gains 64 units of rounding: a gradient of about 2e-7 per unit of feature
+_DIRECT = ("svd", "cholesky", "auto")  # solvers of least squares without iterations
+# lbfgs also stops if a step gains less than 64 eps: a gradient of about 2e-7 per unit of feature, rounded up here.
+_FLAT = 1e-6
+_NONZERO = 1e-300  # keeps a tolerance of 0 out of a denominator
 
 
 @dataclass(frozen=True)
 class Optimisation:
-    """How a solver ended: the largest entry that its rule leaves in the gradient, summed over records, and in words.
+    """The accuracy to which a solver minimised its objective.
 
-    ``gradient_limit`` is None where the rule says nothing of the gradient, 0 for solvers that are as exact as floats.
-    ``objective_limit`` is the same for features of unit scale by a second rule, on the objective, that may come first.
+    Attributes:
+        gradient_limit: Largest entry that the stopping rule leaves in the gradient, summed over records; 0 for solvers
+            that are exact up to rounding, None if the rule does not limit the gradient.
+        words: Description of the solver's end, for reports.
+        stopped_early: True if the solver stopped at its iteration limit.
+        objective_limit: Such a limit from a second stopping rule, on the objective, for features of unit scale.
     """
 
     gradient_limit: float | None
@@ -35,12 +41,21 @@ class Optimisation:
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    r"""A released linear model and what it minimises, as sums over records.
+    r"""A released linear model and the objective it minimises, as sums over records.
 
     .. math:: \sum_i w_i\,\ell(W x_i + b, y_i) + \tfrac12\lambda|W|^2 + \tfrac12\lambda_0|b|^2
 
-    ``weight`` is (outputs, features), ``bias`` (outputs,) or None. ``labels`` are those of the records as ``family``
-    counts them (class indices for ``multinomial``), ``sample_weights`` theirs, ``classes`` what the indices stand for.
+    Attributes:
+        weight: Coefficients, (outputs, features).
+        bias: Intercepts, (outputs,), or None.
+        family: Loss.
+        labels: Labels of the records in the encoding of ``family`` (class indices for ``multinomial``).
+        sample_weights: Weights w of the records.
+        penalty: Weight :math:`\lambda` of the squared coefficients.
+        intercept_penalty: Weight :math:`\lambda_0` of the squared intercept.
+        classes: Names of the classes, by index; None for regression.
+        precision: Relative rounding error of the released coefficients.
+        optimisation: Accuracy of the solver.
     """
 
     weight: Floats
@@ -56,10 +71,21 @@ class LinearModel:
 
 
 def read_estimator(estimator: Any, labels: NDArray[Any], sample_weights: Floats) -> LinearModel:
-    """A fitted estimator of scikit-learn with its conventions: penalties, intercepts, weights, tolerance.
+    """Return a fitted scikit-learn estimator as a linear model, with its conventions resolved.
 
     Reads ``LogisticRegression`` (binary or multinomial, penalty l2 or none), ``Ridge``, ``LinearRegression`` and
-    ``PoissonRegressor``; other estimators and penalties are refused by name.
+    ``PoissonRegressor``.
+
+    Args:
+        estimator: The fitted estimator.
+        labels: Labels of all records that it was fitted to.
+        sample_weights: Their weights.
+
+    Returns:
+        Coefficients, penalties, weights and tolerance in one convention.
+
+    Raises:
+        InvalidInput: If the estimator, its penalty or its solver is not supported; the error names it.
 
     Assumes: ``labels`` and ``sample_weights`` are those of all records that it was fitted to.
 
@@ -73,14 +99,21 @@ def read_estimator(estimator: Any, labels: NDArray[Any], sample_weights: Floats)
 
 
 def check_readable(estimator: Any) -> None:
-    """Refuse estimators that :func:`read_estimator` cannot read: those of another kind, and those not fitted."""
+    """Refuse estimators that :func:`read_estimator` cannot read: other kinds, and unfitted ones.
+
+    Args:
+        estimator: An estimator.
+
+    Raises:
+        InvalidInput: If it is of another kind or not fitted.
+    """
     name, readers = type(estimator).__name__, _readers()
     if type(estimator) not in readers:
-        remedy = "For other models build a release and use rr.sensitivity.fisher_trace."
+        remedy = "For other models build a release and pass it to rr.sensitivity.fisher_trace."
         if name == "Pipeline":
-            remedy = "Pass its last step and the features that reach it: the information is then about those."
+            remedy = "Pass its last step and the features that reach it; the information is then about these features."
         elif name.endswith("CV"):
-            remedy = "Fit the plain estimator with the penalty that was chosen; choosing it by these records leaks too."
+            remedy = "Fit the plain estimator with the chosen penalty; choosing it by these records leaks too."
         kinds = ", ".join(kind.__name__ for kind in readers)
         raise invalid_input("estimator", name, f"to be one of {kinds}", remedy)
     if not hasattr(estimator, "coef_"):
@@ -88,12 +121,33 @@ def check_readable(estimator: Any) -> None:
 
 
 def is_estimator(model: object) -> bool:
-    """Whether something follows the protocol of scikit-learn's estimators."""
+    """Return True if an object follows the protocol of scikit-learn's estimators.
+
+    Args:
+        model: Any object.
+
+    Returns:
+        True if it has ``fit`` and ``get_params``.
+    """
     return hasattr(model, "get_params") and hasattr(model, "fit")
 
 
 def weights_of_records(sample_weight: ArrayLike | None, records: int) -> Floats:
-    """One finite weight of at least zero for each record, from one for all, one each, or none."""
+    """Return one weight per record.
+
+    Args:
+        sample_weight: One weight for all records, one each, or None for 1.
+        records: Number of records.
+
+    Returns:
+        Weights, (records,), finite and nonnegative.
+
+    Raises:
+        InvalidInput: If the shape does not fit, or a weight is negative or not finite.
+
+    >>> weights_of_records(2.0, 3).tolist()
+    [2.0, 2.0, 2.0]
+    """
     weights = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
     if weights.ndim > 1 or (weights.ndim and len(weights) != records):
         raise invalid_input("sample_weight.shape", weights.shape, f"to be {(records,)}, one per record")
@@ -105,6 +159,7 @@ def weights_of_records(sample_weight: ArrayLike | None, records: int) -> Floats:
 
 
 def _readers() -> dict[type, Callable[[Any, NDArray[Any], Floats], LinearModel]]:
+    """Return the function that reads each supported class."""
     from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge  # slow to import
 
     return {
@@ -128,15 +183,17 @@ def _read_logistic(estimator: Any, labels: NDArray[Any], weights: Floats) -> Lin
     if estimator.class_weight is not None:
         if estimator.class_weight == "balanced" and (weights != weights[0]).any():
             raise invalid_input(
-                "class_weight", "balanced", "to be a dict beside sample_weight", "Pass the weights as a dict."
+                "class_weight", "balanced", "to be a dict with sample_weight", "Pass the weights as a dict."
             )
         weights = weights * compute_sample_weight(estimator.class_weight, labels)
-    penalty = 0.0 if estimator.penalty is None else 1 / float(estimator.C)
+    penalty = 0.0 if estimator.penalty is None else 1 / float(estimator.C)  # scikit-learn multiplies the loss by C
     intercept_penalty = 0.0
     if estimator.solver == "liblinear":
         if count > 2:
             raise invalid_input("solver", "liblinear", "to be another one for several classes", "Use solver='lbfgs'.")
+        # liblinear penalises the intercept as the weight of a constant feature of size intercept_scaling.
         intercept_penalty = penalty / estimator.intercept_scaling**2
+    # These solvers stop by the largest entry of the mean gradient; the others by the change of coefficients.
     smooth = estimator.solver in ("lbfgs", "newton-cg", "newton-cholesky")
     return LinearModel(
         *_coefficients(estimator),
@@ -152,7 +209,7 @@ def _read_logistic(estimator: Any, labels: NDArray[Any], weights: Floats) -> Lin
 
 
 def _check_logistic(estimator: Any) -> None:
-    """Refuse objectives that are not smooth, or not those of one model for all classes."""
+    """Refuse objectives that are not smooth, or not one model for all classes."""
     smooth = "The information needs a smooth penalty: use l2."
     if estimator.penalty not in ("l2", None, "deprecated"):
         raise invalid_input("penalty", estimator.penalty, "to be 'l2' or None", smooth)
@@ -163,9 +220,7 @@ def _check_logistic(estimator: Any) -> None:
         ("multinomial", True),
         ("ovr", False),
     ):
-        raise invalid_input(
-            "multi_class", scheme, "to be 'auto'", "Wrap one-versus-rest models yourself, class by class."
-        )
+        raise invalid_input("multi_class", scheme, "to be 'auto'", "Pass one-versus-rest models class by class.")
 
 
 def _read_squared(estimator: Any, labels: NDArray[Any], weights: Floats) -> LinearModel:
@@ -175,7 +230,7 @@ def _read_squared(estimator: Any, labels: NDArray[Any], weights: Floats) -> Line
     solver = getattr(estimator, "solver_", getattr(estimator, "solver", "svd"))
     if estimator.positive:
         raise invalid_input(
-            "positive", True, "to be False", "Coefficients at the border of a constraint have no derivative."
+            "positive", True, "to be False", "Fit without the constraint: coefficients at zero have no derivative."
         )
     return LinearModel(
         *_coefficients(estimator),
@@ -195,7 +250,7 @@ def _read_poisson(estimator: Any, labels: NDArray[Any], weights: Floats) -> Line
         family="poisson",
         labels=labels.astype(float),
         sample_weights=weights,
-        penalty=float(estimator.alpha) * total,
+        penalty=float(estimator.alpha) * total,  # PoissonRegressor averages the loss over weights
         precision=_precision(estimator),
         optimisation=_optimisation(estimator, estimator.tol * total),
     )
@@ -213,6 +268,7 @@ def _precision(estimator: Any) -> float:
 
 
 def _optimisation(estimator: Any, limit: float | None) -> Optimisation:
+    """Describe the end of a solver whose rule leaves at most ``limit`` in the gradient (None: unknown)."""
     name, most = type(estimator).__name__, getattr(estimator, "max_iter", None)
     if limit == 0.0:
         return Optimisation(0.0, f"{name} solved directly")
@@ -220,7 +276,7 @@ def _optimisation(estimator: Any, limit: float | None) -> Optimisation:
     done = 0 if steps is None else int(np.max(np.asarray(steps)))
     if most is not None and done >= most:
         return Optimisation(None, f"{name} stopped at max_iter={most} before it converged", stopped_early=True)
-    second = 0.0 if limit is None or estimator.solver != "lbfgs" else _FLAT * limit / max(estimator.tol, 1e-300)
+    second = 0.0 if limit is None or estimator.solver != "lbfgs" else _FLAT * limit / max(estimator.tol, _NONZERO)
     words = f"{name} with solver={estimator.solver!r} converged to tol={estimator.tol:g}"
     return Optimisation(limit, words, objective_limit=second)
 
@@ -241,10 +297,22 @@ def read_linear(
     weight_decay: float,
     decay_bias: bool = True,
 ) -> LinearModel:
-    """A linear torch model trained to the minimum of ``loss_fn`` over all records at once, with its conventions.
+    """Return a linear torch model, trained to the minimum of a loss over all records, with its conventions resolved.
 
-    Assumes: ``labels`` are those of all records; ``weight_decay`` is that of SGD and Adam (AdamW's is no part of the
-    objective), without effect on the bias if ``decay_bias`` is False.
+    Args:
+        model: One ``nn.Linear``, possibly with ``nn.Flatten`` or ``nn.Identity`` around it.
+        loss_fn: Loss module that was minimised.
+        labels: Labels of all records.
+        weight_decay: Weight decay of SGD or Adam (that of AdamW is not part of the objective).
+        decay_bias: True if the weight decay applies to the bias.
+
+    Returns:
+        Coefficients and penalties in the convention of sums over records.
+
+    Raises:
+        InvalidInput: If the model is not linear or the loss is not supported.
+
+    Assumes: ``labels`` are those of all records.
     Edge cases: losses with class weights, label smoothing or ignored labels are refused by name.
 
     >>> read_linear(nn.Linear(2, 1), nn.MSELoss(), np.ones(10), weight_decay=0.1).penalty
@@ -255,13 +323,14 @@ def read_linear(
     if len(rest) != 1 or not isinstance(rest[0], nn.Linear):
         kinds = [type(layer).__name__ for layer in layers]
         raise invalid_input(
-            "model", kinds, "to be one nn.Linear", "For other models use rr.sensitivity.fisher_trace of a release."
+            "model", kinds, "to be one nn.Linear", "For other models pass a release to rr.sensitivity.fisher_trace."
         )
     layer = rest[0]
     family = _family(loss_fn, layer)
     scale = _scale(loss_fn, family, len(labels), layer.out_features)
     decay = scale * check_nonnegative("weight_decay", weight_decay)
     numbers = labels.astype(float)
+    # BCEWithLogitsLoss and PoissonNLLLoss take labels of shape (n, 1) for one output.
     flat = family != "squared" and numbers.ndim == 2 and numbers.shape[1] == 1
     return LinearModel(
         weight=np.asarray(layer.weight.detach().double().cpu().numpy()),
@@ -272,11 +341,12 @@ def read_linear(
         penalty=decay,
         intercept_penalty=decay if decay_bias else 0.0,
         precision=float(np.finfo(str(layer.weight.dtype).removeprefix("torch.")).eps),
-        optimisation=Optimisation(None, "a torch model whose training did not say how near it came to its minimum"),
+        optimisation=Optimisation(None, "a torch model trained to an unknown accuracy"),
     )
 
 
 def _family(loss_fn: nn.Module, layer: nn.Linear) -> Family:
+    """Return the family of a torch loss, refusing options that change it."""
     family = _FAMILIES.get(type(loss_fn))
     if family is None:
         names = ", ".join(kind.__name__ for kind in _FAMILIES)
@@ -284,7 +354,7 @@ def _family(loss_fn: nn.Module, layer: nn.Linear) -> Family:
     for name, plain in (("weight", None), ("pos_weight", None), ("label_smoothing", 0.0), ("ignore_index", -100)):
         if getattr(loss_fn, name, plain) != plain:
             raise invalid_input(
-                f"loss_fn.{name}", getattr(loss_fn, name), f"to be {plain}", "Weights are not supported here."
+                f"loss_fn.{name}", getattr(loss_fn, name), f"to be {plain}", "Such losses are not supported here."
             )
     if isinstance(loss_fn, nn.PoissonNLLLoss) and not loss_fn.log_input:
         raise invalid_input("loss_fn.log_input", False, "to be True", "The mean must be the exponential of the output.")
@@ -296,7 +366,7 @@ def _family(loss_fn: nn.Module, layer: nn.Linear) -> Family:
 
 
 def _scale(loss_fn: nn.Module, family: Family, records: int, outputs: int) -> float:
-    """By what the objective in torch must be multiplied to be the sum of losses of the family."""
+    """Return the factor from torch's objective to the sum of the family's losses."""
     if loss_fn.reduction not in ("mean", "sum"):
         raise invalid_input("loss_fn.reduction", loss_fn.reduction, "to be 'mean' or 'sum'")
     values = records * outputs if family == "squared" else records  # nn.MSELoss averages over outputs too

@@ -1,4 +1,4 @@
-"""The solution of a regularised generalised linear model as a function of some of the records it was fitted to."""
+"""The solution of a regularised generalised linear model as a function of some of its records."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from reconrisk.releases.release import Release, check_records
 
 
 def _cholesky(matrix: Tensor) -> Tensor | None:
+    """Return the lower Cholesky factor, or None if the matrix is not positive definite."""
     factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(matrix)
     return None if int(failed) else factor
@@ -39,15 +40,23 @@ TORCH: Arrays[Tensor] = Arrays(
 
 @dataclass(frozen=True, eq=False)
 class GlmMap:
-    r"""Records and labels to the exact minimiser on them together with known records.
+    r"""Forward map from records and labels to the exact minimiser on them together with known records.
 
     .. math:: \arg\min_{W,b} \sum_i \ell(W x_i + b, y_i) + \tfrac12\lambda|W|^2 + \tfrac12\lambda_0|b|^2
 
-    Assumes: a unique minimum; labels follow ``family``: numbers (``squared``, half the squared error), 0 and 1
-    (``logistic``), class indices (``multinomial``, with ``classes``), counts (``poisson``, exponential mean).
-    Notation: ``penalty`` lambda, ``intercept_penalty`` lambda_0: sums over records, not means.
-    Guarantee: solved in double precision to rounding; the first derivative by the records is exact, by the implicit
-    function theorem; second derivatives are not those of the minimiser.
+    Attributes:
+        known_inputs: Known records, (m, *shape).
+        known_labels: Known labels: numbers (``squared``), 0 and 1 (``logistic``), class indices (``multinomial``),
+            counts (``poisson``).
+        family: Loss: half the squared error (``squared``), or the negative log-likelihood with its usual link.
+        penalty: Weight :math:`\lambda` of the squared coefficients, relative to the sum over records, not the mean.
+        intercept: Fit an intercept b.
+        intercept_penalty: Weight :math:`\lambda_0` of the squared intercept, likewise.
+        classes: Number of classes; only for ``multinomial``.
+
+    Assumes: a unique minimum.
+    Guarantee: solved in double precision up to rounding; the first derivative with respect to the records is exact, by
+    the implicit function theorem; second derivatives are not those of the minimiser.
     Edge cases: predictors of a multinomial model without penalty are centred over the classes.
 
     >>> ridge = GlmMap(torch.tensor([[1.0]]), torch.tensor([1.0]), family="squared", penalty=5.0)
@@ -74,7 +83,7 @@ class GlmMap:
         self._targets(self.known_labels)
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """``weight`` (outputs, features) and, with an intercept, ``bias`` (outputs,), in the records' precision."""
+        """Return ``weight`` (outputs, features) and, with an intercept, ``bias`` (outputs,)."""
         check_records(inputs, labels)
         if inputs.shape[1:] != self.known_inputs.shape[1:]:
             raise invalid_input("inputs.shape", tuple(inputs.shape), f"to end in {tuple(self.known_inputs.shape[1:])}")
@@ -84,7 +93,8 @@ class GlmMap:
             fixed = self._objective(design.detach(), targets)
             theta = minimise(fixed, self._start.to(design.device))
             factor = fixed.factorise(fixed.hessian(theta))
-        # At the minimiser one Newton step with a constant Hessian has the derivative of the implicit function theorem.
+        # At the minimiser the gradient is zero, so a Newton step with a constant Hessian leaves the value unchanged
+        # and has the derivative of the implicit function theorem, -H^-1 dG/dx.
         solution = (theta - self._objective(design, targets).newton_step(theta, factor)).to(inputs.dtype)
         if not self.intercept:
             return {"weight": solution}
@@ -92,27 +102,27 @@ class GlmMap:
 
     @cached_property
     def _start(self) -> Tensor:
-        """The minimiser on the known records alone, near which all others are; zeros where there is none."""
+        """The minimiser on the known records alone, close to all others; zeros if it does not exist."""
         with torch.no_grad():
             design, targets = self._design(self.known_inputs), self._targets(self.known_labels)
             zeros = torch.zeros(targets.shape[1], design.shape[1], dtype=torch.float64, device=design.device)
             try:
                 return minimise(self._objective(design, targets), zeros)
-            except InvalidInput:
+            except InvalidInput:  # known classes may be separable without the private records
                 return zeros
 
     def _design(self, inputs: Tensor) -> Tensor:
-        rows = inputs.flatten(1).double()
+        rows = inputs.flatten(1).double()  # single precision would limit the derivative to a few digits
         return torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1) if self.intercept else rows
 
     def _targets(self, labels: Tensor) -> Tensor:
-        """Labels as one column per linear predictor."""
+        """Return labels as one column per linear predictor, refusing labels outside the family's domain."""
         if self.family == "logistic" and not bool(((labels == 0) | (labels == 1)).all()):
             raise invalid_input(
                 "labels", sorted(set(labels.tolist()))[:5], "to be 0 or 1", "Map the two classes to 0 and 1."
             )
         if self.family == "poisson" and bool((labels < 0).any()):
-            raise invalid_input("labels", float(labels.min()), ">= 0", "A Poisson model describes counts.")
+            raise invalid_input("labels", float(labels.min()), ">= 0", "Labels of a Poisson model are counts.")
         if self.family != "multinomial":
             return labels.double().reshape(len(labels), -1)
         classes = self.classes or 0
@@ -132,8 +142,19 @@ class GlmMap:
 class GlmRelease(Release):
     """The solution of a regularised generalised linear model on private records together with known ones.
 
-    The arguments are those of :class:`GlmMap`. Its noise-free derivative is what
-    :func:`reconrisk.bounds.glm.information.glm_information` computes in closed form for all records at once.
+    Its noise-free derivative is the one that :func:`reconrisk.bounds.glm.information.glm_information` computes in
+    closed form for all records at once.
+
+    Attributes:
+        inputs: Private records, (n, *shape).
+        labels: Private labels, one per record.
+        known_inputs: Known records; this and the following are those of :class:`GlmMap`.
+        known_labels: Known labels.
+        family: Loss.
+        penalty: Weight of the squared coefficients.
+        intercept: Fit an intercept.
+        intercept_penalty: Weight of the squared intercept.
+        classes: Number of classes; only for ``multinomial``.
 
     >>> known = {"known_inputs": torch.zeros(1, 2), "known_labels": torch.zeros(1)}
     >>> release = GlmRelease(torch.ones(1, 2), torch.ones(1), **known, family="logistic", penalty=1.0)

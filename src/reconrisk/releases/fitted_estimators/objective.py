@@ -1,8 +1,9 @@
 """The objective of a regularised generalised linear model, its derivatives and its minimiser: the only implementation.
 
-It is written for NumPy arrays and torch tensors alike. Operators do the work; :class:`Arrays` lists the few functions
-that the two libraries name differently. Bounds pass :data:`NUMPY`, so that they need no torch; releases and attacks
-pass :data:`reconrisk.releases.fitted_estimators.glm.TORCH`, so that the gradient can be differentiated by the records.
+It works on NumPy arrays and torch tensors. Most of the work is done by operators; :class:`Arrays` lists the few
+functions that the two libraries name differently. Bounds pass :data:`NUMPY`, so that they need no torch. Releases and
+attacks pass :data:`reconrisk.releases.fitted_estimators.glm.TORCH`, so that the gradient can be differentiated with
+respect to the records.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ Floats = NDArray[np.float64]
 Array = TypeVar("Array", Floats, "Tensor")
 Family = Literal["squared", "logistic", "multinomial", "poisson"]
 
-_MAX_STEPS = 200
-_CONVERGED = 1e-12
-_STALLED = 1e-6
-_MOST_HALVINGS = 60
-_ARMIJO = 1e-4  # share of the decrease that the gradient promises
+_MAX_STEPS = 200  # Newton steps, far more than convergence needs
+_CONVERGED = 1e-12  # relative length of a Newton step that is taken as the last
+_STALLED = 1e-6  # relative length below which a step that no longer halves has met rounding
+_MOST_HALVINGS = 60  # of a step: beyond, it is below the rounding of the coefficients
+_ARMIJO = 1e-4  # share of the decrease predicted by the gradient that a step must achieve (Nocedal and Wright, 3.1)
+_OBJECTIVE_ROUNDING = 1e-12  # relative rounding of the objective, by which a good step may seem to increase it
 
 
 @dataclass(frozen=True)
 class Arrays(Generic[Array]):
-    """Functions of an array library that :class:`GlmObjective` needs beside operators, in double precision.
+    """Functions of an array library that :class:`GlmObjective` needs besides operators, in double precision.
 
-    Args:
-        exp: Elementwise; infinite without a warning where it overflows.
+    Attributes:
+        exp: Elementwise; infinite without a warning on overflow.
         sigmoid: Elementwise, 1 / (1 + exp(-x)).
         softplus: Elementwise, log(1 + exp(x)).
         softmax: Of each row.
@@ -61,7 +63,7 @@ class Arrays(Generic[Array]):
 
 
 def _exp(values: Floats) -> Floats:
-    with np.errstate(over="ignore"):  # a Newton step too far has an infinite objective, and is shortened
+    with np.errstate(over="ignore"):  # a Newton step that is too long has an infinite objective, and is halved
         return np.asarray(np.exp(values))
 
 
@@ -92,10 +94,10 @@ class GlmObjective(Generic[Array]):
 
     .. math:: F(W) = \sum_i w_i\,\ell(W \tilde x_i, y_i) + \frac12 \sum_{cj} \lambda_j W_{cj}^2
 
-    Losses: half the squared error, or the negative logarithm of the likelihood with its usual link.
+    Losses: half the squared error, or the negative log-likelihood with its usual link.
 
-    Args:
-        design: The records, (records, columns), with a last column of ones where there is an intercept.
+    Attributes:
+        design: The records, (records, columns), with a last column of ones if there is an intercept.
         targets: One column per linear predictor, (records, outputs).
         weights: One number per record.
         penalties: One number per column of the design.
@@ -119,12 +121,12 @@ class GlmObjective(Generic[Array]):
 
     @property
     def features(self) -> int:
-        """The dimension of a record."""
+        """Number of features of a record."""
         return int(self.design.shape[1]) - self.has_intercept
 
     @property
     def outputs(self) -> int:
-        """The number of linear predictors."""
+        """Number of linear predictors."""
         return int(self.targets.shape[1])
 
     def value(self, theta: Array) -> float:
@@ -148,12 +150,13 @@ class GlmObjective(Generic[Array]):
         return self.arrays.softmax(predictor) if self.family == "multinomial" else self.arrays.exp(predictor)
 
     def residuals(self, theta: Array) -> Array:
-        """Return the derivative of each record's loss by its predictors, without its weight: (records, outputs)."""
+        """Return the derivative of each record's unweighted loss with respect to its predictors: (records, outputs)."""
         predictor = self.design @ theta.T
-        if self.family == "logistic":  # 1 - s would lose all digits of a record that is fitted well
+        if self.family == "logistic":  # s - 1 cancels for a record that is fitted well; -s(-x) does not
             sign = 1 - 2 * self.targets
             return sign * self.arrays.sigmoid(sign * predictor)
         if self.family == "multinomial":
+            # The residual of the true class as minus the sum of the others, for the same reason.
             others = self.arrays.softmax(predictor) * (1 - self.targets)
             residuals: Array = others - self.targets * others.sum(1)[:, None]
             return residuals
@@ -165,12 +168,13 @@ class GlmObjective(Generic[Array]):
         if self.family == "multinomial":
             return self.arrays.diagonal(means) - means[:, :, None] * means[:, None, :]
         if self.family == "squared":
-            return self.arrays.diagonal(means * 0 + 1)
+            return self.arrays.diagonal(means * 0 + 1)  # ones in the library of the arrays
+        # s (1 - s) = s(x) s(-x), without cancellation
         slopes = means if self.family == "poisson" else means * self.arrays.sigmoid(-predictor)
         return self.arrays.diagonal(slopes)
 
     def gradient(self, theta: Array) -> Array:
-        """Return the derivative by the coefficients, shaped as they are; differentiable by the design."""
+        """Return the derivative with respect to the coefficients, in their shape; differentiable in the design."""
         weighted = self.residuals(theta) * self.weights[:, None]
         return weighted.T @ self.design + self.penalties * theta
 
@@ -178,7 +182,7 @@ class GlmObjective(Generic[Array]):
         """Return the second derivative, one row per coefficient (those of one output together).
 
         Predictors of a multinomial model are defined up to a common shift. Along coefficients without penalty this
-        leaves the Hessian singular; there it is filled up, which changes no derivative of the centred solution.
+        makes the Hessian singular. A constant is added there, which changes no derivative of the centred solution.
         """
         k, m = theta.shape
         curvatures = self.curvatures(self.design @ theta.T) * self.weights[:, None, None]
@@ -190,7 +194,8 @@ class GlmObjective(Generic[Array]):
                 blocks[a, :, b, :] = (self.design.T * curvatures[:, a, b]) @ self.design
                 blocks[b, :, a, :] = blocks[a, :, b, :].T
         if self.family == "multinomial":
-            free = 0 * self.penalties + (self.penalties == 0)
+            free = 0 * self.penalties + (self.penalties == 0)  # ones at columns without penalty
+            # The mean diagonal entry over k: any positive scale fills the null space; this one is well conditioned.
             scale = float(blocks.reshape(k * m, k * m).trace()) / (k * k * m)
             blocks = blocks + scale * self.arrays.diagonal(free)[None, :, None, :]
         return blocks.reshape(k * m, k * m)
@@ -208,7 +213,7 @@ class GlmObjective(Generic[Array]):
         return factor
 
     def newton_step(self, theta: Array, factor: Array) -> Array:
-        """Return the step to the minimum of the quadratic model, from the Hessian's factor; subtract it."""
+        """Return the step to the minimum of the quadratic model, which is to be subtracted from ``theta``."""
         return self.solve(factor, self.gradient(theta))
 
     def solve(self, factor: Array, gradient: Array) -> Array:
@@ -216,7 +221,7 @@ class GlmObjective(Generic[Array]):
         return self.arrays.solve(factor, gradient.reshape(-1, 1)).reshape(gradient.shape)
 
     def mixed_derivative(self, theta: Array, index: int) -> Array:
-        """Return the derivative of one record's gradient by its features, without its weight.
+        """Return the derivative of one record's gradient with respect to its features, without its weight.
 
         One row per coefficient (those of one output together), one column per feature.
         """
@@ -231,11 +236,14 @@ class GlmObjective(Generic[Array]):
 
 
 def minimise(objective: GlmObjective[Array], start: Array) -> Array:
-    """Return the coefficients of least objective, by damped Newton steps to the precision of floats.
+    """Return the minimiser of an objective, by damped Newton steps down to rounding.
 
     Args:
         objective: The objective.
-        start: Coefficients from which the steps begin, (outputs, columns).
+        start: Initial coefficients, (outputs, columns).
+
+    Returns:
+        The coefficients, (outputs, columns).
 
     Raises:
         InvalidInput: If there is no minimum, as for separable classes without penalty.
@@ -245,20 +253,20 @@ def minimise(objective: GlmObjective[Array], start: Array) -> Array:
         gradient = objective.gradient(theta)
         step = objective.solve(objective.factorise(objective.hessian(theta)), gradient)
         length = math.sqrt(float((step**2).sum())) / (1 + math.sqrt(float((theta**2).sum())))
-        if not math.isfinite(length):
+        if not math.isfinite(length):  # the coefficients diverge
             break
         if length <= _CONVERGED or (length <= _STALLED and length >= previous / 2):
             return theta - step
-        theta, previous = _shorten(objective, theta, step, float((gradient * step).sum())), length
+        theta, previous = _backtrack(objective, theta, step, float((gradient * step).sum())), length
     raise invalid_input(
-        "penalty", float(objective.penalties[0]), "to leave a minimum", "Raise it: the coefficients grow for ever."
+        "penalty", float(objective.penalties[0]), "to give a minimum", "Raise it: the coefficients diverge."
     )
 
 
-def _shorten(objective: GlmObjective[Array], theta: Array, step: Array, decrease: float) -> Array:
+def _backtrack(objective: GlmObjective[Array], theta: Array, step: Array, decrease: float) -> Array:
     """Return the point along a Newton step that lowers the objective enough (Armijo), up to its rounding."""
     before = objective.value(theta)
-    slack = 1e-12 * (1 + abs(before))
+    slack = _OBJECTIVE_ROUNDING * (1 + abs(before))
     for halvings in range(_MOST_HALVINGS):
         part = 0.5**halvings
         moved = theta - part * step

@@ -25,32 +25,37 @@ from reconrisk.releases.release import (
     directions_rng,
     noise_stds,
     standard_normal_weights,
-    whitened,
+    whiten_by_noise,
 )
 
 PILOT = 16
-"""Probes before their spread is looked at, so that it is known to about a fifth."""
+"""Probes before the first look at their spread, which is then known to about a fifth."""
 
 GROWTH = 1.5
-"""Factor from one number of probes to the next: the numbers are fixed, only which is the last depends on chance."""
+"""Factor between successive numbers of probes; the numbers are fixed, and only the last one reached is random."""
 
 LARGEST_MATRIX = 8192
-"""Coordinates up to which a full matrix is computed: half a gigabyte in double precision."""
+"""Largest number of coordinates of a full matrix: half a gigabyte in double precision."""
 
 LARGEST_JACOBIAN = 2**27
-"""Entries of a Jacobian that are held at once: half a gigabyte in single precision."""
+"""Largest number of Jacobian entries in memory: half a gigabyte in single precision."""
 
 _PUSHES = 32
-"""Directions that are pushed at once: more do not run faster on few cores."""
+"""Directions that are pushed at once; more are not faster on few cores."""
 
 
 @dataclass(frozen=True, eq=False)
 class FisherTrace:
-    """Traces of the Fisher information, one per record, exact or estimated from ``probes`` random directions.
-
-    ``relative_error`` is that at which no more directions were drawn: 0 where their number was fixed beforehand.
+    """Traces of the Fisher information, one per record, exact or estimated from random directions.
 
     The values depend on private records and are private themselves (guo2022, footnote 2).
+
+    Attributes:
+        values: Trace of each record, (n,).
+        standard_errors: Standard error of each trace; 0 if exact.
+        probes: Number of random directions; 0 if exact.
+        dimension: Number of coordinates of a record.
+        relative_error: Relative standard error at which sampling stopped; 0 if the number of probes was fixed.
     """
 
     values: Tensor
@@ -61,53 +66,62 @@ class FisherTrace:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every coordinate was used instead of random directions."""
+        """True if every coordinate was used instead of random directions."""
         return self.probes == 0
 
     @property
     def dfil(self) -> Tensor:
-        """Diagonal Fisher information loss: trace divided by the dimension of a record. Its inverse bounds the MSE."""
+        """Diagonal Fisher information loss: the trace over the dimension of a record; its inverse bounds the MSE."""
         return self.values / self.dimension
 
     def interval(self, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Limits of the trace of each record that hold with probability ``confidence``, up to a percent or two.
+        """Return limits of each trace that hold with probability ``confidence``, up to a percent or two.
 
-        The estimate is taken as a multiple of a chi-square variable of the same mean and variance, with fewer degrees
-        of freedom for few probes, as Student's t has. Probes end when their spread looks small, so the spread counts
-        as at least the one asked for, or that of a single direction if this is less.
+        The estimate is treated as a scaled chi-square variable of the same mean and variance, with fewer degrees of
+        freedom for few probes, as in Student's t. Sampling stops when the spread looks small, which biases it. So the
+        spread counts as at least the requested one, or that of a single direction if this is less.
+
+        Args:
+            confidence: Probability that the interval of one record holds its trace.
+
+        Returns:
+            Lower and upper limits, one each per record.
         """
         tail = _tail(confidence) / 2
         if self.is_exact:
             return self.values, self.values
+        # Ratio of Student's to normal quantiles, by which an estimated standard error widens the interval.
         student = stats.t.ppf(1 - tail, self.probes - 1) / stats.norm.ppf(1 - tail)
         relative = self.standard_errors / self.values.clamp_min(torch.finfo(self.values.dtype).tiny)
+        # If J has rank one, samples are chi-square with one degree of freedom: relative error sqrt(2 / probes).
         relative = relative.clamp_min(min(self.relative_error, math.sqrt(2 / self.probes)))
+        # c chi2_f has relative variance 2 / f, so f = 2 / relative^2; 1e-12 keeps a zero spread finite.
         freedom = (2 / (relative * student).square().clamp_min(1e-12)).double().numpy()
         low, high = (torch.as_tensor(freedom / stats.chi2.ppf(level, freedom)) for level in (1 - tail, tail))
         return self.values * low.to(self.values), self.values * high.to(self.values)
 
     def upper_limit(self, confidence: float = 0.95) -> Tensor:
-        r"""Traces that are exceeded with probability at most ``1 - confidence``, proved for every spectrum.
+        r"""Return limits that each trace exceeds with probability at most ``1 - confidence``, for every spectrum.
 
         .. math:: P\bigl(\hat t \le t (1 - 2\sqrt{\log(1/\alpha)/k})\bigr) \le \alpha
 
-        The number of probes k is chosen after looking at some, so alpha is shared out over the numbers it could have
-        been: :math:`\alpha/((j+1)(j+2))` for the j-th.
-        Edge cases: infinite below about four log(1/alpha) probes; exact traces are returned as they are.
+        The number of probes k is chosen after looking at some, so alpha is divided among the possible numbers:
+        :math:`\alpha/((j+1)(j+2))` for the j-th.
+        Edge cases: infinite below about four log(1/alpha) probes; exact traces are returned unchanged.
         Reference: Lemma 1, `Laurent and Massart (2000) <https://doi.org/10.1214/aos/1015957395>`_.
         """
         alpha = _tail(confidence)
         if self.is_exact:
             return self.values
-        # How often the spread was looked at before these probes were enough, less one.
+        # Index j of the number of probes in the sequence PILOT * GROWTH^j; sum of 1/((j+1)(j+2)) over j is 1.
         level = max(0, round(math.log(self.probes / PILOT) / math.log(GROWTH)))
         share = 1 - 2 * math.sqrt(math.log((level + 1) * (level + 2) / alpha) / self.probes)
         return self.values / share if share > 0 else torch.full_like(self.values, math.inf)
 
     def __float__(self) -> float:
-        """The trace of the only record."""
+        """Return the trace of the only record."""
         if len(self.values) != 1:
-            raise invalid_input("records", len(self.values), "to be 1", "Use .values, which has one trace per record.")
+            raise invalid_input("records", len(self.values), "to be 1", "Read .values, one trace per record.")
         return float(self.values)
 
 
@@ -118,16 +132,28 @@ def fisher_trace(
     relative_error: float | None = None,
     rng: torch.Generator | None = None,
 ) -> FisherTrace:
-    r"""Trace of the Fisher information of a noisy release about each record, the others known.
+    r"""Return the trace of the Fisher information of a noisy release about each record, given the others.
 
     .. math:: \mathrm{tr}\, I_i = \mathrm{tr}(J_i^T \Sigma^{-1} J_i) = E_u |(J^T u)_i|^2, \quad u \sim N(0, \Sigma^{-1})
 
-    Assumes: Gaussian noise of standard deviation ``noise_std``: one number, one per parameter, or None for the
-    Jacobian alone.
-    Notation: with ``relative_error`` random directions are drawn until the standard error of every record's trace is
-    below that part of it; one backward pass serves all records. Without it every coordinate is used: exact.
+    Args:
+        release: Private records with their forward map.
+        noise_std: Standard deviation of the Gaussian noise: one number, one per parameter name, or None for the
+            Jacobian alone (unit noise).
+        relative_error: Draw random directions until the standard error of every trace is below this share of it; by
+            default every coordinate is used, which is exact.
+        rng: Generator of the directions; by default the same are drawn each time.
+
+    Returns:
+        One trace per record, with standard errors.
+
+    Raises:
+        InvalidInput: If the noise or another setting is invalid, or a derivative is not finite.
+
+    Assumes: Gaussian noise, independent between released values.
     Guarantee: unbiased; scales with the inverse square of the noise; adds over independent releases.
-    Edge cases: without ``rng`` the same directions are drawn each time; a record that is not used has trace zero.
+    Edge cases: without ``rng`` the same directions are drawn each time; a record that is not used has trace zero. One
+    backward pass serves all records.
     Reference: equation 5, guo2022; Hutchinson's estimator from the side of the parameters.
 
     >>> from reconrisk.releases.release import ForwardRelease
@@ -150,11 +176,23 @@ def fisher_trace(
 
 
 def fisher_diagonal(release: Release, *, noise_std: NoiseStd = None) -> Tensor:
-    r"""Fisher information about each coordinate of each record, exactly: which pixels leak, shaped as the records.
+    r"""Return the exact Fisher information about each coordinate of each record, in the shape of the records.
 
     .. math:: (I_i)_{jj} = |\Sigma^{-1/2} J_i e_j|^2
 
-    Assumes: as :func:`fisher_trace`. Cost: one product with J for each coordinate of each record.
+    It shows which pixels leak. The cost is one product with J for each coordinate of each record.
+
+    Args:
+        release: Private records with their forward map.
+        noise_std: Standard deviation of the Gaussian noise, as for :func:`fisher_trace`.
+
+    Returns:
+        Information per coordinate, (n, *shape).
+
+    Raises:
+        InvalidInput: If the noise is invalid, or a derivative is not finite.
+
+    Assumes: as :func:`fisher_trace`.
     Reference: equation 5, guo2022.
 
     >>> from reconrisk.releases.release import ForwardRelease
@@ -170,17 +208,28 @@ def fisher_diagonal(release: Release, *, noise_std: NoiseStd = None) -> Tensor:
         for block in blocks
         for columns in _columns(block, template, noise_std, torch.arange(block.records.numel()))
     ]
-    return _finite(torch.cat(squares)).reshape(release.inputs.shape)
+    return _check_finite(torch.cat(squares)).reshape(release.inputs.shape)
 
 
 def fisher_matrix(release: Release, *, noise_std: NoiseStd = None, record: int | None = None) -> Tensor:
-    r"""The Fisher information matrix of a noisy release about its records, or about one ``record``.
+    r"""Return the Fisher information matrix of a noisy release about all records, or about one of them.
 
     .. math:: I = J^T \Sigma^{-1} J
 
+    Args:
+        release: Private records with their forward map.
+        noise_std: Standard deviation of the Gaussian noise, as for :func:`fisher_trace`.
+        record: Row of the only record of interest; by default all records jointly.
+
+    Returns:
+        Square matrix over the flattened coordinates.
+
+    Raises:
+        InvalidInput: If there are too many coordinates, or ``record`` or the noise is invalid.
+
     Assumes: as :func:`fisher_trace`.
-    Edge cases: for several records it is that of all of them together, block i on the diagonal that of record i with
-    the others known; more than 8192 coordinates are refused.
+    Edge cases: for several records the matrix is joint; block i on the diagonal is that of record i given the others.
+    More than 8192 coordinates are refused.
     Reference: equation 1, guo2022, with the noise's standard deviation instead of its multiplier.
 
     >>> from reconrisk.releases.release import ForwardRelease
@@ -189,35 +238,47 @@ def fisher_matrix(release: Release, *, noise_std: NoiseStd = None, record: int |
     tensor([[4., 4.],
             [4., 4.]])
     """
-    linear, coordinates = _about(release, record)
+    linear, coordinates = _select_block(release, record)
     if len(coordinates) > LARGEST_MATRIX:
         remedy = "Choose a record, or use fisher_trace or top_directions."
         raise invalid_input("coordinates", len(coordinates), f"<= {LARGEST_MATRIX}", remedy)
     template = release.template()
+    # Columns of J in memory need one push per coordinate; otherwise also one pull each.
     if len(coordinates) * sum(tensor.numel() for tensor in template.values()) <= LARGEST_JACOBIAN:
         columns = torch.cat(list(_columns(linear, template, noise_std, coordinates)))
         return columns @ columns.T
     rows = []
     for coordinate in track(coordinates, "Fisher matrix"):
         change = linear.push(_basis(coordinate[None], linear.records)[0])
-        rows.append(linear.pull(whitened(whitened(change, noise_std), noise_std)).flatten()[coordinates])
+        rows.append(linear.pull(whiten_by_noise(whiten_by_noise(change, noise_std), noise_std)).flatten()[coordinates])
     matrix = torch.stack(rows)
-    return (matrix + matrix.T) / 2
+    return (matrix + matrix.T) / 2  # symmetric up to rounding before
 
 
 def jacobian(release: Release, *, noise_std: NoiseStd = None, record: int | None = None) -> Tensor:
-    r"""The Jacobian of what is released by all records, or by one ``record``: released values x coordinates.
+    r"""Return the Jacobian of the released values with respect to all records, or one: (released values, coordinates).
 
     .. math:: \Sigma^{-1/2} J, \qquad J = \partial f / \partial x
 
-    Assumes: as :func:`fisher_trace`; rows in the order of the released names, flattened.
+    Args:
+        release: Private records with their forward map.
+        noise_std: Standard deviation of the Gaussian noise, by which rows are divided; by default they are not.
+        record: Row of the only record of interest; by default all records.
+
+    Returns:
+        The matrix; rows are in the order of the released names, flattened.
+
+    Raises:
+        InvalidInput: If the matrix is too large, or ``record`` or the noise is invalid.
+
+    Assumes: as :func:`fisher_trace`.
     Edge cases: more than 2^27 entries are refused.
 
     >>> from reconrisk.releases.release import ForwardRelease
     >>> jacobian(ForwardRelease(lambda inputs, labels: {"y": inputs.sum(1)}, torch.ones(1, 2), torch.zeros(1)))
     tensor([[1., 1.]])
     """
-    linear, coordinates = _about(release, record)
+    linear, coordinates = _select_block(release, record)
     template = release.template()
     size = len(coordinates) * sum(tensor.numel() for tensor in template.values())
     if size > LARGEST_JACOBIAN:
@@ -225,8 +286,8 @@ def jacobian(release: Release, *, noise_std: NoiseStd = None, record: int | None
     return torch.cat(list(_columns(linear, template, noise_std, coordinates))).T
 
 
-def _about(release: Release, record: int | None) -> tuple[Linearized, Tensor]:
-    """The derivative, or its smallest part that holds ``record``, and the coordinates of interest in it."""
+def _select_block(release: Release, record: int | None) -> tuple[Linearized, Tensor]:
+    """Return the derivative, or its smallest part that holds ``record``, and the coordinates of interest in it."""
     count, width = len(release.inputs), release.inputs[0].numel()
     if record is not None and not 0 <= check_whole("record", record, minimum=0) < count:
         raise invalid_input("record", record, f"< {count}, the number of records")
@@ -240,6 +301,7 @@ def _about(release: Release, record: int | None) -> tuple[Linearized, Tensor]:
 
 
 def _tail(confidence: float) -> float:
+    """Return ``1 - confidence`` for a confidence strictly between 0 and 1."""
     if not 0 < check_probability("confidence", confidence) < 1:
         raise invalid_input("confidence", confidence, "in (0, 1)")
     return 1 - confidence
@@ -248,16 +310,17 @@ def _tail(confidence: float) -> float:
 def _columns(
     linear: Linearized, template: Mapping[str, Tensor], noise_std: NoiseStd, coordinates: Tensor
 ) -> Iterator[Tensor]:
-    """Columns of the whitened Jacobian as rows of matrices, for some coordinates of the flat records at a time."""
+    """Yield columns of the whitened Jacobian as rows of matrices, for some coordinates at a time."""
     size, stds = sum(tensor.numel() for tensor in template.values()), noise_stds(template, noise_std)
+    # A batched push holds several copies of its outputs: a quarter of the limit leaves room for them.
     together = max(1, min(_PUSHES, LARGEST_JACOBIAN // (4 * size)))
     for part in coordinates.split(together):
-        moved = _pushed(linear, _basis(part, linear.records))
+        moved = _push_batch(linear, _basis(part, linear.records))
         yield torch.cat([(moved[name] / stds[name]).reshape(len(part), -1) for name in template], dim=1)
 
 
-def _pushed(linear: Linearized, tangents: Tensor) -> dict[str, Tensor]:
-    """Products with several directions at once; one after the other where a layer has no batched derivative."""
+def _push_batch(linear: Linearized, tangents: Tensor) -> dict[str, Tensor]:
+    """Return products with several directions at once; in a loop if a layer has no batched derivative."""
     try:
         moved: dict[str, Tensor] = torch.func.vmap(linear.push)(tangents)
     except RuntimeError:
@@ -269,31 +332,31 @@ def _pushed(linear: Linearized, tangents: Tensor) -> dict[str, Tensor]:
 def _probe_until(
     target: float, linear: Linearized, template: Mapping[str, Tensor], noise_std: NoiseStd, rng: torch.Generator
 ) -> Tensor:
-    """Squared norms of ``J^T u``, from as many draws as bring each record's relative standard error to ``target``."""
-    squares = _probe(linear, template, noise_std, rng, PILOT)
+    """Return squared norms of ``J^T u``, from enough draws for a relative standard error of ``target`` per record."""
+    squares = _draw_probes(linear, template, noise_std, rng, PILOT)
     level = 0
     while True:
         errors = squares.std(0) / math.sqrt(len(squares))
-        relative = torch.where(errors > 0, errors / squares.mean(0), 0.0)  # zero where everything is zero
-        if not float(relative.max()) > target:
+        relative = torch.where(errors > 0, errors / squares.mean(0), 0.0)  # an unused record has 0 / 0
+        if not float(relative.max()) > target:  # NaN ends the loop too
             return squares
         level += 1
         count = math.ceil(PILOT * GROWTH**level) - len(squares)
-        squares = torch.cat([squares, _probe(linear, template, noise_std, rng, count)])
+        squares = torch.cat([squares, _draw_probes(linear, template, noise_std, rng, count)])
 
 
-def _probe(
+def _draw_probes(
     linear: Linearized, template: Mapping[str, Tensor], noise_std: NoiseStd, rng: torch.Generator, count: int
 ) -> Tensor:
-    """Squared norms of ``J^T u`` for each record, one row for each of ``count`` draws of u."""
+    """Return squared norms of ``J^T u`` for each record, one row for each of ``count`` draws of u."""
     pulled = (linear.pull(standard_normal_weights(template, noise_std, rng)) for _ in range(count))
     squares = torch.stack(
         [change.reshape(len(change), -1).square().sum(1) for change in track(pulled, "Probes", total=count)]
     )
-    return _finite(squares)
+    return _check_finite(squares)
 
 
-def _finite(squares: Tensor) -> Tensor:
+def _check_finite(squares: Tensor) -> Tensor:
     if not bool(squares.isfinite().all()):
         raise InvalidInput(
             "Expected a release with finite derivatives at the records. "
@@ -303,7 +366,7 @@ def _finite(squares: Tensor) -> Tensor:
 
 
 def _basis(coordinates: Tensor, inputs: Tensor) -> Tensor:
-    """Unit changes of single coordinates of all records together."""
+    """Return unit changes of single coordinates, in the shape of all records."""
     tangents = inputs.new_zeros(len(coordinates), inputs.numel())
     tangents[torch.arange(len(coordinates)), coordinates] = 1
     return tangents.reshape(-1, *inputs.shape)

@@ -14,15 +14,21 @@ from reconrisk.releases.model_state import LossFunction, check_mode
 from reconrisk.releases.release import ForwardRelease, check_records, directions_rng, standard_normal
 from reconrisk.releases.updates.gradient import GradientMap
 
-_BUILDING = 3  # a gradient per record, and the two graphs that every probe goes through
+_BUILDING = 3  # gradients per record besides the probes: its own, and the two graphs that all probes share
 
 
 @dataclass(frozen=True, eq=False)
 class ReferenceMoments:
-    """Means over reference records, shaped as the gradient: what optimal noise and pruning need in their global form.
+    """Means over reference records, in the shapes of the gradient g of one record's loss.
 
-    ``sensitivity`` is the mean of ``|grad_x g_k|^2`` with ``standard_error``, ``square`` the mean of g_k^2 (exact for
-    these records), g the gradient of one record's loss.
+    Optimal noise and pruning in their global form are chosen by these.
+
+    Attributes:
+        sensitivity: Mean of ``|grad_x g_k|^2``.
+        standard_error: Standard error of ``sensitivity``.
+        square: Mean of ``g_k^2``, exact for these records.
+        records: Number of records.
+        probes: Number of random directions per record.
     """
 
     sensitivity: Mapping[str, Tensor]
@@ -33,16 +39,16 @@ class ReferenceMoments:
 
     @property
     def gradients(self) -> int:
-        """What they cost, in gradients of one record: one for each probe, and three for what all probes share."""
+        """Cost of the means, in gradients of one record: one for each probe, and three that all probes share."""
         return self.records * (self.probes + _BUILDING)
 
     def by_layer(self) -> ReferenceMoments:
-        """The same means for all values of a tensor: noise and masks chosen by them differ between layers only.
+        """Return the means with all values of a tensor averaged; noise and masks then differ between layers only.
 
-        Means over many values are precise after one probe, so that a layer-wise defense costs a third.
+        Means over many values are precise after one probe, so a layer-wise defense costs a third.
         Reference: Section 5, chen2025, which proposes it.
         """
-        # values of a layer share directions, so that their errors may add up
+        # Values of a layer share directions, so their errors may be fully correlated: the mean error is the safe one.
         error = _layer_means(self.standard_error)
         return replace(
             self, sensitivity=_layer_means(self.sensitivity), standard_error=error, square=_layer_means(self.square)
@@ -59,18 +65,34 @@ def reference_moments(
     chunk: int = 16,
     rng: torch.Generator | None = None,
 ) -> ReferenceMoments:
-    r"""Mean over reference records of each gradient coordinate's square and of its squared sensitivity to the record.
+    r"""Estimate the mean squared sensitivity and the mean square of each gradient coordinate over reference records.
 
     .. math:: \frac1n \sum_i |\nabla_x g_k(x_i)|^2 \approx
               \frac1{nK} \sum_j \Bigl(\sum_i J_i v_{ij}\Bigr)_k^2, \qquad \frac1n \sum_i g_k(x_i)^2
 
-    Assumes: public or reference records, so that what is chosen by these means tells nothing about private ones.
-    Notation: the inner sum is over a ``chunk`` of records, all pushed at once by ``probes`` normal directions; products
-    of different records vanish on average. The error falls with n K over the chunk, the cost is n (K + 3) gradients.
-    Guarantee: both means are unbiased for the population if the records are drawn from it; the first is unbiased for
-    these records too, with its standard error from the fourth moments of the normal law.
+    The inner sum is over a ``chunk`` of records, which are pushed together; products of different records vanish on
+    average. The error decreases with n K over the chunk; the cost is n (K + 3) gradients.
+
+    Args:
+        model: The network.
+        loss_fn: Loss of the outputs and labels of a batch.
+        inputs: Reference records, (n, *shape).
+        labels: One label per record.
+        probes: Number K of normal directions per record.
+        chunk: Number of records that are pushed together.
+        rng: Generator of the directions; by default the same are drawn each time.
+
+    Returns:
+        Both means; the sensitivity with its standard error.
+
+    Raises:
+        InvalidInput: If records or settings are invalid, or a layer mixes the records of a batch.
+
+    Assumes: public or reference records, so that a choice by these means reveals nothing about private ones.
+    Guarantee: both means are unbiased for the population if the records are drawn from it. The sensitivity is unbiased
+    for these records too, with its standard error from the fourth moments of the normal law.
     Edge cases: layers that mix the records of a batch are refused; without ``rng`` the same directions are drawn each
-    time; a coordinate may have square 0 and sensitivity above 0: noise optimal there needs a cap (appendix B).
+    time. A coordinate may have square 0 and sensitivity above 0; optimal noise needs a cap there (appendix B).
     Reference: Theorem 3.5 and Lemma 3.8, chen2025.
 
     >>> rng = torch.Generator().manual_seed(0)
@@ -94,9 +116,9 @@ def reference_moments(
         linear = ForwardRelease(together, records, answers).linearized()
         for _ in range(probes):
             for name, change in linear.push(standard_normal(records, generator)).items():
-                squared = change.double().square()  # whose own squares leave the range of floats
+                squared = change.double().square()  # its square, below, would leave the range of single precision
                 _add(sensitivity, name, squared, 1 / draws)
-                # x ~ N(0, s) has Var x^2 = 2 s^2 and E x^4 = 3 s^2: two thirds of the fourth moment is unbiased
+                # x ~ N(0, s) has Var x^2 = 2 s^2 and E x^4 = 3 s^2, so (2/3) x^4 is unbiased for the variance.
                 _add(variance, name, squared.square_(), 2 / 3 / draws**2)
     return ReferenceMoments(
         sensitivity={name: value.to(inputs.dtype) for name, value in sensitivity.items()},
@@ -108,14 +130,14 @@ def reference_moments(
 
 
 def _gradients(forward: GradientMap, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Each record's gradient."""
+    """Return each record's gradient, stacked by parameter name."""
 
     def one(record: Tensor, label: Tensor) -> dict[str, Tensor]:
         return forward(record[None], label[None])
 
     try:
         gradients: dict[str, Tensor] = torch.func.vmap(one)(inputs, labels)
-    except RuntimeError:  # recurrent layers and control flow that depends on data: one record after the other
+    except RuntimeError:  # vmap cannot trace recurrent layers and data-dependent control flow
         single = [one(*record) for record in zip(inputs, labels, strict=True)]
         return {name: torch.stack([part[name] for part in single]) for name in single[0]}
     return gradients
@@ -127,4 +149,5 @@ def _add(sums: dict[str, Tensor], name: str, term: Tensor, weight: float) -> Non
 
 
 def _layer_means(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return each tensor with every value replaced by the tensor's mean."""
     return {name: value.double().mean().to(value).expand_as(value).clone() for name, value in tensors.items()}

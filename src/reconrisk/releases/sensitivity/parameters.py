@@ -1,4 +1,4 @@
-r"""How strongly each released value depends on the private records: the squared row norms of the Jacobian."""
+"""Sensitivity of each released value to the private records: the squared row norms of the Jacobian."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ from reconrisk.releases.release import Linearized, Release, directions_rng, stan
 
 @dataclass(frozen=True, eq=False)
 class ParameterSensitivity:
-    """The squared norm of each released value's gradient by the records, shaped as the release.
+    """The squared norm of each released value's gradient with respect to the records.
 
-    ``low`` and ``high`` hold for each coordinate by itself with probability ``confidence``; where ``exact``, both equal
-    ``values``. It depends on the private records: a noise or mask chosen by it leaks about them.
+    It depends on the private records: noise or masks that are chosen by it leak about them.
+
+    Attributes:
+        values: Squared norms, in the shapes of the release.
+        probes: Number of products with J that were used.
+        exact: True if the values are exact; ``low`` and ``high`` then equal them.
+        confidence: Probability with which ``low`` and ``high`` hold, for each coordinate by itself.
     """
 
     values: Mapping[str, Tensor]
@@ -31,14 +36,15 @@ class ParameterSensitivity:
     @property
     def low(self) -> dict[str, Tensor]:
         """Lower end of the interval per coordinate."""
-        return self._scaled((1 + self.confidence) / 2)
+        return self._interval_end((1 + self.confidence) / 2)
 
     @property
     def high(self) -> dict[str, Tensor]:
-        """Upper end of the interval per coordinate: the safe one where sensitivity is harm."""
-        return self._scaled((1 - self.confidence) / 2)
+        """Upper end of the interval per coordinate: the conservative one if sensitivity is a risk."""
+        return self._interval_end((1 - self.confidence) / 2)
 
-    def _scaled(self, quantile: float) -> dict[str, Tensor]:
+    def _interval_end(self, quantile: float) -> dict[str, Tensor]:
+        # values = truth chi2_K / K, so truth = values K / chi2_K: the upper quantile gives the lower end.
         factor = 1.0 if self.exact else self.probes / float(chi2.ppf(quantile, self.probes))
         return {name: value * factor for name, value in self.values.items()}
 
@@ -51,15 +57,27 @@ def parameter_sensitivity(
     confidence: float = 0.95,
     rng: torch.Generator | None = None,
 ) -> ParameterSensitivity:
-    r"""Squared norm of the gradient of every released value by all records jointly, from ``probes`` random pushes.
+    r"""Estimate the squared norm of every released value's gradient with respect to all records jointly.
 
     .. math:: |\nabla_x g_k|^2 = E (J v)_k^2 \approx \frac1K \sum_{j=1}^K (J v_j)_k^2, \qquad v_j \sim N(0, I)
 
+    Args:
+        release: Private records with their forward map.
+        probes: Number of random directions K.
+        exact: Compute the exact norms, with one product per record value or per released value, whichever are fewer.
+        confidence: Probability of the interval of each coordinate.
+        rng: Generator of the directions; by default the same are drawn each time.
+
+    Returns:
+        The squared norms, with intervals.
+
+    Raises:
+        InvalidInput: If a setting is out of range.
+
     Assumes: the release can be differentiated at the records.
-    Guarantee: unbiased; K times the mean over the truth is chi-square with K = ``probes`` degrees of freedom exactly,
+    Guarantee: unbiased; K times the mean over the truth is exactly chi-square with K = ``probes`` degrees of freedom,
     so the interval of each coordinate has probability ``confidence``, for any model.
-    Edge cases: ``exact`` takes one product per record value or per released value, whichever are fewer, and any release
-    with no more of them than ``probes`` is exact; without ``rng`` the same directions are drawn each time; a coordinate
+    Edge cases: any release with at most ``probes`` record values or released values is computed exactly. A coordinate
     that does not depend on the records is 0 with interval [0, 0].
     Reference: Lemma 3.8, chen2025; its printed confidence is :func:`chen2025_failure_probability`.
 
@@ -75,9 +93,9 @@ def parameter_sensitivity(
         raise invalid_input("confidence", confidence, "in (0, 1)")
     released, linear = release.value(), release.linearized()
     rows, columns = sum(tensor.numel() for tensor in released.values()), release.inputs.numel()
-    if exact or min(rows, columns) <= probes:
-        if rows < columns:
-            squares = _rows(linear, released)
+    if exact or min(rows, columns) <= probes:  # exact products cost no more than the probes
+        if rows < columns:  # pull each released value instead of pushing each record value
+            squares = _squared_rows(linear, released)
         else:
             squares = _summed_squares(linear, _basis(release.inputs), released, columns)
         return ParameterSensitivity(squares, min(rows, columns), True, confidence)
@@ -88,11 +106,21 @@ def parameter_sensitivity(
 
 
 def failure_probability(probes: int, relative_error: float) -> float:
-    r"""Chance that the mean of ``probes`` squares misses a row's squared norm by more than ``relative_error`` of it.
+    r"""Return the probability that the mean of some squared products misses a squared row norm by a relative error.
 
     .. math:: P(|\chi^2_K / K - 1| > \epsilon)
 
-    Guarantee: exact for every differentiable release; falls in ``relative_error``.
+    Args:
+        probes: Number K of random directions.
+        relative_error: Largest accepted relative error :math:`\epsilon`.
+
+    Returns:
+        The probability of a larger error.
+
+    Raises:
+        InvalidInput: If ``probes`` is below 1 or ``relative_error`` is not positive.
+
+    Guarantee: exact for every differentiable release; decreasing in ``relative_error``.
     Reference: the law behind Lemma 3.8, chen2025.
 
     >>> round(failure_probability(10, 0.447), 3)
@@ -103,9 +131,19 @@ def failure_probability(probes: int, relative_error: float) -> float:
 
 
 def chen2025_failure_probability(probes: int, relative_error: float) -> float:
-    r"""The printed limit for :func:`failure_probability`, by Chebyshev: 2/(K eps^2), never above 1.
+    """Return the printed bound on :func:`failure_probability`, by Chebyshev: 2/(K eps^2), at most 1.
 
-    Edge cases: says nothing (1) at the paper's 10 probes for relative errors below 0.447.
+    Args:
+        probes: Number K of random directions.
+        relative_error: Largest accepted relative error.
+
+    Returns:
+        The bound on the probability of a larger error.
+
+    Raises:
+        InvalidInput: If ``probes`` is below 1 or ``relative_error`` is not positive.
+
+    Edge cases: trivial (1) at the paper's 10 probes for relative errors below 0.447.
     Reference: Lemma 3.8, chen2025.
 
     >>> chen2025_failure_probability(10, 0.4), round(chen2025_failure_probability(10, 1.0), 3)
@@ -118,6 +156,7 @@ def chen2025_failure_probability(probes: int, relative_error: float) -> float:
 def _summed_squares(
     linear: Linearized, directions: Iterator[Tensor], released: Mapping[str, Tensor], total: int
 ) -> dict[str, Tensor]:
+    """Return the sum over directions of the squared products with J."""
     sums = {name: torch.zeros_like(tensor) for name, tensor in released.items()}
     for direction in track(directions, "pushes", total=total):
         for name, change in linear.push(direction).items():
@@ -125,7 +164,8 @@ def _summed_squares(
     return sums
 
 
-def _rows(linear: Linearized, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _squared_rows(linear: Linearized, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the squared row norms of J, one pull per released value."""
     zeros = {name: torch.zeros_like(tensor) for name, tensor in released.items()}
     squares = {name: torch.zeros_like(tensor) for name, tensor in released.items()}
     for name, tensor in released.items():
@@ -136,6 +176,7 @@ def _rows(linear: Linearized, released: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def _basis(like: Tensor) -> Iterator[Tensor]:
+    """Yield the unit vectors in the shape of a tensor."""
     for index in range(math.prod(like.shape)):
         unit = torch.zeros_like(like).view(-1)
         unit[index] = 1

@@ -1,7 +1,7 @@
 """Shadow models: many trainings that share everything but one record.
 
-Start with ``training.py`` (the value that describes them) and ``checks.py`` (what it refuses). Two engines run it:
-``dense.py`` trains dense networks together, in the ``tiles.py`` that fit the cache and with the in-place rules of
-``optimizers.py``; ``any_network.py`` trains the rest. ``tangents.py`` carries derivatives along, ``store.py`` keeps
-models in a folder, ``release.py`` makes a private training a release.
+Start with ``training.py`` (the value that describes them) and ``checks.py`` (its checks). Two engines run it:
+``dense.py`` trains dense networks together, in the cache-sized parts of ``tiles.py`` and with the in-place rules of
+``optimizers.py``; ``any_network.py`` trains other networks. ``tangents.py`` computes derivatives along the training,
+``store.py`` keeps models in a folder, ``release.py`` turns a private training into a release.
 """

@@ -2,12 +2,12 @@
 
 The fixed records are shared (:class:`SharedRecords`), so the first layer of all n models of width h is one product of
 (n h x d) with (d x m), and its gradient another; the target of each model (:class:`Targets`) is one more column. Units
-lie as (models, width, records): later layers are batched products over contiguous rows, and every elementwise step is
-one pass in place. Features that are zero in all fixed records (180 of 784 for 1,000 digits) are put last and left out
-of the products. The products are four fifths of the time, at 0.9 of the rate of the same products alone; training is
-4.8 times as fast as a loop (CPU time of one thread, ``benchmarks/shadow_engine.py``).
+are stored as (models, width, records): later layers are batched products over contiguous rows, and every elementwise
+step is one pass in place. Features that are zero in all fixed records (180 of 784 for 1,000 digits) are put last and
+left out of the products. The products take four fifths of the time, at 0.9 of the rate of the same products alone;
+training is 4.8 times as fast as a loop (CPU time of one thread, ``benchmarks/shadow_engine.py``).
 
-:func:`dense_layers` tells which modules are dense networks.
+:func:`dense_layers` recognises dense networks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.releases.shadow.optimizers import updater
+from reconrisk.releases.shadow.optimizers import make_updater
 from reconrisk.releases.training.optimizers import UpdateRule
 from reconrisk.releases.updates.clipping import HardClip
 
 Apply = Callable[[Tensor], Tensor]
 Pull = Callable[[Tensor, Tensor], Tensor]
 
+# Activations that act on each value by itself and hold no state.
 _ELEMENTWISE = (
     nn.ELU, nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Mish,
     nn.Hardtanh, nn.ReLU6, nn.LogSigmoid, nn.Softsign, nn.Hardswish, nn.Tanhshrink,
@@ -35,9 +36,13 @@ _ELEMENTWISE = (
 
 @dataclass(frozen=True, eq=False)
 class Pointwise:
-    """An activation: ``apply`` may write to its argument; ``pull`` takes a gradient and what it says it keeps.
+    """An activation with in-place kernels.
 
-    Where ``from_output`` the derivative follows from the activation's output, so that its input need not be kept.
+    Attributes:
+        module: The activation as a module.
+        apply: The activation; it may write to its argument.
+        pull: Maps a gradient and the kept tensor to the gradient before the activation; it may write to the gradient.
+        from_output: True if ``pull`` needs the activation's output, so that its input need not be kept.
     """
 
     module: nn.Module
@@ -48,7 +53,15 @@ class Pointwise:
 
 @dataclass(frozen=True, eq=False)
 class DenseLayer:
-    """A linear map by the names of its parameters, and the activation after it."""
+    """A linear layer, by the names of its parameters, and the activation after it.
+
+    Attributes:
+        weight: Name of the weight.
+        bias: Name of the bias; None without one.
+        fan_in: Number of inputs.
+        fan_out: Number of outputs.
+        activation: Activation after the layer; None without one.
+    """
 
     weight: str
     bias: str | None
@@ -58,7 +71,17 @@ class DenseLayer:
 
 
 def dense_layers(model: nn.Module) -> tuple[DenseLayer, ...] | None:
-    """The layers of a network of flattening, linear maps and at most one activation after each; None for others."""
+    """Return the layers of a dense network: flattening, linear layers, and at most one activation after each.
+
+    Args:
+        model: The network.
+
+    Returns:
+        The layers, or None if the network has another architecture, frozen or shared parameters.
+
+    >>> [layer.fan_out for layer in dense_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))]
+    [3, 1]
+    """
     found: list[DenseLayer] = []
     for name, module in _leaves(model):
         flattens = isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1
@@ -77,17 +100,19 @@ def dense_layers(model: nn.Module) -> tuple[DenseLayer, ...] | None:
     fits = all(one.fan_out == other.fan_in for one, other in pairwise(found))
     parameters = dict(model.named_parameters())
     named = {name for layer in found for name in (layer.weight, layer.bias) if name is not None}
-    return tuple(found) if found and whole and fits and named == set(parameters) else None  # shared weights differ
+    # named_parameters() lists shared weights once, so `named` is larger then.
+    return tuple(found) if found and whole and fits and named == set(parameters) else None
 
 
 def _pointwise(module: nn.Module) -> Pointwise:
-    """How to apply and pull back ``module`` with one pass over memory each; by autograd where no kernel is known."""
+    """Return the kernels of an activation: one pass over memory each, or autograd if no kernel is known."""
     aten = torch.ops.aten
     match module:
         case nn.ELU(alpha=alpha) if alpha > 0:
             return Pointwise(
                 module,
                 lambda z: nn.functional.elu_(z, alpha),
+                # scale and input_scale are 1; True: `a` is the output
                 lambda g, a: aten.elu_backward.grad_input(g, alpha, 1.0, 1.0, True, a, grad_input=g),
                 True,
             )
@@ -113,7 +138,7 @@ def _pointwise(module: nn.Module) -> Pointwise:
 
 
 def _leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules that a chain of ``nn.Sequential`` calls one after the other."""
+    """Yield the modules that a chain of ``nn.Sequential`` calls in turn, with their names."""
     if type(model) is nn.Sequential:
         for name, child in model.named_children():
             yield from _leaves(child, f"{prefix}.{name}" if prefix else name)
@@ -121,12 +146,17 @@ def _leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module
         yield prefix, model
 
 
-_ALIGNED = 8  # float32 values of a vector register: rows of that length start aligned
+_ALIGNED = 8  # float32 values in a vector register: rows of a multiple of it start aligned
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The record that each model alone was trained on: ``inputs`` (n, 1, features), ``answers`` (n, outputs)."""
+    """The target record of each model.
+
+    Attributes:
+        inputs: Records, (n, 1, features).
+        answers: Targets of the loss, (n, outputs).
+    """
 
     inputs: Tensor
     answers: Tensor
@@ -134,11 +164,15 @@ class Targets:
 
 @dataclass(frozen=True, eq=False)
 class SharedRecords:
-    """A batch that all models share but for their target, one record in a column.
+    """A batch that all models share except for their target, with one record per column.
 
-    ``inputs`` (columns, used) are the features in use: the first ones, the others are zero in all shared records.
-    They are zero also in the target's column and in those that only fill up. ``answers`` (outputs, columns) is what
-    the loss compares with, ``weights`` what each record counts in the mean loss, ``count`` the size of the batch.
+    Attributes:
+        inputs: Used features, (columns, used); the others are zero in all shared records. The target's column and the
+            padding columns are zero.
+        answers: Targets of the loss, (outputs, columns).
+        weights: Weight of each record in the mean loss.
+        target: Column of the target.
+        count: Size of the batch.
     """
 
     inputs: Tensor
@@ -148,25 +182,25 @@ class SharedRecords:
     count: int
 
     def forward(self, weight: Tensor, targets: Targets, out: Tensor) -> None:
-        """The first linear map of all records under all models: one product, and the targets apart."""
+        """Compute the first linear layer for all records and models: one product, and the targets separately."""
         used = weight.flatten(0, 1)[:, : self.inputs.shape[1]]
-        torch.mm(used, self.inputs.T, out=out.view(-1, out.shape[2]))
+        torch.mm(used, self.inputs.T, out=out.view(-1, out.shape[2]))  # all models stacked: (n width, columns)
         out[:, :, self.target : self.target + 1] = torch.bmm(weight, targets.inputs.mT)
 
     def backward(self, delta: Tensor, targets: Targets, out: Tensor) -> None:
-        """The gradient of the first weights from that of the first units."""
+        """Compute the gradient of the first weights from that of the first units."""
         used = self.inputs.shape[1]
         torch.mm(delta.view(-1, delta.shape[2]), self.inputs, out=out.view(-1, out.shape[2])[:, :used])
-        out[:, :, used:].zero_()
+        out[:, :, used:].zero_()  # features that are zero in all fixed records
         out.baddbmm_(delta[:, :, self.target : self.target + 1], targets.inputs)
 
     def compare(self, outputs: Tensor, targets: Targets) -> None:
-        """Subtract from ``outputs`` what they should be."""
+        """Subtract the targets of the loss from ``outputs``, in place."""
         outputs.sub_(self.answers)
         outputs[:, :, self.target].sub_(targets.answers)
 
     def input_squares(self, targets: Targets) -> Tensor:
-        """Squared norms of the inputs, (n, columns)."""
+        """Return the squared norms of the inputs, (n, columns)."""
         squares = self.inputs.square().sum(1).repeat(len(targets.inputs), 1)
         squares[:, self.target] = targets.inputs.square().sum(2)[:, 0]
         return squares
@@ -174,7 +208,14 @@ class SharedRecords:
 
 @dataclass(frozen=True, eq=False)
 class OwnRecords:
-    """A batch of each model's own: ``inputs`` (n, columns, features) and ``answers`` (n, outputs, columns)."""
+    """A separate batch for each model.
+
+    Attributes:
+        inputs: Records, (n, columns, features).
+        answers: Targets of the loss, (n, outputs, columns).
+        weights: Weight of each record in the mean loss.
+        count: Size of the batch.
+    """
 
     inputs: Tensor
     answers: Tensor
@@ -182,22 +223,22 @@ class OwnRecords:
     count: int
 
     def forward(self, weight: Tensor, targets: Targets, out: Tensor) -> None:
-        """The first linear map of each model's records."""
+        """Compute the first linear layer for each model's records; the targets are among the inputs."""
         del targets  # they are among the inputs
         torch.bmm(weight, self.inputs.mT, out=out)
 
     def backward(self, delta: Tensor, targets: Targets, out: Tensor) -> None:
-        """The gradient of the first weights from that of the first units."""
+        """Compute the gradient of the first weights from that of the first units."""
         del targets
         torch.bmm(delta, self.inputs, out=out)
 
     def compare(self, outputs: Tensor, targets: Targets) -> None:
-        """Subtract from ``outputs`` what they should be."""
+        """Subtract the targets of the loss from ``outputs``, in place."""
         del targets
         outputs.sub_(self.answers)
 
     def input_squares(self, targets: Targets) -> Tensor:
-        """Squared norms of the inputs, (n, columns)."""
+        """Return the squared norms of the inputs, (n, columns)."""
         del targets
         return self.inputs.square().sum(2)
 
@@ -206,25 +247,46 @@ Records = SharedRecords | OwnRecords
 
 
 def shared_records(inputs: Tensor, answers: Tensor, used: int, rows: Tensor | None = None) -> SharedRecords:
-    """The fixed ``inputs`` and ``answers``, or of them and the target (numbered last) the ``rows``."""
+    """Return a batch of fixed records and the target for all models.
+
+    Args:
+        inputs: Fixed records, (m, features).
+        answers: Their targets of the loss, (m, outputs).
+        used: Number of leading features that are not zero in all fixed records.
+        rows: Rows of the batch, the target numbered last; by default all.
+
+    Returns:
+        The batch, padded to an aligned number of columns.
+    """
     times, count = 1, len(inputs) + 1
     if rows is not None:
         fixed = rows[rows < len(inputs)]
         times, count = len(rows) - len(fixed), len(rows)
         inputs, answers = inputs[fixed], answers[fixed]
     target = len(inputs)
-    columns = -(-(target + 1) // _ALIGNED) * _ALIGNED
+    columns = -(-(target + 1) // _ALIGNED) * _ALIGNED  # rounded up
     padded = inputs.new_zeros(columns, used)
     padded[:target] = inputs[:, :used]
     wanted = inputs.new_zeros(answers.shape[1], columns)
     wanted[:, :target] = answers.T
     weights = inputs.new_zeros(columns)
+    # A batch may hold the target several times or not at all; padding columns keep weight 0.
     weights[:target], weights[target] = 1 / count, times / count
     return SharedRecords(padded, wanted, weights, target, count)
 
 
 def own_records(inputs: Tensor, answers: Tensor, targets: Targets, rows: Tensor) -> OwnRecords:
-    """For each model its ``rows`` (n, count) of the fixed records and its target, numbered last."""
+    """Return a separate batch for each model.
+
+    Args:
+        inputs: Fixed records, (m, features).
+        answers: Their targets of the loss, (m, outputs).
+        targets: The target of each model.
+        rows: Rows of each model's batch, (n, count), the target numbered last.
+
+    Returns:
+        The batches.
+    """
     is_target = rows == len(inputs)
     model = is_target.nonzero()[:, 0]
     everyone = torch.cat([inputs, inputs.new_zeros(1, inputs.shape[1])])
@@ -236,10 +298,14 @@ def own_records(inputs: Tensor, answers: Tensor, targets: Targets, rows: Tensor)
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where parameters stand in a row, and in which order the engine keeps the input features.
+    """Positions of the parameters in a row, and the order in which the engine keeps the input features.
 
-    ``order`` numbers the features of a record and, last, the constant one if the first layer has a bias. The ``used``
-    features come first: the others are zero in all fixed records, so that products with these leave them out.
+    Attributes:
+        layers: Layers of the network.
+        names: Names of the parameters, in the order of a row.
+        shapes: Their shapes.
+        order: Order of the features of a record and, last, of the constant one if the first layer has a bias.
+        used: Number of leading features that are not zero in all fixed records; products with these skip the others.
     """
 
     layers: tuple[DenseLayer, ...]
@@ -248,13 +314,13 @@ class Layout:
     order: Tensor
     used: int
 
-    def packed(self, rows: Tensor) -> list[Tensor]:
-        """Rows of flat parameters (n, p) as the tensors that training moves, first layer first.
+    def pack(self, rows: Tensor) -> list[Tensor]:
+        """Return rows of flat parameters (n, p) as the tensors that training changes, first layer first.
 
-        Weights are (n, fan_out, fan_in), biases (n, fan_out, 1); the first bias is a column of the first weights, so
+        Weights are (n, fan_out, fan_in), biases (n, fan_out, 1). The first bias is a column of the first weights, so
         that product and gradient include it.
         """
-        named = self._named(rows)
+        named = self._split_by_name(rows)
         values: list[Tensor] = []
         for place, layer in enumerate(self.layers):
             weight = named[layer.weight]
@@ -265,9 +331,14 @@ class Layout:
                 values += [weight.clone(), *(value.clone() for value in bias)]
         return values
 
-    def flattened(self, values: Sequence[Tensor], out: Tensor) -> None:
-        """Write such tensors into rows of flat parameters."""
-        named, (weights, biases) = self._named(out), self.parts(values)
+    def flatten_into(self, values: Sequence[Tensor], out: Tensor) -> None:
+        """Write packed tensors into rows of flat parameters.
+
+        Args:
+            values: Tensors as from :meth:`pack`.
+            out: Rows, (n, p).
+        """
+        named, (weights, biases) = self._split_by_name(out), self.parts(values)
         first = weights[0][:, :, self.order.argsort()]
         for place, layer in enumerate(self.layers):
             named[layer.weight].copy_(first[:, :, : layer.fan_in] if place == 0 else weights[place])
@@ -275,7 +346,7 @@ class Layout:
                 named[layer.bias].copy_(first[:, :, -1] if place == 0 else biases[place][:, :, 0])
 
     def parts(self, values: Sequence[Tensor]) -> tuple[list[Tensor], dict[int, Tensor]]:
-        """Weights of each layer, and biases of those after the first by their place."""
+        """Return the weights of each layer, and the biases after the first layer by their position."""
         weights, biases, left = [], {}, iter(values)
         for place, layer in enumerate(self.layers):
             weights.append(next(left))
@@ -283,7 +354,8 @@ class Layout:
                 biases[place] = next(left)
         return weights, biases
 
-    def _named(self, rows: Tensor) -> dict[str, Tensor]:
+    def _split_by_name(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return views of the rows by parameter name."""
         ends = [0, *accumulate(torch.Size(shape).numel() for shape in self.shapes)]
         parts = zip(self.names, self.shapes, pairwise(ends), strict=True)
         return {name: rows[:, begin:end].unflatten(1, shape) for name, shape, (begin, end) in parts}
@@ -291,7 +363,13 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class DenseEngine:
-    """Gradient steps of all models of one dense architecture, under cross-entropy or (``squared``) the squared loss."""
+    """Gradient steps of all models of one dense architecture.
+
+    Attributes:
+        layout: Order of the parameters.
+        squared: Use the squared loss instead of cross-entropy.
+        private: Gaussian mechanism on clipped gradients; None for plain training.
+    """
 
     layout: Layout
     squared: bool
@@ -305,13 +383,21 @@ class DenseEngine:
         batches: Iterable[Records],
         streams: Sequence[torch.Generator],
     ) -> None:
-        """Move ``values`` one step per batch, with noise from the ``streams`` of the models."""
-        update = updater(rule, values)
+        """Train all models in place, one step per batch.
+
+        Args:
+            values: Packed parameters, which are changed.
+            targets: The target of each model.
+            rule: Update rule.
+            batches: Records of each step.
+            streams: Generator of each model's noise.
+        """
+        update = make_updater(rule, values)
         gradients = [torch.empty_like(value) for value in values]
-        room: dict[int, list[list[Tensor]]] = {}  # memory for what each layer says of each record, used anew each step
+        room: dict[int, list[list[Tensor]]] = {}  # buffers for units and deltas by batch size, reused in each step
         for records in batches:
             columns = records.answers.shape[-1]
-            if columns not in room:  # a smaller batch ends an epoch
+            if columns not in room:  # the last batch of an epoch may be smaller
                 shapes = [(len(values[0]), layer.fan_out, columns) for layer in self.layout.layers]
                 room[columns] = [[values[0].new_empty(shape) for shape in shapes] for _ in range(2)]
             units, deltas = (list(buffers) for buffers in room[columns])
@@ -331,9 +417,9 @@ class DenseEngine:
         units: list[Tensor],
         deltas: Sequence[Tensor],
     ) -> None:
-        """Forward and backward: the units of each layer, and the derivative of the loss by what enters them.
+        """Run forward and backward: the units of each layer, and the loss gradient before each activation.
 
-        The loss is the mean, or, if gradients of records are to be clipped, that of each record by itself.
+        The loss is the mean, or that of each record by itself if gradients are to be clipped.
         """
         weights, _ = self.layout.parts(values)
         kept = self._forward(values, records, targets, units)
@@ -341,6 +427,7 @@ class DenseEngine:
             deltas[-1].copy_(units[-1])
         else:
             torch.ops.aten._softmax.out(units[-1], 1, False, out=deltas[-1])
+        # Softmax minus one-hot is the gradient of cross-entropy; mse_loss averages over outputs, hence 2 / outputs.
         records.compare(deltas[-1], targets)
         scale = 2 / deltas[-1].shape[1] if self.squared else 1.0
         deltas[-1].mul_(records.weights * scale if self.private is None else scale)
@@ -354,7 +441,7 @@ class DenseEngine:
     def _forward(
         self, values: Sequence[Tensor], records: Records, targets: Targets, units: list[Tensor]
     ) -> list[Tensor]:
-        """Fill the units; return for each layer what the derivative of its activation is computed from."""
+        """Fill the units; return for each layer the tensor that the derivative of its activation needs."""
         kept, (weights, biases) = [], self.layout.parts(values)
         for place, layer in enumerate(self.layout.layers):
             if place == 0:
@@ -377,6 +464,7 @@ class DenseEngine:
         targets: Targets,
         out: Sequence[Tensor],
     ) -> None:
+        """Compute the gradients of all weights and biases from units and deltas."""
         weights, biases = self.layout.parts(out)
         records.backward(deltas[0], targets, out=weights[0])
         for place in range(1, len(weights)):
@@ -393,17 +481,18 @@ class DenseEngine:
         targets: Targets,
     ) -> None:
         """Scale each record's part of the gradient, an outer product in every layer, to the clipping norm."""
+        # |delta a^T|^2 = |delta|^2 |a|^2 per layer and record; the first bias is a column of the inputs.
         squares = deltas[0].square().sum(1) * records.input_squares(targets)
         for place in range(1, len(deltas)):
-            bias = int(self.layout.layers[place].bias is not None)
+            bias = int(self.layout.layers[place].bias is not None)  # a bias is the weight of a constant input 1
             squares += deltas[place].square().sum(1) * (units[place - 1].square().sum(1) + bias)
         factors = HardClip(private.clip_norm).factor(squares.sqrt_()) * records.weights
         for delta in deltas:
             delta.mul_(factors[:, None])
 
     def _add_noise(self, std: float, gradients: Sequence[Tensor], streams: Sequence[torch.Generator]) -> None:
-        """Noise for each model from its own stream, so that no model depends on which others are trained with it."""
+        """Add noise to each model from its own stream, so that no model depends on the others trained with it."""
         dtype, size = gradients[0].dtype, sum(value[0].numel() for value in gradients)
         noise = torch.stack([torch.randn(size, generator=stream, dtype=dtype) for stream in streams])
-        for gradient, value in zip(gradients, self.layout.packed(noise), strict=True):
+        for gradient, value in zip(gradients, self.layout.pack(noise), strict=True):
             gradient.add_(value, alpha=std)

@@ -1,4 +1,4 @@
-"""The update rules of training, in place and for many models at once; values are those of ``optimizers``."""
+"""The update rules of training, in place and for many models at once; values equal those of ``training.optimizers``."""
 
 from __future__ import annotations
 
@@ -14,20 +14,35 @@ TangentUpdate = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
 
 
 def is_elementwise(rule: UpdateRule) -> bool:
-    """Whether a rule moves each parameter by its own gradients alone, so that models can be stacked."""
+    """Return True if a rule moves each parameter by its own gradients alone, so that models can be stacked.
+
+    Args:
+        rule: Update rule.
+
+    Returns:
+        True for SGD and Adam.
+    """
     return type(rule) in (StochasticGradientDescent, Adam)
 
 
-def updater(rule: UpdateRule, values: Sequence[Tensor]) -> Update:
-    """A function of gradients that moves ``values`` one step and may write to the gradients."""
+def make_updater(rule: UpdateRule, values: Sequence[Tensor]) -> Update:
+    """Return a function that moves parameters one step in place.
+
+    Args:
+        rule: Update rule.
+        values: Parameters, which the function changes.
+
+    Returns:
+        A function of the gradients, to which it may write.
+    """
     if isinstance(rule, Adam):
-        return _adam(rule, values)
+        return _adam_updater(rule, values)
     if isinstance(rule, StochasticGradientDescent):
-        return _descent(rule, values)
+        return _sgd_updater(rule, values)
     raise TypeError(f"Expected a known update rule, not {type(rule).__name__}.")
 
 
-def _descent(rule: StochasticGradientDescent, values: Sequence[Tensor]) -> Update:
+def _sgd_updater(rule: StochasticGradientDescent, values: Sequence[Tensor]) -> Update:
     averages: list[Tensor] = []
 
     def update(gradients: Sequence[Tensor]) -> None:
@@ -37,7 +52,7 @@ def _descent(rule: StochasticGradientDescent, values: Sequence[Tensor]) -> Updat
         if not rule.momentum:
             directions: Sequence[Tensor] = gradients
         elif not averages:
-            averages.extend(gradient.clone() for gradient in gradients)  # the first enters undampened
+            averages.extend(gradient.clone() for gradient in gradients)  # the first enters undampened, as in torch
             directions = averages
         else:
             for average, gradient in zip(averages, gradients, strict=True):
@@ -51,7 +66,7 @@ def _descent(rule: StochasticGradientDescent, values: Sequence[Tensor]) -> Updat
     return update
 
 
-def _adam(rule: Adam, values: Sequence[Tensor]) -> Update:
+def _adam_updater(rule: Adam, values: Sequence[Tensor]) -> Update:
     first, second = ([torch.zeros_like(value) for value in values] for _ in range(2))
     keep, keep_squares = rule.betas
     steps = 0
@@ -65,16 +80,26 @@ def _adam(rule: Adam, values: Sequence[Tensor]) -> Update:
                 gradient.add_(value, alpha=rule.weight_decay)
             mean.mul_(keep).add_(gradient, alpha=1 - keep)
             square.mul_(keep_squares).addcmul_(gradient, gradient, value=1 - keep_squares)
+            # The gradient is no longer needed, so its memory takes the denominator.
             value.addcdiv_(mean, torch.sqrt(square, out=gradient).div_(scale).add_(rule.eps), value=-rate)
 
     return update
 
 
-def tangent_updater(rule: UpdateRule, values: Sequence[Tensor], tangents: Sequence[Tensor]) -> TangentUpdate:
-    """A function of gradients and their tangents that moves ``values`` and ``tangents`` one step."""
+def make_tangent_updater(rule: UpdateRule, values: Sequence[Tensor], tangents: Sequence[Tensor]) -> TangentUpdate:
+    """Return a function that moves parameters and their tangents one step in place.
+
+    Args:
+        rule: Update rule.
+        values: Parameters, which the function changes.
+        tangents: Derivatives of the parameters, which the function changes.
+
+    Returns:
+        A function of the gradients and their tangents, to which it may write.
+    """
     if isinstance(rule, Adam):
-        return _adam_tangents(rule, values, tangents)
-    update, update_tangents = updater(rule, values), updater(rule, tangents)  # descent is linear
+        return _adam_tangent_updater(rule, values, tangents)
+    update, update_tangents = make_updater(rule, values), make_updater(rule, tangents)  # SGD is linear
 
     def both(gradients: Sequence[Tensor], changes: Sequence[Tensor]) -> None:
         update(gradients)
@@ -83,7 +108,8 @@ def tangent_updater(rule: UpdateRule, values: Sequence[Tensor], tangents: Sequen
     return both
 
 
-def _adam_tangents(rule: Adam, values: Sequence[Tensor], tangents: Sequence[Tensor]) -> TangentUpdate:
+def _adam_tangent_updater(rule: Adam, values: Sequence[Tensor], tangents: Sequence[Tensor]) -> TangentUpdate:
+    """Return Adam's step together with its derivative."""
     first, second = ([torch.zeros_like(value) for value in values] for _ in range(2))
     moved_first, moved_second = ([torch.zeros_like(value) for value in tangents] for _ in range(2))
     keep, keep_squares = rule.betas
@@ -103,7 +129,8 @@ def _adam_tangents(rule: Adam, values: Sequence[Tensor], tangents: Sequence[Tens
             mean.mul_(keep).add_(gradient, alpha=1 - keep)
             square.mul_(keep_squares).addcmul_(gradient, gradient, value=1 - keep_squares)
             root, below = square.sqrt(), square.sqrt() / scale + rule.eps
-            slope = torch.where(root > 0, mean / (2 * scale * root * below.square()), 0.0)  # m is 0 where v is
+            # d(m / below) = dm / below - m dv / (2 scale sqrt(v) below^2); where v is 0, so are m and dv.
+            slope = torch.where(root > 0, mean / (2 * scale * root * below.square()), 0.0)
             tangents[place].sub_(moved_mean / below - moved_square * slope, alpha=rate)
             values[place].addcdiv_(mean, below, value=-rate)
 

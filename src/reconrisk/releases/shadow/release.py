@@ -1,4 +1,4 @@
-"""A model of private training as a release: what training draws is drawn anew for each."""
+"""A privately trained model as a release; the randomness of training is drawn anew for each release."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from reconrisk.core.validation import invalid_input
 from reconrisk.releases.release import Linearized, Release, check_records
 from reconrisk.releases.shadow.training import ShadowTraining
 
-_NO_NOISE = 1e-12  # a noise multiplier that rounding hides
+_NO_NOISE = 1e-12  # a noise multiplier below rounding: a Gaussian mechanism must have one above zero
 
 
 @dataclass(frozen=True, eq=False)
 class PrivateTrainingMap:
-    """Records to the model that private training ends with, as it would be without noise; it holds no target."""
+    """Forward map from a record to the privately trained model, without its noise.
+
+    Attributes:
+        training: The training; it holds no target.
+    """
 
     training: ShadowTraining
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The model of one record; clipped, without noise and without a derivative."""
+        """Return the model of one record, trained with clipping but without noise; it has no derivative."""
         quiet = self.training
         if quiet.private is not None:
             quiet = replace(quiet, private=Gaussian(_NO_NOISE, quiet.private.clip_norm))
@@ -32,16 +36,20 @@ class PrivateTrainingMap:
 
 @dataclass(frozen=True, eq=False)
 class PrivateModelRelease(Release):
-    r"""The model that private ``training`` makes of its fixed records and one more.
+    r"""The model of a private training on its fixed records and one more.
 
     .. math:: f(x) = \theta_T(D_- \cup \{x\}; \mathrm{seed})
 
-    ``seed`` stands for the noise of training; an adversary gets ``training`` without it.
+    Attributes:
+        training: The private training, which the adversary knows.
+        inputs: The private record, (1, *shape).
+        labels: Its label.
+        seed: Seed of the noise of training, which the adversary does not know.
 
-    Assumes: nothing but the noise is drawn: order and start are known.
-    Guarantee: the same for the same seed. ``mechanism`` is as many Gaussian mechanisms as there are steps, one after
-    the other, which holds for any known batches.
-    Edge cases: there is no derivative. Training without ``private`` is that of a ``TrainedModelRelease``.
+    Assumes: only the noise is random; order and start are known.
+    Guarantee: the same for the same seed. ``mechanism`` composes one Gaussian mechanism per step, which is valid for
+    any known batches.
+    Edge cases: there is no derivative. For training without ``private`` use ``TrainedModelRelease``.
     Reference: sections II and VII, balle2022.
 
     >>> from reconrisk.releases.training.optimizers import sgd
@@ -60,7 +68,10 @@ class PrivateModelRelease(Release):
         check_records(self.inputs, self.labels)
         if self.training.private is None:
             raise invalid_input(
-                "training.private", None, "to be a Gaussian mechanism", "Use rr.releases.TrainedModelRelease."
+                "training.private",
+                None,
+                "to be a Gaussian mechanism",
+                "Without noise use rr.releases.TrainedModelRelease.",
             )
         self.training.check(self.inputs, self.labels)
 
@@ -71,25 +82,25 @@ class PrivateModelRelease(Release):
 
     @property
     def mechanism(self) -> Repeated:
-        """What private training guarantees."""
+        """The mechanism of the whole training: one Gaussian mechanism per step."""
         training = self.training
         if training.private is None:
             raise invalid_input("training.private", None, "to be a Gaussian mechanism")
         return Repeated(training.private, training.step_count)
 
     def drawn(self, rng: torch.Generator) -> PrivateModelRelease:
-        """The same training with noise of its own."""
+        """Return the same training with new noise."""
         return replace(self, seed=int(torch.randint(2**62, (), generator=rng)))
 
     def value(self) -> dict[str, Tensor]:
-        """The trained model, by names."""
+        """Return the trained model by parameter name."""
         rng = torch.Generator().manual_seed(self.seed)
         return self.training.unflatten(self.training.train(self.inputs, self.labels, rng=rng)[0])
 
     def template(self) -> dict[str, Tensor]:
-        """Tensors shaped as the model, without training."""
+        """Return tensors in the shapes of the model, without training."""
         return self.training.unflatten(self.training.start(self.inputs.dtype))
 
     def linearized(self) -> Linearized:
-        """Refused: clipped gradients have no derivative where clipping sets in."""
+        """Raise InvalidInput: clipped gradients have no derivative at the clipping norm."""
         raise InvalidInput("Expected a release with a derivative: clipped training has none.")

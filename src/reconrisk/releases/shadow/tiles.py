@@ -1,7 +1,7 @@
-"""Many models in parts that stay in the processor's cache, each part on a core of its own.
+"""Many models in parts that stay in the processor's cache, each part on its own core.
 
-Threads that share a product wait for each other several times a step: on busy cores two took six to ten times as long
-as one.
+Threads that share a product wait for each other several times a step: on busy cores two of them took six to ten times
+as long as one.
 """
 
 from __future__ import annotations
@@ -12,19 +12,33 @@ from itertools import pairwise
 
 import torch
 
-TILE_BYTES = 8 * 2**20  # what all models of a tile work on stays in cache
-_FEWEST = 8  # models for which a core of their own is worth its start
+TILE_BYTES = 8 * 2**20  # working set of all models of a tile, so that it stays in cache
+_FEWEST = 8  # models that make a separate thread worth its start
 
 
 def models_per_tile(bytes_each: int) -> int:
-    """How many models are in hand at a time if each works on so many bytes."""
+    """Return the number of models whose working set fits into the cache.
+
+    Args:
+        bytes_each: Bytes that one model works on.
+
+    Returns:
+        Number of models, at least 1.
+    """
     return max(1, TILE_BYTES // bytes_each)
 
 
-def tiles(models: int, bytes_each: int) -> list[slice]:
-    """Slices of as many models as are in hand at a time, of equal length up to one, enough for every thread of torch.
+def split_into_tiles(models: int, bytes_each: int) -> list[slice]:
+    """Split models into slices that fit into the cache, of equal length up to one, enough for every thread of torch.
 
-    >>> [tile.stop for tile in tiles(5, TILE_BYTES // 2)]
+    Args:
+        models: Number of models.
+        bytes_each: Bytes that one model works on.
+
+    Returns:
+        Consecutive slices over all models.
+
+    >>> [tile.stop for tile in split_into_tiles(5, TILE_BYTES // 2)]
     [1, 3, 5]
     """
     count = -(-models // models_per_tile(bytes_each))
@@ -33,11 +47,15 @@ def tiles(models: int, bytes_each: int) -> list[slice]:
     return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
-def in_threads(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
-    """Do the work on all parts, as many at a time as torch has threads, each with one.
+def run_in_threads(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
+    """Process all parts, as many at a time as torch has threads, each in one thread.
 
-    Threads that share a product wait for each other many times a step, and where other programs run, the last of them
-    is late each time: on two busy cores that took six to ten times as long as one thread alone.
+    Threads that share a product wait for each other many times a step. If other programs run, the last of them is late
+    each time: on two busy cores that took six to ten times as long as one thread alone.
+
+    Args:
+        work: Function that processes one part.
+        parts: The parts.
     """
     threads = min(torch.get_num_threads(), len(parts))
     if threads == 1:
@@ -47,9 +65,9 @@ def in_threads(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        without_gradients = torch.no_grad()(work)  # each thread has a mode of its own
+        without_gradients = torch.no_grad()(work)  # grad mode is local to a thread
         for done in [pool.submit(without_gradients, part) for part in parts]:
             done.result()
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)  # what a thread sets is what threads to come begin with
+        torch.set_num_threads(before)  # new threads inherit the last value that any thread has set

@@ -1,7 +1,7 @@
-"""Shadow models: many models that share architecture and fixed records, each with a target of its own.
+"""Shadow models: many models that share architecture and fixed records, each with its own target.
 
-Start, order and noise of a model are drawn from a seed of its own. So no model depends on those trained with it, and a
-part can be trained again.
+Start, order and noise of a model are drawn from its own seed. So no model depends on those trained with it, and a part
+can be trained again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, mse_loss, one_hot
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.validation import invalid_input
 from reconrisk.releases.model_state import LossFunction
-from reconrisk.releases.shadow.any_network import Recipe, can_stack, train_one, train_stacked
+from reconrisk.releases.shadow.any_network import ShadowRecipe, can_stack, train_one, train_stacked
 from reconrisk.releases.shadow.checks import (
     RandomBatches,
     check_can_push,
@@ -40,7 +40,7 @@ from reconrisk.releases.shadow.dense import (
 )
 from reconrisk.releases.shadow.optimizers import is_elementwise
 from reconrisk.releases.shadow.tangents import DensePush
-from reconrisk.releases.shadow.tiles import in_threads, models_per_tile, tiles
+from reconrisk.releases.shadow.tiles import models_per_tile, run_in_threads, split_into_tiles
 from reconrisk.releases.training.optimizers import UpdateRule, sgd
 from reconrisk.releases.training.trained_model import Rows, TrainingMap
 
@@ -54,19 +54,30 @@ class ShadowTraining:
     .. math:: \theta^{(i)}_t = \theta^{(i)}_{t-1} - U\Big(\nabla\,\frac{1}{m + 1} \Big[\sum_{j=1}^m
         \ell(\theta^{(i)}_{t-1}; x_j, y_j) + \ell(\theta^{(i)}_{t-1}; x^{(i)}, y^{(i)})\Big]\Big)
 
-    What the adversary knows is data. Initialisation: that of ``model``, or ``starts`` of its own for each model, or
-    unknown, ``draw_start`` then makes a new model from a generator. Order: each of the ``steps`` takes all records, or
-    the rows ``batches`` of the fixed records followed by the target, row m, or each model an order of its own
-    (:class:`RandomBatches`). With ``private`` the gradients of records are clipped, and noise is added to their sum
-    before it is divided by their number.
+    The fields state the knowledge of the adversary. Known initialisation: that of ``model``, or rows ``starts`` when
+    training. Unknown: ``draw_start``.
+
+    Attributes:
+        model: The network, with the initial parameters unless others are given.
+        fixed_inputs: Records that all models are trained on, (m, *shape).
+        fixed_labels: Their labels.
+        optimizer: Update rule U.
+        steps: Number of steps; may be left out with known ``batches``.
+        loss_fn: Mean loss of the outputs and labels of a batch.
+        batches: Rows of each step, counting the fixed records first and the target as row m; or :class:`RandomBatches`
+            for an unknown order; by default every step uses all records.
+        private: Gaussian mechanism: gradients of records are clipped, and noise is added to their sum before division
+            by their number.
+        draw_start: Function from a generator to a model with new initial parameters.
 
     Assumes: as :class:`reconrisk.releases.training.trained_model.TrainingMap`, which trains one such model. With
     ``private``, ``loss_fn`` is the mean over records.
-    Guarantee: the result is that of a loop over models up to rounding, and what is drawn for a model depends on its
-    place alone. Dense networks with cross-entropy or squared loss are trained as products of large matrices; others
-    vectorised if their steps are small and that is verified, else one by one. Precision is that of the targets.
-    Edge cases: labels of floating point are probabilities under cross-entropy. Of batch norm the rows hold weights and
-    biases alone.
+    Guarantee: the result is that of a loop over models up to rounding, and the randomness of a model depends on its
+    position alone. Dense networks with cross-entropy or squared loss are trained as products of large matrices. Others
+    are vectorised if their steps are small and this is verified, else trained one by one. Precision is that of the
+    targets.
+    Edge cases: labels of floating point are probabilities under cross-entropy. For batch norm the rows hold weights and
+    biases only.
     Reference: section V, balle2022; its setting is the optimizer's default with ``steps=100``.
 
     >>> model = nn.Linear(1, 1, bias=False)
@@ -88,7 +99,7 @@ class ShadowTraining:
     private: Gaussian | None = None
     draw_start: Start | None = None
     _map: TrainingMap = field(init=False, repr=False)
-    _recipe: Recipe = field(init=False, repr=False)
+    _recipe: ShadowRecipe = field(init=False, repr=False)
     _dense: DenseEngine | None = field(init=False, repr=False)
     _stacked: bool = field(init=False, repr=False)
 
@@ -98,14 +109,14 @@ class ShadowTraining:
         known = None if isinstance(self.batches, RandomBatches) else self.batches
         plain = TrainingMap(self.model, self.loss_fn, self.optimizer, self.steps, *fixed, known)
         check_private(self.private, plain.model, self.loss_fn, self.optimizer, *fixed)
-        drawn = self.batches if isinstance(self.batches, RandomBatches) else None
+        drawn = self.batches if isinstance(self.batches, RandomBatches) else None  # random orders need `steps`
         rows = drawn if known is None else tuple(torch.as_tensor(one) for one in known)
         steps = int(self.steps or 0) if known is None else len(known)
-        recipe = Recipe(plain.model, self.loss_fn, self.optimizer, steps, *fixed, rows, self.private)
+        recipe = ShadowRecipe(plain.model, self.loss_fn, self.optimizer, steps, *fixed, rows, self.private)
         object.__setattr__(self, "model", plain.model)
         object.__setattr__(self, "_map", plain)
         object.__setattr__(self, "_recipe", recipe)
-        object.__setattr__(self, "_dense", self._engine())
+        object.__setattr__(self, "_dense", self._dense_engine())
         check_labels("fixed_labels", self.fixed_labels, self._classes)
         start = self.unflatten(self.start(self.fixed_inputs.dtype))
         object.__setattr__(self, "_stacked", self._dense is None and can_stack(self._recipe, start))
@@ -117,7 +128,7 @@ class ShadowTraining:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Their shapes."""
+        """Shapes of the trained parameters, in the order of a row."""
         return tuple(tuple(value.shape) for value in self.model.parameters() if value.requires_grad)
 
     @property
@@ -127,28 +138,28 @@ class ShadowTraining:
 
     @property
     def step_count(self) -> int:
-        """The number of steps, stated or as many as there are batches."""
+        """Number of steps, as stated or as many as there are batches."""
         return self._recipe.steps
 
     @property
     def is_random(self) -> bool:
-        """Whether models differ by more than their target, so that training needs a generator."""
+        """True if models differ by more than their target, so that training needs a generator."""
         drawn = isinstance(self.batches, RandomBatches), self.private is not None, self.draw_start is not None
         return any(drawn)
 
     @property
     def _classes(self) -> int | None:
-        """The number of classes, where labels are known to be such."""
+        """Number of classes; None if labels are not known to be classes."""
         if self._dense is None or self._dense.squared:
             return None
         return self._dense.layout.layers[-1].fan_out
 
     def start(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Where all models start unless told otherwise, as one row."""
+        """Return the common initial parameters as one row, in precision ``dtype``."""
         return self.flatten(dict(self.model.named_parameters())).to(dtype)
 
     def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
-        """Parameters by name as one row; stacked ones as rows."""
+        """Return parameters by name as one row, or stacked parameters as rows."""
         parts = zip(self.names, self.shapes, strict=True)
         return torch.cat(
             [
@@ -159,7 +170,7 @@ class ShadowTraining:
         )
 
     def unflatten(self, row: Tensor) -> dict[str, Tensor]:
-        """One row, or (n, p) rows, as parameters by name."""
+        """Return one row, or (n, p) rows, as parameters by name."""
         ends = pairwise([0, *accumulate(torch.Size(shape).numel() for shape in self.shapes)])
         parts = zip(self.names, self.shapes, ends, strict=True)
         return {name: row[..., begin:end].reshape(*row.shape[:-1], *shape) for name, shape, (begin, end) in parts}
@@ -168,23 +179,38 @@ class ShadowTraining:
     def train(
         self, inputs: Tensor, labels: Tensor, *, starts: Tensor | None = None, rng: torch.Generator | None = None
     ) -> Tensor:
-        """The trained models as rows (n, p), one per target; ``starts`` are one row for all, or one for each.
+        """Return the trained models as rows (n, p), one per target.
 
-        ``rng`` is for what is drawn for each model by itself: its start, the order of its records, noise.
+        Args:
+            inputs: Targets, (n, *shape).
+            labels: Their labels.
+            starts: Initial parameters, one row for all or one per model.
+            rng: Generator of each model's start, batches and noise; needed only if one of them is random.
         """
         return self.train_seeded(inputs, labels, seeds=self.seeds(len(inputs), rng), starts=starts)
 
     def seeds(self, models: int, rng: torch.Generator | None) -> Tensor | None:
-        """A seed for each model, from which all that is drawn for it follows; None where nothing is drawn."""
+        """Return one seed per model for all its randomness, or None if nothing is random.
+
+        Args:
+            models: Number of models.
+            rng: Generator of the seeds.
+        """
         if not self.is_random:
             return None
         if not isinstance(rng, torch.Generator):
-            remedy = "Starts, orders or noise are drawn: pass torch.Generator().manual_seed(0)."
+            remedy = "Starts, orders or noise are random: pass rng=torch.Generator().manual_seed(0)."
             raise invalid_input("rng", rng, "to be a torch.Generator", remedy)
         return torch.randint(2**63 - 1, (models,), generator=rng)
 
     def check(self, inputs: Tensor, labels: Tensor, starts: Tensor | None = None) -> None:
-        """Refuse targets that do not go with the fixed records, and starts that are no rows of parameters."""
+        """Refuse targets that do not fit the fixed records, and starts that are not rows of parameters.
+
+        Args:
+            inputs: Targets, (n, *shape).
+            labels: Their labels.
+            starts: Initial parameters, or None.
+        """
         check_targets(self._map, inputs, labels, self._classes)
         check_starts(starts, len(inputs), self.size, drawn=self.draw_start is not None)
 
@@ -192,17 +218,24 @@ class ShadowTraining:
     def train_seeded(
         self, inputs: Tensor, labels: Tensor, *, seeds: Tensor | None, starts: Tensor | None = None
     ) -> Tensor:
-        """As :meth:`train`, with the ``seeds`` of these models: so a part of the models can be trained again."""
+        """Train as :meth:`train` does, from given seeds, so that a part of the models can be trained again.
+
+        Args:
+            inputs: Targets, (n, *shape).
+            labels: Their labels.
+            seeds: One seed per model, from :meth:`seeds`.
+            starts: Initial parameters, one row for all or one per model.
+        """
         self.check(inputs, labels, starts)
         streams = [torch.Generator().manual_seed(int(seed)) for seed in (seeds if seeds is not None else ())]
-        streams = streams or [torch.Generator()] * len(inputs)
+        streams = streams or [torch.Generator()] * len(inputs)  # nothing is drawn from them
         if self.draw_start is not None:
             made = [dict(self.draw_start(stream).named_parameters()) for stream in streams]
             starts = torch.stack([self.flatten(model) for model in made])
         first = self.start(inputs.dtype) if starts is None else starts.to(inputs.dtype)
         starts = first.expand(len(inputs), -1)
         if self._dense is not None:
-            return self._together(self._dense, inputs, labels, starts, streams)
+            return self._train_dense(self._dense, inputs, labels, starts, streams)
         if self._stacked:
             return self.flatten(train_stacked(self._recipe, self.unflatten(starts), inputs, labels, streams))
         each = zip(starts, inputs, labels, streams, strict=True)
@@ -210,12 +243,18 @@ class ShadowTraining:
 
     @torch.no_grad()
     def push(self, inputs: Tensor, labels: Tensor, tangents: Tensor) -> Tensor:
-        r"""How the model trained on one target changes along directions of it: rows (k, p) for ``tangents`` (k, ...).
+        r"""Return the change of the model trained on one target along directions of the target: rows (k, p).
 
         .. math:: \partial\theta_T/\partial x \; v
 
-        ``inputs`` and ``labels`` are of one target. Exact, and k directions cost about k trainings.
-        Edge cases: clipped gradients and orders of batches that are drawn have no such derivative here.
+        The result is exact, and k directions cost about k trainings.
+
+        Args:
+            inputs: The target, (1, *shape).
+            labels: Its label.
+            tangents: Directions, (k, *shape).
+
+        Edge cases: trainings with clipped gradients or random batches are refused.
 
         >>> training = ShadowTraining(nn.Linear(2, 2), torch.eye(2), torch.tensor([0, 1]), sgd(0.1), steps=3)
         >>> training.push(torch.ones(1, 2), torch.tensor([1]), torch.eye(2)).shape
@@ -229,23 +268,25 @@ class ShadowTraining:
             return torch.stack([self.flatten(one) for one in moved])
         pushed = torch.empty(len(tangents), self.size, dtype=inputs.dtype)
         layout, engine = self._dense.layout, DensePush(self._dense.layout, self._dense.squared)
-        fixed, answers, used = self._fixed(inputs.dtype)
+        fixed, answers, used = self._fixed_records(inputs.dtype)
         targets = self._targets(inputs, labels)
+        # The constant feature of the bias does not move with the target.
         directions = self._features(tangents.to(inputs.dtype), constant=0.0)[:, None]
 
         def push_tile(part: slice) -> None:
-            values = layout.packed(self.start(inputs.dtype)[None])
-            batches = self._shared(fixed, answers, used)
-            layout.flattened(engine.train(values, targets, directions[part], self.optimizer, batches), pushed[part])
+            values = layout.pack(self.start(inputs.dtype)[None])
+            batches = self._shared_batches(fixed, answers, used)
+            layout.flatten_into(engine.train(values, targets, directions[part], self.optimizer, batches), pushed[part])
 
-        in_threads(push_tile, tiles(len(tangents), 2 * self._bytes(inputs.element_size())))
+        # A direction works on its own tangents besides the model's values, hence the factor 2.
+        run_in_threads(push_tile, split_into_tiles(len(tangents), 2 * self._bytes_per_model(inputs.element_size())))
         return pushed
 
     def models_per_tile(self, dtype: torch.dtype) -> int:
-        """How many models are in hand at a time, so that what they work on stays in cache."""
-        return models_per_tile(self._bytes(dtype.itemsize))
+        """Return the number of models that are trained at a time, so that their working set stays in cache."""
+        return models_per_tile(self._bytes_per_model(dtype.itemsize))
 
-    def _together(
+    def _train_dense(
         self,
         engine: DenseEngine,
         inputs: Tensor,
@@ -253,11 +294,12 @@ class ShadowTraining:
         starts: Tensor,
         streams: Sequence[torch.Generator],
     ) -> Tensor:
+        """Train all models with the dense engine, tile by tile."""
         trained = torch.empty(len(inputs), self.size, dtype=inputs.dtype)
-        targets, fixed = self._targets(inputs, labels), self._fixed(inputs.dtype)
+        targets, fixed = self._targets(inputs, labels), self._fixed_records(inputs.dtype)
 
         def train_tile(models: slice) -> None:
-            values = engine.layout.packed(starts[models])
+            values = engine.layout.pack(starts[models])
             own = Targets(targets.inputs[models], targets.answers[models])
             if isinstance(self.batches, RandomBatches):
                 orders = self._recipe.orders(streams[models])
@@ -265,21 +307,22 @@ class ShadowTraining:
                     own_records(*fixed[:2], own, rows) for rows in orders if rows is not None
                 )
             else:
-                batches = self._shared(*fixed)
+                batches = self._shared_batches(*fixed)
             engine.train(values, own, self.optimizer, batches, streams[models])
-            engine.layout.flattened(values, out=trained[models])
+            engine.layout.flatten_into(values, out=trained[models])
 
-        in_threads(train_tile, tiles(len(inputs), self._bytes(inputs.element_size())))
+        run_in_threads(train_tile, split_into_tiles(len(inputs), self._bytes_per_model(inputs.element_size())))
         return trained
 
-    def _shared(self, fixed: Tensor, answers: Tensor, used: int) -> Iterator[SharedRecords]:
-        whole = shared_records(fixed, answers, used) if self.batches is None else None
+    def _shared_batches(self, fixed: Tensor, answers: Tensor, used: int) -> Iterator[SharedRecords]:
+        """Yield the batch of each step that all models share."""
+        whole = shared_records(fixed, answers, used) if self.batches is None else None  # built once for all steps
         for rows in self._recipe.orders(()):
             yield shared_records(fixed, answers, used, rows) if whole is None else whole
 
-    def _bytes(self, item: int) -> int:
-        """What one model keeps at hand while it trains: units and their derivatives; weights, gradients, averages."""
-        if self._dense is None:
+    def _bytes_per_model(self, item: int) -> int:
+        """Return the working set of one model: units and their derivatives; weights, gradients and averages."""
+        if self._dense is None:  # other networks are not tiled
             return 1
         columns, own = len(self.fixed_inputs) + 1, 0
         if isinstance(self.batches, RandomBatches):
@@ -288,10 +331,11 @@ class ShadowTraining:
         elif self.batches is not None:
             columns = max(len(rows) for rows in self.batches)
         widths = sum(layer.fan_out for layer in self._dense.layout.layers)
+        # units and deltas of all columns; weights, gradients and averages; the model's own batch
         return (2 * widths * columns + 3 * self.size + own) * item
 
-    def _engine(self) -> DenseEngine | None:
-        """The engine for all models at once, where the network is dense, the loss known and the rule elementwise."""
+    def _dense_engine(self) -> DenseEngine | None:
+        """Return the engine for all models at once; None unless network, loss and update rule allow it."""
         layers, loss = dense_layers(self.model), _known_loss(self.loss_fn)
         if layers is None or loss is None or not is_elementwise(self.optimizer):
             return None
@@ -301,6 +345,7 @@ class ShadowTraining:
             labelled = self.fixed_labels.shape[1:] == (layers[-1].fan_out,)
         if not labelled or (self.fixed_inputs.ndim != 2 and not flattens):
             return None
+        # Features that are zero in all fixed records go last, and the constant feature of the bias is always used.
         features = self.fixed_inputs.flatten(1).any(0) if len(self.fixed_inputs) else torch.zeros(layers[0].fan_in)
         used = torch.cat(
             [features.bool(), torch.tensor([True] if layers[0].bias is not None else [], dtype=torch.bool)]
@@ -310,7 +355,7 @@ class ShadowTraining:
             Layout(layers, self.names, self.shapes, order, int(used.sum())), loss == "mse_loss", self.private
         )
 
-    def _fixed(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, int]:
+    def _fixed_records(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, int]:
         used = 0 if self._dense is None else self._dense.layout.used
         return self._features(self.fixed_inputs.to(dtype)), self._answers(self.fixed_labels, dtype), used
 
@@ -332,7 +377,7 @@ class ShadowTraining:
 
 
 def _known_loss(loss_fn: LossFunction) -> str | None:
-    """The name of a mean loss that the engine computes by itself."""
+    """Return the name of a mean loss that the dense engine computes itself; None for others."""
     if loss_fn is cross_entropy or loss_fn is mse_loss:
         return "cross_entropy" if loss_fn is cross_entropy else "mse_loss"
     if isinstance(loss_fn, nn.MSELoss) and loss_fn.reduction == "mean":

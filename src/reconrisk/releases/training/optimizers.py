@@ -1,7 +1,7 @@
 """Update rules of training as pure functions of parameters, gradients and state, differentiable in all three.
 
-They compute what ``torch.optim`` computes, but change nothing in place, so that the trained parameters can be
-differentiated by the records behind the gradients.
+They compute the same values as ``torch.optim`` but change nothing in place, so that the trained parameters can be
+differentiated with respect to the records behind the gradients.
 """
 
 from __future__ import annotations
@@ -21,25 +21,44 @@ NamedTensors: TypeAlias = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class OptimizerState:
-    """What an update rule remembers: the number of steps taken, and averages by their name and the parameter's."""
+    """The memory of an update rule.
+
+    Attributes:
+        steps: Number of steps taken.
+        averages: Running averages, by their name and the name of the parameter.
+    """
 
     steps: int = 0
     averages: Mapping[str, NamedTensors] = field(default_factory=dict)
 
 
 class UpdateRule(ABC):
-    """One step of training as a function: nothing is changed in place."""
+    """One step of training as a pure function."""
 
     @abstractmethod
     def step(
         self, parameters: NamedTensors, gradients: NamedTensors, state: OptimizerState
     ) -> tuple[dict[str, Tensor], OptimizerState]:
-        """The parameters and the state after one step; training begins with ``OptimizerState()``."""
+        """Return parameters and state after one step.
+
+        Args:
+            parameters: Values before the step, by name.
+            gradients: Gradients of the loss, by name.
+            state: Memory of the rule; ``OptimizerState()`` before the first step.
+        """
 
 
 @dataclass(frozen=True)
 class StochasticGradientDescent(UpdateRule):
-    """Gradient descent with momentum; made by :func:`sgd`."""
+    """Gradient descent with momentum; use :func:`sgd` to make one.
+
+    Attributes:
+        learning_rate: Step size.
+        momentum: Weight of the previous average.
+        weight_decay: Multiple of the parameters that is added to the gradient.
+        nesterov: Use Nesterov's momentum.
+        dampening: One minus the weight of a new gradient in the average.
+    """
 
     learning_rate: float
     momentum: float
@@ -55,16 +74,19 @@ class StochasticGradientDescent(UpdateRule):
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             given = (self.momentum, self.dampening)
             raise invalid_input(
-                "(momentum, dampening)", given, "to be (> 0, 0) for Nesterov's momentum", "As torch.optim.SGD."
+                "(momentum, dampening)",
+                given,
+                "to be (> 0, 0) for Nesterov's momentum",
+                "Pass momentum > 0 and dampening=0, as torch.optim.SGD requires.",
             )
 
     def step(
         self, parameters: NamedTensors, gradients: NamedTensors, state: OptimizerState
     ) -> tuple[dict[str, Tensor], OptimizerState]:
-        """One step down the averaged gradient."""
-        gradients = _decayed(parameters, gradients, self.weight_decay)
+        """Return parameters and state after one step along the averaged gradient."""
+        gradients = _add_weight_decay(parameters, gradients, self.weight_decay)
         if self.momentum == 0:
-            return self._moved(parameters, gradients), OptimizerState(state.steps + 1)
+            return self._descend(parameters, gradients), OptimizerState(state.steps + 1)
         average = dict(gradients)  # the first gradient enters undampened, as in torch.optim
         if state.steps:
             before = state.averages["momentum"]
@@ -72,15 +94,22 @@ class StochasticGradientDescent(UpdateRule):
         direction: NamedTensors = average
         if self.nesterov:
             direction = {name: g + self.momentum * average[name] for name, g in gradients.items()}
-        return self._moved(parameters, direction), OptimizerState(state.steps + 1, {"momentum": average})
+        return self._descend(parameters, direction), OptimizerState(state.steps + 1, {"momentum": average})
 
-    def _moved(self, parameters: NamedTensors, direction: NamedTensors) -> dict[str, Tensor]:
+    def _descend(self, parameters: NamedTensors, direction: NamedTensors) -> dict[str, Tensor]:
         return {name: value - self.learning_rate * direction[name] for name, value in parameters.items()}
 
 
 @dataclass(frozen=True)
 class Adam(UpdateRule):
-    """Adam; made by :func:`adam`."""
+    """Adam; use :func:`adam` to make one.
+
+    Attributes:
+        learning_rate: Step size.
+        betas: Decay rates of the averages of gradients and squared gradients.
+        eps: Constant that is added to the root of the average square.
+        weight_decay: Multiple of the parameters that is added to the gradient.
+    """
 
     learning_rate: float
     betas: tuple[float, float]
@@ -97,16 +126,17 @@ class Adam(UpdateRule):
     def step(
         self, parameters: NamedTensors, gradients: NamedTensors, state: OptimizerState
     ) -> tuple[dict[str, Tensor], OptimizerState]:
-        """One step along the average gradient divided by the root of the average square."""
-        gradients, steps = _decayed(parameters, gradients, self.weight_decay), state.steps + 1
+        """Return parameters and state after one step along the mean gradient over the root of the mean square."""
+        gradients, steps = _add_weight_decay(parameters, gradients, self.weight_decay), state.steps + 1
         zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        first = _averaged(self.betas[0], state.averages.get("first", zeros), gradients)
+        first = _update_average(self.betas[0], state.averages.get("first", zeros), gradients)
         squares = {name: gradient * gradient for name, gradient in gradients.items()}
-        second = _averaged(self.betas[1], state.averages.get("second", zeros), squares)
+        second = _update_average(self.betas[1], state.averages.get("second", zeros), squares)
+        # Bias corrections of both averages, which start at zero.
         rate = self.learning_rate / (1 - self.betas[0] ** steps)
         scale = (1 - self.betas[1] ** steps) ** 0.5
         moved = {
-            name: value - rate * first[name] / (_root(second[name]) / scale + self.eps)
+            name: value - rate * first[name] / (_safe_root(second[name]) / scale + self.eps)
             for name, value in parameters.items()
         }
         return moved, OptimizerState(steps, {"first": first, "second": second})
@@ -119,12 +149,23 @@ def sgd(
     nesterov: bool = False,
     dampening: float = 0.0,
 ) -> UpdateRule:
-    r"""Stochastic gradient descent, as ``torch.optim.SGD``.
+    r"""Return the update rule of stochastic gradient descent, as in ``torch.optim.SGD``.
 
     .. math:: b_t = \mu b_{t-1} + (1 - \tau) (g_t + \lambda \theta_{t-1}), \quad \theta_t = \theta_{t-1} - \eta b_t
 
-    Notation: ``learning_rate`` is :math:`\eta`, ``momentum`` :math:`\mu`, ``dampening`` :math:`\tau`, ``weight_decay``
-    :math:`\lambda`.
+    Args:
+        learning_rate: Step size (:math:`\eta`).
+        momentum: Weight of the previous average (:math:`\mu`).
+        weight_decay: Multiple of the parameters that is added to the gradient (:math:`\lambda`).
+        nesterov: Use Nesterov's momentum.
+        dampening: One minus the weight of a new gradient in the average (:math:`\tau`).
+
+    Returns:
+        The update rule.
+
+    Raises:
+        InvalidInput: If a number is out of range, or Nesterov's momentum is used without momentum or with dampening.
+
     Edge cases: the first gradient enters the average undampened, as in torch.
 
     >>> rule = sgd(0.5)
@@ -141,14 +182,27 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> UpdateRule:
-    r"""Adam, as ``torch.optim.Adam``; ``weight_decay`` is added to the gradient.
+    r"""Return the update rule of Adam, as in ``torch.optim.Adam``.
 
     .. math:: \theta_t = \theta_{t-1} - \eta \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \epsilon}
 
-    Notation: m and v average gradients and their squares with weights ``betas``; ``learning_rate`` is :math:`\eta`.
-    Guarantee: where all gradients of a parameter were zero, the derivative is the true one, not NaN: that of the first
-    average times :math:`\eta / \epsilon`.
-    Edge cases: ``eps`` must be above zero. Where gradients are small, derivatives are far larger than those of SGD.
+    Here m and v are running averages of gradients and squared gradients with weights ``betas``.
+
+    Args:
+        learning_rate: Step size (:math:`\eta`).
+        betas: Decay rates of the two averages (:math:`\beta_1, \beta_2`).
+        eps: Constant in the denominator (:math:`\epsilon`), above zero.
+        weight_decay: Multiple of the parameters that is added to the gradient.
+
+    Returns:
+        The update rule.
+
+    Raises:
+        InvalidInput: If a number is out of range.
+
+    Guarantee: the derivative is correct, not NaN, for a parameter whose gradients were all zero: it is that of the
+    first average times :math:`\eta / \epsilon`.
+    Edge cases: ``eps`` must be above zero. For small gradients, derivatives are far larger than those of SGD.
 
     >>> rule = adam(0.1)
     >>> parameters, state = rule.step({"w": torch.tensor(1.0)}, {"w": torch.tensor(5.0)}, OptimizerState())
@@ -158,17 +212,18 @@ def adam(
     return Adam(learning_rate, betas, eps, weight_decay)
 
 
-def _decayed(parameters: NamedTensors, gradients: NamedTensors, weight_decay: float) -> NamedTensors:
+def _add_weight_decay(parameters: NamedTensors, gradients: NamedTensors, weight_decay: float) -> NamedTensors:
     if weight_decay == 0:
         return gradients
     return {name: gradient + weight_decay * parameters[name] for name, gradient in gradients.items()}
 
 
-def _averaged(keep: float, before: NamedTensors, new: NamedTensors) -> dict[str, Tensor]:
+def _update_average(keep: float, before: NamedTensors, new: NamedTensors) -> dict[str, Tensor]:
     return {name: keep * before[name] + (1 - keep) * value for name, value in new.items()}
 
 
-def _root(square: Tensor) -> Tensor:
-    """The square root, with derivative 0 at 0: there m is 0 too, and the derivative of m / root needs none."""
+def _safe_root(square: Tensor) -> Tensor:
+    """Return the square root with derivative 0 at 0: m is 0 there too, and m / root needs no derivative of the root."""
     positive = square > 0
+    # Replace 0 by 1 before the root: its infinite derivative times the mask's 0 would be NaN.
     return torch.where(positive, square, 1.0).sqrt() * positive

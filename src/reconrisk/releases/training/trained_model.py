@@ -1,4 +1,4 @@
-"""A model trained on fixed records and private ones: the trained parameters as a function of the private records."""
+"""A model trained on fixed and private records: the trained parameters as a function of the private records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_all_finite, check_not_empty, check_whole, invalid_input
 from reconrisk.releases.model_state import LossFunction, chosen_names
-from reconrisk.releases.release import Linearized, Release, check_records, linearized
+from reconrisk.releases.release import Linearized, Release, check_records, linearize_graph
 from reconrisk.releases.training.optimizers import UpdateRule
 from reconrisk.releases.training.unrolled import (
     Batch,
@@ -24,36 +24,48 @@ from reconrisk.releases.training.unrolled import (
     Trainee,
     TrainingState,
     check_repeatable,
-    checkpoints,
     functional_gradient,
+    make_checkpoints,
+    prepare_trainee,
     recorded_gradient,
-    trainee,
     treats_records_apart,
 )
 
 Rows: TypeAlias = Tensor | Sequence[int]
 
-_TRIED = 64  # records of the first batch that show whether a step can be repeated
+_TRIED = 64  # records of the first batch on which a step is repeated, to find randomness
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingMap:
-    r"""Private records and labels to the model trained on them together with fixed records.
+    r"""Forward map from private records and labels to the model trained on them together with fixed records.
 
     .. math:: (x, y) \mapsto \theta_T, \qquad \theta_t = \theta_{t-1} - U(\nabla_\theta\, \ell(\theta_{t-1}; B_t))
 
-    Each batch :math:`B_t` is everything, or the rows ``batches[t]`` of the fixed records followed by the private ones.
-    What is released: all that training changes, under the model's names: parameters, and running statistics of batch
-    norm in train mode; the chosen ``parameters`` only ("head" stands for all of that layer); or, with ``queries``,
-    the ``logits`` of the trained model on them, in eval mode.
+    Released is everything that training changes, under the model's names: parameters, and running statistics of batch
+    norm in train mode.
 
-    Assumes: training is a function of the records: no draw of chance in model or loss, and no buffer (but batch
-    norm's) that depends on records. ``loss_fn`` maps outputs and labels of a batch to one number.
-    Guarantee: training starts from the state of ``model`` at construction, whatever becomes of it later, and leaves
-    it as it is. Precision is that of the records.
+    Attributes:
+        model: The network; training starts from its state at construction and leaves it unchanged.
+        loss_fn: Loss of the outputs and labels of a batch, one number.
+        optimizer: Update rule U, such as ``rr.releases.sgd(0.1)``.
+        steps: Number of steps; may be left out with ``batches``.
+        fixed_inputs: Records that are known and do not vary, (m, *shape).
+        fixed_labels: Their labels.
+        batches: Rows of each batch :math:`B_t`, counting the fixed records first; by default every step uses all
+            records.
+        queries: Inputs whose ``logits`` in eval mode are released instead of the parameters.
+        parameters: Names of the released parameters or layers ("head" means all of that layer); by default all.
+        checkpoint_every: Steps between the states that reverse mode keeps; by default the whole graph is kept.
+
+    Assumes: training is a function of the records: model and loss are not random, and no buffer except batch norm's
+    depends on records.
+    Guarantee: training starts from the state of ``model`` at construction, even if ``model`` changes later, and does
+    not change it. Precision is that of the records.
     Edge cases: layers in eval mode stay in it. Dropout in train mode and trained weight norm are refused. Batch norm in
-    train mode mixes the records of a batch, and the derivative says so. A parameter the loss does not use has gradient
-    zero. Modules that ``torch.func`` cannot trace are trained by plain autograd, which differentiates backward only.
+    train mode mixes the records of a batch, and the derivative includes this. A parameter that the loss does not use
+    has gradient zero. Modules that ``torch.func`` cannot trace are trained by plain autograd, which differentiates
+    backward only.
 
     >>> from reconrisk.releases.training.optimizers import sgd
     >>> model = nn.Linear(1, 1, bias=False)
@@ -84,14 +96,16 @@ class TrainingMap:
         rule: object = self.optimizer
         if not isinstance(rule, UpdateRule):
             given = type(rule).__name__
-            raise invalid_input("optimizer", given, "to be an update rule", "Pass sgd(...) or adam(...) of reconrisk.")
+            raise invalid_input(
+                "optimizer", given, "to be an update rule", "Pass rr.releases.sgd(...) or rr.releases.adam(...)."
+            )
         _check_fixed(self.fixed_inputs, self.fixed_labels)
-        batches = None if self.batches is None else _indices(self.batches)
+        batches = None if self.batches is None else _check_batches(self.batches)
         steps = _check_steps(self.steps, batches)
         if self.checkpoint_every is not None:
             check_whole("checkpoint_every", self.checkpoint_every)
-        own = trainee(self.model)
-        names = own.changed()
+        own = prepare_trainee(self.model)
+        names = own.changed_names()
         if self.parameters is not None:
             check_not_empty("parameters", self.parameters)
             wanted = chosen_names(self.parameters, names)
@@ -102,8 +116,9 @@ class TrainingMap:
             check_all_finite("queries", self.queries)
             if self.parameters is not None:
                 raise invalid_input(
-                    "parameters", self.parameters, "to be None with queries", "Logits are released instead."
+                    "parameters", self.parameters, "to be None with queries", "Queries release logits instead."
                 )
+        # Keep a copy: the user may train the original further.
         object.__setattr__(self, "model", own.model)
         object.__setattr__(self, "_count", steps)
         object.__setattr__(self, "_batches", batches)
@@ -112,95 +127,97 @@ class TrainingMap:
         object.__setattr__(self, "_apart", treats_records_apart(own.model, self.fixed_inputs))
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Named:
-        """What is released, differentiable with respect to ``inputs``, also by the transforms of ``torch.func``."""
+        """Return the released tensors, differentiable in ``inputs``, also by the transforms of ``torch.func``."""
         try:
-            return self._released(inputs, labels, functional_gradient)
-        except RuntimeError:  # torch.func cannot trace a layer; plain autograd raises again whatever else is wrong
+            return self._compute_release(inputs, labels, functional_gradient)
+        except RuntimeError:  # torch.func cannot trace a layer; for other causes plain autograd raises the error again
             with torch.set_grad_enabled(torch.is_grad_enabled() and inputs.requires_grad):
-                return self._released(inputs, labels, recorded_gradient)
+                return self._compute_release(inputs, labels, recorded_gradient)
 
     def start(self, dtype: torch.dtype) -> Named:
-        """What would be released before the first step, in precision ``dtype``."""
-        return self._shown(self._trainee.start(dtype))
+        """Return the released tensors before the first step, in precision ``dtype``."""
+        return self._select_released(self._trainee.start(dtype))
 
     def linearized(self, inputs: Tensor, labels: Tensor) -> Linearized:
-        """The derivative at ``inputs``: ``push`` by forward mode, ``pull`` by reverse mode through the steps.
+        """Return the derivative at ``inputs``: ``push`` by forward mode, ``pull`` by reverse mode through the steps.
 
         ``push`` keeps no graph: its memory does not grow with the steps. ``torch.func.vmap(push)`` takes a batch of
-        tangents and shares the training among them. ``pull`` records the training once and keeps the graph for all
-        pulls, and ``torch.func.vmap(pull)`` takes a batch; with ``checkpoint_every=k`` it keeps every k-th state
-        instead and trains again, k steps at a time, in each pull.
-        Edge cases: where a layer has no forward mode, ``push`` differentiates the recorded training twice; vmap then
-        works once ``push`` has been called without it.
+        tangents that share one training. ``pull`` records the training once and keeps the graph for all pulls, and
+        ``torch.func.vmap(pull)`` takes a batch. With ``checkpoint_every=k`` it keeps every k-th state instead and
+        repeats the training, k steps at a time, in each pull.
+        Edge cases: if a layer has no forward mode, ``push`` differentiates the recorded training twice; vmap then works
+        once ``push`` has been called without it.
         """
         leaf = inputs.detach().clone().requires_grad_()  # outside of push and pull, which may run under vmap
-        release = partial(self._released, gradient=functional_gradient)
+        release = partial(self._compute_release, gradient=functional_gradient)
 
         @cache
         def reverse() -> Linearized:
             with torch.enable_grad():
-                return linearized(leaf, self(leaf, labels))
+                return linearize_graph(leaf, self(leaf, labels))
 
         @cache
-        def checkpointed() -> Checkpoints:
-            advance = partial(self._trained, inputs=leaf, labels=labels, gradient=recorded_gradient)
+        def keep_states() -> Checkpoints:
+            advance = partial(self._train_steps, inputs=leaf, labels=labels, gradient=recorded_gradient)
             spacing = self.checkpoint_every or self._count
-            return checkpoints(self._trainee.start(leaf.dtype), advance, range(self._count), spacing)
+            return make_checkpoints(self._trainee.start(leaf.dtype), advance, range(self._count), spacing)
 
         def push(tangents: Tensor) -> Named:
             if tangents.shape != inputs.shape:
                 raise invalid_input(
-                    "tangents.shape", tuple(tangents.shape), f"to be {tuple(inputs.shape)}, as the records"
+                    "tangents.shape", tuple(tangents.shape), f"to be {tuple(inputs.shape)}, like the records"
                 )
             try:
-                return _pushed(release, inputs.detach(), labels, tangents.to(inputs.dtype))
+                return _push_tangents(release, inputs.detach(), labels, tangents.to(inputs.dtype))
             except RuntimeError:  # a layer without forward mode
                 return reverse().push(tangents)
 
         def pull(cotangents: Mapping[str, Tensor]) -> Tensor:
             if self.checkpoint_every is None:
                 return reverse().pull(cotangents)
-            return checkpointed().pull(cotangents, self._shown, leaf)
+            return keep_states().pull(cotangents, self._select_released, leaf)
 
         return Linearized(push, pull, leaf)
 
-    def _released(self, inputs: Tensor, labels: Tensor, gradient: Gradient) -> Named:
-        state = self._trained(self._trainee.start(inputs.dtype), range(self._count), inputs, labels, gradient)
-        return self._shown(state)
+    def _compute_release(self, inputs: Tensor, labels: Tensor, gradient: Gradient) -> Named:
+        state = self._train_steps(self._trainee.start(inputs.dtype), range(self._count), inputs, labels, gradient)
+        return self._select_released(state)
 
-    def _shown(self, state: TrainingState) -> Named:
+    def _select_released(self, state: TrainingState) -> Named:
+        """Return the released part of a training state: named tensors, or the logits of the queries."""
         if self.queries is None:
             values = {**state.statistics, **state.parameters}
             return {name: values[name] for name in self._names}
         dtype = next(iter(state.parameters.values())).dtype
         return {"logits": self._trainee.outputs(state, self.queries.to(dtype))}
 
-    def _trained(
+    def _train_steps(
         self, state: TrainingState, steps: range, inputs: Tensor, labels: Tensor, gradient: Gradient
     ) -> TrainingState:
+        """Return the state after some steps of training."""
         everything = self._everything(inputs, labels)
         for number in track(steps, "training"):
-            batch = everything if self._batches is None else _rows(everything, self._batches[number])
+            batch = everything if self._batches is None else _take_rows(everything, self._batches[number])
             state = self._trainee.step(state, batch, self.loss_fn, self.optimizer, gradient, self._apart)
         return state
 
     def check(self, inputs: Tensor, labels: Tensor) -> None:
-        """Refuse records that do not go with the fixed ones and the batches, and steps that depend on chance."""
+        """Refuse records that do not fit the fixed ones and the batches, and steps that are random."""
         everything = self._everything(inputs, labels)
         rows = torch.arange(len(everything.labels)) if self._batches is None else self._batches[0]
-        check_repeatable(self._trainee, _rows(everything, rows[:_TRIED]), self.loss_fn)
+        check_repeatable(self._trainee, _take_rows(everything, rows[:_TRIED]), self.loss_fn)
 
     def _everything(self, inputs: Tensor, labels: Tensor) -> Batch:
-        """Fixed and private records in the precision of the private ones, after checking that they go together."""
+        """Return fixed and private records in the precision of the private ones; refuse them if they do not match."""
         check_not_empty("inputs", inputs)
         if len(inputs) != len(labels):
-            raise InvalidInput(f"Expected one label per record, {len(inputs)} records came with {len(labels)} labels.")
+            raise InvalidInput(f"Expected one label per record, got {len(inputs)} records with {len(labels)} labels.")
         fixed_inputs = inputs[:0].detach() if self.fixed_inputs is None else self.fixed_inputs.to(inputs.dtype)
         fixed_labels = labels[:0] if self.fixed_labels is None else self.fixed_labels
         if fixed_inputs.shape[1:] != inputs.shape[1:]:
             shape = tuple(fixed_inputs.shape[1:])
             raise invalid_input(
-                "inputs.shape", tuple(inputs.shape), f"to be records of shape {shape}, as the fixed ones"
+                "inputs.shape", tuple(inputs.shape), f"to be records of shape {shape}, like the fixed ones"
             )
         if (fixed_labels.is_floating_point(), fixed_labels.shape[1:]) != (labels.is_floating_point(), labels.shape[1:]):
             like = f"{fixed_labels.dtype} of shape {tuple(fixed_labels.shape[1:])}"
@@ -216,14 +233,27 @@ class TrainingMap:
 
 @dataclass(frozen=True, eq=False)
 class TrainedModelRelease(Release):
-    r"""The model after training on fixed records and the private ones: an adversary who knows all the rest.
+    r"""The model after training on fixed and private records; the adversary knows the fixed ones and the training.
 
     .. math:: f(x) = \theta_T(D_- \cup \{x\})
 
-    Training is deterministic and known: start, order of the records, optimizer. With ``queries`` the release is what
-    the trained model says of them, black box. See :class:`TrainingMap` for what is released and what is refused.
+    Training is deterministic and known: start, order of the records, optimizer.
 
-    Assumes: as :class:`TrainingMap`.
+    Attributes:
+        model: The network before training.
+        loss_fn: Loss of the outputs and labels of a batch.
+        inputs: Private records, (n, *shape).
+        labels: Private labels, one per record.
+        fixed_inputs: Known records of the training, (m, *shape).
+        fixed_labels: Their labels.
+        optimizer: Update rule, such as ``rr.releases.sgd(0.1)``.
+        steps: Number of steps; may be left out with ``batches``.
+        batches: Rows of each step, counting the fixed records first; by default every step uses all records.
+        queries: Inputs whose logits are released instead of the parameters (black-box access).
+        parameters: Names of the released parameters or layers; by default all that training changes.
+        checkpoint_every: Steps between the states that reverse mode keeps; by default the whole graph is kept.
+
+    Assumes: as :class:`TrainingMap`; it refuses the same models.
     Edge cases: several private records are one release, whose derivative has one block per record.
     Reference: the released-model adversary of section II, balle2022.
 
@@ -275,22 +305,30 @@ class TrainedModelRelease(Release):
         return self._map
 
     def value(self) -> Named:
-        """What is released, by plain training: no graph is kept."""
+        """Return the released tensors, by plain training without a graph."""
         with torch.no_grad():
             return self.forward(self.inputs, self.labels)
 
     def template(self) -> Named:
-        """Tensors shaped as what is released, without training."""
+        """Return tensors in the shapes of the released ones, without training."""
         with torch.no_grad():
             return self.forward.start(self.inputs.dtype)
 
     def linearized(self) -> Linearized:
-        """The derivative at the records, as :meth:`TrainingMap.linearized`."""
+        """Return the derivative at the records; see :meth:`TrainingMap.linearized`."""
         return self.forward.linearized(self.inputs, self.labels)
 
 
 def check_tensor(name: str, value: Any) -> None:
-    """Refuse what is no tensor, with the way to make it one."""
+    """Refuse a value that is not a tensor.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: The value.
+
+    Raises:
+        InvalidInput: If it is not a tensor.
+    """
     if not isinstance(value, Tensor):
         given = None if value is None else type(value).__name__
         remedy = f"Pass the {name} used in training." if value is None else f"Convert with torch.as_tensor({name})."
@@ -300,7 +338,7 @@ def check_tensor(name: str, value: Any) -> None:
 def _check_fixed(inputs: Tensor | None, labels: Tensor | None) -> None:
     if (inputs is None) != (labels is None):
         missing = "fixed_inputs" if inputs is None else "fixed_labels"
-        raise invalid_input(missing, None, "to be given if the other is", "Pass both, or neither.")
+        raise invalid_input(missing, None, "to be given if the other is", "Pass both or neither.")
     if inputs is None or labels is None:
         return
     check_tensor("fixed_inputs", inputs)
@@ -309,18 +347,16 @@ def _check_fixed(inputs: Tensor | None, labels: Tensor | None) -> None:
         raise invalid_input(
             "fixed_inputs.dtype", inputs.dtype, "to be floating point", "Convert with fixed_inputs.float()."
         )
-    check_all_finite("fixed_inputs", inputs, "Remove or impute what is missing.")
+    check_all_finite("fixed_inputs", inputs, "Remove or impute missing values.")
     if len(inputs) != len(labels):
-        raise InvalidInput(
-            f"Expected one label per fixed record, {len(inputs)} records came with {len(labels)} labels."
-        )
+        raise InvalidInput(f"Expected one label per fixed record, got {len(inputs)} records with {len(labels)} labels.")
 
 
-def _indices(batches: Iterable[Any]) -> tuple[Tensor, ...]:
-    """The record numbers of each step as tensors, from tensors, arrays or lists."""
+def _check_batches(batches: Iterable[Any]) -> tuple[Tensor, ...]:
+    """Return the row numbers of each step as tensors, from tensors, arrays or lists."""
     if not isinstance(batches, Iterable):
         raise invalid_input(
-            "batches", batches, "to be a list of record numbers for each step", "Write [[0, 1], [2, 3]]."
+            "batches", batches, "to be a list of record numbers for each step", "Pass [[0, 1], [2, 3]], for instance."
         )
     found = []
     wanted = ("to be a list of record numbers", "Count from 0, fixed ones first.")
@@ -338,11 +374,11 @@ def _indices(batches: Iterable[Any]) -> tuple[Tensor, ...]:
 
 
 def _check_steps(steps: int | None, batches: Sequence[Tensor] | None) -> int:
-    """The number of steps, stated or counted from the batches."""
+    """Return the number of steps, as stated or counted from the batches."""
     if batches is None:
         if steps is None:
             raise invalid_input(
-                "steps", None, "to be a number", "Say how long training lasts: steps=..., or batches=..."
+                "steps", None, "to be a number", "State the length of training: steps=... or batches=..."
             )
         return check_whole("steps", steps)
     check_not_empty("batches", batches)
@@ -351,7 +387,10 @@ def _check_steps(steps: int | None, batches: Sequence[Tensor] | None) -> int:
     return len(batches)
 
 
-def _pushed(release: Callable[[Tensor, Tensor], Named], inputs: Tensor, labels: Tensor, tangents: Tensor) -> Named:
+def _push_tangents(
+    release: Callable[[Tensor, Tensor], Named], inputs: Tensor, labels: Tensor, tangents: Tensor
+) -> Named:
+    """Return the change of the release along ``tangents``, by forward mode."""
     moved: Named
     if labels.is_floating_point():  # mse_loss of torch fails in forward mode unless its target has a tangent too
         moved = torch.func.jvp(release, (inputs, labels), (tangents, torch.zeros_like(labels)))[1]
@@ -360,9 +399,10 @@ def _pushed(release: Callable[[Tensor, Tensor], Named], inputs: Tensor, labels: 
     return moved
 
 
-def _rows(everything: Batch, rows: Tensor) -> Batch:
-    """The batch of these rows: taken from either part, so that a derivative touches no more than the batch."""
+def _take_rows(everything: Batch, rows: Tensor) -> Batch:
+    """Return the batch of these rows, with fixed and private records apart so that derivatives touch only the batch."""
     fixed = rows < len(everything.fixed)
+    # argsort of the concatenated positions inverts "fixed first", back to the order of the batch
     order = torch.cat([fixed.nonzero()[:, 0], (~fixed).nonzero()[:, 0]]).argsort()
     private = everything.private[rows[~fixed] - len(everything.fixed)]
     return Batch(everything.fixed[rows[fixed]], private, everything.labels[rows], order)

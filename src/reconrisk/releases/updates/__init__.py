@@ -1,6 +1,6 @@
-"""Updates of a model that clients send.
+"""Updates that clients send: gradients and weight changes.
 
-Start with ``gradient.py`` (one gradient), then ``local_update.py`` (several local steps) and ``captured.py`` (an update
-from files, without its records). Clipping: ``clipping.py`` states the rule, ``per_example.py`` has the norms of single
-gradients, ``clipped_gradient.py`` how each record moves the sum.
+Start with ``gradient.py`` (one gradient), then ``local_update.py`` (several local steps), ``recipe.py`` (the settings
+of a client) and ``captured.py`` (an update from files, without its records). Clipping: ``clipping.py`` has the rules,
+``per_example.py`` the gradient norms of single records, ``clipped_gradient.py`` the derivative of clipped gradients.
 """

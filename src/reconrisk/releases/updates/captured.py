@@ -1,4 +1,4 @@
-"""An observation from a captured update: files of gradients, or of weights before and after, without the records."""
+"""Observations of captured updates: files of gradients, or of weights before and after training, without records."""
 
 from __future__ import annotations
 
@@ -14,34 +14,32 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import ForwardMap, Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_all_finite, check_positive, check_whole, invalid_input
-from reconrisk.releases.model_state import LossFunction, check_mode
+from reconrisk.releases.model_state import check_mode
 from reconrisk.releases.tensor_files import read_tensors
-from reconrisk.releases.training.optimizers import OptimizerState, StochasticGradientDescent, UpdateRule
+from reconrisk.releases.training.optimizers import OptimizerState, StochasticGradientDescent
 from reconrisk.releases.training.trained_model import TrainingMap
 from reconrisk.releases.updates.clipping import Clip
 from reconrisk.releases.updates.gradient import GradientMap, Reduction
-from reconrisk.releases.updates.local_update import LocalUpdateMap, consecutive_batches, update_rule
+from reconrisk.releases.updates.local_update import LocalTraining, LocalUpdateMap
+from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe, check_recipe
 
 Tensors = str | Path | Mapping[str, Tensor] | Sequence[Tensor]
 """A file of named tensors (safetensors, npz or torch), named tensors, or a list in the order of the model."""
 
 _REMEDY = "Pass tensors saved under the names of model.named_parameters()."
+_WRAPPER_PREFIXES = ("module.", "_module.", "_orig_mod.", "model.")  # DataParallel, Opacus, torch.compile, Lightning
+_NAMES_SHOWN = 4  # names of tensors that an error lists before it only counts the rest
 
 
 def observe_captured(
     model: nn.Module,
-    loss_fn: LossFunction = nn.functional.cross_entropy,
     *,
     input_shape: Sequence[int],
     gradient: Tensors | None = None,
     before: Tensors | None = None,
     after: Tensors | None = None,
-    learning_rate: float | None = None,
-    optimizer: UpdateRule | None = None,
-    steps: int | None = None,
-    epochs: int | None = None,
-    local_batch_size: int | None = None,
-    batch_size: int = 1,
+    update: UpdateRecipe = ONE_GRADIENT,
+    training: LocalTraining | None = None,
     labels: Sequence[int] | Tensor | None = None,
     noise_std: float | None = None,
     reduction: Reduction | None = None,
@@ -50,47 +48,68 @@ def observe_captured(
     threat: ThreatModel = HONEST_BUT_CURIOUS,
     data_range: tuple[float, float] = (0.0, 1.0),
 ) -> Observation:
-    r"""What an adversary holds who captured an update: no record is needed to attack it.
+    r"""Return the observation of an adversary who captured an update; the records are not needed.
 
     .. math:: y = \nabla_\theta \ell(\theta; x) \quad\text{or}\quad y = \theta_{\text{after}} - \theta_{\text{before}}
 
-    Either ``gradient``, taken at the weights of ``model`` or of ``before``; or ``before`` and ``after`` with the
-    ``learning_rate`` or ``optimizer`` of the local training, which lasted ``steps`` (one if nothing is said) or
-    ``epochs`` in batches of ``local_batch_size``. ``batch_size`` is the number of records behind the update.
-    ``labels`` and ``noise_std``, the standard deviation of known noise on what was sent, are added to what ``threat``
-    knows.
+    Pass either ``gradient``, or ``before`` and ``after``.
 
-    Assumes: ``model`` and ``loss_fn`` are those of the client, in the mode of its training.
-    Guarantee: ``model`` stays as it is; tensors that lack, have another shape or a name the model does not have are
-    refused by name, as are values that are not finite and labels that are no class of the model.
-    Edge cases: one step of gradient descent on all records is turned into its gradient. Buffers in files of weights,
-    such as running statistics, set the state before and may lack. ``parameters`` names a part of the model if only that
-    was captured.
+    Args:
+        model: The client's network, in the mode of its training. It is not changed.
+        input_shape: Shape of one record, without the batch dimension.
+        gradient: Captured gradient, taken at the weights of ``model`` or of ``before``.
+        before: Weights before local training, or those at which ``gradient`` was taken.
+        after: Weights after local training.
+        update: How the client computed the update: number of records (``batch_size``), loss (default:
+            cross-entropy), and the local SGD steps between ``before`` and ``after``.
+        training: Local training with another optimizer, in epochs or in mini-batches; replaces the local settings of
+            ``update``.
+        labels: Labels of the records, if the adversary knows them; ``threat`` then knows them too.
+        noise_std: Standard deviation of the noise on every value that was sent, if the adversary knows it.
+        reduction: How a captured gradient combines the losses of the records: "mean", "sum", or as ``loss_fn`` does.
+        clip: Clipping of each record's gradient before they are combined.
+        parameters: Names of the captured parameters or layers, if only a part of the model was captured.
+        threat: Other powers of the adversary.
+        data_range: Smallest and largest value of a record, which are public.
+
+    Returns:
+        The observation that an attack takes.
+
+    Raises:
+        InvalidInput: If both or neither kind of update is given, if settings belong to the other kind, if tensors do
+            not fit the model or are not finite, or if a label is not a class of the model.
+        InvalidFile: If a file cannot be read.
+
+    Assumes: ``model`` and the loss are those of the client.
+    Guarantee: errors about tensors name the tensor.
+    Edge cases: one step of gradient descent on all records is converted to its gradient. Buffers in files of weights,
+    such as running statistics, set the state before training and may be missing.
 
     >>> model = nn.Linear(2, 2)
     >>> observe_captured(model, input_shape=(2,), gradient={"weight": torch.ones(2, 2), "bias": torch.ones(2)})
     Observation(2 tensors, 6 values, 1 x (2,), ThreatModel(sees=one-update, knows=nothing, controls=nothing))
     """
-    check_whole("batch_size", batch_size)
+    check_recipe(update)
     shape = tuple(check_whole("input_shape", side) for side in input_shape)
-    training = {"learning_rate": learning_rate, "optimizer": optimizer, "steps": steps, "epochs": epochs}
-    _check_one_kind(gradient, before, after, {**training, "local_batch_size": local_batch_size}, (reduction, clip))
+    _check_one_kind(gradient, before, after, (reduction, clip))
     start = copy.deepcopy(model)
     if before is not None:
         wanted, buffers = start.state_dict(), tuple(name for name, _ in start.named_buffers())
-        start.load_state_dict({**wanted, **_fitting("before", before, wanted, optional=buffers)})
-    classes = _classes(start, shape)
-    known = None if labels is None else _checked_labels(labels, batch_size, classes)
+        start.load_state_dict({**wanted, **_match_tensors("before", before, wanted, optional=buffers)})
+    classes = _count_classes(start, shape)
+    known = None if labels is None else _check_labels(labels, update.batch_size, classes)
+    loss_fn = update.loss_fn or nn.functional.cross_entropy
     gradients = GradientMap(start, loss_fn, reduction, parameters, clip)
     if after is None:
+        _check_no_local_training(update, training)
         check_mode(start, batch_norm=clip is None)
-        captured = _Captured(gradients, _fitting("gradient", gradient, gradients.state(_dtype(start)).released))
+        wanted = gradients.state(_dtype(start)).released
+        captured = _CapturedTensors(gradients, _match_tensors("gradient", gradient, wanted))
     else:
-        steps = 1 if steps is None and epochs is None else steps
-        batches = consecutive_batches(batch_size, local_batch_size, steps=steps, epochs=epochs)
-        rule = update_rule(optimizer, learning_rate)
-        trained = TrainingMap(start, loss_fn, rule, batches=batches, parameters=parameters)
-        captured = _from_weights(LocalUpdateMap(trained, batch_size), gradients, after)
+        local = _local_training(update, training)
+        batches = local.batches(update.batch_size)
+        trained = TrainingMap(start, loss_fn, local.rule, batches=batches, parameters=parameters)
+        captured = _from_weights(LocalUpdateMap(trained, update.batch_size), gradients, after)
     powers = [Knows.LABELS] * (known is not None) + [Knows.DEFENSE] * (noise_std is not None)
     return Observation(
         released=captured.released,
@@ -98,121 +117,142 @@ def observe_captured(
         threat=threat.knowing(*powers),
         input_shape=shape,
         data_range=data_range,
-        batch_size=batch_size,
+        batch_size=update.batch_size,
         labels=known,
         noise_std=None if noise_std is None else captured.noise(noise_std),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Captured:
-    """What was sent times ``factor``, and the map that makes such."""
+class _CapturedTensors:
+    """Captured tensors, multiplied by ``factor``, and the forward map that produces such tensors."""
 
     forward: ForwardMap
     released: dict[str, Tensor]
     factor: float = 1.0
 
     def noise(self, noise_std: float) -> dict[str, Tensor]:
-        """The standard deviation of noise on each value, if it is ``noise_std`` on what was sent."""
+        """Return the standard deviation of the noise on each value, given the one on the tensors as sent."""
         std = abs(self.factor) * check_positive("noise_std", noise_std)
         return {name: torch.full_like(value, std) for name, value in self.released.items()}
 
 
-def _from_weights(updates: LocalUpdateMap, gradients: GradientMap, after: Tensors) -> _Captured:
-    """The change that local training made, or its gradient where that was one step on all records."""
+def _from_weights(updates: LocalUpdateMap, gradients: GradientMap, after: Tensors) -> _CapturedTensors:
+    """Return the weight change of local training, or the gradient if that was one step of SGD on all records."""
     training, batches = updates.training, updates.training.batches or ()
     begun = training.start(_dtype(gradients.model))
     buffers = tuple(name for name, _ in gradients.model.named_buffers())
-    ended = _fitting("after", after, begun, optional=buffers)
+    ended = _match_tensors("after", after, begun, optional=buffers)
     if all(torch.equal(value, begun[name]) for name, value in ended.items()):
         raise InvalidInput("Expected after to differ from before. Capture the weights of another round.")
     one_step = len(batches) == 1 and len(batches[0]) == updates.records and not set(ended) & set(buffers)
     if not (one_step and isinstance(training.optimizer, StochasticGradientDescent)):
-        return _Captured(updates, {name: value - begun[name] for name, value in ended.items()})
+        return _CapturedTensors(updates, {name: value - begun[name] for name, value in ended.items()})
+    # One step of SGD is affine in the gradient: after = still + g / factor. A zero gradient gives `still` (weight
+    # decay alone moves the weights), and a unit gradient at weight zero gives the slope, with Nesterov's factor.
     zeros = {name: torch.zeros_like(value) for name, value in ended.items()}
     still, _ = training.optimizer.step({name: begun[name] for name in ended}, zeros, OptimizerState())
     one = torch.ones((), dtype=torch.float64)
     moved, _ = training.optimizer.step({"": 0 * one}, {"": one}, OptimizerState())
     factor = 1 / float(moved[""])
-    return _Captured(gradients, {name: factor * (value - still[name]) for name, value in ended.items()}, factor)
+    released = {name: factor * (value - still[name]) for name, value in ended.items()}
+    return _CapturedTensors(gradients, released, factor)
 
 
 def _check_one_kind(
     gradient: Tensors | None,
     before: Tensors | None,
     after: Tensors | None,
-    training: Mapping[str, object],
-    of_records: tuple[Reduction | None, Clip | None],
+    gradient_settings: tuple[Reduction | None, Clip | None],
 ) -> None:
-    """Refuse settings of one kind of update for the other, which would not be heard."""
+    """Refuse both kinds of update or neither, and settings of a gradient that would be ignored with ``after``."""
     if (gradient is None) == (after is None):
         raise invalid_input(
             "gradient and after", "both" if after is not None else "none", "to be exactly one of the two"
         )
     if after is not None and before is None:
         raise invalid_input("before", None, "to be the weights before the update", "Pass both files.")
-    if after is not None and of_records != (None, None):
+    if after is not None and gradient_settings != (None, None):
         remedy = "They belong to a captured gradient; let loss_fn add or average."
-        raise invalid_input("(reduction, clip)", of_records, "to be left out with after", remedy)
-    stated = [name for name, value in training.items() if value is not None]
-    if after is None and stated:
-        raise invalid_input(
-            stated[0], training[stated[0]], "to be left out with gradient", "It says how after came about."
-        )
+        raise invalid_input("(reduction, clip)", gradient_settings, "to be left out with after", remedy)
 
 
-def _fitting(
+def _check_no_local_training(update: UpdateRecipe, training: LocalTraining | None) -> None:
+    """Refuse settings of local training, which would be ignored with a gradient."""
+    local = (update.local_steps, update.local_learning_rate)
+    remedy = "It belongs to weights before and after local training."
+    if local != (None, None):
+        raise invalid_input("(local_steps, local_learning_rate)", local, "to be left out with gradient", remedy)
+    if training is not None:
+        raise invalid_input("training", training, "to be left out with gradient", remedy)
+
+
+def _local_training(update: UpdateRecipe, training: LocalTraining | None) -> LocalTraining:
+    """Return the local training between ``before`` and ``after``, which must be stated exactly once."""
+    if training is None and update.local_steps is None:
+        remedy = "Pass update=rr.UpdateRecipe(local_steps=1, local_learning_rate=0.1) with the client's values."
+        raise invalid_input("update.local_steps", None, "to be stated with after", remedy)
+    if training is None:
+        return LocalTraining(learning_rate=update.local_learning_rate, steps=update.local_steps)
+    if update.local_steps is not None:
+        remedy = "State the local training in one of the two."
+        raise invalid_input("update.local_steps", update.local_steps, "to be left out with training", remedy)
+    return training
+
+
+def _match_tensors(
     what: str, given: Tensors | None, wanted: Mapping[str, Tensor], *, optional: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """The tensors under the names that are wanted, refused where they do not fit, by the name of the layer."""
-    found = _tensors(what, given, wanted)
+    """Return the given tensors under the wanted names; refuse tensors that do not fit, naming the layer."""
+    found = _read_captured(what, given, wanted)
     missing = [name for name in wanted if name not in found and name not in optional]
     unknown = [name for name in found if name not in wanted and name not in optional]
     if missing or unknown:
         raise InvalidInput(
             f"Expected {what} to have the {len(wanted)} tensors of the model, it has {len(found)}. "
-            f"Missing: {_listed(missing)}; not in the model: {_listed(unknown)}. {_way_out(found, wanted)}"
+            f"Missing: {_join_names(missing)}; not in the model: {_join_names(unknown)}. {_suggest_fix(found, wanted)}"
         )
     for name, like in wanted.items():
         if name in found and found[name].shape != like.shape:
             raise invalid_input(
                 f"{what}[{name!r}].shape",
                 tuple(found[name].shape),
-                f"to be {tuple(like.shape)}, that of the model's layer",
-                "Build the model with the channels and classes it was captured from.",
+                f"to be {tuple(like.shape)}, the shape in the model",
+                "Build the model with the channels and classes of the captured one.",
             )
         if name in found:
             check_all_finite(f"{what}[{name!r}]", found[name], "Capture another update.")
     return {name: found[name].detach().to(like.dtype) for name, like in wanted.items() if name in found}
 
 
-def _tensors(what: str, given: Tensors | None, wanted: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _read_captured(what: str, given: Tensors | None, wanted: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return named tensors from a file, a mapping, or a list in the order of the model."""
     if isinstance(given, (str, Path)):
         return read_tensors(given, _REMEDY)
     named = dict(zip(wanted, given, strict=False)) if isinstance(given, (list, tuple)) else given
     if isinstance(given, (list, tuple)) and len(given) != len(wanted):
-        remedy = f"In order: {_listed(list(wanted))}."
+        remedy = f"In order: {_join_names(list(wanted))}."
         raise invalid_input(f"len({what})", len(given), f"to be {len(wanted)}, the tensors of the model", remedy)
     if not isinstance(named, Mapping) or not all(isinstance(value, Tensor) for value in named.values()):
         raise invalid_input(what, type(given).__name__, "to be a file of named tensors or the tensors", _REMEDY)
     return named
 
 
-def _way_out(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
-    """What to do about names that do not fit: wrappers of a model put a word before them all."""
-    for prefix in ("module.", "_module.", "_orig_mod.", "model."):
+def _suggest_fix(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
+    """Return the remedy for names that do not fit: strip the prefix of a wrapper, or name a part of the model."""
+    for prefix in _WRAPPER_PREFIXES:
         if {name.removeprefix(prefix) for name in found} == set(wanted):
             return f"Strip {prefix!r} from the names."
-    return "Is it of another architecture? Name a part of the model by parameters=[...]."
+    return "Check the architecture, or name the captured part of the model with parameters=[...]."
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:4]) or "none"
-    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
+def _join_names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN]) or "none"
+    return f"{shown} and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else shown
 
 
-def _classes(model: nn.Module, input_shape: tuple[int, ...]) -> int | None:
-    """The number of classes, or None where outputs are not a row per record; refuses shapes the model cannot take."""
+def _count_classes(model: nn.Module, input_shape: tuple[int, ...]) -> int | None:
+    """Return the number of classes, or None if the model does not output one row per record; refuse wrong shapes."""
     tried = copy.deepcopy(model)  # batch norm in training mode moves its statistics
     entered: list[str] = []
     for name, layer in tried.named_modules():
@@ -220,18 +260,19 @@ def _classes(model: nn.Module, input_shape: tuple[int, ...]) -> int | None:
             layer.register_forward_pre_hook(lambda _, __, name=name: entered.append(name))
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            # two records, since batch norm in training mode refuses one
             outputs = tried(torch.zeros((2, *input_shape), dtype=_dtype(model)))
     except Exception as error:  # whatever the user's model raises on a shape that does not fit
         layer = (entered[-1] or "its only layer") if entered else "its beginning"
-        said = (str(error).splitlines() or [type(error).__name__])[0]
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise invalid_input(
-            "input_shape", input_shape, f"to be what the model takes; it fails at {layer}", said
+            "input_shape", input_shape, f"to be a shape that the model takes; it fails at {layer}", cause
         ) from error
     rows = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1
     return int(outputs.shape[1]) if rows else None
 
 
-def _checked_labels(labels: Sequence[int] | Tensor, batch_size: int, classes: int | None) -> Tensor:
+def _check_labels(labels: Sequence[int] | Tensor, batch_size: int, classes: int | None) -> Tensor:
     values = torch.as_tensor(labels)
     if values.ndim == 0 or len(values) != batch_size:
         raise invalid_input("labels", values.tolist(), f"to have batch_size={batch_size} entries")

@@ -1,4 +1,4 @@
-"""How the gradient of one record is bounded before noise is added: a factor that depends on its norm."""
+"""Clipping rules: factors by which the gradient of one record is scaled, depending on its norm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ SMOOTH_OVERSHOOT = 1.1153
 class HardClip:
     """Scale a gradient g to ``g min(1, norm / |g|)``, as DP-SGD does.
 
-    Its derivative jumps where the norm equals ``norm``, which no gradient drawn from a density meets.
+    Attributes:
+        norm: Largest norm of a clipped gradient.
+
+    Edge cases: the derivative jumps at ``|g| = norm``, which has probability zero for gradients with a density.
 
     >>> HardClip(2.0).factor(torch.tensor([1.0, 4.0]))
     tensor([1.0000, 0.5000])
@@ -31,23 +34,26 @@ class HardClip:
 
     @property
     def largest_norm(self) -> float:
-        """No clipped gradient is longer."""
+        """Upper bound on the norm of a clipped gradient."""
         return self.norm
 
     def factor(self, norms: Tensor) -> Tensor:
-        """By how much gradients of these norms are scaled."""
-        return (self.norm / norms).clamp(max=1.0)
+        """Return the factors by which gradients of these norms are scaled."""
+        return (self.norm / norms).clamp(max=1.0)  # a zero gradient has inf before the clamp, and keeps factor 1
 
     def slope(self, norms: Tensor) -> Tensor:
-        """The derivative of :meth:`factor`."""
+        """Return the derivative of :meth:`factor` with respect to the norm."""
         return torch.where(norms > self.norm, -self.norm / norms.square(), torch.zeros_like(norms))
 
 
 @dataclass(frozen=True)
 class SmoothClip:
-    r"""Scale a gradient g to ``g / (GELU(|g| / norm - 1) + 1)``: differentiable everywhere.
+    """Scale a gradient g to ``g / (GELU(|g| / norm - 1) + 1)``, which is differentiable everywhere.
 
-    Guarantee: the result is shorter than ``1.1153 norm``.
+    Attributes:
+        norm: Scale of the clipping; clipped gradients may be slightly longer.
+
+    Guarantee: a clipped gradient is shorter than ``1.1153 norm``.
     Reference: Algorithm 1, guo2022.
 
     >>> SmoothClip(2.0).factor(torch.tensor([0.0, 4.0]))
@@ -61,15 +67,16 @@ class SmoothClip:
 
     @property
     def largest_norm(self) -> float:
-        """No clipped gradient is longer."""
+        """Upper bound on the norm of a clipped gradient."""
         return SMOOTH_OVERSHOOT * self.norm
 
     def factor(self, norms: Tensor) -> Tensor:
-        """By how much gradients of these norms are scaled."""
+        """Return the factors by which gradients of these norms are scaled."""
         return 1 / (torch.nn.functional.gelu(norms / self.norm - 1) + 1)
 
     def slope(self, norms: Tensor) -> Tensor:
-        """The derivative of :meth:`factor`."""
+        """Return the derivative of :meth:`factor` with respect to the norm."""
+        # d/dt GELU(t) = Phi(t) + t phi(t), with t = norms / norm - 1; the factor is 1 / (GELU(t) + 1).
         excess = norms / self.norm - 1
         density = (-excess.square() / 2).exp() / math.sqrt(2 * math.pi)
         gelu_slope: Tensor = torch.special.ndtr(excess) + excess * density

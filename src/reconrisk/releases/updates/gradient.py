@@ -1,4 +1,4 @@
-"""The gradient of a training loss: as a forward map from candidate records, and released at private ones."""
+"""The gradient of a training loss: as a forward map of candidate records, and as a release of private ones."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ Reduction = Literal["mean", "sum"]
 
 @dataclass(frozen=True, eq=False)
 class GradientMap:
-    r"""Records and labels to the gradient of their loss with respect to the parameters of ``model``.
+    r"""Forward map from records and labels to the gradient of their loss with respect to the parameters.
 
     .. math:: g(x, y) = \nabla_\theta \, \ell(f_\theta(x), y), \quad\text{clipped:}\quad \sum_i s(|g_i|)\, g_i
 
-    Assumes: the parameters stay as they are; ``loss_fn`` maps outputs and labels to one number for the batch.
-    Notation: without ``reduction`` the loss of the batch is what ``loss_fn`` makes of it; with "mean" or "sum" it is
-    that of the records' own losses. ``parameters`` names the released ones or their layers. With ``clip`` each record's
-    gradient is clipped before they are added ("sum") or averaged ("mean").
-    Edge cases: frozen parameters (``requires_grad=False``) are not part of the release unless named; batch norm in
-    training mode uses the statistics of the batch and leaves the running ones alone, but cannot be clipped per record;
-    dropout must be in eval mode.
+    Attributes:
+        model: The network; its parameters stay constant.
+        loss_fn: Loss of the outputs and labels of a batch, one number.
+        reduction: "mean" or "sum" of the losses of single records; None applies ``loss_fn`` to the whole batch.
+        parameters: Names of the released parameters or layers; by default all that require gradients.
+        clip: Clipping of each record's gradient before they are combined; needs ``reduction``.
+
+    Edge cases: frozen parameters (``requires_grad=False``) are not released unless named. Batch norm in training mode
+    uses the statistics of the batch and leaves the running ones alone, but cannot be clipped per record. Dropout must
+    be in eval mode.
 
     >>> model = nn.Linear(2, 2)
     >>> gradient = GradientMap(model, nn.functional.cross_entropy)(torch.ones(1, 2), torch.tensor([0]))
@@ -51,22 +54,23 @@ class GradientMap:
             raise invalid_input("reduction", self.reduction, 'to be "mean", "sum" or None')
         if not (self.clip is None or isinstance(self.clip, (HardClip, SmoothClip))):
             raise invalid_input(
-                "clip", self.clip, "to be a HardClip or SmoothClip", "Write clip=rr.releases.HardClip(1.0)."
+                "clip", self.clip, "to be a HardClip or SmoothClip", "Pass clip=rr.releases.HardClip(1.0)."
             )
         if not callable(self.loss_fn):
             raise invalid_input("loss_fn", self.loss_fn, "to be a function of outputs and labels")
         if self.clip is not None and self.reduction is None:
             raise invalid_input(
-                "reduction", None, "to be stated with clip", 'Clipped gradients are added: reduction="sum".'
+                "reduction", None, "to be stated with clip", 'Pass reduction="sum" to add clipped gradients, as DP-SGD.'
             )
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The gradient, differentiable with respect to ``inputs``."""
-        check_cancelled()
+        """Return the gradient by parameter name, differentiable with respect to ``inputs``."""
+        check_cancelled()  # attacks call this map in their inner loop
         check_not_empty("inputs", inputs)
         check_labels(inputs, labels)
         check_mode(self.model, batch_norm=self.clip is None)
         state = self.state(inputs.dtype)
+        # Weighting the loss of record i by s(|g_i|) clips its gradient, without forming gradients per record.
         if self.clip is None:
             factors = inputs.new_ones(len(inputs))
         else:
@@ -84,16 +88,22 @@ class GradientMap:
         return gradient
 
     def state(self, dtype: torch.dtype) -> ModelState:
-        """The released parameters and everything else, in the precision of the records."""
+        """Return the released parameters and all other tensors, in precision ``dtype``."""
         return model_state(self.model, dtype, parameters=self.parameters)
 
 
 @dataclass(frozen=True, eq=False)
 class GradientRelease(Release):
-    """The gradient of ``model`` on private records: what a client sends, or a step of training uses.
+    """The gradient of a network on private records, as a client sends it or a step of training uses it.
 
-    ``reduction``, ``parameters`` and ``clip`` are those of :class:`GradientMap`: "what does the last layer alone leak?"
-    is ``parameters=["head"]``, the sum of DP-SGD before noise ``clip=HardClip(1.0), reduction="sum"``.
+    Attributes:
+        model: The network.
+        loss_fn: Loss of the outputs and labels of a batch.
+        inputs: Private records, (n, *shape).
+        labels: Private labels, one per record.
+        reduction: "mean" or "sum" of the losses of single records; None applies ``loss_fn`` to the whole batch.
+        parameters: Names of the released parameters or layers; ``["head"]`` releases the last layer alone.
+        clip: Clipping of each record's gradient; the sum of DP-SGD before noise is ``HardClip(1.0)`` with "sum".
 
     >>> release = GradientRelease(nn.Linear(2, 2), nn.functional.cross_entropy, torch.ones(1, 2), torch.tensor([0]))
     >>> sorted(release.value())
@@ -111,7 +121,7 @@ class GradientRelease(Release):
     def __post_init__(self) -> None:
         check_records(self.inputs, self.labels)
         check_mode(self.model, batch_norm=self.clip is None)
-        self.forward.state(self.inputs.dtype)
+        self.forward.state(self.inputs.dtype)  # refuses unknown names of parameters
 
     @property
     def forward(self) -> GradientMap:
@@ -119,14 +129,15 @@ class GradientRelease(Release):
         return GradientMap(self.model, self.loss_fn, self.reduction, self.parameters, self.clip)
 
     def template(self) -> dict[str, Tensor]:
-        """The released parameters: their gradient has the same shapes."""
+        """Return the released parameters, which have the shapes of their gradient."""
         return self.forward.state(self.inputs.dtype).released
 
     def blocks(self, size: int | None = None) -> Iterator[Linearized]:
-        """The derivative for groups of records, since each moves only its own term of the sum.
+        """Yield the derivative in groups of records, since each record moves only its own term of the sum.
 
-        Edge cases: without a stated ``reduction``, or where batch norm mixes the records, all are one group.
+        Edge cases: all records are one group without a stated ``reduction``, or if batch norm mixes them.
         """
+        # Batch norm mixes records if it normalises by the statistics of the batch.
         norms = (layer for layer in self.model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
         mixed = any(layer.training or not layer.track_running_stats for layer in norms)
         if self.reduction is None or mixed:

@@ -19,11 +19,10 @@ from reconrisk.core.reconstruction import Account, Ending, Reconstruction
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
-from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.updates.captured import Tensors, observe_captured
+from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe, check_recipe
 from reconrisk.studies.common.plan import alone
 from reconrisk.studies.common.subjects.model_updates import Client, client_for
-from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reconrisk.studies.rebuild.report import Misfit, RebuildReport
 from reconrisk.studies.rebuild.updates import PRIOR_ALONE, Rebuilt, check_reads_updates, prior_to_beat
 
@@ -40,30 +39,49 @@ def rebuild_captured(
     gradient: Tensors | None = None,
     before: Tensors | None = None,
     after: Tensors | None = None,
-    learning_rate: float | None = None,
-    local_steps: int | None = None,
-    batch_size: int = 1,
+    update: UpdateRecipe = ONE_GRADIENT,
     labels: Sequence[int] | Tensor | None = None,
     noise_std: float | None = None,
     data_range: tuple[float, float] = (0.0, 1.0),
     settings: Mapping[str, object] | None = None,
-    loss_fn: LossFunction | None = None,
     public: Dataset | None = None,
     model_name: str | None = None,
     rng: torch.Generator,
 ) -> Rebuilt:
-    """Rebuild the records behind a captured update: a gradient at ``model``, or the weights before and after training.
+    """Reconstruct the records behind a captured update; there is nothing to score the estimates against.
 
-    The update is that of :func:`reconrisk.releases.updates.captured.observe_captured`, the attack as in
-    :func:`reconrisk.studies.rebuild.updates.rebuild`. ``public`` records are what the adversary believes, if anything,
-    and the candidates of best_candidate(). ``labels`` are stated where they are known.
+    Pass either ``gradient``, or ``before`` and ``after``.
 
-    Assumes: without ``loss_fn`` the client's loss is that of
+    Args:
+        attack: Name of an attack, or a configured one.
+        model: The client's network; None only for attacks that plant a whole model of their own.
+        input_shape: Shape of one record, without the batch dimension.
+        gradient: Captured gradient, taken at the weights of ``model`` or of ``before``.
+        before: Weights before local training, or those at which ``gradient`` was taken.
+        after: Weights after local training.
+        update: How the client computed the update: number of records, loss, and the local SGD steps between
+            ``before`` and ``after``.
+        labels: Labels of the records, if the adversary knows them.
+        noise_std: Standard deviation of the noise on every value that was sent, if the adversary knows it.
+        data_range: Smallest and largest value of a record, which are public.
+        settings: Settings of a named attack.
+        public: Public records: the adversary's prior, and the candidates of best_candidate().
+        model_name: Name of the model in the report; its class by default.
+        rng: Generator of the attack.
+
+    Returns:
+        The estimates with a report.
+
+    Raises:
+        InvalidInput: If settings do not belong together, or tensors do not fit the model; errors name the tensor.
+        InvalidFile: If a file cannot be read.
+
+    Assumes: without ``update.loss_fn`` the client's loss is that of
     :func:`reconrisk.studies.common.subjects.model_updates.training_loss` for class labels, or for those of ``public``.
     A server that chooses the model planted the layer that the attack plants.
-    Edge cases: tensors that do not fit the model are refused by their name. There are no scores: beside the estimates
-    stands how far their update is from the captured one, and that of a guess, of an attack with a generative prior that
-    prior alone. An attack makes it smaller whatever was captured, so that only much smaller speaks for a leak.
+    Edge cases: there are no scores. The report gives the distance from the update of the estimates to the captured one,
+    and the same distance for a guess (for attacks with a generative prior: of that prior alone). Every attack lowers
+    this distance, so only a much smaller one indicates a leak.
 
     >>> model, record = nn.Linear(2, 2), torch.tensor([[0.25, 0.5]])
     >>> nn.functional.cross_entropy(model(record), torch.tensor([1])).backward()
@@ -72,28 +90,22 @@ def rebuild_captured(
     tensor([[0.2500, 0.5000]])
     """
     check_reads_updates(attack)
-    if gradient is not None and (local_steps, learning_rate) != (None, None):
-        given = (local_steps, learning_rate)
-        raise invalid_input(
-            "(local_steps, learning_rate)", given, "to be left out with a gradient", "They go with after=."
-        )
+    check_recipe(update)
     shape = tuple(check_whole("input_shape", side) for side in input_shape)
     example = _example(shape, data_range, public)
     columns = None if public is None else public.columns
-    size = check_whole("batch_size", batch_size)
-    knowledge = PublicKnowledge(shape, size, public, public, columns, data_range=data_range, is_captured=True)
+    knowledge = PublicKnowledge(
+        shape, update.batch_size, public, public, columns, data_range=data_range, is_captured=True
+    )
     configured, derived = configure_attack(attack, settings, knowledge)
-    client = client_for(configured, model, example, UpdateRecipe(loss_fn=loss_fn))
+    client = client_for(configured, model, example, update)
     observation = observe_captured(
         client.model,
-        client.loss_fn,
         input_shape=shape,
         gradient=gradient,
         before=before,
         after=after,
-        learning_rate=learning_rate,
-        steps=local_steps,
-        batch_size=batch_size,
+        update=replace(update, loss_fn=client.loss_fn),
         labels=labels,
         noise_std=noise_std,
         threat=configured.needs.knowing(*derived),
@@ -103,10 +115,7 @@ def rebuild_captured(
     name = attack if isinstance(attack, str) else name_of(configured)
     found = check_reconstruction(name, configured(observation, rng=rng), observation)
     reconstruction = _told_of_misfit(found, observation)
-    trained = client
-    if gradient is None:
-        trained = replace(client, recipe=UpdateRecipe(size, loss_fn, local_steps or 1, learning_rate))
-    report = _report(observation, reconstruction.account, trained, name=name, seed=rng.initial_seed())
+    report = _report(observation, reconstruction.account, client, name=name, seed=rng.initial_seed())
     report = beside.told(replace(report, model=model_name or type(model).__name__), reconstruction, observation)
     return Rebuilt(report, reconstruction.estimates, None, beside.guesses)
 

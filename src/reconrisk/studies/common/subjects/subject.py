@@ -9,75 +9,20 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal
 from reconrisk.core.observation import Attack
 from reconrisk.core.registry import Info
 from reconrisk.core.threat import Knows, Sees, ThreatModel
-from reconrisk.core.validation import check_positive, check_whole, invalid_input
+from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
-from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.release import Release, rows_among
-from reconrisk.releases.updates.gradient import GradientRelease
-from reconrisk.releases.updates.local_update import LocalUpdateRelease
-
-
-@dataclass(frozen=True)
-class UpdateRecipe:
-    """The way a client trains before it sends an update.
-
-    Args:
-        batch_size: Records that share one update.
-        loss_fn: Loss of outputs and labels; by default the one that fits the outputs and labels.
-        local_steps: Local SGD steps, after which the weight change is sent; by default one gradient is sent.
-        local_learning_rate: Learning rate of the local steps; stated with ``local_steps`` and only then.
-
-    Raises:
-        InvalidInput: If one of the local settings is stated without the other, or a number is out of range.
-
-    >>> UpdateRecipe(batch_size=4)
-    UpdateRecipe(batch_size=4, loss_fn=None, local_steps=None, local_learning_rate=None)
-    """
-
-    batch_size: int = 1
-    loss_fn: LossFunction | None = None
-    local_steps: int | None = None
-    local_learning_rate: float | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "batch_size", check_whole("batch_size", self.batch_size))
-        given = (self.local_steps, self.local_learning_rate)
-        if (self.local_steps is None) != (self.local_learning_rate is None):
-            remedy = "Local training needs both, a gradient neither."
-            raise invalid_input("(local_steps, local_learning_rate)", given, "to be two numbers or none", remedy)
-        if self.local_steps is not None:
-            check_whole("local_steps", self.local_steps)
-            check_positive("local_learning_rate", self.local_learning_rate)
-
-    def release(self, model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> Release:
-        """Return the update of these records as a release: a gradient, or the change by local steps."""
-        if self.local_steps is None:
-            return GradientRelease(model, loss_fn, inputs, labels)
-        return LocalUpdateRelease(
-            model, loss_fn, inputs, labels, steps=self.local_steps, learning_rate=self.local_learning_rate
-        )
-
-    def describe(self, model: nn.Module, loss_fn: LossFunction) -> str:
-        """Describe what is sent."""
-        loss = getattr(loss_fn, "__name__", type(loss_fn).__name__)
-        mode = "training" if model.training else "evaluation"
-        if self.local_steps is None:
-            return f"gradient of {loss} in {mode} mode"
-        rate = f"learning rate {self.local_learning_rate:g}"
-        return f"change by {self.local_steps} steps of SGD, {rate}, on {loss} in {mode} mode"
-
-
-ONE_GRADIENT = UpdateRecipe()
-"""The default: the gradient of one record."""
-
+from reconrisk.releases.updates.recipe import ONE_GRADIENT as ONE_GRADIENT
+from reconrisk.releases.updates.recipe import UpdateRecipe as UpdateRecipe
+from reconrisk.releases.updates.recipe import check_recipe
 
 Records: TypeAlias = Dataset | str | Path | tuple[Any, Any] | tuple[Any, Any, Any]
 
@@ -246,10 +191,7 @@ def subject_of(subject: Any, data: Any, recipe: UpdateRecipe = ONE_GRADIENT) -> 
     Raises:
         InvalidInput: If the object is of no known kind, or the data or the recipe do not fit it.
     """
-    if not isinstance(recipe, UpdateRecipe):
-        raise invalid_input(
-            "update", recipe, "to be an UpdateRecipe", "Pass rr.UpdateRecipe(batch_size=8), for instance."
-        )
+    check_recipe(recipe)
     for where in _KINDS:
         kind: type[Subject] = Info("", where, "").load()
         if kind.supports(subject):
