@@ -11,7 +11,7 @@ from reconrisk.attacks.registry import ATTACKS, attack_by_name, settings_from_te
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.priors.gaussian import gaussian
 from reconrisk.priors.generator import GeneratorPrior
-from reconrisk.priors.train.training_state import Trained, write_trained
+from reconrisk.priors.train.training_state import TrainingRecord, write_training_record
 from tests.attacks.tiny_priors import SHAPE, ship, write_diffusion, write_gan
 
 RECORDS = torch.rand(5, *SHAPE, generator=torch.Generator().manual_seed(0))
@@ -145,6 +145,6 @@ def test_a_prior_that_is_scaled_says_so(bundled, tmp_path):
     assert prior_by_name("gan/tiny", EVERY, (-1.0, 2.0)).said.count("scaled from [0, 1] to [-1, 2]") == 1
     assert shipped_for(255 * RECORDS, ("gan",), (0.0, 255.0)).source.endswith("scaled from [0, 1] to [0, 255]")
     folder = write_gan(tmp_path / "mine")
-    write_trained(folder, Trained("gan", {}, "", 3, 0.0, (0.0, 255.0)))
+    write_training_record(folder, TrainingRecord("gan", {}, "", 3, 0.0, (0.0, 255.0)))
     assert "scaled" not in prior_by_name(str(folder), EVERY, (0, 255)).source
     assert prior_by_name(str(folder), EVERY, (0, 1)).source.endswith("scaled from [0, 255] to [0, 1]")

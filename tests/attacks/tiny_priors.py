@@ -9,7 +9,7 @@ import torch
 
 from reconrisk.priors.load import bundled as shipped
 from reconrisk.priors.load import folders
-from reconrisk.priors.load.diffusers import library
+from reconrisk.priors.load.diffusers import import_diffusers
 from reconrisk.priors.load.gan import new_generator, save_generator
 
 SHAPE = (1, 8, 8)
@@ -25,7 +25,7 @@ def write_gan(folder: Path, seed: int = 0) -> Path:
 
 def write_diffusion(folder: Path, seed: int = 0) -> Path:
     """A diffusion with random weights; needs the extra."""
-    kinds = library("this test")
+    kinds = import_diffusers("this test")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = kinds.UNet2DModel(

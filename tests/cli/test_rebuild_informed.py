@@ -100,7 +100,7 @@ def test_own_recipe_is_audited_and_files_are_written(work):
     assert [target.membership for target in found.targets] == ["in"] * 3
     with Image.open(folder / "rebuild-informed.png") as picture:
         assert picture.size == (480, 2 * 18 + 3 * (128 + 18 + 8))
-    assert "status    exact: 3 of 3 models explained" in result.output
+    assert "status    exact: 3 of 3 models fitted" in result.output
     assert "label     3 of 3 found" in result.output
     assert "start drawn from seed 0" in result.output
     assert (folder / "rebuild-informed.json").stat().st_mode & 0o077 == 0

@@ -82,9 +82,7 @@ def matched():
     given = {
         "known_inputs": inputs[:10],
         "known_labels": labels[:10],
-        "learning_rate": 1.0,
-        "clip_norm": 1.0,
-        "noise_multiplier": 0.01,
+        "settings": rr.attacks.DpSgdSettings(learning_rate=1.0, clip_norm=1.0, noise_multiplier=0.01),
     }
     first, again = (
         rr.attacks.match_candidates(

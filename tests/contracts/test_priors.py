@@ -110,7 +110,7 @@ def test_what_is_no_number_is_refused_by_name(kind):
 def test_networks_of_another_precision_are_refused_and_functions_may_convert(kind, precision):
     network = Doubtful(nn.Conv2d(1, 1, 1)).to(precision)
     with pytest.raises(
-        rr.InvalidInput, match=r"single precision, some are (b?float16|float64)\. Pass it as \.float\(\)"
+        rr.InvalidInput, match=r"single precision, some are (b?float16|float64)\. Pass network\.float\(\)"
     ):
         make(kind, network)
     if kind == "denoiser":

@@ -34,15 +34,15 @@ def test_times_fall_and_begin_at_the_last(steps):
 @given(st.integers(0, 999))
 def test_time_of_a_level_is_the_time_that_has_it(time):
     schedule = linear_schedule(1000)
-    assert schedule.time_of(schedule.noise_level(time)) == time
+    assert schedule.nearest_time(schedule.noise_level(time)) == time
 
 
 @pytest.mark.parametrize(
     ("signal", "words"),
     [
-        (torch.tensor([0.5, 0.6]), "to fall strictly"),
-        (torch.tensor([1.0, 0.5]), "to fall strictly"),
-        (torch.tensor([0.5, 0.0]), "to fall strictly"),
+        (torch.tensor([0.5, 0.6]), "to decrease strictly"),
+        (torch.tensor([1.0, 0.5]), "to decrease strictly"),
+        (torch.tensor([0.5, 0.0]), "to decrease strictly"),
         (torch.tensor([[0.5, 0.4]]), r"to be \(times,\)"),
         (torch.tensor([0.5, float("nan")]), "finite"),
     ],

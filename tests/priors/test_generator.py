@@ -24,13 +24,13 @@ def test_draws_are_of_standard_normal_values():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda latents: latents[:, :1], r"makes to be records of shape \(2, 3\)\. It is of shape \(2, 1\)"),
-        (lambda latents: latents * float("nan"), r" makes to be finite\. Check its weights"),
+        (lambda latents: latents[:, :1], r"to be records of shape \(2, 3\)\. It is of shape \(2, 1\)"),
+        (lambda latents: latents * float("nan"), r" to be finite\. Check its weights"),
         (lambda latents: "text", "It is a str"),
     ],
 )
 def test_what_is_no_record_is_refused_by_the_name_of_the_prior(made, words):
-    with pytest.raises(InvalidInput, match=f"odd.*({words})"):
+    with pytest.raises(InvalidInput, match=f"Expected the output of odd.*({words})"):
         generator(made, (3,), 3, name="odd").decode(torch.zeros(2, 3))
 
 

@@ -31,7 +31,7 @@ KNOW_NONE = {
 @pytest.mark.parametrize("name", KNOW_A_MODE)
 def test_layers_that_answer_differently_in_training_are_refused_there(name):
     network = nn.Sequential(nn.Linear(2, 2), KNOW_A_MODE[name]())
-    words = rf"function='Sequential' to be ready for use\. Call \.eval\(\) on it: {name} is still in the mode"
+    words = rf"function='Sequential' to be ready for use\. Call \.eval\(\) on it: {name} is still in training mode"
     with pytest.raises(InvalidInput, match=words):
         check_mode("function", network)
     check_mode("function", network.eval())

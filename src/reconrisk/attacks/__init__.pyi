@@ -13,6 +13,7 @@ from .baselines import prior_alone as prior_alone
 from .baselines import prior_mean as prior_mean
 from .best_candidate import best_candidate as best_candidate
 from .gauss_newton.attack import gauss_newton as gauss_newton
+from .informed.glm.arguments import LinearObjective as LinearObjective
 from .informed.glm.attack import GlmReconstruction as GlmReconstruction
 from .informed.glm.attack import glm as glm
 from .informed.glm.attack import glm_observed as glm_observed
@@ -20,6 +21,7 @@ from .informed.glm.candidates import GlmMatch as GlmMatch
 from .informed.glm.candidates import glm_attributes as glm_attributes
 from .informed.glm.candidates import glm_candidates as glm_candidates
 from .informed.invert_training.attack import invert_training as invert_training
+from .informed.match_candidates import DpSgdSettings as DpSgdSettings
 from .informed.match_candidates import Identification as Identification
 from .informed.match_candidates import match_candidates as match_candidates
 from .informed.membership import Membership as Membership

@@ -1,4 +1,4 @@
-"""Priors that make records from noise: the generator of a GAN, or any function of latent values."""
+"""Generator priors: the generator of a GAN, or any function of latent values."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from reconrisk.priors.network import (
     check_range,
     device_of,
     function_digest,
-    moved,
     precision_of,
+    rescale_range,
 )
 from reconrisk.priors.prior import BasePrior, time_derivative
 from reconrisk.priors.registry import GAN
@@ -31,15 +31,25 @@ Decode = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class GeneratorPrior(BasePrior):
-    r"""What records look like, as a function that makes them of standard normal values.
+    r"""Prior given by a function that maps standard normal values to records.
 
     .. math:: x = g(z), \qquad z \sim N(0, I)
 
-    ``generate`` takes latent values (n, ``latent_size``) and gives records (n, \*``shape``) in its own units, in which
-    ``units`` are the ends of ``data_range``. A sequence of layers can be entered between two of them.
+    An ``nn.Sequential`` can be entered between two of its layers.
 
-    Guarantee: records that are not finite or of another shape are refused, by the name of the prior. A network gets
+    Attributes:
+        name: Name in reports.
+        shape: Shape of a record.
+        latent_size: Number of latent values.
+        generate: Function from latent values (n, ``latent_size``) to records (n, \*``shape``), in the prior's units.
+        data_range: Range of the values of records.
+        units: Values in the prior's units that correspond to the two ends of ``data_range``.
+
+    Guarantee: records that are not finite or of another shape are refused; the error names the prior. A network gets
     latent values in the precision of its weights, and records are in that of the latent values.
+
+    >>> GeneratorPrior("flat", (2,), 2, lambda latents: latents.tanh()).decode(torch.zeros(1, 2))
+    tensor([[0.5000, 0.5000]])
     """
 
     kind: ClassVar[str] = GAN
@@ -63,44 +73,46 @@ class GeneratorPrior(BasePrior):
 
     @property
     def fingerprint(self) -> str:
-        """A short digest of what the prior computes and of its units."""
+        """Short digest of the generator and its units."""
         return short_digest((repr(self), function_digest(self.generate)))
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Records of latent values; differentiable."""
+        """Generate records from latent values; differentiable."""
         if latents.ndim != 2 or latents.shape[1] != self.latent_size:
-            raise invalid_input("latents.shape", tuple(latents.shape), f"to be (n, {self.latent_size}), as {self.name}")
-        check_mode("generate", self.generate)  # again: .train() may have been called since
+            raise invalid_input(
+                "latents.shape", tuple(latents.shape), f"to be (n, {self.latent_size}), as of {self.name}"
+            )
+        check_mode("generate", self.generate)  # checked again: .train() may have been called in the meantime
         asked = latents.to(precision_of(self.generate, latents.dtype))
         made = self.checked(self.generate(asked), len(latents)).to(latents.dtype)
         if latents.requires_grad and not made.requires_grad:
-            remedy = "Use rr.attacks.ggl, which needs no derivatives, or a function of torch."
-            raise InvalidInput(f"Expected what {self.name} makes to be differentiable in latent values. {remedy}")
+            remedy = "Use rr.attacks.ggl, which needs no derivatives, or write the function in torch."
+            raise InvalidInput(f"Expected the output of {self.name} to be differentiable in latent values. {remedy}")
         return made
 
     def checked(self, made: Tensor, count: int) -> Tensor:
-        """What was made as records, if it can be such."""
+        """Validate the output of the generator and convert it to the units of the data."""
         if not isinstance(made, Tensor) or tuple(made.shape) != (count, *self.shape):
             given = f"of shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
             wanted = f"records of shape {(count, *self.shape)}"
-            raise InvalidInput(f"Expected what {self.name} makes to be {wanted}. It is {given}.")
+            raise InvalidInput(f"Expected the output of {self.name} to be {wanted}. It is {given}.")
         if not bool(made.isfinite().all()):
-            raise InvalidInput(f"Expected what {self.name} makes to be finite. Check its weights.")
-        return moved(made, self.units, self.data_range)
+            raise InvalidInput(f"Expected the output of {self.name} to be finite. Check its weights.")
+        return rescale_range(made, self.units, self.data_range)
 
     def draw(self, count: int, rng: torch.Generator) -> Tensor:
-        """So many records."""
+        """Draw ``count`` records."""
         with torch.no_grad():
             latents = torch.randn(count, self.latent_size, generator=rng, device=rng.device)
             return self.decode(latents.to(device_of(self.generate, rng.device)))
 
     def time_pass(self) -> float:
-        """Measure the seconds that making one record takes, derivative included."""
+        """Measure the seconds to generate one record, derivative included."""
         begun, asked = time.monotonic(), torch.zeros(1, self.latent_size, requires_grad=True)
         return time_derivative(self.decode(asked), asked, begun)
 
     def scaled_to(self, data_range: tuple[float, float]) -> GeneratorPrior:
-        """The same prior for records that lie in another range."""
+        """Return the same prior for records in another range."""
         return replace(self, data_range=data_range)
 
 
@@ -113,14 +125,27 @@ def generator(
     units: tuple[float, float] = SYMMETRIC,
     name: str = "generator",
 ) -> GeneratorPrior:
-    r"""A prior from any function that makes records of latent values.
+    r"""Build a prior from any function that generates records from latent values.
 
     .. math:: x = g(z), \qquad z \sim N(0, I)
 
-    Assumes: ``generate`` takes latent values (n, ``latent_size``) and is differentiable.
-    Edge cases: the weights of a module are not changed, nor are they trained. Layers in the mode of training that
-    answer differently there, such as batch norm, dropout or spectral norm, are refused, also later; and so are weights
-    that are not in single precision.
+    Args:
+        generate: Differentiable function from latent values (n, ``latent_size``) to records (n, \*shape).
+        shape: Shape of a record.
+        latent_size: Number of latent values.
+        data_range: Range of the values of records.
+        units: Values in the units of the function that correspond to the two ends of ``data_range``.
+        name: Name in reports.
+
+    Returns:
+        The prior.
+
+    Raises:
+        InvalidInput: If the function is not callable, the ranges are invalid, or a network is not ready for use.
+
+    Edge cases: the weights of a module are neither changed nor trained. A module in training mode is refused, also
+    later, if it has layers that behave differently there, such as batch norm, dropout or spectral norm. A module whose
+    weights are not in single precision is refused too.
     Reference: `Goodfellow et al. (2014) <https://arxiv.org/abs/1406.2661>`_.
 
     >>> prior = generator(lambda latents: latents.tanh().view(-1, 1, 2, 2), (1, 2, 2), 4)

@@ -1,6 +1,6 @@
-"""The protocol of a prior: what attacks, baselines and studies ask of one, whatever its kind.
+"""Protocol of a prior: the members that attacks, baselines and studies use.
 
-To write a prior, inherit from :class:`BasePrior`, state ``kind``, ``name``, ``shape`` and ``data_range``, and define
+To write a prior, inherit from :class:`BasePrior`, set ``kind``, ``name``, ``shape`` and ``data_range``, and define
 ``draw`` and ``scaled_to``. ``reconrisk.testing.check_prior`` checks it.
 """
 
@@ -20,55 +20,55 @@ if TYPE_CHECKING:
 
 
 class Prior(Protocol):
-    """What an adversary may believe about records."""
+    """Belief of an adversary about records, before any release."""
 
     @property
     def kind(self) -> str:
-        """The kind, by which attacks state what they take: a name in :data:`reconrisk.priors.registry.PRIORS`."""
+        """Kind of prior: a name in :data:`reconrisk.priors.registry.PRIORS`. Attacks state the kinds they accept."""
         ...
 
     @property
     def name(self) -> str:
-        """The name that reports show."""
+        """Name in reports."""
         ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a record."""
+        """Shape of a record."""
         ...
 
     @property
     def data_range(self) -> tuple[float, float]:
-        """The range of the values of records."""
+        """Range of the values of records."""
         ...
 
     @property
     def mean(self) -> Tensor | None:
-        """The mean of the records where it is known exactly, else None."""
+        """Mean of the records, None if it is not known exactly."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """A short digest that is the same for the same belief, in whatever form an attack holds it."""
+        """Short digest that is equal for equal beliefs, in any form that an attack uses."""
         ...
 
     def draw(self, count: int, rng: torch.Generator) -> Tensor:
-        """Draw so many records; they need not be clipped to the range.
+        """Draw ``count`` records; they need not be clipped to the range.
 
-        A prior that draws in steps may also have ``draw_in_steps(count, rng, *, steps)``, which baselines then use.
+        A prior that samples in steps may also have ``draw_in_steps(count, rng, *, steps)``, which baselines then use.
         """
         ...
 
     def time_pass(self) -> float:
-        """Measure the seconds that an attack waits for the prior once, derivative included."""
+        """Measure the seconds that one evaluation of the prior takes in an attack, derivative included."""
         ...
 
     def scaled_to(self, data_range: tuple[float, float]) -> Prior:
-        """Return the same prior for records that lie in another range."""
+        """Return the same prior for records in another range."""
         ...
 
     def check_fits(self, shape: Sequence[int], data_range: tuple[float, float]) -> None:
-        """Refuse records of another shape or range than the prior was made for."""
+        """Refuse records of another shape or range than that of the prior."""
         ...
 
 
@@ -77,7 +77,13 @@ _METHODS = ("draw", "time_pass", "scaled_to", "check_fits")
 
 
 def is_prior(value: object) -> TypeGuard[Prior]:
-    """Return True if an object has all that :class:`Prior` demands; none of it is computed.
+    """Return True if an object has all members of :class:`Prior`; none of them is evaluated.
+
+    Args:
+        value: Any object.
+
+    Returns:
+        True for a prior, False for a class or another object.
 
     >>> is_prior("gaussian")
     False
@@ -89,9 +95,19 @@ def is_prior(value: object) -> TypeGuard[Prior]:
 
 
 class BasePrior:
-    """The members of :class:`Prior` that most priors share; each may be defined anew."""
+    """Base class with the members of :class:`Prior` that most priors share; each may be overridden.
 
-    if TYPE_CHECKING:  # defined by each prior; properties here would keep fields of dataclasses from being set
+    >>> class Uniform(BasePrior):
+    ...     kind, name, shape, data_range = "uniform", "uniform", (2,), (0.0, 1.0)
+    ...     def draw(self, count, rng):
+    ...         return torch.rand(count, 2, generator=rng)
+    ...     def scaled_to(self, data_range):
+    ...         raise NotImplementedError
+    >>> is_prior(Uniform())
+    True
+    """
+
+    if TYPE_CHECKING:  # each prior defines them; properties at run time would prevent dataclass fields of that name
 
         @property
         def shape(self) -> tuple[int, ...]: ...  # noqa: D102
@@ -105,33 +121,44 @@ class BasePrior:
 
     @property
     def fingerprint(self) -> str:
-        """A short digest of all that the prior holds."""
+        """Short digest of everything that the prior holds."""
         return short_digest(self)
 
     def time_pass(self) -> float:
-        """Measure the seconds that a draw of one record takes."""
+        """Measure the seconds to draw one record."""
         begun = time.monotonic()
         self.draw(1, torch.Generator().manual_seed(0))
         return time.monotonic() - begun
 
     def check_fits(self, shape: Sequence[int], data_range: tuple[float, float]) -> None:
-        """Refuse records of another shape or range than the prior was made for."""
+        """Refuse records of another shape or range than that of the prior.
+
+        Args:
+            shape: Shape of a record.
+            data_range: Range of the values of records.
+
+        Raises:
+            InvalidInput: If the shape or the range differs.
+        """
         if tuple(shape) != self.shape:
             remedy = "Train one with reconrisk train-prior, or resize the records."
             raise invalid_input("prior.shape", self.shape, f"to be that of the records, {tuple(shape)}", remedy)
         if tuple(map(float, data_range)) != tuple(map(float, self.data_range)):
-            remedy = f"If they are the same pictures in other units, pass prior.scaled_to({tuple(data_range)})."
+            remedy = f"If the records are the same in other units, pass prior.scaled_to({tuple(data_range)})."
             raise invalid_input("prior.data_range", self.data_range, f"to be that of the records, {data_range}", remedy)
 
 
 def draw_within_range(prior: Prior, count: int, rng: torch.Generator, *, steps: int) -> Tensor:
-    """Draw records that lie in the range of the data.
+    r"""Draw records that are clipped to the range of the data.
 
     Args:
         prior: The prior.
-        count: The number of records.
-        rng: The only source of chance.
-        steps: Steps of a prior that draws in steps; others ignore it.
+        count: Number of records.
+        rng: Source of randomness.
+        steps: Steps of a prior that samples in steps; others ignore it.
+
+    Returns:
+        Records (count, \*shape).
 
     >>> from reconrisk.priors.gaussian import gaussian
     >>> wide = gaussian(torch.full((2,), 0.5), torch.eye(2))
@@ -144,7 +171,16 @@ def draw_within_range(prior: Prior, count: int, rng: torch.Generator, *, steps: 
 
 
 def time_derivative(answer: Tensor, asked: Tensor, begun: float) -> float:
-    """Return the seconds since ``begun`` after the derivative of an answer was computed, where it has one."""
+    """Compute the derivative of an output, if it has one, and return the seconds since ``begun``.
+
+    Args:
+        answer: Output of the prior.
+        asked: Input that it depends on.
+        begun: Start of the measurement, by the monotonic clock.
+
+    Returns:
+        The elapsed seconds.
+    """
     if answer.requires_grad:
         torch.autograd.grad(answer.sum(), asked, allow_unused=True)
     return time.monotonic() - begun

@@ -1,4 +1,4 @@
-"""How well a prior describes records that it was not made of."""
+"""Quality of a prior, measured on held-out records."""
 
 from __future__ import annotations
 
@@ -14,26 +14,39 @@ from reconrisk.priors.network import device_of
 from reconrisk.priors.prior import Prior
 
 LOSS_TIMES = (50, 150, 250, 350, 450, 550, 650, 750, 850, 950)
-"""The times of the thousand of a diffusion at which its loss is measured."""
+"""Times, out of a thousand, at which the loss of a diffusion prior is measured."""
 
 FEWEST = 2
-"""Records that the quality of a prior is measured on, at least."""
+"""Smallest number of records that the quality of a prior is measured on."""
 
-_AT_ONCE = 128  # records in memory
-_FEW_TIMES = (100, 300, 500)  # enough to tell priors of different data apart, as are so many draws
+_AT_ONCE = 128  # records per pass, limited by memory
+# Three times, or 256 draws, are enough to distinguish priors of different data.
+_FEW_TIMES = (100, 300, 500)
 _DRAWS = 256
-_SEED = 0
+_SEED = 0  # fixed: the same choice for the same records
 
 
 def denoising_loss(
     prior: DiffusionPrior, records: Tensor, *, rng: torch.Generator, times: tuple[int, ...] = LOSS_TIMES
 ) -> Tensor:
-    r"""The mean squared error of the noise that a prior finds in each of ``records`` at each of ``times``: (n, times).
+    r"""Measure the mean squared error of the predicted noise for each record and time.
 
     .. math:: |\epsilon(\sqrt{\bar\alpha_t} x_0 + \sqrt{1 - \bar\alpha_t}\, n, t) - n|^2 / d
 
-    Assumes: records (n, \*shape) that the prior was not trained on; of those it remembers, it knows too much.
-    Edge cases: 0 is perfect, 1 is what finding no noise at all attains.
+    Args:
+        prior: Diffusion prior.
+        records: Held-out records (n, \*shape) in the range of the prior.
+        rng: Source of the noise.
+        times: Times at which noise is added.
+
+    Returns:
+        Errors (n, times).
+
+    Raises:
+        InvalidInput: If there are no records or times, the shape differs, or a time is not one of the prior.
+
+    Assumes: the prior was not trained on ``records``; on training records the error is too small.
+    Edge cases: 0 is perfect; a prior that predicts no noise has 1.
     Reference: equation 14, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_.
 
     >>> from reconrisk.priors import denoiser
@@ -45,13 +58,13 @@ def denoising_loss(
     check_not_empty("records", records)
     check_not_empty("times", times)
     prior.check_fits(tuple(records.shape[1:]), prior.data_range)
-    moved = records.float().to(device_of(prior.predict_noise, records.device))
+    placed = records.float().to(device_of(prior.predict_noise, records.device))
     for time in times:
         if not 0 <= check_whole("times", time, minimum=0) < len(prior.schedule):
-            raise invalid_input("times", time, f"< {len(prior.schedule)}, the times of the prior")
+            raise invalid_input("times", time, f"< {len(prior.schedule)}, the number of times of the prior")
     losses = []
     with torch.no_grad():
-        for part in track(moved.split(_AT_ONCE), f"noise {prior.name} finds"):
+        for part in track(placed.split(_AT_ONCE), f"denoising loss of {prior.name}"):
             values, found = prior.values(part), []
             for time in times:
                 share = float(prior.schedule.signal[time])
@@ -63,9 +76,19 @@ def denoising_loss(
 
 
 def nearest_distance(records: Tensor, others: Tensor) -> Tensor:
-    r"""The mean squared difference of each of ``records`` to the nearest of ``others``.
+    r"""Compute the mean squared difference of each record to the nearest of others.
 
     .. math:: \min_j |x_i - y_j|^2 / d
+
+    Args:
+        records: Records (n, \*shape).
+        others: Records (m, \*shape) to compare with.
+
+    Returns:
+        Distances (n,).
+
+    Raises:
+        InvalidInput: If there are no records or the shapes differ.
 
     >>> nearest_distance(torch.tensor([[0.0], [1.0]]), torch.tensor([[0.5], [3.0]]))
     tensor([0.2500, 0.2500])
@@ -76,23 +99,43 @@ def nearest_distance(records: Tensor, others: Tensor) -> Tensor:
         raise invalid_input("others.shape", tuple(others.shape), f"to be records of shape {tuple(records.shape[1:])}")
     ones, flat = records.float().flatten(1), others.float().flatten(1)
     sizes = flat.square().sum(1)
+    # |x - y|^2 = |x|^2 - 2 x y + |y|^2; rounding may leave it slightly below 0
     found = [(sizes - 2 * part @ flat.T).min(1).values + part.square().sum(1) for part in ones.split(_AT_ONCE)]
     return torch.cat(found).clamp_min(0) / ones.shape[1]
 
 
 def check_several(name: str, records: Sized) -> None:
-    """Refuse a single record: it has neither a covariance nor a standard error."""
+    """Refuse a single record: it has neither a covariance nor a standard error.
+
+    Args:
+        name: Name of the argument in error messages.
+        records: Records.
+
+    Raises:
+        InvalidInput: If there are fewer than two.
+    """
     if len(records) < FEWEST:
-        raise invalid_input(f"len({name})", len(records), f">= {FEWEST}, which a spread can be told from")
+        raise invalid_input(f"len({name})", len(records), f">= {FEWEST}, to estimate a spread")
 
 
 def frechet_distance(records: Tensor, others: Tensor, directions: Tensor) -> float:
-    r"""The squared distance of two sets of records as if they were normal, along orthonormal ``directions`` (d, k).
+    r"""Compute the squared Frechet distance of two sets of records as if both were normal.
 
     .. math:: |m_1 - m_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1^{1/2} S_2 S_1^{1/2})^{1/2})
 
-    Edge cases: 0 for two sets of the same mean and covariance, as a fitted Gaussian's draws and its records are. One
-    record has no covariance, and is refused.
+    Args:
+        records: Records (n, \*shape), at least two.
+        others: Records (m, \*shape), at least two.
+        directions: Orthonormal directions (d, k) along which they are compared.
+
+    Returns:
+        The squared distance.
+
+    Raises:
+        InvalidInput: If a set has fewer than two records.
+
+    Edge cases: 0 for two sets of the same mean and covariance, such as records and the draws of a Gaussian fitted to
+    them. A single record has no covariance and is refused.
     Reference: `Dowson and Landau (1982) <https://doi.org/10.1016/0047-259X(82)90077-X>`_.
 
     >>> frechet_distance(torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0], [5.0]]), torch.ones(1, 1))
@@ -104,17 +147,34 @@ def frechet_distance(records: Tensor, others: Tensor, directions: Tensor) -> flo
     means = (one.mean(0) - other.mean(0)).square().sum()
     first, second = (torch.atleast_2d(torch.cov(each.T)) for each in (one, other))
     values, vectors = torch.linalg.eigh(first)
+    # eigenvalues of S1^(1/2) S2 S1^(1/2) give the trace of the root without a matrix root of a product
     root = (vectors * values.clamp_min(0).sqrt()) @ vectors.T
     shared = torch.linalg.eigvalsh(root @ second @ root).clamp_min(0).sqrt().sum()
     return float((means + first.trace() + second.trace() - 2 * shared).clamp_min(0))
 
 
 def misfit_of_diffusion(prior: DiffusionPrior, records: Tensor) -> float:
-    """Return the mean squared error of the noise that a prior finds in records at three times; the same every time."""
+    r"""Return the mean squared error of the noise that a prior predicts in records at three times; deterministic.
+
+    Args:
+        prior: Diffusion prior.
+        records: Records (n, \*shape).
+
+    Returns:
+        The error; smaller is better.
+    """
     rng = torch.Generator().manual_seed(_SEED)
     return float(denoising_loss(prior, records, rng=rng, times=_FEW_TIMES).mean())
 
 
 def misfit_of_draws(prior: Prior, records: Tensor) -> float:
-    """Return the mean distance of records to the nearest of 256 draws of a prior; the same every time."""
+    r"""Return the mean distance of records to the nearest of 256 draws of a prior; deterministic.
+
+    Args:
+        prior: Any prior.
+        records: Records (n, \*shape).
+
+    Returns:
+        The distance; smaller is better.
+    """
     return float(nearest_distance(records, prior.draw(_DRAWS, torch.Generator().manual_seed(_SEED))).mean())

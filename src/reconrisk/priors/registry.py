@@ -1,6 +1,6 @@
-"""Every kind of prior in one row: the function that makes one, and what it is made from.
+"""Registry of the kinds of priors, with the function that builds each.
 
-:data:`PRIORS` is the only table of kinds. Nothing is imported before a prior is made. Other distributions add theirs
+:data:`PRIORS` is the only table of kinds. Nothing is imported before a prior is built. Other distributions add theirs
 through the entry point group ``reconrisk.priors``: a kind, by a :class:`PriorInfo` or a function that takes records or
 a folder, or a single prior, by a function without required arguments.
 """
@@ -15,22 +15,22 @@ from reconrisk.core.registry import Info, Plugin, Registry
 
 DIFFUSION, GAUSSIAN, GAN = "diffusion", "gaussian", "gan"
 SHIPPED = "shipped"
-"""The word for the prior of the package that explains public records best."""
+"""Name that stands for the shipped prior that fits public records best."""
 
 Source = Literal["folder", "records", "nothing"]
 
 
 @dataclass(frozen=True)
 class PriorInfo(Info):
-    """A row of :data:`PRIORS`; :attr:`where` is the function that makes a prior.
+    """Row of :data:`PRIORS`; :attr:`where` is the function that builds a prior.
 
-    Args:
-        source: What a prior of this kind is made from. ``"folder"``: ``where(path_or_name, data_range=...)`` reads it
-            from a folder, or by the name of a shipped one. ``"records"``: ``where(records, data_range=...)`` fits it to
-            public records. ``"nothing"``: ``where()`` returns it; the row is of one prior, whatever its kind.
-        wrapper: The function of ``rr.priors`` that makes a prior of this kind of a function or network.
-        stored_shape: ``"module:function"`` that reads the shape of records from a folder, before weights are loaded.
-        misfit: ``"module:function"`` of a prior and records, smaller for a prior that explains the records better. The
+    Attributes:
+        source: Source that a prior of this kind is built from. ``"folder"``: ``where(path_or_name, data_range=...)``
+            reads it from a folder, or by the name of a shipped one. ``"records"``: ``where(records, data_range=...)``
+            fits it to public records. ``"nothing"``: ``where()`` returns it; the row is of one prior, of any kind.
+        wrapper: Function of ``rr.priors`` that turns a function or network into a prior of this kind.
+        stored_shape: ``"module:function"`` that reads the shape of records from a folder, without loading weights.
+        misfit: ``"module:function"`` of a prior and records, smaller for a prior that fits the records better. The
             shipped prior of least misfit is chosen.
     """
 
@@ -41,7 +41,7 @@ class PriorInfo(Info):
 
 
 def _row_from_plugin(plugin: Plugin, found: Any) -> PriorInfo:
-    """Make a row of a function: its required arguments tell what it makes a prior from."""
+    """Build a row for a plugin's function; its required arguments determine the source."""
     parameters = inspect.signature(found).parameters.values()
     required = [each.name for each in parameters if each.default is each.empty and each.kind not in _VARIADIC]
     source: Source = "nothing" if not required else "records" if required[0] == "records" else "folder"
@@ -63,7 +63,10 @@ PRIORS: Registry[PriorInfo] = Registry(
             misfit="reconrisk.priors.quality:misfit_of_diffusion",
         ),
         PriorInfo(
-            GAUSSIAN, "reconrisk.priors.gaussian:fit_gaussian", "A normal law, fitted to public records.", "records"
+            GAUSSIAN,
+            "reconrisk.priors.gaussian:fit_gaussian",
+            "A normal distribution, fitted to public records.",
+            "records",
         ),
         PriorInfo(
             GAN,
@@ -76,4 +79,4 @@ PRIORS: Registry[PriorInfo] = Registry(
     ),
     _row_from_plugin,
 )
-"""Kinds of priors by name, in the order in which a bare name is looked for."""
+"""Kinds of priors by name, in the order in which a bare name is looked up."""

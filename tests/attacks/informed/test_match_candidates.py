@@ -1,6 +1,7 @@
 """Identification under DP-SGD: measured success against closed forms and the certified bound."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,12 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import reconrisk as rr
-from reconrisk.attacks.informed.match_candidates import clipped_gradients, log_likelihood_ratios, most_likely_candidate
+from reconrisk.attacks.informed.match_candidates import (
+    DpSgdSettings,
+    clipped_gradients,
+    log_likelihood_ratios,
+    most_likely_candidate,
+)
 from reconrisk.core.errors import InvalidInput
 from reconrisk.statistics.intervals import clopper_pearson
 
@@ -148,9 +154,7 @@ def test_a_training_run_gives_its_record_away_as_far_as_the_bound_allows(noise, 
             labels[candidates],
             known_inputs=inputs[known],
             known_labels=labels[known],
-            learning_rate=0.5,
-            clip_norm=1.0,
-            noise_multiplier=noise,
+            settings=rr.attacks.DpSgdSettings(learning_rate=0.5, clip_norm=1.0, noise_multiplier=noise),
         )
         hits += found.index == chosen
     measured = clopper_pearson(hits, trials, 0.999)
@@ -176,22 +180,16 @@ def test_bad_input_is_refused_in_words():
     inputs, labels = digits(4)
     model = nn.Linear(64, 10)
     state = dict(model.named_parameters())
-    run = {
-        "known_inputs": inputs[:2],
-        "known_labels": labels[:2],
-        "learning_rate": 0.1,
-        "clip_norm": 1.0,
-        "noise_multiplier": 1.0,
-    }
+    settings = rr.attacks.DpSgdSettings(learning_rate=0.1, clip_norm=1.0, noise_multiplier=1.0)
+    run = {"known_inputs": inputs[:2], "known_labels": labels[:2], "settings": settings}
     loss = nn.functional.cross_entropy
     with pytest.raises(InvalidInput, match="of 1 iterates' to have at least two"):
         rr.attacks.match_candidates(model, loss, [state], inputs[2:], labels[2:], **run)
-    with pytest.raises(InvalidInput, match="to hold bias, as the model"):
+    with pytest.raises(InvalidInput, match="to contain bias, as the model does"):
         rr.attacks.match_candidates(model, loss, [state, {"weight": model.weight}], inputs[2:], labels[2:], **run)
+    sampled = {**run, "settings": replace(settings, sampling_probability=0.5)}
     with pytest.raises(InvalidInput, match="participation=None to be given under sampling"):
-        rr.attacks.match_candidates(
-            model, loss, [state, state], inputs[2:], labels[2:], sampling_probability=0.5, **run
-        )
+        rr.attacks.match_candidates(model, loss, [state, state], inputs[2:], labels[2:], **sampled)
     with pytest.raises(InvalidInput, match="candidate_labels='of 1 records' to be of 2"):
         rr.attacks.match_candidates(model, loss, [state, state], inputs[2:], labels[3:], **run)
     with pytest.raises(InvalidInput, match=r"candidates\.shape=\(2, 3\) to end in \(64,\)"):
@@ -215,11 +213,11 @@ def digit_run(noise=0.5, steps=2, **change):
         "candidate_labels": labels[10:],
         "known_inputs": inputs[:10],
         "known_labels": labels[:10],
-        "learning_rate": 0.5,
-        "clip_norm": 1.0,
-        "noise_multiplier": noise,
     }
-    return {**run, **change}
+    settings = {"learning_rate": 0.5, "clip_norm": 1.0, "noise_multiplier": noise}
+    settings |= {name: change[name] for name in change if name in DpSgdSettings.__dataclass_fields__}
+    run |= {name: change[name] for name in change if name not in settings}
+    return {**run, "settings": DpSgdSettings(**settings)}
 
 
 def test_a_run_as_stated_is_almost_never_said_to_be_another():
@@ -240,9 +238,9 @@ def test_a_run_as_stated_is_almost_never_said_to_be_another():
 )
 def test_a_run_that_no_candidate_explains_is_not_applicable(change):
     noise = 0.01 if "candidates" in change or "known_inputs" in change else 0.5
-    found = rr.attacks.match_candidates(**{**digit_run(noise), **change})
+    found = rr.attacks.match_candidates(**digit_run(noise, **change))
     assert found.status.ending.value == "not applicable"
-    assert "no candidate explains the run" in found.status.cause
+    assert "no candidate fits the run" in found.status.cause
     assert "Check known records" in found.status.remedy
     assert found.mass == 0
 
@@ -260,13 +258,14 @@ def test_under_sampling_a_step_without_the_target_is_explained_too():
         noisy = total + 0.01 * torch.randn(3, generator=rng)
         point = {"weight": point["weight"] - 0.1 / 3 * noisy.float()[None]}
         trajectory.append(point)
-    settings = {"known_inputs": known, "known_labels": answers, "learning_rate": 0.1, "clip_norm": 1.0}
-    settings.update(noise_multiplier=0.01, participation=torch.ones(8, 4), batch_size=3)
+    settings = DpSgdSettings(0.1, 1.0, 0.01, batch_size=3, participation=torch.ones(8, 4))
     run = model, loss, trajectory, candidates, wanted
-    found = rr.attacks.match_candidates(*run, sampling_probability=0.5, **settings)
+    others = {"known_inputs": known, "known_labels": answers}
+    found = rr.attacks.match_candidates(*run, **others, settings=replace(settings, sampling_probability=0.5))
     assert found.index == 0
     assert found.status.ending.value == "converged"
-    assert rr.attacks.match_candidates(*run, **settings).status.ending.value == "not applicable"  # never left out
+    always = rr.attacks.match_candidates(*run, **others, settings=settings)  # never left out
+    assert always.status.ending.value == "not applicable"
 
 
 @pytest.mark.parametrize(

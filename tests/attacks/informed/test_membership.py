@@ -61,7 +61,8 @@ def test_membership_of_every_record_of_a_classifier_by_its_reconstruction():
 def test_a_failed_reconstruction_decides_nothing():
     rng = np.random.default_rng(0)
     features = rng.standard_normal((20, 3))
-    found = rr.attacks.glm(np.zeros(3), features, np.zeros(20), family="squared", penalty=1.0, intercept=0.0)
+    objective = rr.attacks.LinearObjective("squared", penalty=1.0)
+    found = rr.attacks.glm(np.zeros(3), features, np.zeros(20), intercept=0.0, objective=objective)
     assert found.status.is_failure
     assert rr.attacks.informed_membership(found.reconstruction, features[:2]).index is None
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.priors.load.diffusers import diffusion, library, noise_from_prediction
+from reconrisk.priors.load.diffusers import diffusion, import_diffusers, noise_from_prediction
 
 pytest.importorskip("diffusers", reason="needs the extra diffusion")
 
@@ -18,7 +18,7 @@ pytest.importorskip("diffusers", reason="needs the extra diffusion")
 def saved(tmp_path_factory):
     """A tiny network with its scheduler, as a pipeline is saved."""
     folder = tmp_path_factory.mktemp("prior")
-    kinds = library("this test")
+    kinds = import_diffusers("this test")
     torch.manual_seed(0)
     network = kinds.UNet2DModel(
         sample_size=8,
@@ -106,7 +106,7 @@ def test_weights_that_do_not_fit_are_refused(saved, tmp_path):
     [
         (lambda weights: weights.pop("conv_out.bias"), r"They lack conv_out\.bias\."),
         (lambda weights: weights.update(more=torch.ones(1), other=torch.ones(1)), "The network has no more and 1 more"),
-        (lambda weights: weights.update({"conv_out.bias": torch.ones(3)}), r"another shape at conv_out\.bias\."),
+        (lambda weights: weights.update({"conv_out.bias": torch.ones(3)}), r"another shape for conv_out\.bias\."),
     ],
 )
 def test_weights_that_are_not_those_of_the_network_are_refused(saved, tmp_path, capfd, change, words):
@@ -117,7 +117,7 @@ def test_weights_that_are_not_those_of_the_network_are_refused(saved, tmp_path, 
     save_file(weights, path)
     with pytest.raises(InvalidFile, match=words):
         diffusion(folder)
-    assert capfd.readouterr().err == ""  # what the library says of it is said by the error
+    assert capfd.readouterr().err == ""  # what the import_diffusers says of it is said by the error
 
 
 def test_text_that_is_no_settings_is_refused(saved, tmp_path):
@@ -183,7 +183,7 @@ def test_what_it_predicts_is_part_of_what_it_is(saved, tmp_path):
 
 def with_channels(folder, made, **scheduler):
     """A tiny network that makes so many channels of one, and its scheduler."""
-    kinds = library("this test")
+    kinds = import_diffusers("this test")
     torch.manual_seed(0)
     network = kinds.UNet2DModel(
         sample_size=8,

@@ -8,7 +8,7 @@ import torch
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.priors.load import folders
 from reconrisk.priors.load.folders import prior_folder, shipped_names
-from reconrisk.priors.train.training_state import Trained, write_trained
+from reconrisk.priors.train.training_state import TrainingRecord, write_training_record
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_unknown_names_list_the_shipped_ones():
 
 @pytest.mark.parametrize("path", [Path("none"), "./none", "some/where"])
 def test_a_path_to_nothing_is_no_name(path):
-    with pytest.raises(InvalidFile, match=r"There is none\. Nothing is downloaded"):
+    with pytest.raises(InvalidFile, match=r"There is no such folder\. Nothing is downloaded"):
         prior_folder(path, "gan")
 
 
@@ -67,7 +67,7 @@ def test_what_a_training_left_is_told_from_a_prior(tmp_path):
     (folder / "training.safetensors").write_bytes(b"")
     with pytest.raises(InvalidFile, match=r"not finished\. Run the command that trains it again"):
         prior_folder(folder, "gan")
-    write_trained(folder, Trained("gan", {}, "", 3, 0.0))
+    write_training_record(folder, TrainingRecord("gan", {}, "", 3, 0.0))
     assert prior_folder(folder, "gan") == folder
     with pytest.raises(InvalidFile, match=r"It is a gan prior\. Pass it to rr\.priors\.gan"):
         prior_folder(folder, "diffusion")

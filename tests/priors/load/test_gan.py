@@ -69,7 +69,7 @@ def test_the_shipped_size_stays_small():
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(InvalidFile, match=r"There is none\. Nothing is downloaded"):
+    with pytest.raises(InvalidFile, match=r"There is no such folder\. Nothing is downloaded"):
         gan(tmp_path / "none")
 
 
@@ -103,7 +103,7 @@ def test_weights_that_are_cut_short_are_refused(folder):
     ("text", "words"),
     [
         ("{", "It cannot be read"),
-        ("[]", "of no stated kind"),
+        ("[]", "of unknown kind"),
         ('{"_class_name": "UNet2DModel"}', "It is UNet2DModel, not a"),
     ],
 )

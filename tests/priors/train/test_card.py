@@ -21,7 +21,7 @@ from reconrisk.priors import (
     train_gan,
 )
 from reconrisk.priors.train.card import Origin, write_card, write_samples
-from reconrisk.priors.train.training_state import Trained
+from reconrisk.priors.train.training_state import TrainingRecord
 
 ORIGIN = Origin("noise", "nobody (2020)", "free", "reconrisk train-prior --data noise", "the last ones")
 
@@ -84,10 +84,10 @@ def test_a_card_of_a_diffusion_compares_it_with_a_gaussian(tmp_path):
 
 def test_how_it_was_trained_can_be_stated_where_the_folder_does_not(folder):
     (folder / "trained.json").unlink()
-    with pytest.raises(InvalidFile, match="does not say how it was trained"):
+    with pytest.raises(InvalidFile, match="does not describe a training"):
         write_card(folder, pictures(80, 0), pictures(8, 1), ORIGIN)
     assert not (folder / "card.md").exists()
-    facts = Trained("gan", {"steps": 7}, "", 80, 600.0)
+    facts = TrainingRecord("gan", {"steps": 7}, "", 80, 600.0)
     text = write_card(folder, pictures(80, 0), pictures(8, 1), ORIGIN, trained=facts).path.read_text()
     assert "| settings | steps 7 |" in text
     assert "| processor time | 10 minutes |" in text
@@ -135,7 +135,7 @@ def test_large_pictures_are_not_compared_with_a_gaussian(tmp_path, monkeypatch, 
     assert card.gaussian is None
     assert (card.held_out, card.standard_error) == (whole.held_out, whole.standard_error)
     text = card.path.read_text()
-    assert "no comparison with a Gaussian" in text
+    assert "not compared with a Gaussian" in text
     tables = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
     assert all(len({line.count("|") for line in table.splitlines()}) == 1 for table in tables)
     assert "Frechet" not in text

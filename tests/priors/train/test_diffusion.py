@@ -95,7 +95,7 @@ def test_a_folder_of_another_training_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("records", "settings", "words"),
     [
-        (torch.rand(4, 16), TINY, "to be pictures"),
+        (torch.rand(4, 16), TINY, r"to be \(n, channels, height, width\)\. Pass pictures"),
         (torch.rand(4, 1, 6, 6), DiffusionTraining(channels=(8, 8, 8), steps=1), "divisible by 4"),
         (2 * torch.ones(4, 1, 4, 4), TINY, "records"),
     ],

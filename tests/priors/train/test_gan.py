@@ -130,7 +130,7 @@ def test_a_state_of_another_training_is_refused(tmp_path, monkeypatch):
 def test_a_state_that_is_cut_short_is_refused(tmp_path, monkeypatch):
     path = stopped_once(tmp_path / "one", monkeypatch) / "training.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(InvalidFile, match="not a whole state"):
+    with pytest.raises(InvalidFile, match="not a complete state"):
         train_gan(pictures(), tmp_path / "one", TINY)
 
 
@@ -144,7 +144,7 @@ def test_words_about_a_training_that_cannot_be_read_are_refused(tmp_path, text):
 @pytest.mark.parametrize(
     ("records", "words"),
     [
-        (torch.rand(4, 16), "to be pictures"),
+        (torch.rand(4, 16), r"to be \(n, channels, height, width\)\. Pass pictures"),
         (torch.rand(4, 1, 6, 6), "divisible by 4"),
         (2 * torch.ones(4, 1, 8, 8), "records"),
         (torch.rand(0, 1, 8, 8), "empty"),
@@ -236,7 +236,7 @@ def test_the_range_of_the_records_is_stated_and_is_the_default(tmp_path):
     assert gan(folder).data_range == (0.0, 255.0)
     assert gan(folder, data_range=(-1.0, 1.0)).data_range == (-1.0, 1.0)
     assert train_gan(255 * pictures(), folder, TINY, data_range=(0, 255)) == folder
-    with pytest.raises(InvalidFile, match=r"another training, data_range \[0.0, 255.0\] for \[0.0, 1.0\]"):
+    with pytest.raises(InvalidFile, match=r"another training, data_range \[0.0, 255.0\] instead of \[0.0, 1.0\]"):
         train_gan(pictures(), folder, TINY)
 
 

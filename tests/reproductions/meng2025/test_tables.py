@@ -270,7 +270,7 @@ def test_a_missing_prior_is_said_and_nothing_is_written(tmp_path, capsys):
     results = tmp_path / "RESULTS.md"
     words = ["--prior", str(tmp_path / "none"), "--results", str(results)]
     assert reproduce_with_prior(table6.run, argv=words) == 2
-    assert "There is none" in capsys.readouterr().err
+    assert "There is no such folder" in capsys.readouterr().err
     assert not results.exists()
 
 

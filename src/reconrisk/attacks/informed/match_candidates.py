@@ -1,7 +1,7 @@
-"""The candidate that DP-SGD was trained on: likelihoods of the released models for each given candidate.
+"""Identification of the candidate that a DP-SGD run was trained on, by the likelihood of the released models.
 
-:func:`clipped_gradients` has one row per candidate at given parameters; :func:`_iterates_of` reads the iterates of the
-training between which they lead.
+:func:`clipped_gradients` computes the contribution of each candidate to a step, :func:`log_likelihood_ratios` and
+:func:`most_likely_candidate` compare candidates, and :func:`match_candidates` is the attack.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from reconrisk.core.validation import (
 from reconrisk.releases.model_state import LossFunction, called
 from reconrisk.releases.updates.clipping import HardClip
 
-_VALUES_AT_ONCE = 2**24
-_AGREEMENT = 1e-3
+_VALUES_AT_ONCE = 2**24  # gradient values held at a time: 128 MB in double precision
+_AGREEMENT = 1e-3  # relative difference between vectorised and single gradients that rounding may cause
 
 
-def _iterates_of(model: nn.Module, trajectory: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """The parameters of each iterate, in the order of the model; at least two of them."""
+def _read_trajectory(model: nn.Module, trajectory: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """Return the parameters of each iterate in the order of the model; at least two iterates."""
     names = [name for name, _ in model.named_parameters()]
     if len(trajectory) < 2:
-        remedy = "Pass the parameters before the first step and after every step."
+        remedy = "Pass the parameters before the first step and after each step."
         raise invalid_input("trajectory", f"of {len(trajectory)} iterates", "to have at least two", remedy)
     steps = []
     for place, iterate in enumerate(trajectory):
         missing = [name for name in names if name not in iterate]
         if missing:
-            raise invalid_input(f"trajectory[{place}]", sorted(iterate), f"to hold {missing[0]}, as the model")
+            raise invalid_input(f"trajectory[{place}]", sorted(iterate), f"to contain {missing[0]}, as the model does")
         for name in names:
             check_all_finite(f"trajectory[{place}][{name!r}]", iterate[name])
         steps.append({name: iterate[name].detach() for name in names})
     return steps
 
 
-def _flat(values: Mapping[str, Tensor]) -> Tensor:
-    """All values one after the other, in double precision."""
+def _flat_vector(values: Mapping[str, Tensor]) -> Tensor:
+    """Concatenate all values in double precision."""
     return torch.cat([value.reshape(-1).double() for value in values.values()])
 
 
@@ -63,9 +63,20 @@ def clipped_gradients(
     labels: Tensor,
     clip_norm: float,
 ) -> Tensor:
-    """The gradient of each record's loss by the parameters, clipped, (records, values) in double precision.
+    """Compute the clipped gradient of each record's loss with respect to the parameters.
 
-    Guarantee: vectorised only where that agrees with one record after the other, at the first two.
+    Args:
+        model: Model whose buffers are used as they are.
+        loss_fn: Loss of a batch, from outputs and labels.
+        parameters: Parameters by name at which gradients are taken.
+        inputs: Records (n, ...).
+        labels: Their labels (n, ...).
+        clip_norm: Norm that each gradient is clipped to.
+
+    Returns:
+        Gradients (n, values) in double precision.
+
+    Guarantee: vectorised only if that agrees with one record at a time, which is tested on the first two records.
 
     >>> layer, one = nn.Linear(2, 1, bias=False), torch.tensor([[3.0, 4.0]])
     >>> loss = lambda output, label: output.sum()
@@ -84,25 +95,28 @@ def clipped_gradients(
     gradient = torch.func.grad(loss)
     together = torch.func.vmap(gradient, in_dims=(None, 0, 0))
 
-    def single(rows: Tensor, targets: Tensor) -> Tensor:
-        return torch.stack([_flat(gradient(point, row, target)) for row, target in zip(rows, targets, strict=True)])
+    def loop_gradients(rows: Tensor, targets: Tensor) -> Tensor:
+        return torch.stack(
+            [_flat_vector(gradient(point, row, target)) for row, target in zip(rows, targets, strict=True)]
+        )
 
-    def vectorised(rows: Tensor, targets: Tensor) -> Tensor:
+    def batch_gradients(rows: Tensor, targets: Tensor) -> Tensor:
         found = together(point, rows, targets)
         return torch.cat([found[name].reshape(len(rows), -1).double() for name in point], dim=1)
 
-    way = single
+    compute = loop_gradients
     try:
-        some = single(inputs[:2], labels[:2])
+        some = loop_gradients(inputs[:2], labels[:2])
         near = _AGREEMENT * float(some.abs().max())
-        if torch.allclose(vectorised(inputs[:2], labels[:2]), some, rtol=_AGREEMENT, atol=near):
-            way = vectorised
-    except (RuntimeError, ValueError, NotImplementedError):  # control flow that depends on the data
-        way = single
+        if torch.allclose(batch_gradients(inputs[:2], labels[:2]), some, rtol=_AGREEMENT, atol=near):
+            compute = batch_gradients
+    except (RuntimeError, ValueError, NotImplementedError):  # vmap refuses control flow that depends on the data
+        compute = loop_gradients
     rows = max(1, _VALUES_AT_ONCE // size)
     gradients = torch.cat(
-        [way(x, y) for x, y in zip(inputs.detach().split(rows), labels.split(rows), strict=True)]
+        [compute(x, y) for x, y in zip(inputs.detach().split(rows), labels.split(rows), strict=True)]
     ).detach()
+    # a zero gradient has no direction: the smallest positive norm avoids 0 / 0
     norms = gradients.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     return gradients * HardClip(clip_norm).factor(norms)
 
@@ -111,21 +125,58 @@ NEEDS = ThreatModel(
     sees=Sees.EVERY_UPDATE,
     knows=frozenset({Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.PRIOR, Knows.DEFENSE}),
 )
-"""The weakest adversary who can run it; of a single step the final model is enough."""
+"""Weakest adversary who can run the attack; for a single step the final model is enough."""
 
-_ROWS = 1024
-_FALSE_ALARM = 1e-6  # how often a run as it is stated to be may be said to be another
-_ROUNDINGS = 8  # units of the last place that a step and a sum of gradients may be off by
+_ROWS = 1024  # candidates whose distances to all others are held at a time
+_FALSE_ALARM = 1e-6  # probability that a correctly described run is reported as inconsistent
+_ROUNDINGS = 8  # units in the last place by which a step and a sum of gradients may be off
 _REMEDY = "Check known records, labels, learning rate, clip norm, noise, batch size, and that the target is a candidate"
 
 
 @dataclass(frozen=True, eq=False)
-class Identification:
-    """The candidate that most posterior mass lies around, and the posterior probability of each.
+class DpSgdSettings:
+    """Settings of a DP-SGD run, as an adversary knows them.
 
-    ``mass`` is the posterior probability within the radius of ``index``: the success that the attack expects of itself,
-    0 where no candidate explains the run.
-    ``log_ratios`` compare each candidate with a run without the target.
+    Attributes:
+        learning_rate: Learning rate of plain gradient descent.
+        clip_norm: Norm C that each record's gradient is clipped to.
+        noise_multiplier: Standard deviation of the noise on each sum of gradients, in units of ``clip_norm``.
+        batch_size: Divisor of the sums, by default the number of records. Needed under sampling.
+        sampling_probability: Probability with which each record enters a step, independently of the others.
+        participation: Known records that entered each step, (steps, known records). Needed under sampling; by default
+            all enter.
+
+    >>> DpSgdSettings(learning_rate=0.1, clip_norm=1.0, noise_multiplier=2.0).sampling_probability
+    1.0
+    """
+
+    learning_rate: float
+    clip_norm: float
+    noise_multiplier: float
+    batch_size: float | None = None
+    sampling_probability: float = 1.0
+    participation: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_probability("sampling_probability", self.sampling_probability)
+        for name in ("learning_rate", "clip_norm", "noise_multiplier", "sampling_probability"):
+            check_positive(name, getattr(self, name))
+        if self.batch_size is not None:
+            check_positive("batch_size", self.batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class Identification:
+    """Candidate with the most posterior mass around it, and the posterior probability of each candidate.
+
+    Attributes:
+        index: Index of the chosen candidate.
+        estimate: The chosen candidate.
+        posterior: Posterior probability of each candidate.
+        mass: Posterior probability within the radius of the chosen candidate: the attack's own estimate of its success
+            probability. 0 if no candidate fits the run.
+        log_ratios: Logarithm of each candidate's likelihood ratio to a run without the target.
+        account: Attack, status, objective and cost.
     """
 
     index: int
@@ -137,36 +188,46 @@ class Identification:
 
     @property
     def status(self) -> Status:
-        """How the attack ended."""
+        """Status of the attack: its ending, the cause and a remedy."""
         return self.account.status
 
     @property
     def reconstruction(self) -> Reconstruction:
-        """The chosen candidate as estimates that metrics and reports take."""
+        """The chosen candidate as a :class:`Reconstruction`, the form that metrics and reports take."""
         return Reconstruction(self.estimate[None], self.account)
 
     def __repr__(self) -> str:
-        """The choice and its probability, no values."""
+        """Return the choice and its probability, no values of the record."""
         return f"Identification(candidate {self.index} of {len(self.posterior)}, mass {self.mass:.3g}, {self.status})"
 
 
 def log_likelihood_ratios(
     residuals: Tensor, contributions: Tensor, *, noise_std: float, sampling_probability: float = 1.0
 ) -> Tensor:
-    r"""How much likelier each candidate makes noisy sums than no candidate at all, as logarithms.
+    r"""Compute the log likelihood ratio of each candidate to no candidate, from noisy sums of gradients.
 
     .. math:: \sum_t \log\Bigl(1 - q + q \exp\frac{\langle r_t, g_{tc}\rangle - |g_{tc}|^2/2}{\sigma^2}\Bigr)
 
-    Notation: ``residuals`` r, (steps, values), are noisy sums less what known records contributed; ``contributions``
-    g, (steps, candidates, values), what each candidate would have contributed; ``noise_std`` sigma,
-    ``sampling_probability`` q: by a coin of its own a record enters a step.
+    Args:
+        residuals: Noisy sums minus the contributions of the known records, r (steps, values).
+        contributions: Contribution of each candidate to each step, g (steps, candidates, values).
+        noise_std: Standard deviation of the noise on each value, :math:`\sigma`.
+        sampling_probability: Probability q with which a record enters a step, independently of the others.
+
+    Returns:
+        The logarithms (candidates,) in double precision.
+
+    Raises:
+        InvalidInput: If the shapes disagree, a value is not finite, or ``noise_std`` or ``sampling_probability`` is not
+            positive.
+
     Reference: the likelihoods behind balle2022, Section VII-A, and hayes2023.
 
     >>> seen, two = torch.tensor([[1.0, 0.0]]), torch.eye(2)[None]
     >>> log_likelihood_ratios(seen, two, noise_std=1.0)
     tensor([ 0.5000, -0.5000], dtype=torch.float64)
     """
-    noise = check_positive("noise_std", noise_std, "Without noise the nearest candidate is certain: best_candidate().")
+    noise = check_positive("noise_std", noise_std, "Without noise use rr.attacks.best_candidate().")
     rate = check_positive("sampling_probability", check_probability("sampling_probability", sampling_probability))
     if contributions.ndim != 3 or residuals.shape != (contributions.shape[0], contributions.shape[2]):
         raise invalid_input(
@@ -174,34 +235,48 @@ def log_likelihood_ratios(
             tuple(residuals.shape),
             f"to be (steps, values) for contributions (steps, candidates, values)={tuple(contributions.shape)}",
         )
-    return _sampled(_exponents(residuals, contributions, noise), rate).sum(0)
+    return _mix_over_sampling(_step_log_ratios(residuals, contributions, noise), rate).sum(0)
 
 
-def _exponents(residuals: Tensor, contributions: Tensor, noise: float) -> Tensor:
-    """The logarithms (steps, candidates) for a candidate who entered every step."""
+def _step_log_ratios(residuals: Tensor, contributions: Tensor, noise: float) -> Tensor:
+    """Log likelihood ratios (steps, candidates) for a candidate that entered every step."""
     check_all_finite("residuals", residuals)
     check_all_finite("contributions", contributions)
     gradients = contributions.double()
     products = torch.einsum("tp,tcp->tc", residuals.double(), gradients)
-    return (products - gradients.square().sum(2) / 2) / noise**2
+    return (products - gradients.square().sum(2) / 2) / noise**2  # ratio of normal densities with means g and 0
 
 
-def _sampled(exponents: Tensor, rate: float) -> Tensor:
+def _mix_over_sampling(exponents: Tensor, rate: float) -> Tensor:
+    """Average likelihood ratios over a candidate that enters a step with probability ``rate``."""
     if rate == 1:
         return exponents
+    # log(q exp(e) + 1 - q) without overflow
     return torch.logaddexp(exponents + math.log(rate), torch.full_like(exponents, math.log1p(-rate)))
 
 
 def most_likely_candidate(
     log_ratios: Tensor, candidates: Tensor, *, prior: Tensor | None = None, mse: float = 0.0
 ) -> tuple[int, Tensor, Tensor]:
-    r"""The candidate within whose radius most posterior mass lies, the posterior, and the mass around each.
+    r"""Choose the candidate with the most posterior mass within a radius.
 
     .. math:: \hat z = \arg\max_{z_0} \sum_{z: \mathrm{mse}(z, z_0) \le \eta} P(z \mid \text{release})
 
-    Assumes: the target was drawn from ``prior`` (one weight per candidate, equal by default).
+    Args:
+        log_ratios: Log likelihood ratio of each candidate.
+        candidates: Candidate records (candidates, ...).
+        prior: Prior weight of each candidate, equal by default.
+        mse: Radius :math:`\eta`: the largest mean squared error that counts as success.
+
+    Returns:
+        The index of the candidate, the posterior of all candidates, and the posterior mass around each.
+
+    Raises:
+        InvalidInput: If there is no candidate, or ``prior`` is not one number >= 0 per candidate with a positive sum.
+
+    Assumes: the target was drawn from ``prior``.
     Guarantee: no attack that names a candidate is within ``mse`` of the target more often.
-    Edge cases: ``mse = 0`` is the maximum a posteriori rule; candidates that are equal count as one.
+    Edge cases: ``mse = 0`` is the maximum a posteriori rule; equal candidates count as one.
     Reference: Section VII-A, balle2022.
 
     >>> index, posterior, _ = most_likely_candidate(torch.tensor([0.0, 1.0]), torch.eye(2))
@@ -211,15 +286,13 @@ def most_likely_candidate(
     check_not_empty("candidates", candidates)
     weights = torch.ones(len(candidates), dtype=torch.float64) if prior is None else prior.double()
     if weights.shape != (len(candidates),) or not bool((weights >= 0).all()) or not bool(weights.any()):
-        raise invalid_input(
-            "prior", "given", f"to be {len(candidates)} numbers >= 0, not all 0, one for each candidate"
-        )
+        raise invalid_input("prior", "given", f"to be {len(candidates)} numbers >= 0, not all 0, one per candidate")
     check_all_finite("candidates", candidates)
     posterior = (log_ratios.double() + (weights / weights.sum()).log()).softmax(0)
     rows = candidates.flatten(1).double()
-    radius = math.sqrt(rows.shape[1] * check_nonnegative("mse", mse)) * (1 + 1e-12)
-    mode = "donot_use_mm_for_euclid_dist"
-    near = (torch.cdist(part, rows, compute_mode=mode) <= radius for part in rows.split(_ROWS))  # some at a time
+    radius = math.sqrt(rows.shape[1] * check_nonnegative("mse", mse)) * (1 + 1e-12)  # equal distances round alike
+    mode = "donot_use_mm_for_euclid_dist"  # the product form would lose the digits of small distances
+    near = (torch.cdist(part, rows, compute_mode=mode) <= radius for part in rows.split(_ROWS))
     masses = torch.cat([part.double() @ posterior for part in near])
     return int(masses.argmax()), posterior, masses
 
@@ -233,32 +306,43 @@ def match_candidates(
     *,
     known_inputs: Tensor,
     known_labels: Tensor,
-    learning_rate: float,
-    clip_norm: float,
-    noise_multiplier: float,
-    batch_size: float | None = None,
-    sampling_probability: float = 1.0,
-    participation: Tensor | None = None,
+    settings: DpSgdSettings,
     prior: Tensor | None = None,
     mse: float = 0.0,
 ) -> Identification:
-    r"""Name the candidate that a DP-SGD run was trained on, from its iterates and all other records.
+    r"""Identify the candidate that a DP-SGD run was trained on, from its iterates and all other records.
 
     .. math:: \theta_{t+1} = \theta_t - \frac{\text{rate}}{B} \Bigl(\sum_{i \in S_t} \mathrm{clip}(g_i) +
               N(0, \sigma^2 C^2)\Bigr)
 
-    ``trajectory`` holds the parameters before the first step, after it, and so on: the two of a single step are
-    initialisation and final model. The likelihood of every step is that of :func:`log_likelihood_ratios`.
+    The likelihood of each step is that of :func:`log_likelihood_ratios`.
 
-    Assumes: plain gradient descent on the loss of each record, clipped to ``clip_norm`` C, with noise of
-    ``noise_multiplier`` sigma; B is ``batch_size``, by default the number of records. With ``sampling_probability``
-    below 1, ``batch_size`` is needed (the one that sums were divided by), and ``participation`` (steps, known records),
-    which says who else entered each step.
-    Guarantee: the maximum a posteriori rule (within the radius ``mse``): no adversary who sees the same and names a
-    candidate is right more often, and none can exceed ``success_upper_bound`` of the run.
-    Edge cases: steps that are not seen cannot be matched; a final model of several steps is refused, since its
-    likelihood is an integral over all ways there. Where what every candidate leaves is more than the noise can be (a
-    chi-square test, wrong in one of a million runs), the ending is "not applicable".
+    Args:
+        model: Model that was trained; its parameters give the names in ``trajectory``.
+        loss_fn: Loss of a batch, from outputs and labels.
+        trajectory: Parameters before the first step and after each step. For a single step these are the initialisation
+            and the final model.
+        candidates: Candidate records (candidates, ...).
+        candidate_labels: Their labels.
+        known_inputs: Training records except the target.
+        known_labels: Their labels.
+        settings: Learning rate, clipping, noise and sampling of the run.
+        prior: Prior weight of each candidate, equal by default.
+        mse: Largest mean squared error that counts as success; 0 is the exact record.
+
+    Returns:
+        The chosen candidate, the posterior of all candidates and the status.
+
+    Raises:
+        InvalidInput: If records, labels, trajectory and settings do not fit together.
+
+    Assumes: plain gradient descent on the loss of each record, clipped to C = ``clip_norm``, with noise of
+    :math:`\sigma` = ``noise_multiplier``; B is ``batch_size``.
+    Guarantee: this is the maximum a posteriori rule (within the radius ``mse``). No adversary who sees the same and
+    names a candidate is right more often, and none exceeds the ``success_upper_bound`` of the run.
+    Edge cases: every step must be observed. A final model after several steps is refused, since its likelihood is an
+    integral over all paths. If every candidate leaves a residual larger than the noise can be, the ending is "not
+    applicable"; this chi-square test is wrong in one of a million runs.
     Reference: Section VII-A, balle2022.
 
     >>> layer = nn.Linear(2, 1, bias=False)
@@ -267,38 +351,40 @@ def match_candidates(
     >>> after = {"weight": torch.tensor([[0.9, 0.1]])}
     >>> found = match_candidates(
     ...     layer, loss, [start, after], torch.eye(2), torch.ones(2, 1), known_inputs=torch.zeros(1, 2),
-    ...     known_labels=torch.zeros(1, 1), learning_rate=2.0, clip_norm=1.0, noise_multiplier=0.5,
+    ...     known_labels=torch.zeros(1, 1),
+    ...     settings=DpSgdSettings(learning_rate=2.0, clip_norm=1.0, noise_multiplier=0.5),
     ... )
     >>> found.index
     0
     """
     begun = time.monotonic()
-    steps = _iterates_of(model, trajectory)
+    steps = _read_trajectory(model, trajectory)
     _check_records(model, loss_fn, candidates, candidate_labels, known_inputs, known_labels)
-    rate = check_positive("sampling_probability", check_probability("sampling_probability", sampling_probability))
-    who = _participation(participation, len(steps) - 1, len(known_inputs), rate)
-    if batch_size is None and rate < 1:
-        remedy = "Pass what sums were divided by: under sampling usually the expected batch, records times probability."
+    rate, clip_norm = settings.sampling_probability, settings.clip_norm
+    who = _check_participation(settings.participation, len(steps) - 1, len(known_inputs), rate)
+    if settings.batch_size is None and rate < 1:
+        remedy = "Pass the divisor of the sums, under sampling usually the expected batch: records times probability."
         raise invalid_input("batch_size", None, "to be given under sampling", remedy)
-    divisor = len(known_inputs) + 1.0 if batch_size is None else check_positive("batch_size", batch_size)
-    scale = divisor / check_positive("learning_rate", learning_rate)
-    std = check_positive("noise_multiplier", noise_multiplier) * check_positive("clip_norm", clip_norm)
+    divisor = len(known_inputs) + 1.0 if settings.batch_size is None else settings.batch_size
+    scale = divisor / settings.learning_rate  # turns a change of the parameters into a noisy sum of gradients
+    std = settings.noise_multiplier * clip_norm
     ratios, left = torch.zeros(2, len(candidates), dtype=torch.float64)
     rounded = 0.0
     for step, (before, after) in enumerate(itertools.pairwise(steps)):
         known = clipped_gradients(model, loss_fn, before, known_inputs[who[step]], known_labels[who[step]], clip_norm)
         own = clipped_gradients(model, loss_fn, before, candidates, candidate_labels, clip_norm)
-        residual = scale * (_flat(before) - _flat(after)) - known.sum(0)
-        exponents = _exponents(residual[None], own[None], std)[0]
-        ratios += _sampled(exponents, rate)
-        # whoever did not enter leaves the residual as it is
+        residual = scale * (_flat_vector(before) - _flat_vector(after)) - known.sum(0)
+        exponents = _step_log_ratios(residual[None], own[None], std)[0]
+        ratios += _mix_over_sampling(exponents, rate)
+        # a candidate that did not take part in the step leaves the residual unchanged
+        # |r - g|^2 / sigma^2 = |r|^2 / sigma^2 - 2 e, the chi-square of the residual with the candidate
         left += (residual / std).square().sum() - 2 * (exponents if rate == 1 else exponents.clamp(min=0))
-        # rounding moves the noisy sum by that of the iterates, and by that of the gradients
+        # rounding of the iterates and of the gradients shifts the noisy sum
         unit = _ROUNDINGS * max(torch.finfo(value.dtype).eps for value in before.values())
-        norms = _flat(before).norm() + _flat(after).norm()
+        norms = _flat_vector(before).norm() + _flat_vector(after).norm()
         rounded += float(unit * (scale * norms + (len(known) + 1) * clip_norm)) ** 2
     index, posterior, masses = most_likely_candidate(ratios, candidates, prior=prior, mse=mse)
-    status = _status(float(left.min()), len(_flat(steps[0])) * (len(steps) - 1), math.sqrt(rounded) / std)
+    status = _status(float(left.min()), len(_flat_vector(steps[0])) * (len(steps) - 1), math.sqrt(rounded) / std)
     mass = 0.0 if status is not None else float(masses[index].clamp(max=1.0))
     named = Status(Ending.CONVERGED, f"posterior mass {mass:.3g} around one of {len(candidates)} candidates")
     account = Account(
@@ -311,13 +397,13 @@ def match_candidates(
 
 
 def _status(left: float, values: int, rounded: float) -> Status | None:
-    """Not applicable where even the candidate that leaves least leaves more than noise and rounding do."""
+    """Return "not applicable" if even the smallest residual exceeds noise and rounding, else None."""
     most = math.sqrt(float(chi2.isf(_FALSE_ALARM, values))) + rounded
     found = math.sqrt(max(left, 0.0))
     if found <= most:
         return None
     usual = math.sqrt(values)
-    cause = f"no candidate explains the run: the nearest leaves {found / usual:.3g} times the noise that is stated"
+    cause = f"no candidate fits the run: the nearest leaves a residual of {found / usual:.3g} times the stated noise"
     return Status(Ending.NOT_APPLICABLE, cause, _REMEDY)
 
 
@@ -332,38 +418,40 @@ def _check_records(
     check_not_empty("candidates", candidates)
     if candidates.shape[1:] != known_inputs.shape[1:]:
         raise invalid_input(
-            "candidates.shape", tuple(candidates.shape), f"to end in {tuple(known_inputs.shape[1:])}, as known"
+            "candidates.shape", tuple(candidates.shape), f"to end in {tuple(known_inputs.shape[1:])}, as known_inputs"
         )
     both = {"candidate": (candidates, candidate_labels), "known": (known_inputs, known_labels)}
     for name, (inputs, labels) in both.items():
-        whose = "candidates" if name == "candidate" else "known_inputs"
+        records = "candidates" if name == "candidate" else "known_inputs"
         if len(labels) != len(inputs):
-            raise invalid_input(f"{name}_labels", f"of {len(labels)} records", f"to be of {len(inputs)}, as {whose}")
-        check_all_finite(whose, inputs)
+            raise invalid_input(f"{name}_labels", f"of {len(labels)} records", f"to be of {len(inputs)}, as {records}")
+        check_all_finite(records, inputs)
         check_all_finite(f"{name}_labels", labels)
         _check_classes(f"{name}_labels", model, loss_fn, inputs, labels)
 
 
 def _check_classes(name: str, model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> None:
-    """Class labels that the loss takes: the least and the greatest are tried."""
+    """Refuse class labels that the loss does not accept; the smallest and the largest are tried."""
     if labels.is_floating_point() or labels.ndim != 1 or len(labels) == 0:
         return
     for row in (int(labels.argmin()), int(labels.argmax())):
         with torch.no_grad():
-            state = {name: value.clone() for name, value in model.state_dict().items()}  # statistics stay as they are
+            state = {
+                name: value.clone() for name, value in model.state_dict().items()
+            }  # copies: batch statistics must not change
             outputs = called(model, state, inputs[row : row + 1])
             try:
                 loss_fn(outputs, labels[row : row + 1])
             except IndexError as error:
-                remedy = f"The model has {outputs.shape[-1]} outputs; classes begin at 0."
+                remedy = f"The model has {outputs.shape[-1]} outputs; classes start at 0."
                 raise invalid_input(name, int(labels[row]), "to be a class of the model", remedy) from error
 
 
-def _participation(given: Tensor | None, steps: int, known: int, rate: float) -> Tensor:
-    """Which known records entered each step."""
+def _check_participation(given: Tensor | None, steps: int, known: int, rate: float) -> Tensor:
+    """Return the known records that entered each step, (steps, known), by default all."""
     if given is None:
         if rate < 1:
-            remedy = "Pass which known records entered each step; who does not know has another likelihood."
+            remedy = "Pass the known records that entered each step; the likelihood depends on them."
             raise invalid_input("participation", None, "to be given under sampling", remedy)
         return torch.ones(steps, known, dtype=torch.bool)
     if given.shape != (steps, known):

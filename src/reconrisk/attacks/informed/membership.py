@@ -1,4 +1,4 @@
-"""Membership from reconstruction: who rebuilds the one unknown record knows which candidate it was."""
+"""Membership inference from a reconstruction of the one unknown record."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from reconrisk.core.validation import check_real, invalid_input
 
 @dataclass(frozen=True, eq=False)
 class Membership:
-    """The candidate nearest to a reconstruction, and whether that settles the question.
+    """Candidate nearest to a reconstruction, and the certainty of this answer.
 
-    ``distances`` are root mean square differences per feature, one for each candidate. ``index`` is the nearest, or
-    None if no candidate is within the error that the reconstruction may have. ``certain`` says that the reconstruction,
-    if its error is at most what was stated, leaves one answer only.
+    Attributes:
+        index: Nearest candidate, None if none is within the error of the reconstruction.
+        distances: Root mean square difference per feature to each candidate.
+        certain: True if an error of at most the stated size leaves only this answer.
     """
 
     index: int | None
@@ -30,34 +31,50 @@ class Membership:
 def informed_membership(
     reconstruction: Reconstruction | ArrayLike | Tensor, candidates: ArrayLike | Tensor, *, error: float | None = None
 ) -> Membership:
-    r"""Decide which candidate a model was trained on by comparing each with a reconstruction of the unknown record.
+    r"""Decide which candidate a model was trained on by comparison with a reconstruction of the unknown record.
 
     .. math:: \hat b = \arg\min_b |\hat z - z_b|
 
+    Args:
+        reconstruction: Reconstructed record, as a :class:`Reconstruction` or an array.
+        candidates: Candidate records (candidates, ...).
+        error: Root mean square error per feature that the reconstruction may have, such as ``error_range[1]`` of a
+            :class:`reconrisk.attacks.informed.glm.attack.GlmReconstruction`. None if it is unknown.
+
+    Returns:
+        The nearest candidate, the distances to all, and the certainty of the answer.
+
+    Raises:
+        InvalidInput: If there is no candidate, the shapes disagree, ``error`` is negative, or a single candidate comes
+            without ``error``.
+
     Assumes: one unknown record; it is one of ``candidates``, unless ``error`` is given.
-    Notation: ``error`` is the root mean square error per feature that the reconstruction may have, such as
-    ``error_range[1]`` of a :class:`reconrisk.attacks.informed.glm.attack.GlmReconstruction`.
     Guarantee: right whenever the reconstruction's error is below half the distance between the candidates; ``certain``
     only if ``error`` leaves no other candidate.
-    Edge cases: a single candidate needs ``error``; a reconstruction that failed decides nothing: the index is None.
+    Edge cases: a single candidate needs ``error``. A failed reconstruction decides nothing: the index is None.
     Reference: Section II-D, balle2022.
 
     >>> decided = informed_membership([0.1, 0.9], [[0.0, 0.0], [0.0, 1.0]], error=0.2)
     >>> decided.index, decided.certain
     (1, True)
     """
-    rows = np.atleast_2d(_numbers("candidates", candidates))
+    rows = np.atleast_2d(_to_floats("candidates", candidates))
     rows = rows.reshape(len(rows), -1)
     if len(rows) == 0:
         raise invalid_input("candidates", "none", "to be at least one record")
     failed = isinstance(reconstruction, Reconstruction) and reconstruction.status.is_failure
     estimate = reconstruction.estimates if isinstance(reconstruction, Reconstruction) else reconstruction
-    record = _numbers("reconstruction", estimate).reshape(-1)
+    record = _to_floats("reconstruction", estimate).reshape(-1)
     if rows.shape[1] != len(record):
-        raise invalid_input("candidates.shape", rows.shape, f"to be (candidates, {len(record)}), as the reconstruction")
+        raise invalid_input(
+            "candidates.shape", rows.shape, f"to be (candidates, {len(record)}), as the reconstruction has"
+        )
     if error is None and len(rows) == 1:
         raise invalid_input(
-            "error", None, "to be given for one candidate", "Pass two candidates, or how near is near enough."
+            "error",
+            None,
+            "to be given for one candidate",
+            "Pass a second candidate, or the error that the reconstruction may have.",
         )
     reach = math.inf if error is None else check_real("error", error)
     if reach < 0:
@@ -71,7 +88,7 @@ def informed_membership(
     return Membership(nearest, distances, error is not None and int((distances <= reach).sum()) == 1)
 
 
-def _numbers(name: str, values: ArrayLike | Tensor) -> NDArray[np.float64]:
+def _to_floats(name: str, values: ArrayLike | Tensor) -> NDArray[np.float64]:
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     try:
         return np.asarray(array, dtype=float)

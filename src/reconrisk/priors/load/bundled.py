@@ -1,4 +1,4 @@
-"""The priors that are shipped, and which of them fits records at hand."""
+"""Shipped priors, and the choice of the one that fits given records."""
 
 from __future__ import annotations
 
@@ -13,27 +13,37 @@ from reconrisk.priors.prior import Prior
 from reconrisk.priors.registry import DIFFUSION, GAN, PRIORS
 
 SHIPPED_DIFFUSION: tuple[str, ...] = shipped_names(DIFFUSION)
-"""The names that :func:`diffusion` knows."""
+"""Names of the shipped diffusion priors, for :func:`diffusion`."""
 
 SHIPPED_GAN: tuple[str, ...] = shipped_names(GAN)
-"""The names that :func:`gan` knows."""
+"""Names of the shipped generators, for :func:`gan`."""
 
-_RECORDS = 64  # enough to tell priors of different data apart
+_RECORDS = 64  # enough to distinguish priors of different data
 
 
 def fitting(records: Tensor, data_range: tuple[float, float], *, kind: str = "diffusion") -> Prior | None:
-    r"""The shipped prior that explains records best, in their range; None where none has their shape.
+    r"""Choose the shipped prior that fits records best.
 
     .. math:: \arg\min_p \sum_i |\epsilon_p(x_{i,t}, t) - n_i|^2 \qquad \text{or} \qquad
         \arg\min_p \sum_i \min_j |x_i - g_p(z_j)|^2
 
-    ``kind`` is ``"diffusion"``, judged by the noise it finds in at most 64 of the records at three times, or ``"gan"``,
-    judged by the nearest of 256 draws.
+    A diffusion prior is judged by the noise that it predicts in at most 64 of the records at three times, a GAN by the
+    nearest of 256 draws.
 
-    Assumes: ``records`` (n, \*shape) of the same kind as those that are attacked, not those themselves: an adversary
-    does not have them to choose by.
+    Args:
+        records: Public records (n, \*shape) of the same kind as the attacked ones.
+        data_range: Range of their values.
+        kind: ``"diffusion"`` or ``"gan"``.
+
+    Returns:
+        The prior in the range of the records, None if no shipped prior has their shape.
+
+    Raises:
+        InvalidInput: If no prior of this kind is shipped, or the records are empty or outside ``data_range``.
+
+    Assumes: the records are not the attacked ones, which an adversary does not have.
     Guarantee: the same choice for the same records.
-    Edge cases: None where diffusers is not installed, which diffusion priors need.
+    Edge cases: None if diffusers is not installed, which diffusion priors need.
     Reference: equation 14, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_.
 
     >>> fitting(torch.zeros(1, 1, 5, 5), (0.0, 1.0)) is None
@@ -41,7 +51,8 @@ def fitting(records: Tensor, data_range: tuple[float, float], *, kind: str = "di
     """
     check_is_shipped(kind)
     check_not_empty("records", records)
-    check_all_within("records", records, data_range, "State the public range of the values.")
+    check_all_within("records", records, data_range, "Pass the public range of the values as data_range.")
+    # evenly spaced rows, not random ones: the choice is the same every time
     rows = torch.linspace(0, len(records) - 1, min(_RECORDS, len(records))).long()
     some, shape = records[rows], tuple(records.shape[1:])
     read, misfit = PRIORS[kind].load(), Info(kind, PRIORS[kind].misfit, "").load()

@@ -19,14 +19,14 @@ from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.validation import invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior, NoiseSchedule
 from reconrisk.priors.load.folders import prior_folder, range_in
-from reconrisk.priors.network import put_on
+from reconrisk.priors.network import move_to_device
 
 _CONFIG, _SCHEDULER = "config.json", "scheduler_config.json"
 _SAVE = "Save network and settings together with save_pretrained, as safetensors."
 _MISFITS = {
     "missing_keys": "They lack",
     "unexpected_keys": "The network has no",
-    "mismatched_keys": "They have another shape at",
+    "mismatched_keys": "They have another shape for",
 }
 _NEEDED = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule")
 _CONDITIONS = ("num_class_embeds", "class_embed_type")
@@ -34,11 +34,21 @@ _PREDICTIONS = ("epsilon", "v_prediction", "sample")
 _LEARNED = ("learned", "learned_range")
 
 
-def library(purpose: str) -> Any:
-    """What is used of diffusers."""
+def import_diffusers(purpose: str) -> Any:
+    """Import the parts of diffusers that are used.
+
+    Args:
+        purpose: Purpose in the error message, such as "Reading a folder".
+
+    Returns:
+        A namespace with ``UNet2DModel``, ``DDPMScheduler`` and ``logging``.
+
+    Raises:
+        MissingExtra: If diffusers is not installed.
+    """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # models that want CUDA say at their import that there is none
+            warnings.simplefilter("ignore")  # models that need CUDA warn at import that there is none
             from diffusers.models.unets.unet_2d import UNet2DModel
             from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
             from diffusers.utils import logging
@@ -48,22 +58,22 @@ def library(purpose: str) -> Any:
 
 
 def _read_network(folder: Path) -> nn.Module:
-    """The ``UNet2DModel`` in a folder, or in its part ``unet``, in single precision and for use.
+    """Read the ``UNet2DModel`` of a folder, or of its subfolder ``unet``, in single precision and evaluation mode.
 
-    Guarantee: nothing is downloaded. What is no such network, or weights that do not fit it, are refused.
+    Guarantee: nothing is downloaded. Other networks, and weights that do not fit the network, are refused.
     """
     place = folder / "unet" if (folder / "unet" / _CONFIG).is_file() else folder
     stated = _json(place / _CONFIG, "Pass the folder that save_pretrained wrote.")
     if stated.get("_class_name") != "UNet2DModel":
-        problem = f"It is a {stated.get('_class_name', 'network of no stated kind')}, not a UNet2DModel."
+        problem = f"It is a {stated.get('_class_name', 'network of unknown class')}, not a UNet2DModel."
         raise InvalidFile(place / _CONFIG, "_class_name", problem, "Wrap other networks with rr.priors.denoiser.")
     for name in _CONDITIONS:
         if stated.get(name) is not None:
-            remedy = "Wrap it with rr.priors.denoiser, a function that passes the class."
+            remedy = "Wrap it with rr.priors.denoiser and a function that passes the class."
             raise InvalidFile(place / _CONFIG, name, "The network needs the class of a record.", remedy)
-    kinds = library(f"Reading {folder}")
+    kinds = import_diffusers(f"Reading {folder}")
     verbosity = kinds.logging.get_verbosity()
-    kinds.logging.set_verbosity(kinds.logging.CRITICAL)  # the library reports misfits, which are refused below
+    kinds.logging.set_verbosity(kinds.logging.CRITICAL)  # silences its reports of misfits, which are refused below
     try:
         found: nn.Module
         found, loaded = kinds.UNet2DModel.from_pretrained(
@@ -89,13 +99,13 @@ def _read_network(folder: Path) -> nn.Module:
 
 
 def _read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
-    """The noise schedule of a folder, or of its part ``scheduler``, and what its network predicts."""
+    """Read the noise schedule of a folder, or of its subfolder ``scheduler``, and the quantity its network predicts."""
     path, stated = _scheduler(folder)
     missing = [name for name in _NEEDED if stated.get(name) is None]
     if missing and stated.get("trained_betas") is None:
-        problem = f"It states no {', '.join(missing)}, and is no scheduler with betas."
-        raise InvalidFile(path, missing[0], problem, "Pass that of a discrete diffusion, such as DDPMScheduler.")
-    kinds = library(f"Reading {folder}")
+        problem = f"It lacks {', '.join(missing)} and is not a scheduler with betas."
+        raise InvalidFile(path, missing[0], problem, "Pass a scheduler of a discrete diffusion, such as DDPMScheduler.")
+    kinds = import_diffusers(f"Reading {folder}")
     try:
         shares: Tensor = kinds.DDPMScheduler.from_config(stated).alphas_cumprod
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
@@ -103,37 +113,52 @@ def _read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
         raise InvalidFile(path, "beta_schedule", problem, "Pass a scheduler of a discrete diffusion.") from error
     predicts = str(stated.get("prediction_type", "epsilon"))
     if predicts not in _PREDICTIONS:
-        raise InvalidFile(path, "prediction_type", f"It is {predicts}.", f"Known are {', '.join(_PREDICTIONS)}.")
+        raise InvalidFile(path, "prediction_type", f"It is {predicts}.", f"Supported are {', '.join(_PREDICTIONS)}.")
     try:
         return NoiseSchedule(shares.double()), predicts
     except InvalidInput as error:
-        problem = "Its noise does not rise from some to nearly all without reaching it"
-        problem += ": rescale_betas_zero_snr leaves no signal." if stated.get("rescale_betas_zero_snr") else "."
+        problem = "Its signal does not fall strictly between 1 and 0"
+        problem += (
+            ": rescale_betas_zero_snr leaves no signal at the last time."
+            if stated.get("rescale_betas_zero_snr")
+            else "."
+        )
         raise InvalidFile(path, "beta_schedule", problem, "Pass a scheduler that keeps some signal.") from error
 
 
 def _check_channels(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse a network that makes other channels than it takes, but for variances beside the noise.
+    """Refuse a network whose output channels differ from its input channels, except for learned variances.
 
-    Those are the second half of the channels, where the scheduler says that they were learned.
+    Those are the second half of the channels, if the scheduler says that they were learned.
     """
     taken, made = settings.get("in_channels"), settings.get("out_channels")
     if made == taken:
         return
     path, stated = _scheduler(folder)
     if made != 2 * (taken or 0):
-        problem = f"The network makes {made} channels of {taken}: what it predicts is no noise of a record."
+        problem = (
+            f"The network has {taken} input and {made} output channels, so its output is not the noise of a record."
+        )
         raise InvalidFile(folder, "out_channels", problem, "Wrap it with rr.priors.denoiser.")
     if stated.get("variance_type") not in _LEARNED:
-        problem = f"It is {stated.get('variance_type')}, and the network makes {made} channels of {taken}."
-        raise InvalidFile(path, "variance_type", problem, f"Learned variances are {' or '.join(_LEARNED)}.")
+        problem = f"It is {stated.get('variance_type')}, but the network has {taken} input and {made} output channels."
+        raise InvalidFile(path, "variance_type", problem, f"Expected {' or '.join(_LEARNED)} for learned variances.")
 
 
 def noise_from_prediction(predicted: Tensor, noisy: Tensor, share: Tensor, predicts: str) -> Tensor:
-    r"""The noise in ``noisy`` from what a network predicts: itself, the clean record, or v.
+    r"""Convert the prediction of a network to noise: it predicts the noise, the clean record, or v.
 
     .. math:: \epsilon = (x_t - \sqrt{\bar\alpha} x_0) / \sqrt{1 - \bar\alpha}, \qquad
         v = \sqrt{\bar\alpha} \epsilon - \sqrt{1 - \bar\alpha} x_0
+
+    Args:
+        predicted: Output of the network.
+        noisy: Noisy records.
+        share: Share of the signal :math:`\bar\alpha`, shaped for multiplication with ``noisy``.
+        predicts: ``"epsilon"``, ``"sample"`` or ``"v_prediction"``.
+
+    Returns:
+        The noise.
 
     Reference: appendix D, `Salimans and Ho (2022) <https://arxiv.org/abs/2202.00512>`_.
     """
@@ -148,7 +173,7 @@ def noise_from_prediction(predicted: Tensor, noisy: Tensor, share: Tensor, predi
 def _scheduler(folder: Path) -> tuple[Path, Mapping[str, Any]]:
     choices = [folder / "scheduler" / _SCHEDULER, folder / _SCHEDULER]
     path = next((each for each in choices if each.is_file()), choices[0])
-    return path, _json(path, "Save the scheduler of training beside the network.")
+    return path, _json(path, "Save the scheduler of training next to the network.")
 
 
 def _json(path: Path, remedy: str) -> Mapping[str, Any]:
@@ -159,7 +184,7 @@ def _json(path: Path, remedy: str) -> Mapping[str, Any]:
     except (UnicodeDecodeError, ValueError) as error:
         raise InvalidFile(path, "syntax", f"It cannot be read: {error}.", remedy) from error
     if not isinstance(found, dict):
-        raise InvalidFile(path, "whole", "It is no table of settings.", remedy)
+        raise InvalidFile(path, "whole", "It is not a table of settings.", remedy)
     return found
 
 
@@ -170,60 +195,72 @@ def diffusion(
     units: tuple[float, float] = (-1.0, 1.0),
     device: str | torch.device | None = None,
 ) -> DiffusionPrior:
-    r"""The diffusion prior of a name, or in a folder: diffusers' ``UNet2DModel`` with its scheduler of training.
+    r"""Load a shipped diffusion prior by name, or one from a folder of diffusers.
 
     .. math:: \epsilon(x_t, t), \quad x_0, \quad \text{or} \quad
         v = \sqrt{\bar\alpha_t}\, \epsilon - \sqrt{1 - \bar\alpha_t}\, x_0
 
-    ``data_range`` is that of the records; if none is given, the one that the folder says it was trained on, else
-    (0, 1). ``units`` are what its ends are to the network, and ``device`` is where that is put.
+    Args:
+        path_or_name: Folder with a ``UNet2DModel`` and its scheduler, or one of ``rr.priors.SHIPPED_DIFFUSION``.
+        data_range: Range of the values of records, by default the one that the folder was trained on, else (0, 1).
+        units: Values in the units of the network that correspond to the two ends of ``data_range``.
+        device: Device of the network, by default the CPU.
 
-    Assumes: a folder as ``save_pretrained`` of a pipeline writes it (``unet`` and ``scheduler``), or both in one; or a
-    shipped name, one of ``rr.priors.SHIPPED_DIFFUSION``, whose cards say what they were trained on.
-    Guarantee: nothing is downloaded; networks that predict the noise, the clean record or v are understood, and so are
-    those that predict variances beside it, which are not used.
-    Edge cases: a name wins over a folder of that name; pass a ``Path``, or ``./mnist``, to mean the folder. Needs the
-    extra ``diffusion``.
+    Returns:
+        The prior.
+
+    Raises:
+        InvalidFile: If the folder does not exist, or its network or scheduler cannot be used.
+        MissingExtra: If diffusers is not installed.
+
+    Assumes: a folder has the layout of ``save_pretrained`` of a pipeline (``unet`` and ``scheduler``), or both in one.
+    The cards of shipped priors describe their training data.
+    Guarantee: nothing is downloaded. Networks that predict the noise, the clean record or v are understood; predicted
+    variances are ignored.
+    Edge cases: a name has precedence over a folder of that name; pass a ``Path``, or ``./mnist``, for the folder. Needs
+    the extra ``diffusion``.
     Reference: `von Platen et al. (2022) <https://github.com/huggingface/diffusers>`_.
 
-    >>> diffusion("no/such/folder")
+    >>> diffusion("./x")
     Traceback (most recent call last):
-    reconrisk.core.errors.InvalidFile: no/such/folder, folder: There is none. Nothing is downloaded: pass a local one.
+    reconrisk.core.errors.InvalidFile: ./x, folder: There is no such folder. Nothing is downloaded: pass a local folder.
     """
     folder = prior_folder(path_or_name, "diffusion")
     schedule, predicts = _read_schedule(folder)
     network = _read_network(folder)
-    settings: Any = network.config  # a mapping, which torch takes for a tensor or a module
+    settings: Any = network.config  # a mapping; the type stubs of torch expect a tensor or a module
     _check_channels(folder, settings)
-    noise = put_on(NoiseNetwork(network, schedule, predicts), device)
+    noise = move_to_device(NoiseNetwork(network, schedule, predicts), device)
     ends = range_in(folder) if data_range is None else data_range
     return DiffusionPrior(folder.name or str(folder), _sides(settings), noise, schedule, ends, units)
 
 
 class NoiseNetwork(nn.Module):
-    """A network of diffusers as a function from noisy records and times to noise, whatever it predicts."""
+    """Network of diffusers as a function from noisy records and times to noise, for any prediction type."""
 
     def __init__(self, network: nn.Module, schedule: NoiseSchedule, predicts: str) -> None:
         super().__init__()
         self.network, self._schedule, self._predicts = network, schedule, predicts
 
     def extra_repr(self) -> str:
-        """What it predicts: part of what the prior is."""
+        """Return the prediction type, which is part of the prior's identity."""
         return f"predicts={self._predicts}"
 
     def forward(self, noisy: Tensor, times: Tensor) -> Tensor:
-        """The noise, in the network's units."""
-        precision = next(self.network.parameters()).dtype  # that of its weights, whatever the records have
+        """Return the noise, in the network's units."""
+        precision = next(self.network.parameters()).dtype  # of its weights; records may have another
         made: Tensor = self.network(noisy.to(precision), times).sample.to(noisy.dtype)
         predicted = made[:, : noisy.shape[1]]  # learned variances are in the other channels
         return noise_from_prediction(predicted, noisy, self._schedule.shares(times, noisy), self._predicts)
 
 
 def _sides(settings: Mapping[str, Any]) -> tuple[int, int, int]:
-    """The shape of a record, as the network's settings state it."""
+    """Shape of a record, from the settings of the network."""
     size = settings["sample_size"]
     if size is None:
-        raise invalid_input("sample_size", None, "to be stated by the network", "Save it with its sample_size.")
+        raise invalid_input(
+            "sample_size", None, "to be set in the network's config", "Save the network with its sample_size."
+        )
     sides = (size, size) if isinstance(size, int) else size
     if not isinstance(sides, (list, tuple)) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
         raise invalid_input("sample_size", size, "to be a whole number, or height and width")

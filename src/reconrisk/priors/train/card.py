@@ -1,4 +1,4 @@
-"""What a trained prior is: data and licence, how it was trained, what it attains on held-out records, what it draws."""
+"""Cards of trained priors: data and licence, training settings, quality on held-out records, and samples."""
 
 from __future__ import annotations
 
@@ -20,34 +20,42 @@ from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.load.diffusers import diffusion
 from reconrisk.priors.load.gan import gan
 from reconrisk.priors.quality import LOSS_TIMES, check_several, denoising_loss, frechet_distance, nearest_distance
-from reconrisk.priors.train.training_state import Trained, trained_in
+from reconrisk.priors.train.training_state import TrainingRecord, trained_in
 
-HELD_OUT, DRAWS = 500, 2000  # records and draws that the numbers of a card are measured on, at most
-_SIDE, _GAP, _SCALE = 8, 1, 2  # of the grid of samples: pictures, pixels between them, enlargement
-_COMPONENTS = 64
-_GREY, _COLOURS = 1, 3
+HELD_OUT, DRAWS = 500, 2000  # largest numbers of records and of draws that a card is measured on
+_SIDE, _GAP, _SCALE = 8, 1, 2  # grid of samples: pictures per side, pixels between them, enlargement
+_COMPONENTS = 64  # principal directions of the Frechet distance
+_GREY, _COLOURS = 1, 3  # numbers of channels that a picture can show
 
 _USE = """\
-It is made to audit releases of one's own: as what an adversary believes who knows this kind of pictures, in
-{attacks}. A prior remembers records of its training: **audited records must not be
-among them**, or the audit counts as leaked what the prior knew. It is too small for anything else: its pictures are
-neither good enough nor meant to pass as real ones, and what it draws says nothing about any person."""
+Use it to audit your own releases. It models an adversary who knows this kind of pictures, in
+{attacks}. A prior remembers training records: **audited records must not be
+among them**, or the audit reports as leaked what the prior already contains. It is too small for other uses: its
+pictures are neither good enough nor meant to pass as real ones, and its draws say nothing about any person."""
 _ATTACKS = {
     "diffusion": "`rr.attacks.ggss_r`, `plug_and_play` and `finetuned_diffusion`",
     "gan": "`rr.attacks.gias`, `ggl` and `gifd`",
 }
 
 _LICENCE = """\
-The weights may remember records: who shares them is bound by the licence of the data, as far as it covers them."""
+The weights may remember records: the licence of the data applies to sharing them, as far as it covers them."""
 
 _LEFT_OUT = f"""\
-There is
-no comparison with a Gaussian: records have more than {LARGEST_COVARIANCE:,} values, too many for a covariance."""
+It is
+not compared with a Gaussian: records have more than {LARGEST_COVARIANCE:,} values, too many for a covariance."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the records of a prior come from: a name, who made them, their licence, and which are held out."""
+    """Origin of the training records of a prior.
+
+    Attributes:
+        data: Name of the data.
+        source: Author or location of the data.
+        licence: Licence of the data.
+        command: Command that trained the prior.
+        held_out: Description of the held-out records.
+    """
 
     data: str
     source: str
@@ -58,11 +66,16 @@ class Origin:
 
 @dataclass(frozen=True)
 class Card:
-    """A written card and the number on it that says most.
+    """Written card and its main number.
 
-    For a diffusion, the mean squared error of the noise that is found; for a GAN, the mean squared difference of a
-    record and the nearest draw. ``gaussian`` is that of a normal distribution fitted to the same records, None where
-    these are too large to fit one.
+    The number is the mean squared error of the predicted noise for a diffusion prior, and the mean squared difference
+    of a record and the nearest draw for a GAN.
+
+    Attributes:
+        path: Path of the card.
+        held_out: The number on held-out records.
+        standard_error: Its standard error.
+        gaussian: The number of a normal distribution fitted to the same training records, None if they are too large.
     """
 
     path: Path
@@ -78,24 +91,42 @@ def write_card(
     origin: Origin,
     *,
     data_range: tuple[float, float] | None = None,
-    trained: Trained | None = None,
+    trained: TrainingRecord | None = None,
 ) -> Card:
-    r"""Measure a trained prior on held-out records and write ``card.md`` and ``samples.png`` beside it.
+    """Measure a trained prior on held-out records and write ``card.md`` and ``samples.png`` to its folder.
 
-    ``training`` are the records it was trained on, for the comparison with a normal distribution of their mean and
-    covariance. ``trained`` says how, where the folder does not; ``data_range`` is as it says, if none is stated.
+    Args:
+        folder: Folder of the trained prior.
+        training: Records that it was trained on, for the comparison with a normal distribution of their mean and
+            covariance.
+        held_out: Records that it was not trained on, at least two.
+        origin: Origin of the records.
+        data_range: Range of the values of records, by default that of the training.
+        trained: Description of the training, by default that in the folder.
+
+    Returns:
+        The card.
+
+    Raises:
+        InvalidInput: If there are fewer than two records.
+        InvalidFile: If the folder does not describe a finished training and ``trained`` is None.
 
     Assumes: ``held_out`` are not among ``training``.
     Guarantee: the same numbers for the same prior and records; at most 500 held-out records are used, evenly spaced.
     Edge cases: a folder without a finished training is refused, and so is a single record. Records of more than 4,096
-    values are not compared with a normal distribution, whose covariance would be the square of that.
+    values are not compared with a normal distribution, since their covariance would be too large.
     """
     for name, some in (("held_out", held_out), ("training", training)):
         check_not_empty(name, some)
         check_several(name, some)
     path, facts = Path(folder), trained or trained_in(folder)
     if facts is None:
-        raise InvalidFile(path, "trained.json", "It does not say how it was trained.", "Train it with train-prior.")
+        raise InvalidFile(
+            path,
+            "trained.json",
+            "The folder does not describe a training.",
+            "Train the prior with reconrisk train-prior.",
+        )
     rows = torch.linspace(0, len(held_out) - 1, min(HELD_OUT, len(held_out))).long()
     ends = facts.data_range if data_range is None else data_range
     small = math.prod(training.shape[1:]) <= LARGEST_COVARIANCE
@@ -108,21 +139,35 @@ def write_card(
         prior = gan(path.resolve(), data_range=ends)
         table, losses, others = _gan_table(prior, gaussian, training, held_out[rows])
     write_samples(prior, path / "samples.png")
-    error = float(losses.std() / len(losses) ** 0.5)
+    error = float(losses.std() / len(losses) ** 0.5)  # standard error of the mean over records
     card = Card(path / "card.md", float(losses.mean()), error, None if others is None else float(others.mean()))
-    text = _words(prior.name, prior.shape, facts, origin, _held_out_words(card, len(losses), facts.kind), table)
+    text = _render_card(
+        prior.name, prior.shape, facts, origin, _describe_held_out(card, len(losses), facts.kind), table
+    )
     write_whole(card.path, lambda place: place.write_text(text, encoding="utf-8"))
     return card
 
 
 def write_samples(prior: DiffusionPrior | GeneratorPrior, path: Path, *, seed: int = 0) -> Path:
-    """Draw a grid of 8 x 8 records, of 50 steps each where the prior is a diffusion."""
+    """Write a picture with a grid of 8 x 8 draws, of 50 steps each for a diffusion prior.
+
+    Args:
+        prior: Prior of pictures.
+        path: File to write.
+        seed: Seed of the draws.
+
+    Returns:
+        The path.
+
+    Raises:
+        InvalidInput: If records of the prior are not pictures.
+    """
     if len(prior.shape) != 3:
         raise invalid_input("prior.shape", prior.shape, "to be that of pictures")
     low, high = prior.data_range
     drawn = prior.draw(_SIDE**2, torch.Generator().manual_seed(seed))
     bytes_ = ((drawn - low) / (high - low)).clamp(0, 1).mul(255).round().byte()
-    if prior.shape[0] not in (_GREY, _COLOURS):  # channels that are no colours, side by side
+    if prior.shape[0] not in (_GREY, _COLOURS):  # other numbers of channels are shown side by side in grey
         bytes_ = bytes_.permute(0, 2, 1, 3).flatten(2)[:, None]
     framed = torch.nn.functional.pad(bytes_, (0, _GAP, 0, _GAP), value=255)
     rows = framed.unflatten(0, (_SIDE, _SIDE)).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1)
@@ -135,62 +180,69 @@ def write_samples(prior: DiffusionPrior | GeneratorPrior, path: Path, *, seed: i
 def _diffusion_table(
     prior: DiffusionPrior, gaussian: GaussianPrior | None, held_out: Tensor
 ) -> tuple[list[str], Tensor, Tensor | None]:
-    """The loss at each time, and the mean over times for each record, of the prior and of the Gaussian."""
+    """Table of the loss at each time, and the mean loss of each record, for the prior and for the Gaussian."""
     times = tuple(time for time in LOSS_TIMES if time < len(prior.schedule))
     priors = {"this prior": prior} | ({} if gaussian is None else {"Gaussian": gaussian.diffusion})
     found = [
         denoising_loss(each, held_out, rng=torch.Generator().manual_seed(0), times=times) for each in priors.values()
     ]
-    lines = _head("time", "noise in units of the signal", *priors, "finding none")
+    lines = _table_head("time", "noise in units of the signal", *priors, "predicting none")
     for place, time in enumerate(times):
         losses = (f"{float(each[:, place].mean()):.5f}" for each in found)
-        lines.append(_row(time, f"{prior.schedule.noise_level(time):.3g}", *losses, 1))
+        lines.append(_table_row(time, f"{prior.schedule.noise_level(time):.3g}", *losses, 1))
     return lines, found[0].mean(1), None if gaussian is None else found[1].mean(1)
 
 
 def _gan_table(
     prior: GeneratorPrior, gaussian: GaussianPrior | None, training: Tensor, held_out: Tensor
 ) -> tuple[list[str], Tensor, Tensor | None]:
-    """Distances between held-out records, draws and training records; the first of each held-out record."""
+    """Table of distances between held-out records, draws and training records, and those of each held-out record."""
     rows = torch.linspace(0, len(training) - 1, min(DRAWS, len(training))).long()
     priors = {"this prior": prior} | ({} if gaussian is None else {"a Gaussian": gaussian})
     draws = {name: each.draw(DRAWS, torch.Generator().manual_seed(0)).float() for name, each in priors.items()}
     reached = {name: nearest_distance(held_out, some) for name, some in draws.items()}
     known = nearest_distance(held_out, training[rows])
 
-    def apart(some: Tensor) -> list[str]:  # along the principal directions of the training records, if these are known
-        along = None if gaussian is None else gaussian.directions[:, -_COMPONENTS:]
+    def frechet_cells(
+        some: Tensor,
+    ) -> list[str]:  # along the principal directions of the training records, if these are known
+        along = None if gaussian is None else gaussian.directions[:, -_COMPONENTS:]  # eigh sorts ascending
         return [] if along is None else [f"{frechet_distance(some, held_out, along):.2f}"]
 
-    columns = ("", "held-out record to the nearest of them", "one of them to the nearest training record")
-    lines = _head(*columns, *(() if gaussian is None else ("Frechet distance",)))
+    columns = ("", "held-out record to the nearest of these", "one of these to the nearest training record")
+    lines = _table_head(*columns, *(() if gaussian is None else ("Frechet distance",)))
     for name, some in draws.items():
-        distances = f"{float(reached[name].mean()):.5f}", f"{_back(some, training):.5f}"
-        lines.append(_row(f"{DRAWS:,} draws of {name}", *distances, *apart(some)))
-    lines.append(_row(f"{len(rows):,} training records", f"{float(known.mean()):.5f}", 0, *apart(training[rows])))
+        distances = f"{float(reached[name].mean()):.5f}", f"{_distance_to_training(some, training):.5f}"
+        lines.append(_table_row(f"{DRAWS:,} draws of {name}", *distances, *frechet_cells(some)))
+    lines.append(
+        _table_row(f"{len(rows):,} training records", f"{float(known.mean()):.5f}", 0, *frechet_cells(training[rows]))
+    )
     none = () if gaussian is None else (0,)
-    lines.append(_row(f"{len(held_out):,} held-out records", 0, f"{_back(held_out, training):.5f}", *none))
+    lines.append(
+        _table_row(f"{len(held_out):,} held-out records", 0, f"{_distance_to_training(held_out, training):.5f}", *none)
+    )
     return lines, reached["this prior"], reached.get("a Gaussian")
 
 
-def _head(*columns: str) -> list[str]:
-    return [_row(*columns).replace("|  |", "| |", 1), "|" + "---|" * len(columns)]
+def _table_head(*columns: str) -> list[str]:
+    return [_table_row(*columns).replace("|  |", "| |", 1), "|" + "---|" * len(columns)]
 
 
-def _row(*cells: object) -> str:
+def _table_row(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _back(some: Tensor, training: Tensor) -> float:
+def _distance_to_training(some: Tensor, training: Tensor) -> float:
+    """Mean distance of records to the nearest training record."""
     return float(nearest_distance(some[:HELD_OUT], training).mean())
 
 
-def _held_out_words(card: Card, count: int, kind: str) -> str:
+def _describe_held_out(card: Card, count: int, kind: str) -> str:
     number = f"{card.held_out:.5f} +- {card.standard_error:.5f} (standard error, {count:,} records)"
     if kind == "diffusion":
         words = (
             f"Held-out loss: {number},\n"
-            "the mean squared error of the noise it finds, mean over the times below. Finding none has 1. "
+            "the mean squared error of the predicted noise, mean over the times below. Predicting none has 1. "
         )
         if card.gaussian is None:
             return words + _LEFT_OUT
@@ -206,12 +258,14 @@ def _held_out_words(card: Card, count: int, kind: str) -> str:
     return words + (
         "Draws of a Gaussian of the\n"
         f"training records' mean and covariance reach {card.gaussian:.5f}. The Frechet distance is that of mean and\n"
-        f"covariance along {_COMPONENTS} principal directions of the training records: a Gaussian has it right by\n"
+        f"covariance along {_COMPONENTS} principal directions of the training records, which a Gaussian matches by\n"
         "construction."
     )
 
 
-def _words(name: str, shape: tuple[int, ...], trained: Trained, origin: Origin, held_out: str, table: list[str]) -> str:
+def _render_card(
+    name: str, shape: tuple[int, ...], trained: TrainingRecord, origin: Origin, held_out: str, table: list[str]
+) -> str:
     what = {"diffusion": "diffusion prior", "gan": "generator"}[trained.kind]
     sizes = " x ".join(map(str, shape))
     settings = ", ".join(

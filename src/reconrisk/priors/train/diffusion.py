@@ -1,4 +1,4 @@
-"""Small diffusion priors trained on records at hand, to be resumed wherever training was stopped."""
+"""Training of small diffusion priors, which can be stopped and resumed."""
 
 from __future__ import annotations
 
@@ -13,23 +13,34 @@ from torch import Tensor
 
 from reconrisk.core.validation import check_positive, check_probability, check_whole, invalid_input
 from reconrisk.priors.diffusion import linear_schedule
-from reconrisk.priors.load.diffusers import library
+from reconrisk.priors.load.diffusers import import_diffusers
 from reconrisk.priors.train.training_state import Training, check_sides
 
-_GROUPS = 8  # of channels that are normalised together
+_GROUPS = 8  # groups of channels that are normalised together
 _PREDICTED = ("epsilon", "v_prediction")
-_WARM_UP = 0.02  # of the steps, over which the learning rate rises
+_WARM_UP = 0.02  # share of the steps during which the learning rate rises
 
 
 @dataclass(frozen=True)
 class DiffusionTraining:
-    """How a small diffusion prior is trained.
+    """Settings of the training of a small diffusion prior.
 
-    ``channels`` are those of each resolution, of which the coarsest has attention. Weights are averaged over about
-    ``1 / (1 - average)`` steps. The learning rate rises at first and then falls to zero along a cosine. A network
-    that ``predicts`` the noise (epsilon) learns most where there is little of it, which serves attacks; where noise is
-    nearly all there is, its small error is a large one of the record, and of v it is not: draws look more like records.
-    The steps and batches are those of the shipped prior of MNIST, which took 40 minutes of a processor.
+    A network that predicts the noise (epsilon) is most accurate where there is little noise, which serves attacks.
+    Where nearly everything is noise, its small error is a large error of the record; predicting v avoids that, and
+    draws look more like records. Steps and batch size are those of the shipped prior of MNIST, which took 40 minutes of
+    a processor.
+
+    Attributes:
+        channels: Channels of each resolution, multiples of 8; the coarsest has attention.
+        steps: Training steps.
+        batch_size: Records per step.
+        learning_rate: Largest learning rate; it rises at first and then falls to zero along a cosine.
+        average: Decay of the averaged weights: the average extends over about ``1 / (1 - average)`` steps.
+        seed: Seed of the initialisation and of all draws.
+        predicts: ``"epsilon"`` or ``"v_prediction"``.
+
+    >>> DiffusionTraining(steps=100).rate(99) < 1e-5
+    True
     """
 
     channels: tuple[int, ...] = (16, 32, 64)
@@ -53,16 +64,28 @@ class DiffusionTraining:
         check_whole("seed", self.seed, minimum=0)
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step."""
-        risen = min(1.0, (step + 1) / max(1.0, _WARM_UP * self.steps))
-        return self.learning_rate * risen * (1 + math.cos(math.pi * step / self.steps)) / 2
+        """Return the learning rate of a step."""
+        warm_up = min(1.0, (step + 1) / max(1.0, _WARM_UP * self.steps))
+        return self.learning_rate * warm_up * (1 + math.cos(math.pi * step / self.steps)) / 2
 
 
 def new_network(shape: tuple[int, ...], channels: tuple[int, ...]) -> Any:
-    """A ``UNet2DModel`` for pictures of ``shape``, one layer at each resolution."""
+    """Build an untrained ``UNet2DModel`` for pictures, with one layer at each resolution.
+
+    Args:
+        shape: Shape (channels, height, width) of a picture.
+        channels: Channels of each resolution.
+
+    Returns:
+        The network.
+
+    Raises:
+        InvalidInput: If the sides cannot be halved once for each resolution but one.
+        MissingExtra: If diffusers is not installed.
+    """
     halvings = len(channels) - 1
     check_sides(shape, halvings, f"Pass fewer channels than {len(channels)}, or pad the pictures.")
-    return library("Training a diffusion prior").UNet2DModel(
+    return import_diffusers("Training a diffusion prior").UNet2DModel(
         sample_size=shape[1] if shape[1] == shape[2] else tuple(shape[1:]),
         in_channels=shape[0],
         out_channels=shape[0],
@@ -82,27 +105,46 @@ def train_diffusion(
     data_range: tuple[float, float] = (0.0, 1.0),
     checkpoint_every: int = 200,
 ) -> Path:
-    r"""Train a network to tell noise and record apart, and save it as diffusers does.
+    r"""Train a network to separate noise and record, and save it in the format of diffusers.
 
     .. math:: \min_f E\, |f(\sqrt{\bar\alpha_t} x_0 + \sqrt{1 - \bar\alpha_t}\, n, t) - n|^2
 
-    With ``predicts="v_prediction"``, :math:`v = \sqrt{\bar\alpha_t}\, n - \sqrt{1 - \bar\alpha_t}\, x_0` stands for
-    the noise n.
+    With ``predicts="v_prediction"`` the network learns :math:`v = \sqrt{\bar\alpha_t}\, n - \sqrt{1 - \bar\alpha_t}\,
+    x_0` instead of the noise n.
 
-    Assumes: pictures (n, channels, height, width) in ``data_range``, public or meant to be released: a prior remembers.
-    Guarantee: the same weights for the same settings, however often training was stopped: what a step draws depends on
-    its number alone. A folder of other settings, records or files is refused. It holds no prior before that is whole.
-    Edge cases: Ctrl-C saves the state, which is otherwise saved every ``checkpoint_every`` steps. A folder in which the
-    same training is finished is left as it is. It is trained on the device of the records. Needs the extra
-    ``diffusion``.
+    Args:
+        records: Pictures (n, channels, height, width) in ``data_range``; the training runs on their device.
+        folder: Folder for the prior and the state of its training.
+        settings: Settings of the training.
+        data_range: Range of the values of records.
+        checkpoint_every: Steps between two checkpoints.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InvalidInput: If the records are not pictures in ``data_range``, or the training diverges.
+        InvalidFile: If the folder holds another training, prior or other files.
+        MissingExtra: If diffusers is not installed.
+
+    Assumes: the records are public or meant to be released, since a prior remembers them.
+    Guarantee: the same weights for the same settings, however often training was stopped: the draws of a step depend on
+    its number alone. A folder of other settings, records or files is refused. It holds no prior before training is
+    finished.
+    Edge cases: Ctrl-C saves the state. A folder in which the same training is finished is left unchanged. Needs the
+    extra ``diffusion``.
     Reference: Algorithm 1, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_; appendix D, `Salimans and Ho (2022)
     <https://arxiv.org/abs/2202.00512>`_.
+
+    >>> train_diffusion(torch.rand(4, 2), "prior")
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidInput: Expected records.shape=(4, 2) to be (n, channels, height, width). Pass pictures.
     """
     return _Run(settings or DiffusionTraining(), records, data_range, Path(folder)).run(checkpoint_every)
 
 
 class _Run(Training):
-    """A network that finds noise, and its average."""
+    """Training of a denoiser and of its average."""
 
     kind = "diffusion"
     saved = "unet"
@@ -121,7 +163,7 @@ class _Run(Training):
         self.optimizers = {"optimizer": self._optimizer}
 
     def advance(self, rng: torch.Generator) -> None:
-        """Find the noise in some records, and learn from the error."""
+        """Predict the noise in a batch of records, and take a step on the error."""
         values = self.values[torch.randint(len(self.values), (self.settings.batch_size,), generator=rng)]
         times = torch.randint(len(self._schedule), (len(values),), generator=rng)
         noise = torch.randn(values.shape, generator=rng).to(values.device)
@@ -132,15 +174,16 @@ class _Run(Training):
         self._optimizer.param_groups[0]["lr"] = self.settings.rate(self.step)
         self._optimizer.zero_grad()
         (self._network(noisy, times).sample - wanted).square().mean().backward()
+        # a usual safeguard of diffusion training against rare large gradients
         torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
         self._optimizer.step()
 
     def save(self) -> None:
-        """Save the averaged network in half precision with its scheduler."""
-        kinds = library("Training a diffusion prior")
+        """Save the averaged network in half precision, with its scheduler."""
+        kinds = import_diffusers("Training a diffusion prior")
         self._average.half().save_pretrained(self.folder / "unet")
         settings = self.folder / "unet" / "config.json"
         for path in settings.parent.glob("*.safetensors"):
-            path.chmod(settings.stat().st_mode)  # safetensors lets nobody but the owner read them
+            path.chmod(settings.stat().st_mode)  # safetensors writes them readable by the owner only
         scheduler = kinds.DDPMScheduler(len(self._schedule), prediction_type=self.settings.predicts)
         scheduler.save_pretrained(self.folder / "scheduler")

@@ -1,4 +1,4 @@
-"""Small GANs trained on records at hand, to be resumed wherever training was stopped."""
+"""Training of small GANs, which can be stopped and resumed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,24 @@ from reconrisk.core.validation import check_positive, check_probability, check_w
 from reconrisk.priors.load.gan import new_generator, save_generator
 from reconrisk.priors.train.training_state import Training
 
-_MOMENTS = (0.5, 0.99)  # of Adam: gradients of the last few steps, since the opponent changes
+_MOMENTS = (0.5, 0.99)  # betas of Adam: a short memory, since the opponent changes
 
 
 @dataclass(frozen=True)
 class GanTraining:
-    """How a small GAN is trained.
+    """Settings of the training of a small GAN.
 
-    ``channels`` are those at half the resolution of a picture, in the generator as in its critic. The weights of the
-    generator are averaged over about ``1 / (1 - average)`` steps. The learning rate falls to zero along a cosine.
+    Attributes:
+        channels: Channels at half the resolution of a picture, in the generator and in its critic.
+        latent_size: Number of latent values.
+        steps: Training steps.
+        batch_size: Records per step.
+        learning_rate: First learning rate; it falls to zero along a cosine.
+        average: Decay of the generator's averaged weights: the average extends over about ``1 / (1 - average)`` steps.
+        seed: Seed of the initialisation and of all draws.
+
+    >>> GanTraining(steps=100).rate(0)
+    0.001
     """
 
     channels: int = 32
@@ -42,7 +51,7 @@ class GanTraining:
         check_whole("seed", self.seed, minimum=0)
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step."""
+        """Return the learning rate of a step."""
         return self.learning_rate * (1 + math.cos(math.pi * step / self.steps)) / 2
 
 
@@ -54,26 +63,46 @@ def train_gan(
     data_range: tuple[float, float] = (0.0, 1.0),
     checkpoint_every: int = 200,
 ) -> Path:
-    r"""Train a generator against a critic that tells its records from real ones, and save it for :func:`gan`.
+    r"""Train a generator against a critic, and save it for :func:`gan`.
 
     .. math:: \min_c E\, (1 - c(x))_+ + E\, (1 + c(g(z)))_+, \qquad \min_g -E\, c(g(z))
 
-    Assumes: pictures (n, channels, height, width) in ``data_range`` whose sides are divisible by 4, public or meant to
-    be released: a prior remembers.
-    Guarantee: the same weights for the same settings, however often training was stopped: what a step draws depends on
-    its number alone. A folder of other settings, records or files is refused. It holds no prior before that is whole.
-    Edge cases: Ctrl-C saves the state, which is otherwise saved every ``checkpoint_every`` steps. A folder in which the
-    same training is finished is left as it is. It is trained on the device of the records.
+    Args:
+        records: Pictures (n, channels, height, width) in ``data_range``, with sides divisible by 4; the training runs
+            on their device.
+        folder: Folder for the prior and the state of its training.
+        settings: Settings of the training.
+        data_range: Range of the values of records.
+        checkpoint_every: Steps between two checkpoints.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InvalidInput: If the records are not such pictures in ``data_range``, or the training diverges.
+        InvalidFile: If the folder holds another training, prior or other files.
+
+    Assumes: the records are public or meant to be released, since a prior remembers them.
+    Guarantee: the same weights for the same settings, however often training was stopped: the draws of a step depend on
+    its number alone. A folder of other settings, records or files is refused. It holds no prior before training is
+    finished.
+    Edge cases: Ctrl-C saves the state. A folder in which the same training is finished is left unchanged.
     Reference: `Goodfellow et al. (2014) <https://arxiv.org/abs/1406.2661>`_; the critic of `Miyato et al. (2018)
     <https://arxiv.org/abs/1802.05957>`_, whose layers have spectral norm one.
+
+    >>> import tempfile
+    >>> settings = GanTraining(channels=2, latent_size=2, steps=1, batch_size=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sorted(path.name for path in train_gan(torch.rand(4, 1, 8, 8), folder, settings).iterdir())
+    ['config.json', 'generator.safetensors', 'trained.json']
     """
     return _Run(settings or GanTraining(), records, data_range, Path(folder)).run(checkpoint_every)
 
 
 def _new_critic(shape: tuple[int, ...], channels: int) -> nn.Sequential:
-    """A number for each picture, the larger the more real, from three convolutions that halve the sides."""
+    """Build a critic: a number for each picture, larger for real ones, from three convolutions that halve the sides."""
     colours, *sides = shape
-    left = math.prod((side // 4 + 1) // 2 for side in sides)
+    left = math.prod((side // 4 + 1) // 2 for side in sides)  # pixels after three convolutions of stride 2
     return nn.Sequential(
         spectral_norm(nn.Conv2d(colours, channels, 4, 2, 1)),
         nn.LeakyReLU(0.1),
@@ -87,7 +116,7 @@ def _new_critic(shape: tuple[int, ...], channels: int) -> nn.Sequential:
 
 
 class _Run(Training):
-    """A generator, its average and its critic."""
+    """Training of a generator, its average and its critic."""
 
     kind = "gan"
     saved = "generator.safetensors"
@@ -108,13 +137,14 @@ class _Run(Training):
         }
 
     def advance(self, rng: torch.Generator) -> None:
-        """Let the critic learn from real and made records, then the generator from the critic."""
+        """Take a step of the critic on real and generated records, then a step of the generator."""
         count = self.settings.batch_size
         real = self.values[torch.randint(len(self.values), (count,), generator=rng)]
         made = self._network(torch.randn(count, self.settings.latent_size, generator=rng).to(real.device))
+        # hinge loss of the critic on one batch of real and generated records
         judged = self._critic(torch.cat([real, made.detach()])).split(count)
         self._learn("critic", torch.relu(1 - judged[0]).mean() + torch.relu(1 + judged[1]).mean())
-        self._critic.requires_grad_(False)
+        self._critic.requires_grad_(False)  # saves the gradients of its weights in the generator's step
         self._learn("network", -self._critic(made).mean())
         self._critic.requires_grad_(True)
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from reconrisk.attacks.informed.glm.arguments import PENALTIES
+from reconrisk.attacks.informed.glm.arguments import PENALTIES, LinearObjective
 from reconrisk.attacks.informed.glm.attack import NEEDS, GlmReconstruction, glm
 from reconrisk.attacks.informed.glm.candidates import glm_candidates
 from reconrisk.core.errors import InvalidInput
@@ -189,7 +189,8 @@ class _Run:
         subject, stated = model, dict[str, Any]()
         if isinstance(model, Coefficients):  # which say nothing else about themselves
             subject = model.weight
-            stated = {"family": self._family(model), "penalty": self._penalty, "intercept": model.intercept}
+            objective = LinearObjective(self._family(model), self._penalty)
+            stated = {"intercept": model.intercept, "objective": objective}
         if self.weights is not None:
             stated |= {"sample_weight": self.weights[rows], "target_weight": float(self.weights[row])}
         own = self._labels[row] if self.known_labels else None

@@ -143,7 +143,8 @@ def test_exact_minimisers_of_every_family_and_penalty_give_the_record_back(seed,
     }[family]
     objective = {"family": family, "penalty": penalty, "intercept_penalty": intercept_penalty}
     fit = fit_glm(features=features, labels=labels, intercept=True, **objective)
-    found = rr.attacks.glm(fit.coefficients, features[:-1], labels[:-1], intercept=fit.intercept, **objective)
+    stated = rr.attacks.LinearObjective(**objective)
+    found = rr.attacks.glm(fit.coefficients, features[:-1], labels[:-1], intercept=fit.intercept, objective=stated)
     size = root_mean_square(features[-1])
     # rounding of 60 records of order one leaves about 1e-14 in the gradient, divided by the pull
     assert root_mean_square(found.record - features[-1]) < 1e-11 / found.influence + 1e-12 * size
@@ -185,7 +186,7 @@ def test_without_intercept_the_label_gives_both_roots(alpha):
     roots = np.vstack([found.record[None], found.alternatives])
     assert len(roots) == 2
     assert found.status.ending is Ending.CONVERGED
-    assert found.status.cause.startswith("one of 2 records that explain the model alike")
+    assert found.status.cause.startswith("one of 2 records that fit the model equally well")
     assert min(root_mean_square(root - record) for root in roots) < 1e-9
     # Theorem 8, balle2022: both solve a^2 v^T theta - a y + 1 = 0, so that refitting with either gives the model
     for root in roots:
@@ -215,7 +216,9 @@ def test_a_predictor_of_zero_has_one_root():
     known, record, label = np.diag([2.0, 2.0]), np.array([1.0, 1.0]), 3.0
     theta = np.array([0.7, -0.7])
     known_labels = known @ theta + (theta @ record - label) * record / 2.0
-    found = rr.attacks.glm(theta, known, known_labels, family="squared", penalty=0.0, label=label)
+    found = rr.attacks.glm(
+        theta, known, known_labels, label=label, objective=rr.attacks.LinearObjective("squared", 0.0)
+    )
     np.testing.assert_allclose(found.record, record, atol=1e-12)
     assert len(found.alternatives) == 0 or np.abs(found.alternatives).max() > 1e10
 
@@ -291,11 +294,11 @@ def test_linear_torch_models_are_read_with_their_losses(loss_fn, family, data, d
     layer.weight.data, layer.bias.data = torch.as_tensor(weight), torch.as_tensor(fit.intercept)
     model = nn.Sequential(nn.Flatten(), layer)
     inputs = torch.as_tensor(known)
-    training = {"loss_fn": loss_fn, "weight_decay": decay, "decay_bias": decay_bias}
-    found = rr.attacks.glm(model, inputs, torch.as_tensor(known_labels), **training)
+    training = rr.attacks.LinearObjective(loss_fn=loss_fn, weight_decay=decay, decay_bias=decay_bias)
+    found = rr.attacks.glm(model, inputs, torch.as_tensor(known_labels), objective=training)
     assert root_mean_square(found.record - record) < 1e-7
     assert found.label == pytest.approx(label, abs=1e-6)
-    rough = rr.attacks.glm(model.float(), inputs, torch.as_tensor(known_labels), **training)
+    rough = rr.attacks.glm(model.float(), inputs, torch.as_tensor(known_labels), objective=training)
     error = root_mean_square(rough.record - record)
     assert error > 1e-9
     if not np.isnan(rough.expected_error):
@@ -308,7 +311,8 @@ def test_a_target_that_is_fitted_exactly_leaves_no_trace():
     labels = features @ [1.0, -2.0, 0.5] + 0.3
     found = rr.attacks.glm(LinearRegression().fit(features, labels), features[:-1], labels[:-1])
     assert found.status.ending is Ending.NOT_APPLICABLE
-    zero = rr.attacks.glm(np.zeros(3), features[:-1], np.zeros(19), family="squared", penalty=1.0, intercept=0.0)
+    objective = rr.attacks.LinearObjective("squared", penalty=1.0)
+    zero = rr.attacks.glm(np.zeros(3), features[:-1], np.zeros(19), intercept=0.0, objective=objective)
     assert zero.status.ending is Ending.NOT_APPLICABLE
     assert zero.expected_error == np.inf
     np.testing.assert_allclose(zero.record, features[:-1].mean(0))
@@ -348,7 +352,7 @@ def test_two_missing_records_are_not_read_as_one(kind):
         two = np.delete(features, [target, target + 1], 0), np.delete(labels, [target, target + 1])
         found = rr.attacks.glm(model, *two)
         assert found.status.ending is Ending.NOT_APPLICABLE
-        assert str(found.status).startswith("not applicable: no one record explains the model")
+        assert str(found.status).startswith("not applicable: no single record is consistent with the model")
         assert found.error_range[1] == np.inf
         one = np.delete(features, target, 0), np.delete(labels, target)
         assert rr.attacks.glm(model, *one).status.ending is Ending.EXACT
@@ -360,7 +364,7 @@ def test_weights_that_are_not_passed_are_not_read_as_a_record(kind):
     for target in range(0, 60, 3):
         found = rr.attacks.glm(model, np.delete(features, target, 0), np.delete(labels, target))
         if kind == "ridge":  # as many numbers as unknowns: what is wrong shows only where the record is out of range
-            assert found.error_range[1] > 0.1 or "if these are its records" in found.status.cause
+            assert found.error_range[1] > 0.1 or "if the known records are right" in found.status.cause
         else:
             assert found.status.ending is Ending.NOT_APPLICABLE
 
@@ -393,7 +397,7 @@ def test_where_nothing_is_left_to_check_only_records_like_the_known_are_exact():
         far = root_mean_square(found.record - found.record.clip(two[0].min(0), two[0].max(0))) > two[0].std()
         seen.add(far)
         assert (found.status.ending is Ending.EXACT) == (not far)
-        assert "if these are its records" in found.status.cause
+        assert "if the known records are right" in found.status.cause
         assert not far or found.error_range[1] > root_mean_square(found.record - features[target]) / 2
     assert seen == {True, False}
 
@@ -411,12 +415,12 @@ def test_a_label_far_above_all_known_ones_is_not_exact():
     """The penalty of PoissonRegressor belongs to a mean: as one of a sum it is too small by the number of records."""
     _, features, labels = at_the_minimum("poisson")
     model = PoissonRegressor(alpha=0.1, **CHOLESKY).fit(features, labels)
-    settings = {"family": "poisson", "intercept": model.intercept_}
+    small, right_size = (rr.attacks.LinearObjective("poisson", penalty) for penalty in (0.1, 0.1 * 60))
     for target in range(0, 60, 2):
         known = np.delete(features, target, 0), np.delete(labels, target)
-        wrong = rr.attacks.glm(model.coef_, *known, penalty=0.1, **settings)
+        wrong = rr.attacks.glm(model.coef_, *known, intercept=model.intercept_, objective=small)
         assert wrong.status.ending in (Ending.BUDGET_SPENT, Ending.NOT_APPLICABLE)
-        right = rr.attacks.glm(model.coef_, *known, penalty=0.1 * 60, **settings)
+        right = rr.attacks.glm(model.coef_, *known, intercept=model.intercept_, objective=right_size)
         np.testing.assert_allclose(right.record, features[target], atol=1e-8)
         assert right.status.ending is not Ending.NOT_APPLICABLE
 
@@ -502,10 +506,10 @@ def test_bad_input_is_refused_in_words():
         rr.attacks.glm(model, known, np.where(known_labels == "benign", "odd", known_labels))
     with pytest.raises(InvalidInput, match=r"label='odd' to be one of estimator.classes_"):
         rr.attacks.glm(model, known, known_labels, label="odd")
-    with pytest.raises(InvalidInput, match="to be of 149, as inputs"):
+    with pytest.raises(InvalidInput, match="to be of 149, as known_inputs"):
         rr.attacks.glm(model, known, known_labels[1:])
     with pytest.raises(InvalidInput, match=r"penalty=1\.0 to be left out for an estimator"):
-        rr.attacks.glm(model, known, known_labels, penalty=1.0)
+        rr.attacks.glm(model, known, known_labels, objective=rr.attacks.LinearObjective(penalty=1.0))
     broken = known.copy()
     broken[2, 1] = np.nan
     with pytest.raises(InvalidInput, match=r"known_inputs\[2, 1\]=nan to be finite"):
@@ -515,10 +519,12 @@ def test_bad_input_is_refused_in_words():
         rr.attacks.glm(Ridge().fit(known, np.ones(149)), known, numbers)
     with pytest.raises(InvalidInput, match="family=None to be one of"):
         rr.attacks.glm(np.zeros(30), known, known_labels)
-    with pytest.raises(InvalidInput, match=r"penalty=None to be stated.*alpha of PoissonRegressor times the sum"):
-        rr.attacks.glm(np.zeros(30), known, np.zeros(149), family="squared")
+    with pytest.raises(
+        InvalidInput, match=r"penalty=None to be given with plain coefficients.*alpha of PoissonRegressor times the sum"
+    ):
+        rr.attacks.glm(np.zeros(30), known, np.zeros(149), objective=rr.attacks.LinearObjective("squared"))
     with pytest.raises(InvalidInput, match="to be 0 or 1"):
-        rr.attacks.glm(np.zeros(30), known, np.full(149, 2), family="logistic", penalty=1.0)
+        rr.attacks.glm(np.zeros(30), known, np.full(149, 2), objective=rr.attacks.LinearObjective("logistic", 1.0))
     with pytest.raises(InvalidInput, match="loss_fn=None"):
         rr.attacks.glm(nn.Linear(30, 1), known, np.zeros(149))
     with pytest.raises(InvalidInput, match="'SVC' to be one of LogisticRegression"):

@@ -57,7 +57,7 @@ def test_noise_that_hides_the_record_is_a_finding():
     alone = rr.attacks.glm(seen, X[1:], CLASSES[1:], noise_std=1.0)
     found = run(observation)
     assert (alone.status.ending, found.status.ending) == (Ending.NOT_APPLICABLE, Ending.CONVERGED)
-    assert "where a guess errs by" in found.status.cause
+    assert "for a guess of the mean" in found.status.cause
     low, high = float(found.estimates.min()), float(found.estimates.max())
     assert 0.0 <= low <= high <= 1.0
 
@@ -68,7 +68,7 @@ def test_labels_that_the_threat_knows_decide_between_roots_and_one_of_two_is_not
         run(observed(plain)[1])
     found = run(observed(plain, threat=KNOWING.knowing(Knows.LABELS))[1])
     assert found.status.ending is Ending.CONVERGED
-    assert found.status.cause.startswith("one of 2 records that explain the model alike")
+    assert found.status.cause.startswith("one of 2 records that fit the model equally well")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_other_defenses_and_weaker_threats_are_refused(change, message):
 def test_noise_of_several_sizes_and_other_models_are_refused():
     _, observation = observed(defense=rr.defenses.gaussian_noise(0.1))
     uneven = {**observation.noise_std, "intercept": torch.tensor(0.3, dtype=torch.float64)}
-    with pytest.raises(rr.InvalidInput, match="to be one number for all"):
+    with pytest.raises(rr.InvalidInput, match="to be one number for all coefficients"):
         run(dataclasses.replace(observation, noise_std=uneven))
     with pytest.raises(rr.InvalidInput, match="to be of a fitted estimator"):
         run(dataclasses.replace(observation, forward=torch.nn.Linear(4, 1)))

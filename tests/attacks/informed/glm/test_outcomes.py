@@ -66,7 +66,7 @@ def test_covariance_over_many_draws_is_the_stated_one_and_not_below_the_bound(fa
             intercept=intercept,
             label=labels[target],
             noise_std=noise_std,
-            **setting,
+            objective=rr.attacks.LinearObjective(**setting),
         )
         errors.append(found.record - features[target])
     errors = np.array(errors)
@@ -91,7 +91,7 @@ def test_a_label_that_is_not_known_costs_accuracy(family):
     target = largest_residual(features, labels, fit, family)
     known, known_labels = np.delete(features, target, 0), np.delete(labels, target)
     rng = np.random.default_rng(1)
-    stated = {"noise_std": 1e-4, **setting}
+    stated = {"noise_std": 1e-4, "objective": rr.attacks.LinearObjective(**setting)}
     errors = []
     for _ in range(200):
         coefficients, intercept = noisy(fit, 1e-4, rng)
@@ -112,7 +112,8 @@ def test_the_label_is_the_one_whose_model_is_nearest(family):
     rng = np.random.default_rng(2)
     for _ in range(8):
         coefficients, intercept = noisy(fit, 1e-3, rng)
-        found = rr.attacks.glm(coefficients, known, known_labels, intercept=intercept, noise_std=1e-3, **setting)
+        stated = {"intercept": intercept, "objective": rr.attacks.LinearObjective(**setting)}
+        found = rr.attacks.glm(coefficients, known, known_labels, noise_std=1e-3, **stated)
         assert found.label == labels[target]
 
 
@@ -122,7 +123,8 @@ def test_known_features_lower_the_error_of_the_others():
     known, known_labels = np.delete(features, target, 0), np.delete(labels, target)
     coefficients, intercept = noisy(fit, 1e-4, np.random.default_rng(0))
     partly = np.array([features[target, 0], np.nan, np.nan, features[target, 3]])
-    stated = {"intercept": intercept, "noise_std": 1e-4, "label": labels[target], **setting}
+    objective = rr.attacks.LinearObjective(**setting)
+    stated = {"intercept": intercept, "noise_std": 1e-4, "label": labels[target], "objective": objective}
     whole = rr.attacks.glm(coefficients, known, known_labels, **stated)
     part = rr.attacks.glm(coefficients, known, known_labels, known_values=partly, **stated)
     assert part.covariance.shape == (2, 2)
@@ -175,7 +177,8 @@ def test_noise_that_hides_the_record_is_said_to():
     features, labels, fit, setting = problem("logistic")
     known, known_labels = features[1:], labels[1:]
     coefficients, intercept = noisy(fit, 0.3, np.random.default_rng(0))
-    found = rr.attacks.glm(coefficients, known, known_labels, intercept=intercept, noise_std=0.3, **setting)
+    stated = {"intercept": intercept, "objective": rr.attacks.LinearObjective(**setting)}
+    found = rr.attacks.glm(coefficients, known, known_labels, noise_std=0.3, **stated)
     assert found.status.ending is Ending.NOT_APPLICABLE
 
 
@@ -185,12 +188,13 @@ def test_errors_under_noise_are_not_understated(noise_std):
     data = rr.load_dataset("diabetes")
     features, labels = data.inputs.double().numpy(), data.labels.double().numpy()
     fit, rng = Ridge().fit(features, labels), np.random.default_rng(0)
+    objective = rr.attacks.LinearObjective("squared", penalty=1.0)
     for target in range(12):
         coefficients = fit.coef_ + noise_std * rng.standard_normal(fit.coef_.shape)
         intercept = np.atleast_1d(fit.intercept_ + noise_std * rng.standard_normal())
         known, known_labels = np.delete(features, target, 0), np.delete(labels, target)
         found = rr.attacks.glm(
-            coefficients, known, known_labels, intercept=intercept, family="squared", penalty=1.0, noise_std=noise_std
+            coefficients, known, known_labels, intercept=intercept, objective=objective, noise_std=noise_std
         )
         error = np.sqrt(np.mean((found.record - features[target]) ** 2))
         assert error < 2.5 * found.expected_error  # one in a thousand of a chi-square of ten is beyond

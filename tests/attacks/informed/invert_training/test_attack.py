@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import reconrisk as rr
-from reconrisk.attacks.informed.invert_training.problem import MapProblem, ShadowProblem, noise_of, problem_for
+from reconrisk.attacks.informed.invert_training.problem import MapProblem, ShadowProblem, private_noise_std, problem_for
 from reconrisk.attacks.informed.invert_training.tangents import Tangents
-from reconrisk.attacks.informed.invert_training.weighted import Weighted, within_range
+from reconrisk.attacks.informed.invert_training.weighted import WeightedProblem, minimise_within_range
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import INFORMED, Knows
 from reconrisk.releases.shadow.training import ShadowTraining
@@ -212,11 +212,11 @@ def test_clipped_training_is_differentiated_along_few_directions():
 def test_noise_of_private_training_adds_up():
     # without momentum T steps add T draws: lr sigma C / (m + 1) sqrt(T)
     plain = trained(steps=16, optimizer=rr.releases.sgd(0.2), private=rr.mechanisms.Gaussian(2.0, 0.5))
-    assert noise_of(plain) == pytest.approx(0.2 * 2.0 * 0.5 / 21 * 4)
+    assert private_noise_std(plain) == pytest.approx(0.2 * 2.0 * 0.5 / 21 * 4)
     # with momentum the first of two draws lasts 1 + mu
     two = trained(steps=2, optimizer=rr.releases.sgd(0.2, 0.5), private=rr.mechanisms.Gaussian(2.0, 0.5))
-    assert noise_of(two) == pytest.approx(0.2 / 21 * (1 + 1.5**2) ** 0.5)
-    assert noise_of(trained(steps=2)) is None
+    assert private_noise_std(two) == pytest.approx(0.2 / 21 * (1 + 1.5**2) ** 0.5)
+    assert private_noise_std(trained(steps=2)) is None
 
 
 def test_estimates_stay_in_the_range_under_large_noise():
@@ -233,7 +233,7 @@ def test_estimates_stay_in_the_range_under_large_noise():
 def test_least_squares_within_the_range_agree_with_scipy(seed):
     jacobian, residual = uniform(7, 30, seed=seed).double() - 0.5, 3 * (uniform(30, seed=9 + seed).double() - 0.5)
     record = uniform(7, seed=20 + seed).double()
-    found = within_range(jacobian, residual, record, (0.0, 1.0))
+    found = minimise_within_range(jacobian, residual, record, (0.0, 1.0))
     bounds = ((0 - record).numpy(), (1 - record).numpy())
     expected = lsq_linear(jacobian.T.numpy(), residual.numpy(), bounds, tol=1e-14).x
     assert torch.allclose(found - record, torch.as_tensor(expected), atol=1e-6)
@@ -280,7 +280,7 @@ def test_both_problems_agree_on_values_and_derivatives():
     one, other = shadow.jacobian(inputs[0], labels[0]), plain.jacobian(inputs[0], labels[0])
     assert torch.allclose(one, other, atol=1e-12)
     uneven = torch.linspace(0.5, 2, shadow.size)
-    assert torch.allclose(Weighted(shadow, uneven).jacobian(inputs[0], labels[0]), one * uneven, atol=1e-12)
+    assert torch.allclose(WeightedProblem(shadow, uneven).jacobian(inputs[0], labels[0]), one * uneven, atol=1e-12)
 
 
 def test_time_and_interruption_leave_the_best_so_far(monkeypatch):

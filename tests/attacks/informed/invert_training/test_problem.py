@@ -9,8 +9,10 @@ from reconrisk.attacks.informed.invert_training.problem import ClippedProblem, p
 from reconrisk.core.errors import InvalidInput
 
 BATCHES = [[0, 1, 20], [2, 3, 20]]
-INVERTED = r"Private training is inverted where rr\.sgd takes all records in every step \(batches=None\), with momentum"
-INSTEAD = r"rr\.attacks\.reconstructor with rr\.attacks\.ShadowKnowledge serves for other rules and for batches"
+INVERTED = (
+    r"Private training can be inverted if rr\.sgd takes all records in every step \(batches=None\), with or without"
+)
+INSTEAD = r"rr\.attacks\.reconstructor with rr\.attacks\.ShadowKnowledge handles other optimizers and batches"
 
 
 def training(optimizer=None, **settings):
@@ -60,6 +62,8 @@ def test_what_is_said_to_serve_does(how):
     "change", [{"draw_start": lambda rng: nn.Linear(4, 3)}, {"batches": rr.releases.RandomBatches(5), "private": None}]
 )
 def test_a_drawn_start_or_order_is_refused_with_what_serves(change):
-    message = "drawn start or order.* to be a function of the record.*reconstructor with .* serves for unknown ones"
+    message = (
+        "random initialisation or order.* to be a function of the record.*reconstructor with .* handles unknown ones"
+    )
     with pytest.raises(InvalidInput, match=message):
         problem_for(training(**change))

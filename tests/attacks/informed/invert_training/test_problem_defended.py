@@ -6,7 +6,7 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.attacks.informed.invert_training.attack import NEEDS
-from reconrisk.attacks.informed.invert_training.problem import Defended, adds_noise_alone, problem_for
+from reconrisk.attacks.informed.invert_training.problem import DefendedProblem, only_adds_noise, problem_for
 from reconrisk.core.threat import Knows
 
 INPUTS, LABELS = torch.rand(11, 5, generator=torch.Generator().manual_seed(0)), torch.arange(11) % 3
@@ -21,16 +21,16 @@ def release():
 
 def test_values_are_those_that_the_defense_sends_without_noise():
     made = release()
-    problem = Defended(problem_for(made), CLIP, dict(reversed(made.value().items())))  # in whatever order
+    problem = DefendedProblem(problem_for(made), CLIP, dict(reversed(made.value().items())))  # in whatever order
     (row,) = problem.values(INPUTS[:1], LABELS[:1])
-    expected = problem.flatten(CLIP.replay(made.value()))
+    expected = problem.to_row(CLIP.replay(made.value()))
     assert torch.allclose(row, expected, atol=1e-6)
     assert float(row.norm()) == pytest.approx(0.2, rel=1e-5)
 
 
 def test_the_derivative_is_that_of_differences():
     made = release()
-    problem = Defended(problem_for(made), CLIP, made.value())
+    problem = DefendedProblem(problem_for(made), CLIP, made.value())
     record, whole, step = INPUTS[0].double(), torch.eye(5, dtype=torch.float64), 1e-5
     pushed = problem.push(record, LABELS[0], whole)
     ahead, behind = (problem.values(record + side * step * whole, LABELS[:1].expand(5)) for side in (1, -1))
@@ -58,4 +58,4 @@ def test_a_clipped_model_gives_its_record_away():
     ],
 )
 def test_defenses_that_only_add_noise_are_told_from_others(defense, alone):
-    assert adds_noise_alone(defense, release().value()) is alone
+    assert only_adds_noise(defense, release().value()) is alone

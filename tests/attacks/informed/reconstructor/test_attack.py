@@ -292,7 +292,7 @@ def test_observations_it_cannot_attack_are_refused(solved):
         "batch_size": dataclasses.replace(observation, batch_size=2),
         "input_shape": dataclasses.replace(observation, input_shape=(9,)),
         "data_range": dataclasses.replace(observation, data_range=(0.0, 2.0)),
-        "to hold '3.bias'": dataclasses.replace(
+        "to contain '3.bias'": dataclasses.replace(
             observation, released={name: value for name, value in observation.released.items() if name != "3.bias"}
         ),
         "as in the shadow models": dataclasses.replace(

@@ -46,7 +46,7 @@ def test_what_was_saved_estimates_the_same(made):
     assert torch.equal(loaded.estimates(rows), attack.estimates(rows))
     assert repr(loaded) == repr(attack)
     assert (loaded.error, loaded.needs, loaded.settings) == (attack.error, attack.needs, attack.settings)
-    assert torch.equal(loaded.unlike(rows), attack.unlike(rows))
+    assert torch.equal(loaded.relative_distance(rows), attack.relative_distance(rows))
 
 
 def rewritten(path, change):
@@ -73,7 +73,7 @@ def settings_of(header, **changed):
         (lambda header: settings_of(header, settings={"start": "none"}), "does not describe a reconstructor"),
         (lambda header: settings_of(header, shapes=[[1]]), "does not describe a reconstructor"),
         (lambda header: header.pop("__metadata__"), "not written by reconrisk"),
-        (lambda header: header.__setitem__("__metadata__", {"reconrisk": "[1]"}), "no set of named values"),
+        (lambda header: header.__setitem__("__metadata__", {"reconrisk": "[1]"}), "not a table of named values"),
         (lambda header: header.__setitem__("__metadata__", {"reconrisk": "{"}), "cannot be read"),
     ],
 )

@@ -2,8 +2,14 @@ import pytest
 import torch
 
 import reconrisk as rr
-from reconrisk.attacks.informed.reconstructor.features import Scaling, scaling
-from reconrisk.attacks.informed.reconstructor.linear import RIDGES, ClassMap, _member, linear_reconstruction, moved_from
+from reconrisk.attacks.informed.reconstructor.features import Scaling, fit_scaling
+from reconrisk.attacks.informed.reconstructor.linear import (
+    RIDGES,
+    ClassMap,
+    _fit_class,
+    displacements,
+    linear_reconstruction,
+)
 
 
 def drawn(seed):
@@ -37,11 +43,11 @@ def test_sizes_that_say_nothing_are_ignored_and_classes_are_told():
 
 def test_what_is_left_out_is_what_a_fit_without_it_gives():
     rows, targets, _ = directional(30)
-    member = _member(moved_from(rows.double().mean(0), rows, True), targets, torch.arange(30))
+    member = _fit_class(displacements(rows.double().mean(0), rows, True), targets, torch.arange(30))
     kernel = (member.members @ member.members.T).double() + member.scale
     centred = targets.double() - member.offset
     for ridge, tolerance in ((RIDGES[1], 1e-3), (RIDGES[4], 1e-6)):  # float32 kernels, divided by the ridge
-        closed = member.left_out(ridge) + targets.double()
+        closed = member.left_out_residuals(ridge) + targets.double()
         for index in (0, 7, 29):
             rest = [other for other in range(30) if other != index]
             inner = kernel[rest][:, rest] + ridge * member.scale * torch.eye(29, dtype=torch.float64)
@@ -51,8 +57,8 @@ def test_what_is_left_out_is_what_a_fit_without_it_gives():
 
 def test_the_dual_form_is_ridge_regression():
     rows, targets, _ = directional(50)
-    member = _member(moved_from(rows.double().mean(0), rows, True), targets, torch.arange(50))
-    made: ClassMap = member.fitted(0.01)
+    member = _fit_class(displacements(rows.double().mean(0), rows, True), targets, torch.arange(50))
+    made: ClassMap = member.class_map(0.01)
     features = torch.cat([member.members.double(), torch.full((50, 1), member.scale**0.5, dtype=torch.float64)], 1)
     gram = features.T @ features + 0.01 * member.scale * torch.eye(13, dtype=torch.float64)
     slopes = torch.linalg.solve(gram, features.T @ (targets.double() - member.offset))
@@ -85,7 +91,7 @@ def test_scaling_standardises_and_drops_what_does_not_vary():
     rows = torch.randn(50, 4, generator=drawn(0))
     rows[:, 1] = 3.0
     rows[:, 3] = 1 + 1e-7 * rows[:, 3]  # rounding of float32, no information
-    fitted = scaling(rows)
+    fitted = fit_scaling(rows)
     features = fitted(rows)
     assert fitted.kept.tolist() == [0, 2]
     assert torch.allclose(features.mean(0), torch.zeros(2), atol=1e-6)
@@ -99,16 +105,16 @@ def test_small_differences_of_large_weights_keep_their_digits():
     rows = (100 + steps.double() * 2.0**-17).float()
     expected = (steps.double() - steps.double().mean()) / steps.double().std(unbiased=False)
     assert abs(float(steps.double().mean()) % 1 - 0.5) < 0.49
-    assert torch.allclose(scaling(rows)(rows).double(), expected, atol=1e-5)
+    assert torch.allclose(fit_scaling(rows)(rows).double(), expected, atol=1e-5)
 
 
 def test_rows_that_cannot_be_scaled_are_refused():
     with pytest.raises(rr.InvalidInput, match="at least two models"):
-        scaling(torch.zeros(1, 3))
+        fit_scaling(torch.zeros(1, 3))
     with pytest.raises(rr.InvalidInput, match="depend on their targets"):
-        scaling(torch.ones(5, 3))
+        fit_scaling(torch.ones(5, 3))
     with pytest.raises(rr.InvalidInput, match="diverged"):
-        scaling(torch.full((5, 3), torch.nan))
+        fit_scaling(torch.full((5, 3), torch.nan))
 
 
 def test_scaling_is_what_it_was_fitted_to():

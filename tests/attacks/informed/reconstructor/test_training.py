@@ -17,8 +17,8 @@ from reconrisk.attacks.informed.reconstructor.settings import (
 )
 from reconrisk.attacks.informed.reconstructor.training import (
     ShadowPairs,
+    build_seeded,
     read_header_and_tensors,
-    seeded,
     train_network,
     write_checkpoint,
     write_tensors,
@@ -40,7 +40,7 @@ def pairs(shape=(4,), count=60):
 
 
 def dense(seed=3, shape=(4,)):
-    return seeded(lambda: dense_reconstructor(5, shape, (0.0, 1.0), (16,)), drawn(seed))
+    return build_seeded(lambda: dense_reconstructor(5, shape, (0.0, 1.0), (16,)), drawn(seed))
 
 
 class Stop(Exception):
@@ -171,7 +171,7 @@ def test_the_networks_have_the_sizes_of_the_tables():
 
 
 def test_outputs_lie_in_the_range_of_the_data():
-    network = seeded(lambda: dense_reconstructor(5, (4,), (-2.0, 3.0), (16,)), drawn(3))
+    network = build_seeded(lambda: dense_reconstructor(5, (4,), (-2.0, 3.0), (16,)), drawn(3))
     values = network(100 * torch.randn(50, 5, generator=drawn(0))).detach()
     assert float(values.min()) >= -2
     assert float(values.max()) <= 3
@@ -190,7 +190,7 @@ def test_names_stand_for_settings():
         ({"start": "none"}, "no linear start"),
         ({"network": "transposed"}, "behind a linear start"),
         ({"network": "deep"}, "one of none, dense, transposed"),
-        ({"absolute": 0.0, "squared": 0.0}, "where absolute is 0"),
+        ({"absolute": 0.0, "squared": 0.0}, "if absolute is 0"),
         ({"held_out": 1.0}, "between 0 and 1"),
         ({"epochs": 0}, "epochs=0"),
         ({"batch_size": 0.5}, "whole number"),

@@ -1,8 +1,8 @@
-"""The arguments of :func:`reconrisk.attacks.informed.glm.attack.glm` as a linear model with a place for the target."""
+"""Validation of the arguments of :func:`reconrisk.attacks.informed.glm.attack.glm`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -23,100 +23,152 @@ from reconrisk.releases.fitted_estimators.estimators import (
 from reconrisk.releases.fitted_estimators.objective import Family
 
 PENALTIES = "Pass 1 / C, alpha of Ridge, or alpha of PoissonRegressor times the sum of sample weights; 0 for none."
-"""What the penalty of a sum over records is in the terms of estimators, whose alpha may belong to a mean."""
+"""Conversion of the penalties of scikit-learn to that of a sum over records; some belong to a mean."""
 
-_STATED = ("family", "penalty", "intercept", "intercept_penalty")
-_TORCH = ("loss_fn", "weight_decay", "decay_bias")
+_OF_COEFFICIENTS = ("family", "penalty", "intercept", "intercept_penalty")
+_OF_TORCH_MODEL = ("loss_fn", "weight_decay", "decay_bias")
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
-    """A released model in whichever form it came, the known records, and the weight of the target."""
+class LinearObjective:
+    r"""Training objective of a linear model that does not carry it, as a sum over records.
+
+    .. math:: \sum_i w_i\,\ell(W x_i + b, y_i) + \tfrac12\lambda|W|^2 + \tfrac12\lambda_0|b|^2
+
+    Plain coefficients need ``family`` and ``penalty``. A torch model needs ``loss_fn``. An estimator of scikit-learn
+    carries its own objective and takes none of the fields.
+
+    Attributes:
+        family: Loss of plain coefficients: ``squared``, ``logistic``, ``multinomial`` or ``poisson``.
+        penalty: :math:`\lambda` of plain coefficients: 1 / C, alpha of ``Ridge``, or alpha of ``PoissonRegressor``
+            times the sum of sample weights; 0 for none.
+        intercept_penalty: :math:`\lambda_0` of plain coefficients, 0 by default.
+        loss_fn: Loss that a torch model was trained with.
+        weight_decay: Weight decay of a torch model, 0 by default.
+        decay_bias: False if the weight decay of a torch model leaves the bias out, True by default.
+
+    >>> LinearObjective("squared", penalty=1.0).penalty
+    1.0
+    """
+
+    family: Family | None = None
+    penalty: float | None = None
+    intercept_penalty: float | None = None
+    loss_fn: nn.Module | None = None
+    weight_decay: float | None = None
+    decay_bias: bool | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class GlmArguments:
+    """Validated arguments of the attacks on linear models: the released model, the known records and their weights.
+
+    Attributes:
+        model: Estimator of scikit-learn, linear torch model, or array of coefficients.
+        inputs: Known records (n, features), double precision.
+        labels: Known labels, one per record.
+        objective: Training objective of a model that does not carry it.
+        intercept: Intercept of plain coefficients, None if the model has none.
+        sample_weight: Weights of the known records in the fit, None if all are 1.
+        target_weight: Weight of the target in the fit.
+        input_precision: Unit of rounding of the known records as they were passed.
+    """
 
     model: Any
     inputs: Tensor
     labels: NDArray[Any]
-    settings: dict[str, Any]
+    objective: LinearObjective
+    intercept: ArrayLike | None
     sample_weight: ArrayLike | None
     target_weight: float
     input_precision: float = float(np.finfo(float).eps)
 
     def __post_init__(self) -> None:
-        kind = _STATED if not self.reads_itself else () if is_estimator(self.model) else _TORCH
-        name = "a plain array" if kind is _STATED else "an estimator" if not kind else "a torch model"
-        for key, value in self.settings.items():
-            if value is not None and key not in kind:
-                raise invalid_input(key, value, f"to be left out for {name}, which takes {', '.join(kind) or 'none'}")
+        accepted: tuple[str, ...] = _OF_COEFFICIENTS
+        name = "plain coefficients"
+        if self.carries_objective:
+            accepted = () if is_estimator(self.model) else _OF_TORCH_MODEL
+            name = "an estimator" if is_estimator(self.model) else "a torch model"
+        given = {each.name: getattr(self.objective, each.name) for each in fields(self.objective)}
+        for key, value in {**given, "intercept": self.intercept}.items():
+            if value is not None and key not in accepted:
+                remedy = f"Only {', '.join(accepted)} apply to it." if accepted else "The estimator carries it."
+                raise invalid_input(key, value, f"to be left out for {name}", remedy)
         if len(self.labels) != len(self.inputs):
             raise invalid_input(
-                "known_labels", f"of {len(self.labels)} records", f"to be of {len(self.inputs)}, as inputs"
+                "known_labels", f"of {len(self.labels)} records", f"to be of {len(self.inputs)}, as known_inputs"
             )
-        if not (self.reads_itself or np.ndim(_numpy(self.model)) in (1, 2)):
+        if not (self.carries_objective or np.ndim(_to_numpy(self.model)) in (1, 2)):
             raise invalid_input("model", type(self.model).__name__, "to be an estimator, a torch model or coefficients")
-        check_positive("target_weight", self.target_weight, "A record of weight zero leaves no trace.")
+        check_positive("target_weight", self.target_weight, "A record of weight zero leaves no trace in the model.")
 
     @property
-    def reads_itself(self) -> bool:
-        """Whether the model carries its own conventions, or an array needs them stated."""
+    def carries_objective(self) -> bool:
+        """Return True if the model carries its own objective or loss; plain coefficients do not."""
         return is_estimator(self.model) or isinstance(self.model, nn.Module)
 
     @property
     def depends_on_label(self) -> bool:
-        """Whether the label of the target decides about weights."""
+        """Return True if the weight of the target in the fit depends on its label."""
         return getattr(self.model, "class_weight", None) is not None
 
     def equations(self, label: object | None) -> TargetEquations:
-        """The equations for a target that has this label; None where it decides about nothing."""
+        """Return the equations for a target with this label; None where its weight does not depend on the label."""
         classes = getattr(self.model, "classes_", None)
         if label is not None and classes is not None and label not in classes:
-            raise invalid_input("label", label, "to be one of estimator.classes_", f"It knows {classes.tolist()}.")
+            raise invalid_input("label", label, "to be one of estimator.classes_", f"These are {classes.tolist()}.")
+        # append the target as the last record, so that readers see all weights and classes of the fit
         last = self.labels[:1] if label is None else np.asarray(label).reshape(1, *self.labels.shape[1:])
         weights = np.append(weights_of_records(self.sample_weight, len(self.labels)), float(self.target_weight))
-        whole = self._read(np.concatenate([self.labels, last]), weights)
+        whole = self._read_model(np.concatenate([self.labels, last]), weights)
         if whole.weight.shape[1] != self.inputs.shape[1]:
             raise invalid_input(
                 "known_inputs.shape",
                 tuple(self.inputs.shape),
                 f"to have {whole.weight.shape[1]} features, as the model",
-                "Pass the features that reach the model, after any scaling.",
+                "Pass the features as the model gets them, after any scaling.",
             )
         known = replace(whole, labels=whole.labels[:-1], sample_weights=whole.sample_weights[:-1])
         return equations(known, self.inputs, float(whole.sample_weights[-1]), self.input_precision)
 
-    def alone(self) -> TargetEquations:
-        """The equations of a model that was fitted to the known records and nothing else."""
+    def without_target(self) -> TargetEquations:
+        """Return the equations for a model that was fitted to the known records alone."""
         weights = np.array(weights_of_records(self.sample_weight, len(self.labels)))
-        return equations(self._read(self.labels, weights), self.inputs, self.target_weight, self.input_precision)
+        return equations(self._read_model(self.labels, weights), self.inputs, self.target_weight, self.input_precision)
 
-    def _read(self, labels: NDArray[Any], weights: NDArray[np.float64]) -> LinearModel:
+    def _read_model(self, labels: NDArray[Any], weights: NDArray[np.float64]) -> LinearModel:
         if is_estimator(self.model):
             return read_estimator(self.model, labels, weights)
         if not isinstance(self.model, nn.Module):
-            return self._stated(labels, weights)
+            return self._read_coefficients(labels, weights)
         if self.sample_weight is not None or self.target_weight != 1:
             raise invalid_input(
-                "sample_weight", "given", "to be None for a torch model", "State its coefficients instead."
+                "sample_weight", "given", "to be None for a torch model", "Pass its coefficients as an array instead."
             )
-        loss_fn, decay = self.settings["loss_fn"], self.settings["weight_decay"]
-        if loss_fn is None:
-            raise invalid_input("loss_fn", None, "to be the loss that the torch model was trained with")
-        bias = self.settings["decay_bias"]
+        objective = self.objective
+        if objective.loss_fn is None:
+            remedy = "Pass objective=rr.attacks.LinearObjective(loss_fn=...)."
+            raise invalid_input("loss_fn", None, "to be the loss that the torch model was trained with", remedy)
         return read_linear(
-            self.model, loss_fn, labels, weight_decay=0.0 if decay is None else decay, decay_bias=bias is not False
+            self.model,
+            objective.loss_fn,
+            labels,
+            weight_decay=0.0 if objective.weight_decay is None else objective.weight_decay,
+            decay_bias=objective.decay_bias is not False,  # None means the default of torch, which decays it
         )
 
-    def _stated(self, labels: NDArray[Any], weights: NDArray[np.float64]) -> LinearModel:
-        family, penalty = self.settings["family"], self.settings["penalty"]
-        if family not in get_args(Family):
-            raise invalid_input(
-                "family", family, f"to be one of {', '.join(get_args(Family))}", "Coefficients do not say it."
-            )
+    def _read_coefficients(self, labels: NDArray[Any], weights: NDArray[np.float64]) -> LinearModel:
+        family, penalty = self.objective.family, self.objective.penalty
+        if family is None or family not in get_args(Family):
+            remedy = "Pass objective=rr.attacks.LinearObjective(family=..., penalty=...) with plain coefficients."
+            raise invalid_input("family", family, f"to be one of {', '.join(get_args(Family))}", remedy)
         if penalty is None:
-            raise invalid_input("penalty", None, "to be stated", PENALTIES)
-        array = _finite("model", np.asarray(_numpy(self.model), dtype=float))
-        bias = self.settings["intercept"]
-        weight = np.atleast_2d(array)
-        intercept = None if bias is None else np.atleast_1d(_finite("intercept", np.asarray(_numpy(bias), dtype=float)))
+            raise invalid_input("penalty", None, "to be given with plain coefficients", PENALTIES)
+        array = _check_finite("model", np.asarray(_to_numpy(self.model), dtype=float))
+        weight, intercept = np.atleast_2d(array), None
+        if self.intercept is not None:
+            values = np.asarray(_to_numpy(self.intercept), dtype=float)
+            intercept = np.atleast_1d(_check_finite("intercept", values))
         if intercept is not None and len(intercept) != len(weight):
             raise invalid_input(
                 "intercept.shape", intercept.shape, f"to be {(len(weight),)}, one per row of coefficients"
@@ -129,55 +181,95 @@ class Given:
             labels.astype(float),
             weights,
             check_nonnegative("penalty", penalty),
-            check_nonnegative("intercept_penalty", self.settings["intercept_penalty"] or 0.0),
-            precision=precision_of(self.model),
-            optimisation=Optimisation(None, "coefficients that do not say how near they are to their minimum"),
+            check_nonnegative("intercept_penalty", self.objective.intercept_penalty or 0.0),
+            precision=rounding_unit(self.model),
+            optimisation=Optimisation(None, "plain coefficients, whose distance from the minimum is unknown"),
         )
 
 
 def known_records(known_inputs: Any, known_labels: Any) -> tuple[Tensor, NDArray[Any]]:
-    """Known records as rows of double precision, and their labels."""
+    """Validate known records and their labels.
+
+    Args:
+        known_inputs: Array or tensor (records, ...) of finite numbers, at least one record.
+        known_labels: One label per record: finite numbers, or names of classes.
+
+    Returns:
+        The records as rows (records, features) in double precision, and the labels.
+
+    Raises:
+        InvalidInput: If the records are sparse, empty or not finite, or the labels are a single value.
+    """
     if hasattr(known_inputs, "toarray"):
         raise invalid_input("known_inputs", "sparse", "to be a dense array", "Pass known_inputs.toarray().")
-    values = np.asarray(_numpy(known_inputs), dtype=float)
+    values = np.asarray(_to_numpy(known_inputs), dtype=float)
     if values.ndim < 2 or len(values) == 0:
         raise invalid_input("known_inputs.shape", values.shape, "to be (records, features) with at least one record")
-    labels = np.asarray(_numpy(known_labels))
+    labels = np.asarray(_to_numpy(known_labels))
     if labels.ndim == 0:
         raise invalid_input("known_labels", known_labels, "to be one label per record")
     rows = values.reshape(len(values), -1)
-    return torch.as_tensor(_finite("known_inputs", rows)), finite_labels("known_labels", labels)
+    return torch.as_tensor(_check_finite("known_inputs", rows)), check_finite_labels("known_labels", labels)
 
 
-def precision_of(values: Any) -> float:
-    """The unit of rounding of what is given: that of doubles for whole numbers and lists."""
-    kind = np.asarray(_numpy(values)).dtype
+def rounding_unit(values: Any) -> float:
+    """Return the machine epsilon of values.
+
+    Args:
+        values: Array, tensor or list; whole numbers and lists count as double precision.
+
+    Returns:
+        The relative distance between neighbouring floating point numbers of their type.
+    """
+    kind = np.asarray(_to_numpy(values)).dtype
     return float(np.finfo(kind if np.issubdtype(kind, np.floating) else float).eps)
 
 
-def finite_labels(name: str, labels: NDArray[Any]) -> NDArray[Any]:
-    """Labels as they are: numbers that must be finite, or names of classes."""
+def check_finite_labels(name: str, labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels unchanged if they are finite numbers or names of classes.
+
+    Args:
+        name: Name of the argument in error messages.
+        labels: Labels, one per record.
+
+    Returns:
+        The labels.
+
+    Raises:
+        InvalidInput: If a label is NaN or infinite.
+    """
     if labels.dtype.kind == "f":
-        _finite(name, labels)
+        _check_finite(name, labels)
     return labels
 
 
-def known_features(known_values: ArrayLike | None, features: int) -> Tensor:
-    """What is known of the target's features; NaN stands for what is not."""
+def read_known_features(known_values: ArrayLike | None, features: int) -> Tensor:
+    """Validate the known features of the target.
+
+    Args:
+        known_values: Features of the target, NaN for unknown ones; None if all are unknown.
+        features: Number of features of a record.
+
+    Returns:
+        The features (features,) in double precision, NaN for unknown ones.
+
+    Raises:
+        InvalidInput: If the number of values is wrong, one is infinite, or none is NaN.
+    """
     if known_values is None:
         return torch.full((features,), torch.nan, dtype=torch.float64)
-    values = torch.as_tensor(np.asarray(_numpy(known_values), dtype=float)).flatten()
+    values = torch.as_tensor(np.asarray(_to_numpy(known_values), dtype=float)).flatten()
     if len(values) != features or bool(values.isinf().any()):
         raise invalid_input(
-            "known_values", f"{len(values)} values", f"to be {features} numbers, NaN for features that are not known"
+            "known_values", f"{len(values)} values", f"to be {features} numbers, NaN for each unknown feature"
         )
     if not bool(values.isnan().any()):
-        raise invalid_input("known_values", "complete", "to have a NaN for each feature to be found")
+        raise invalid_input("known_values", "complete", "to have a NaN for each feature to be reconstructed")
     return values
 
 
 def _check_labels(labels: NDArray[Any], family: Family, outputs: int) -> None:
-    numbers = _finite("known_labels", labels.astype(float))
+    numbers = _check_finite("known_labels", labels.astype(float))
     if family == "logistic" and not np.isin(numbers, (0, 1)).all():
         raise invalid_input(
             "known_labels", np.unique(numbers)[:5].tolist(), "to be 0 or 1", "Map the two classes to 0 and 1."
@@ -188,13 +280,13 @@ def _check_labels(labels: NDArray[Any], family: Family, outputs: int) -> None:
         raise invalid_input("known_labels", float(numbers.min()), ">= 0", "A Poisson model describes counts.")
 
 
-def _finite(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _check_finite(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     if not np.isfinite(values).all():
         where = tuple(int(index) for index in np.argwhere(~np.isfinite(values))[0])
         place = f"{name}[{', '.join(map(str, where))}]" if where else name
-        raise invalid_input(place, float(values[where]), "to be finite", "Remove or impute what is missing.")
+        raise invalid_input(place, float(values[where]), "to be finite", "Remove or impute missing values.")
     return values
 
 
-def _numpy(values: Any) -> Any:
+def _to_numpy(values: Any) -> Any:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else values

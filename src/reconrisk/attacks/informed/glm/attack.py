@@ -1,4 +1,4 @@
-"""Exact attack on generalised linear models: the fitted model and all records but one give that one.
+"""Exact attack on generalised linear models: the fitted model and all records but one determine that record.
 
 :func:`glm` is the public function on arrays. :func:`glm_observed` is the same attack in the form that audits run, on an
 observation of a fitted estimator.
@@ -14,23 +14,28 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from reconrisk.attacks.informed.glm.arguments import Given, known_features, known_records, precision_of
-from reconrisk.attacks.informed.glm.outcomes import Outcome, outcomes, under_noise
-from reconrisk.attacks.informed.invert_training.problem import adds_noise_alone
+from reconrisk.attacks.informed.glm.arguments import (
+    GlmArguments,
+    LinearObjective,
+    known_records,
+    read_known_features,
+    rounding_unit,
+)
+from reconrisk.attacks.informed.glm.outcomes import Outcome, find_outcomes, refine_under_noise
+from reconrisk.attacks.informed.invert_training.problem import only_adds_noise
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_positive, invalid_input
 from reconrisk.releases.fitted_estimators.estimator_release import EstimatorMap
-from reconrisk.releases.fitted_estimators.objective import Family
 from reconrisk.releases.observe import DefendedMap
 
 Floats = NDArray[np.float64]
 
-_EXACT = 1e-6
-_CHECK = "Check that known records, weights and penalty are those it was fitted with, and only the target is missing"
+_EXACT = 1e-6  # relative error below which a reconstruction counts as exact
+_CHECK = "Check that the known records, weights and penalty are those of the fit, and that only the target is missing"
 
 NEEDS = ThreatModel(sees=Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS}))
 """The weakest adversary who can run it; without intercept the label must be known too."""
@@ -38,14 +43,21 @@ NEEDS = ThreatModel(sees=Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS}
 
 @dataclass(frozen=True, eq=False)
 class GlmReconstruction:
-    """A record read from a linear model, its label, and how near it may be.
+    """Record reconstructed from a linear model, its label, and an estimate of its error.
 
-    ``label`` is in the terms of the estimator. ``expected_error`` is the root mean square error per feature to expect
-    of how well the model was optimised, or of its noise; NaN where nothing tells. ``error_range`` holds it with 95 %
-    confidence, with inf where the model is too far from its minimum to tell. ``alternatives`` are other records, one
-    per row, that explain the model as well. ``influence`` is the length of the target's pull on the coefficients'
-    optimality: the error is what the solver left over, divided by it. Under noise, ``covariance`` is that of the
-    estimate and ``cramer_rao_mse`` the least mean squared error of an unbiased estimate for who knows the label.
+    Attributes:
+        record: Reconstructed features (features,).
+        label: Label of the record, in the terms of the estimator.
+        expected_error: Expected root mean square error per feature, from the accuracy of the solver or from the noise;
+            NaN if it cannot be estimated.
+        error_range: 95 % range of that error; its upper end is inf if the model is too far from its minimum.
+        alternatives: Other records that fit the model equally well, one per row.
+        influence: Length of the target's residual in the optimality conditions. The error is the gradient that the
+            solver left over, divided by it.
+        covariance: Covariance of the estimate under noise, None without noise.
+        cramer_rao_mse: Least mean squared error of an unbiased estimate under noise if the label is known; None without
+            noise.
+        account: Attack, status, objective and cost.
     """
 
     record: Floats
@@ -60,16 +72,16 @@ class GlmReconstruction:
 
     @property
     def status(self) -> Status:
-        """How the attack ended."""
+        """Status of the attack: its ending, the cause and a remedy."""
         return self.account.status
 
     @property
     def reconstruction(self) -> Reconstruction:
-        """The record as estimates that metrics and reports take."""
+        """The record as a :class:`Reconstruction`, the form that metrics and reports take."""
         return Reconstruction(torch.as_tensor(self.record)[None], self.account)
 
     def __repr__(self) -> str:
-        """Sizes and status instead of values."""
+        """Return sizes, expected error and status, no values of the record."""
         low, high = self.error_range
         error = f"expected error {self.expected_error:.2g} [{low:.2g}, {high:.2g}]"
         others = f", {len(self.alternatives)} alternatives" if len(self.alternatives) else ""
@@ -86,36 +98,46 @@ def glm(
     noise_std: float | None = None,
     sample_weight: ArrayLike | None = None,
     target_weight: float = 1.0,
-    family: Family | None = None,
-    penalty: float | None = None,
     intercept: ArrayLike | None = None,
-    intercept_penalty: float | None = None,
-    loss_fn: nn.Module | None = None,
-    weight_decay: float | None = None,
-    decay_bias: bool | None = None,
+    objective: LinearObjective | None = None,
 ) -> GlmReconstruction:
-    r"""Read the one unknown training record from a fitted linear model and all other records.
+    r"""Reconstruct the one unknown training record from a fitted linear model and all other records.
 
     .. math:: x = \frac{\bar X^T r + \lambda\theta}{1^T r + \lambda_0 b}, \qquad
               y = g^{-1}(\langle x, \theta\rangle + b) + 1^T r + \lambda_0 b, \qquad
               r = g^{-1}(\bar X\theta + b) - \bar y
 
-    with several outputs by least squares over them. ``model`` is a fitted ``LogisticRegression``, ``Ridge``,
-    ``LinearRegression`` or ``PoissonRegressor``; a linear torch model with ``loss_fn`` and ``weight_decay``; or plain
-    coefficients with ``family``, ``penalty`` and ``intercept`` (penalties of sums over n records: 1 / C, alpha
-    of Ridge, n times alpha of PoissonRegressor). Without an intercept the length of x solves an equation in its label,
-    which has up to two roots: pass ``label``; one of two is never called exact. ``known_values`` are features of the
-    target that are known, NaN for the others. With ``noise_std`` on every coefficient the estimate is
-    the most likely record.
+    With several outputs the record solves these equations by least squares. Without an intercept the length of x solves
+    an equation in its label that has up to two roots; one of two roots is never reported as exact.
+
+    Args:
+        model: Fitted ``LogisticRegression``, ``Ridge``, ``LinearRegression`` or ``PoissonRegressor``; a linear torch
+            model; or an array of coefficients, (features,) or (outputs, features).
+        known_inputs: Training records except the target, (n, features).
+        known_labels: Their labels, in the terms of the model.
+        label: Label of the target if it is known. Regressions without intercept need it.
+        known_values: Known features of the target, NaN for unknown ones; None if all are unknown.
+        noise_std: Standard deviation of the noise on every coefficient; the estimate is then the most likely record.
+            None for a model without noise.
+        sample_weight: Weights of the known records in the fit, 1 by default.
+        target_weight: Weight of the target in the fit.
+        intercept: Intercept of plain coefficients, None if the model has none.
+        objective: Training objective of a torch model or of plain coefficients. Estimators carry their own.
+
+    Returns:
+        The record with its label, expected error and status.
+
+    Raises:
+        InvalidInput: If records, labels and model do not fit together, or the objective is missing or superfluous.
 
     Assumes: the model minimises its objective over the known records and the target.
-    Guarantee: exact up to the gradient g that the solver left: the error is ``(g_x - g_b x) / (1^T r + lambda_0 b)``,
-    which ``expected_error`` estimates from what the solver's rule allows and what does not fit in the equations.
+    Guarantee: exact up to the gradient g that the solver left: the error is ``(g_x - g_b x) / (1^T r + lambda_0 b)``.
+    ``expected_error`` estimates it from the solver's stopping rule and from the misfit of the equations.
     Edge cases: a target that is fitted exactly leaves no trace, and a model that is too far from its minimum hides it:
-    the status then is ``not applicable``. So it is where the equations show that no one record explains the model, as
-    with wrong known records, weights or penalty. A squared loss whose label is not known has no equation to spare that
-    could show it: only an estimate that is far from all known records is then doubted. Class weights
-    that depend on the label try every class.
+    the status then is ``not applicable``. It is the same where the equations show that no single record is consistent
+    with the model, as with wrong known records, weights or penalty. A squared loss with unknown label has no spare
+    equation to show this: only an estimate that is far from all known records is then doubted. If class weights depend
+    on the label, every class is tried.
     Reference: Theorems 1 and 8, balle2022, whose label formula prints a product for the sum.
 
     >>> from sklearn.linear_model import Ridge
@@ -126,22 +148,15 @@ def glm(
     """
     begun = time.monotonic()
     inputs, labels = known_records(known_inputs, known_labels)
-    settings = {
-        "family": family,
-        "penalty": penalty,
-        "intercept": intercept,
-        "intercept_penalty": intercept_penalty,
-        "loss_fn": loss_fn,
-        "weight_decay": weight_decay,
-        "decay_bias": decay_bias,
-    }
-    given = Given(model, inputs, labels, settings, sample_weight, target_weight, precision_of(known_inputs))
-    known = known_features(known_values, inputs.shape[1])
-    found = outcomes(given, known, label)
+    stated = LinearObjective() if objective is None else objective
+    precision = rounding_unit(known_inputs)
+    given = GlmArguments(model, inputs, labels, stated, intercept, sample_weight, target_weight, precision)
+    known = read_known_features(known_values, inputs.shape[1])
+    found = find_outcomes(given, known, label)
     if noise_std is not None:
-        found = under_noise(found, given, known, label, check_positive("noise_std", noise_std))
+        found = refine_under_noise(found, given, known, label, check_positive("noise_std", noise_std))
     best = found[0]
-    name = type(model).__name__ if given.reads_itself else family
+    name = type(model).__name__ if given.carries_objective else stated.family
     number = isinstance(best.label, (int, float, np.number)) and float(best.label).is_integer()
     account = Account(
         attack=f"glm({name}, known={len(inputs)}, noise_std={noise_std})",
@@ -165,66 +180,68 @@ def glm(
 
 
 def _status(best: Outcome, records: int, spread: float, noise_std: float | None) -> Status:
-    """In words, against what a guess of the known records' mean errs."""
+    """Status of the attack, by comparison with the error of guessing the mean of the known records."""
     expected, origin = best.accuracy.expected, best.origin
-    refit = "Fit with a smaller tol and a larger max_iter, or look at a target that the model fits less well"
+    refit = "Fit with a smaller tol and a larger max_iter, or attack a target that the model fits less well"
     if best.influence == 0 or (math.isinf(expected) and noise_std is None):
         return Status(Ending.NOT_APPLICABLE, f"the target leaves no trace in the model ({origin})", refit)
-    said = f"expected error {expected:.2g} per feature where a guess errs by {spread:.2g}; {origin}"
+    cause = f"expected error {expected:.2g} per feature, {spread:.2g} for a guess of the mean; {origin}"
     if noise_std is not None:
         if not expected < spread:
-            return Status(Ending.NOT_APPLICABLE, said, "The noise hides the record: lower it to see more")
-        return Status(Ending.CONVERGED if best.converged else Ending.BUDGET_SPENT, said)
-    return _without_noise(best, records, spread, said, refit)
+            return Status(Ending.NOT_APPLICABLE, cause, "The noise hides the record: only less noise would reveal it")
+        return Status(Ending.CONVERGED if best.converged else Ending.BUDGET_SPENT, cause)
+    return _noiseless_status(best, records, spread, cause, refit)
 
 
-def _without_noise(best: Outcome, records: int, spread: float, said: str, refit: str) -> Status:
-    """How the attack ended on a model without noise; one of several records that explain it alike is not exact."""
+def _noiseless_status(best: Outcome, records: int, spread: float, cause: str, refit: str) -> Status:
+    """Status without noise; a record is not called exact if others fit the model equally well."""
     expected = best.accuracy.expected
     if best.accuracy.is_contradicted:
-        return Status(Ending.NOT_APPLICABLE, f"no one record explains the model; {best.origin}", _CHECK)
+        return Status(Ending.NOT_APPLICABLE, f"no single record is consistent with the model; {best.origin}", _CHECK)
     if math.isnan(expected):
-        return Status(Ending.BUDGET_SPENT, f"nothing tells how near the estimate is; {best.origin}", "Pass label=")
+        return Status(Ending.BUDGET_SPENT, f"the error of the estimate is unknown; {best.origin}", "Pass label=")
     if not expected < spread:
-        return Status(Ending.NOT_APPLICABLE, said, refit)
+        return Status(Ending.NOT_APPLICABLE, cause, refit)
     if not best.accuracy.is_checked:
-        said = f"if these are its records, {said}"
+        cause = f"if the known records are right, {cause}"
     if best.is_far and not best.accuracy.is_compelling:
-        return Status(Ending.BUDGET_SPENT, f"the estimate is far from all known records; {said}", _CHECK)
+        return Status(Ending.BUDGET_SPENT, f"the estimate is far from all known records; {cause}", _CHECK)
     if not best.accuracy.sure < spread:
-        return Status(Ending.BUDGET_SPENT, f"{said}, which may hide the record", refit)
+        return Status(Ending.BUDGET_SPENT, f"{cause}; the solver's leftover gradient may hide the record", refit)
     if records > 1:
-        cause = f"one of {records} records that explain the model alike; {said}"
-        return Status(Ending.CONVERGED, cause, "Know a feature of the record, or fit an intercept")
+        cause = f"one of {records} records that fit the model equally well; {cause}"
+        return Status(
+            Ending.CONVERGED, cause, "Pass a known feature of the record as known_values, or fit an intercept"
+        )
     is_exact = best.accuracy.high <= _EXACT * max(spread, float(best.record.square().mean().sqrt()))
-    return Status(Ending.EXACT if is_exact else Ending.CONVERGED, said)
+    return Status(Ending.EXACT if is_exact else Ending.CONVERGED, cause)
 
 
-_ROUNDING = 1e-6
+_ROUNDING = 1e-6  # of the width of the data range: a value this far outside still counts as within it
 
 
 @dataclass(frozen=True)
 class GlmObserved:
-    """The configured attack that :func:`glm_observed` returns."""
+    """Configured attack that :func:`glm_observed` returns."""
 
     needs: ThreatModel = NEEDS
     name: str = "glm"
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """The record behind one fitted estimator; ``rng`` is not used, the attack is deterministic."""
+        """Reconstruct the record behind one fitted estimator; ``rng`` is not used, the attack is deterministic."""
         del rng
         observation.check_covers(self.needs)
-        known = _known(observation)
+        known = _check_observation(observation)
         label = None if observation.labels is None else known.names(observation.labels)[0]
         if label is None and "intercept" not in observation.released and not hasattr(known.estimator, "classes_"):
-            remedy = "Without an intercept, coefficients do not tell the length of a record from its label."
+            remedy = "Without an intercept the coefficients do not determine both the length of a record and its label."
             raise invalid_input("threat", observation.threat, "to know the labels", remedy)
         noise_std = None
         if observation.noise_std is not None:
             stds = torch.cat([value.double().flatten() for value in observation.noise_std.values()])
             low, high = (float(end) for end in stds.aminmax())
-            if high > low * (1 + 1e-6):
-                raise invalid_input("noise_std", f"{low:g} to {high:g}", "to be one number for all")
+            if high > low * (1 + 1e-6):  # single precision of a common value
+                raise invalid_input("noise_std", f"{low:g} to {high:g}", "to be one number for all coefficients")
             noise_std = float(stds[0])
         found = glm(
             known.shown(observation.released),
@@ -235,31 +252,35 @@ class GlmObserved:
             sample_weight=known.known_weights,
             target_weight=known.target_weight,
         )
-        record = _likeliest(found, known, observation.data_range).clamp(*observation.data_range)
+        record = _choose_within_range(found, known, observation.data_range).clamp(*observation.data_range)
         estimates = record.view(1, *observation.input_shape).to(torch.get_default_dtype())
         status = found.status
         if noise_std is not None and status.ending is Ending.NOT_APPLICABLE:
-            # what known noise hides is a finding, not a failure
+            # a record hidden by known noise is a result about the noise, not a failure of the attack
             status = Status(Ending.CONVERGED, status.cause, status.remedy)
         return Reconstruction(estimates, replace(found.account, attack=repr(self), status=status))
 
     def __repr__(self) -> str:
-        """It has no settings."""
+        """Return the name; there are no settings."""
         return "glm()"
 
 
 def glm_observed() -> GlmObserved:
-    """Read the one unknown record from the coefficients of a fitted scikit-learn estimator.
+    """Reconstruct the one unknown record from the coefficients of a fitted scikit-learn estimator.
 
-    :func:`reconrisk.attacks.informed.glm.attack.glm` with everything from the observation of an
-    :class:`reconrisk.releases.fitted_estimators.estimator_release.EstimatorRelease`: known records, conventions, the
-    noise of a known defense, the label if the threat knows it.
+    This is :func:`reconrisk.attacks.informed.glm.attack.glm` with all arguments from the observation of an
+    :class:`reconrisk.releases.fitted_estimators.estimator_release.EstimatorRelease`: the known records, the objective,
+    the noise of a known defense, and the label if the threat model includes it.
+
+    Returns:
+        The attack, to be called with an observation.
 
     Assumes: as ``glm``.
-    Guarantee: as ``glm``; the estimate is clipped to the data range. Of several records that explain a model without
-    intercept, one within the range is taken, the nearest to a known record.
-    Edge cases: where known noise hides the record the attack has converged, and its estimate stands. Where the solver
-    stopped too early to tell, it does not apply. Defenses that do more than add noise of one size are refused.
+    Guarantee: as ``glm``; the estimate is clipped to the data range. If several records fit a model without intercept,
+    the attack returns one within the range, the nearest to a known record.
+    Edge cases: where known noise hides the record the status is ``converged``, and the estimate counts. Where the
+    solver stopped too early, the status is ``not applicable``. Defenses that do more than add noise of one size are
+    refused.
     Reference: Theorems 1 and 8, balle2022.
 
     >>> from sklearn.linear_model import Ridge
@@ -276,21 +297,22 @@ def glm_observed() -> GlmObserved:
     return GlmObserved()
 
 
-def _known(observation: Observation) -> EstimatorMap:
+def _check_observation(observation: Observation) -> EstimatorMap:
+    """Return the forward map of an observed estimator; refuse other observations and other defenses than noise."""
     forward = observation.forward
     inner = forward.undefended if isinstance(forward, DefendedMap) else forward
     if not isinstance(inner, EstimatorMap):
-        remedy = "For others use rr.attacks.glm(model, known_inputs, known_labels)."
+        remedy = "For other models use rr.attacks.glm(model, known_inputs, known_labels)."
         raise invalid_input("observation", type(inner).__name__, "to be of a fitted estimator of scikit-learn", remedy)
-    changed = isinstance(forward, DefendedMap) and not adds_noise_alone(forward.defense, observation.released)
+    changed = isinstance(forward, DefendedMap) and not only_adds_noise(forward.defense, observation.released)
     if isinstance(forward, DefendedMap) and (changed or observation.kept is not None):
-        remedy = "Coefficients that are clipped or left out are no minimum any more."
+        remedy = "Clipped or missing coefficients no longer minimise the objective."
         raise invalid_input("defense", type(forward.defense).__name__, "to add noise and do nothing else", remedy)
     return inner
 
 
-def _likeliest(found: GlmReconstruction, known: EstimatorMap, data_range: tuple[float, float]) -> Tensor:
-    """Of all records that explain the model alike, one within the range, nearest to a known record."""
+def _choose_within_range(found: GlmReconstruction, known: EstimatorMap, data_range: tuple[float, float]) -> Tensor:
+    """Choose a record within the range among all that fit the model equally well, the nearest to a known record."""
     rows = known.scaled(torch.cat([torch.as_tensor(found.record)[None], torch.as_tensor(found.alternatives)]))
     outside = (rows - rows.clamp(*data_range)).square().mean(1).sqrt()
     within = outside <= max(_ROUNDING * (data_range[1] - data_range[0]), float(outside.min()))

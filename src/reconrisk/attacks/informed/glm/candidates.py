@@ -1,4 +1,4 @@
-"""Which of given records a linear model was fitted to besides the known ones, if any; attributes are such records."""
+"""Comparison of given records with a linear model: membership and attribute inference."""
 
 from __future__ import annotations
 
@@ -12,32 +12,43 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from reconrisk.attacks.informed.glm.accuracy import leftover_limit
-from reconrisk.attacks.informed.glm.arguments import Given, finite_labels, known_features, known_records, precision_of
+from reconrisk.attacks.informed.glm.arguments import (
+    GlmArguments,
+    LinearObjective,
+    check_finite_labels,
+    known_records,
+    read_known_features,
+    rounding_unit,
+)
 from reconrisk.attacks.informed.glm.equations import TargetEquations, target_row
-from reconrisk.attacks.informed.glm.outcomes import index_of
+from reconrisk.attacks.informed.glm.outcomes import label_index
 from reconrisk.core.validation import check_positive, invalid_input
 
 Floats = NDArray[np.float64]
 
-Membership = Literal["in", "not in", "undecided"]
+MembershipAnswer = Literal["in", "not in", "undecided"]
 
-_DECIDED = math.log(100.0)  # odds at which a likelihood ratio counts as an answer
-_TOLD = 3.0  # times what a solver may leave: less could be left of the known records alone
-_SHARE = 1e-6  # of what known records leave unexplained: a candidate that leaves no more is the record, by no chance
-_SETTINGS = ("family", "penalty", "intercept", "intercept_penalty", "loss_fn", "weight_decay", "decay_bias")
+_DECIDED = math.log(100.0)  # a likelihood ratio of 100 to 1 counts as an answer
+_CLEAR_EVIDENCE = 3.0  # times the solver's tolerance: a smaller gradient is consistent with the known records alone
+_SHARE = 1e-6  # of the gradient that the known records leave: a candidate that reduces it so far does not by chance
 
 
 @dataclass(frozen=True, eq=False)
 class GlmMatch:
-    """How well each candidate explains a linear model.
+    """Misfit of each candidate record with a linear model.
 
-    ``misfits`` are lengths of what remains to be explained: under noise of the way from the released coefficients to
-    the minimiser with the candidate, in units of the noise; else of the gradient, in units of what the solver may have
-    left over. ``without`` is the same for the known records alone. ``fits`` marks candidates that leave nothing to be
-    explained; ``posterior`` the probability of each under noise and equal belief, None without noise. Where nothing
-    tells what the solver left over, units are those of rounding, and a candidate fits that leaves next to nothing of
-    what known records do not explain; if neither one does nor known records alone explain all, ``excludes`` is False:
-    candidates that do not fit may have been trained on all the same.
+    A misfit is a length. Under noise it is the distance from the released coefficients to the minimiser with the
+    candidate, in units of the noise. Without noise it is the gradient at the released coefficients, in units of the
+    solver's tolerance, or of rounding where the tolerance is unknown.
+
+    Attributes:
+        misfits: Misfit of each candidate.
+        without: Misfit of the known records alone.
+        fits: True for each candidate whose misfit is within noise or tolerance. If the tolerance is unknown, the
+            candidate must remove nearly all of the gradient that the known records leave.
+        posterior: Probability of each candidate under noise and equal prior probabilities, None without noise.
+        excludes: False if the tolerance is unknown and neither a candidate nor the known records alone fit. Candidates
+            that do not fit may then have been trained on nevertheless.
     """
 
     misfits: Floats
@@ -48,21 +59,21 @@ class GlmMatch:
 
     @property
     def index(self) -> int:
-        """The candidate that fits best."""
+        """Index of the candidate with the smallest misfit."""
         return int(np.argmin(self.misfits))
 
     @property
     def is_member(self) -> bool:
-        """Whether the best candidate explains the model and the known records alone do not; False if undecided."""
+        """Return True if the best candidate fits the model and the known records alone do not; False if undecided."""
         return self.membership(self.index) == "in"
 
-    def membership(self, index: int = 0) -> Membership:
-        """Whether a candidate was trained on: in, not in, or undecided where known records alone explain the model."""
+    def membership(self, index: int = 0) -> MembershipAnswer:
+        """Answer if a candidate was trained on; undecided where the known records alone fit the model as well."""
         if not bool(self.fits[index]):
             return "not in" if self.excludes else "undecided"
         if self.posterior is None:
-            return "in" if self.without > _TOLD else "undecided"
-        evidence = (self.without**2 - float(self.misfits[index]) ** 2) / 2  # of the logarithms of two likelihoods
+            return "in" if self.without > _CLEAR_EVIDENCE else "undecided"
+        evidence = (self.without**2 - float(self.misfits[index]) ** 2) / 2  # logarithm of the likelihood ratio
         return "in" if evidence > _DECIDED else "undecided"
 
 
@@ -74,19 +85,39 @@ def glm_candidates(
     labels: ArrayLike,
     *,
     noise_std: float | None = None,
-    **conventions: Any,
+    sample_weight: ArrayLike | None = None,
+    target_weight: float = 1.0,
+    intercept: ArrayLike | None = None,
+    objective: LinearObjective | None = None,
 ) -> GlmMatch:
-    r"""Compare a fitted linear model with what each candidate would have made of it, without fitting any.
+    r"""Compare a fitted linear model with each candidate record, without fitting any model.
 
     .. math:: G_c = Z - \rho_c \tilde x_c^T, \qquad |\theta - \theta_c| \approx |H_c^{-1} G_c|
 
-    the gradient of the objective with the candidate at the released coefficients, and one Newton step, which is the
-    distance to the candidate's minimiser up to second order. ``conventions`` are those of :func:`glm` for models that
-    do not carry their own, and ``sample_weight``, ``target_weight``.
+    :math:`G_c` is the gradient of the objective with the candidate at the released coefficients. One Newton step from
+    it is the distance to the candidate's minimiser up to second order.
 
-    Assumes: at most one of the candidates was trained on besides the known records.
-    Edge cases: a candidate that the model fits exactly cannot be told from none. A model that does not say how near it
-    is to its minimum excludes candidates only where another one, or none, explains it far better.
+    Args:
+        model: Fitted estimator, linear torch model or array of coefficients, as for :func:`glm`.
+        known_inputs: Training records except the target, (n, features).
+        known_labels: Their labels, in the terms of the model.
+        records: Candidate records (candidates, features).
+        labels: Their labels.
+        noise_std: Standard deviation of the noise on every coefficient, None for a model without noise.
+        sample_weight: Weights of the known records in the fit, 1 by default.
+        target_weight: Weight of the target in the fit.
+        intercept: Intercept of plain coefficients, None if the model has none.
+        objective: Training objective of a torch model or of plain coefficients. Estimators carry their own.
+
+    Returns:
+        The misfit of each candidate and of the known records alone.
+
+    Raises:
+        InvalidInput: If records, labels and model do not fit together, or the objective is missing or superfluous.
+
+    Assumes: at most one of the candidates was trained on in addition to the known records.
+    Edge cases: a candidate that the model fits exactly cannot be distinguished from none. A model whose distance from
+    its minimum is unknown excludes candidates only where another one, or none, fits far better.
     Reference: the informed membership test of Section II-D, balle2022.
 
     >>> from sklearn.linear_model import Ridge
@@ -95,8 +126,11 @@ def glm_candidates(
     >>> found.fits.tolist(), found.is_member
     ([False, True], True)
     """
-    given = _given(model, known_inputs, known_labels, conventions)
-    features = given.inputs.shape[1]
+    inputs, known = known_records(known_inputs, known_labels)
+    stated = LinearObjective() if objective is None else objective
+    precision = rounding_unit(known_inputs)
+    given = GlmArguments(model, inputs, known, stated, intercept, sample_weight, target_weight, precision)
+    features = inputs.shape[1]
     rows = torch.as_tensor(np.asarray(records, dtype=float))
     rows = rows.reshape(len(rows), -1) if rows.ndim > 1 else rows[None]
     if rows.shape[1] != features or not bool(rows.isfinite().all()):
@@ -104,27 +138,27 @@ def glm_candidates(
     values = np.asarray(labels)
     if len(values) != len(rows):
         raise invalid_input("labels", f"of {len(values)} records", f"to be of {len(rows)}, as records")
-    names = list(finite_labels("labels", values))  # as the estimator names them
+    names = list(check_finite_labels("labels", values))  # in the terms of the estimator
     systems = {label: given.equations(label) for label in set(names)} if given.depends_on_label else {}
     common = None if systems else given.equations(None)
     pieces = [common or systems[label] for label in names]
     gradients = [_gradient(*each) for each in zip(pieces, rows, names, strict=True)]
-    alone = given.alone()
+    alone = given.without_target()
     if noise_std is None:
-        misfits = np.array([_leftover(g, system) for g, system in zip(gradients, pieces, strict=True)])
-        tells = alone.model.optimisation.gradient_limit is not None
-        without = _leftover(alone.moments, alone)
-        fits = misfits <= (1.0 if tells else max(1.0, _SHARE * without))
-        # known records that explain the model far better, alone or with one candidate, show that it is at its minimum
+        misfits = np.array([_scaled_gradient(g, system) for g, system in zip(gradients, pieces, strict=True)])
+        has_tolerance = alone.model.optimisation.gradient_limit is not None
+        without = _scaled_gradient(alone.moments, alone)
+        fits = misfits <= (1.0 if has_tolerance else max(1.0, _SHARE * without))
+        # known records that fit far better, alone or with one candidate, show that the model is at its minimum
         shown = bool(fits.any()) or without <= max(1.0, _SHARE * float(misfits.min()))
-        return GlmMatch(misfits, without, fits, None, excludes=tells or shown)
+        return GlmMatch(misfits, without, fits, None, excludes=has_tolerance or shown)
     noise = check_positive("noise_std", noise_std)
-    steps = {id(system): _NewtonSteps(system) for system in pieces}
+    steps = {id(system): _NewtonSteps(system) for system in pieces}  # one factorisation per distinct system
     each = zip(gradients, pieces, rows, strict=True)
     misfits = np.array([steps[id(system)].length(g, row) / noise for g, system, row in each])
     without = _NewtonSteps(alone).length(alone.moments, None) / noise
-    weights = torch.as_tensor(-0.5 * misfits**2).softmax(0).numpy()
-    usual = math.sqrt(alone.theta.numel()) + 3.0  # the length of noise on all coefficients, with room
+    weights = torch.as_tensor(-0.5 * misfits**2).softmax(0).numpy()  # Gaussian likelihoods, equal priors
+    usual = math.sqrt(alone.theta.numel()) + 3.0  # length of the noise on all coefficients, plus three deviations
     return GlmMatch(misfits, without, misfits <= usual, weights)
 
 
@@ -137,13 +171,33 @@ def glm_attributes(
     values: ArrayLike,
     *,
     noise_std: float | None = None,
-    **conventions: Any,
+    sample_weight: ArrayLike | None = None,
+    target_weight: float = 1.0,
+    intercept: ArrayLike | None = None,
+    objective: LinearObjective | None = None,
 ) -> GlmMatch:
-    """Which values of a record's unknown attributes explain a fitted linear model.
+    """Compare possible values of a record's unknown attributes with a fitted linear model.
 
-    ``record`` has NaN for the features that are not known, ``values`` one row per possibility for these, in their
-    order: all combinations that an attribute can take. Where every real number is possible, use ``glm`` with
-    ``known_values`` instead.
+    If every real number is possible, use :func:`glm` with ``known_values`` instead.
+
+    Args:
+        model: Fitted estimator, linear torch model or array of coefficients, as for :func:`glm`.
+        known_inputs: Training records except the target, (n, features).
+        known_labels: Their labels, in the terms of the model.
+        record: Features of the target (features,), NaN for unknown ones.
+        label: Label of the target.
+        values: Possible values of the unknown features, one row per combination, in the order of the features.
+        noise_std: Standard deviation of the noise on every coefficient, None for a model without noise.
+        sample_weight: Weights of the known records in the fit, 1 by default.
+        target_weight: Weight of the target in the fit.
+        intercept: Intercept of plain coefficients, None if the model has none.
+        objective: Training objective of a torch model or of plain coefficients. Estimators carry their own.
+
+    Returns:
+        The misfit of each row of ``values``; ``index`` is the best one.
+
+    Raises:
+        InvalidInput: If ``values`` does not have one column per unknown feature, or as :func:`glm_candidates`.
 
     Reference: attribute inference as reconstruction with side knowledge, Section II-C, balle2022.
 
@@ -153,7 +207,7 @@ def glm_attributes(
     1
     """
     inputs, _ = known_records(known_inputs, known_labels)
-    known = known_features(record, inputs.shape[1])
+    known = read_known_features(record, inputs.shape[1])
     free = known.isnan()
     options = torch.as_tensor(np.asarray(values, dtype=float))
     if options.ndim != 2 or options.shape[1] != int(free.sum()):
@@ -163,27 +217,28 @@ def glm_attributes(
     records = known.repeat(len(options), 1)
     records[:, free] = options
     labels = np.full(len(options), label) if np.ndim(label) == 0 else np.tile(label, (len(options), 1))
-    return glm_candidates(model, known_inputs, known_labels, records, labels, noise_std=noise_std, **conventions)
-
-
-def _given(model: Any, known_inputs: Any, known_labels: Any, conventions: dict[str, Any]) -> Given:
-    inputs, labels = known_records(known_inputs, known_labels)
-    unknown = [key for key in conventions if key not in (*_SETTINGS, "sample_weight", "target_weight")]
-    if unknown:
-        raise invalid_input(unknown[0], conventions[unknown[0]], f"to be one of {', '.join(_SETTINGS)}")
-    settings = {key: conventions.get(key) for key in _SETTINGS}
-    weights = conventions.get("sample_weight"), conventions.get("target_weight", 1.0)
-    return Given(model, inputs, labels, settings, *weights, precision_of(known_inputs))
+    return glm_candidates(
+        model,
+        known_inputs,
+        known_labels,
+        records,
+        labels,
+        noise_std=noise_std,
+        sample_weight=sample_weight,
+        target_weight=target_weight,
+        intercept=intercept,
+        objective=objective,
+    )
 
 
 def _gradient(system: TargetEquations, row: Tensor, label: Any) -> Tensor:
-    """The gradient of the objective with a candidate at the released coefficients."""
-    pulls = system.target_weight * (target_row(system.model, index_of(system.model, label)) - system.means(row))
+    """Gradient of the objective with a candidate at the released coefficients."""
+    pulls = system.target_weight * (target_row(system.model, label_index(system.model, label)) - system.means(row))
     return system.moments - pulls[:, None] * system.known_columns(row)
 
 
-def _leftover(gradient: Tensor, system: TargetEquations) -> float:
-    """A gradient in units of what the solver may leave: in the scales of features, or by its rule's largest entry."""
+def _scaled_gradient(gradient: Tensor, system: TargetEquations) -> float:
+    """Length of a gradient in units of the solver's tolerance: per scale of the features, or by its largest entry."""
     scaled = float((gradient / system.scales).square().mean().sqrt()) / leftover_limit(system)
     limit = system.model.optimisation.gradient_limit
     return min(scaled, float(gradient.abs().max()) / limit) if limit else scaled
@@ -198,10 +253,10 @@ class _NewtonSteps:
         self._factor = objective.factorise(objective.hessian(equations.theta))
 
     def length(self, gradient: Tensor, record: Tensor | None) -> float:
-        """The length of the step for a gradient, with a candidate's curvature added to the Hessian (Woodbury)."""
+        """Return the length of the step for a gradient, with the curvature of a candidate added to the Hessian."""
         system, step = self._equations, torch.cholesky_solve(gradient.reshape(-1, 1), self._factor)
         if record is not None:
-            # side side^T is the Hessian of the candidate's own loss
+            # side side^T is the Hessian of the candidate's loss: a low-rank update of the factor (Woodbury)
             values, vectors = torch.linalg.eigh(system.curvature(record))
             root = vectors * values.clamp_min(0.0).sqrt() * math.sqrt(system.target_weight)
             side = torch.kron(root.contiguous(), system.known_columns(record)[:, None].contiguous())

@@ -1,11 +1,12 @@
-r"""What the optimality of a linear model leaves for the one record that is not known.
+r"""Equations for the unknown record that the optimality of a linear model implies.
 
-At the minimum the gradients of all records and of the penalty add up to zero. Those that are known leave, for a target
+At the minimum the gradients of all records and of the penalty add up to zero. The known gradients leave, for a target
 of weight w, features x (and a one for the intercept) and label y,
 
 .. math:: Z = \rho \tilde x^T, \qquad \rho = w (y - g^{-1}(W \tilde x)),
 
-one row per output: the record is the direction of Z, and its length follows from any column that is known.
+with one row per output. The record is the direction of Z, and its length follows from any known column. The code calls
+:math:`\rho`, the weighted residual of the target, its *pull*.
 """
 
 from __future__ import annotations
@@ -24,13 +25,21 @@ from reconrisk.releases.fitted_estimators.estimators import LinearModel
 from reconrisk.releases.fitted_estimators.glm import TORCH
 from reconrisk.releases.fitted_estimators.objective import GlmObjective
 
-_SMALLEST_SCALE = 1e-3  # of the largest: a column that is nearly empty in known records is not known for nothing
-_SCAN = np.geomspace(1e-6, 1e12, 3600)
+_SMALLEST_SCALE = 1e-3  # of the largest scale: a column that is nearly zero in the known records still has an error
+_SCAN = np.geomspace(1e-6, 1e12, 3600)  # lengths of a record, 200 per decade, at which roots are bracketed
 
 
 @dataclass(frozen=True, eq=False)
 class TargetEquations:
-    """The equations for the target that a released model and the known records leave."""
+    """Equations for the target that a released model and the known records imply.
+
+    Attributes:
+        model: The released model and its objective.
+        objective: Objective over the known records.
+        theta: Released coefficients (outputs, columns), the intercept last.
+        target_weight: Weight of the target in the fit.
+        input_precision: Unit of rounding of the known records, 0 if they are exact.
+    """
 
     model: LinearModel
     objective: GlmObjective[Tensor]
@@ -40,7 +49,7 @@ class TargetEquations:
 
     @cached_property
     def moments(self) -> Tensor:
-        """Z, (outputs, columns); the intercept's column last."""
+        """Z (outputs, columns), the column of the intercept last."""
         return self.objective.gradient(self.theta)
 
     @cached_property
@@ -51,76 +60,78 @@ class TargetEquations:
 
     @cached_property
     def scales(self) -> Tensor:
-        """Root mean square of each column over the known records: in what proportion gradients are left over."""
+        """Root mean square of each column over the known records, to which leftover gradients are proportional."""
         scales = self.squares.sqrt()
         return scales.clamp_min(_SMALLEST_SCALE * float(scales.max()))
 
     def spread(self, free: Tensor) -> float:
-        """The root mean square error of guessing the known records' mean for these features."""
+        """Return the root mean square error of guessing the known records' mean for these features."""
         design = self.objective.design
         means = design.T @ design.new_full((len(design),), 1 / len(design))
         variances = (self.squares - means.square())[: self.features].clamp_min(0.0)
         return float(variances[free].mean().sqrt())
 
     @cached_property
-    def ranges(self) -> tuple[Tensor, Tensor]:
+    def feature_ranges(self) -> tuple[Tensor, Tensor]:
         """Smallest and largest value of each feature over the known records."""
         known = self.objective.design[:, : self.features]
         return known.amin(0), known.amax(0)
 
-    def outside(self, record: Tensor) -> float:
-        """How far the features of a record are beyond those of known records, root mean square."""
-        low, high = self.ranges
+    def distance_outside(self, record: Tensor) -> float:
+        """Return the root mean square distance of a record from the feature ranges of the known records."""
+        low, high = self.feature_ranges
         return float((record - record.clamp(low, high)).square().mean().sqrt())
 
     @property
     def has_intercept(self) -> bool:
-        """Whether the last column is a one in every record."""
+        """Return True if the last column is the constant one of an intercept."""
         return self.objective.has_intercept
 
     @property
     def features(self) -> int:
-        """The dimension of a record."""
+        """Number of features of a record."""
         return self.objective.features
 
     def known_columns(self, known: Tensor) -> Tensor:
-        """What is known of the target's row of the design: ``known`` features, NaN where not, and the one."""
+        """Return the target's row of the design matrix from its ``known`` features, NaN for unknown ones."""
         return torch.cat([known, known.new_ones(1)]) if self.has_intercept else known
 
     def predictors(self, record: Tensor) -> Tensor:
-        """The linear predictors of a record, (outputs,)."""
+        """Return the linear predictors of a record, (outputs,)."""
         return self.theta @ self.known_columns(record)
 
     def means(self, record: Tensor) -> Tensor:
-        """What the model expects of the label of a record, (outputs,)."""
+        """Return the model's expected label of a record, (outputs,)."""
         return self.objective.means(self.predictors(record)[None])[0]
 
     def curvature(self, record: Tensor) -> Tensor:
-        """The second derivative of a record's loss by its predictors, (outputs, outputs), without its weight."""
+        """Return the Hessian of a record's unweighted loss in its predictors, (outputs, outputs)."""
         return self.objective.curvatures(self.predictors(record)[None])[0]
 
     def pulls(self, known: Tensor) -> Tensor | None:
-        """rho, (outputs,), from the columns that are known by least squares; None where all of these are zero."""
+        """Return rho (outputs,) from the known columns by least squares; None if all known columns are zero."""
         row = self.known_columns(known)
         sure = ~row.isnan() & (row != 0)
         if not bool(sure.any()):
             return None
-        weighted = row[sure] / self.scales[sure].square()
+        weighted = row[sure] / self.scales[sure].square()  # columns of larger scale have larger leftover gradients
         return self.moments[:, sure] @ weighted / (weighted @ row[sure])
 
     def record(self, pulls: Tensor, known: Tensor) -> Tensor:
-        """The features that Z shows at these pulls, those that are known as they are."""
+        """Return the features that solve Z for these pulls; known features are kept."""
         found = pulls @ self.moments[:, : self.features] / pulls.square().sum()
         return torch.where(known.isnan(), found, known)
 
     def roots(self, target: Tensor) -> list[Tensor]:
-        r"""Every record that a label explains where no column is known: ``x = a m`` along ``m = v^T Z``.
+        r"""Return every record that solves the equations for a label if no column is known.
+
+        A record is ``x = a m`` along ``m = v^T Z``, where a solves
 
         .. math:: a\, w\, v^T (y - g^{-1}(a W m)) = 1
 
         For one output v = 1, and the squared loss gives the quadratic ``a^2 w m^T theta - a w y + 1 = 0``.
         """
-        left = torch.linalg.svd(self.moments, full_matrices=False)[0][:, 0]
+        left = torch.linalg.svd(self.moments, full_matrices=False)[0][:, 0]  # v: Z has rank one up to its error
         direction = left @ self.moments
         if not bool(direction.any()):
             return []
@@ -140,7 +151,17 @@ class TargetEquations:
 def equations(
     model: LinearModel, inputs: Tensor, target_weight: float, input_precision: float = 0.0
 ) -> TargetEquations:
-    """The equations for the target from a model whose ``labels`` are those of the known ``inputs``."""
+    """Build the equations for the target.
+
+    Args:
+        model: Released model; its ``labels`` and ``sample_weights`` are those of ``inputs``.
+        inputs: Known records (n, features), double precision.
+        target_weight: Weight of the target in the fit.
+        input_precision: Unit of rounding of the known records, 0 if they are exact.
+
+    Returns:
+        The equations.
+    """
     ones = inputs.new_ones(len(inputs), 1)
     design = inputs if model.bias is None else torch.cat([inputs, ones], dim=1)
     penalties = torch.full((design.shape[1],), model.penalty, dtype=torch.float64)
@@ -159,7 +180,18 @@ def equations(
 
 
 def target_row(model: LinearModel, label: object) -> Tensor:
-    """A label as the model's family counts it, as one row of targets."""
+    """Convert a label to one row of targets.
+
+    Args:
+        model: Released model.
+        label: Class index, number, or numbers of a multi-output regression, as the model's family encodes it.
+
+    Returns:
+        The targets (outputs,): one-hot for a multinomial model, else the label.
+
+    Raises:
+        InvalidInput: If the label of a multi-output regression does not have one number per output.
+    """
     values = torch.as_tensor(np.asarray(label, dtype=float)).reshape(-1)
     if model.family == "multinomial":
         return torch.eye(len(model.weight), dtype=torch.float64)[int(values[0])]
@@ -169,25 +201,26 @@ def target_row(model: LinearModel, label: object) -> Tensor:
 
 
 def _quadratic(curvature: float, slope: float) -> list[float]:
-    """Real roots of ``curvature a^2 - slope a + 1 = 0``, without cancellation; the double one where they just meet."""
+    """Real roots of ``curvature a^2 - slope a + 1 = 0`` without cancellation; the double root where two just meet."""
     if curvature == 0:
         return [] if slope == 0 else [1 / slope]
     discriminant = slope * slope - 4 * curvature
-    if discriminant < -1e-9 * slope * slope:
+    if discriminant < -1e-9 * slope * slope:  # rounding may leave a double root slightly negative
         return []
     half = (slope + np.copysign(np.sqrt(max(discriminant, 0.0)), slope)) / 2
     return sorted({1 / half, half / curvature}, key=abs)
 
 
 def _scan(equation: Callable[[np.ndarray], np.ndarray], sign: float, weight: float) -> list[float]:
-    """Positive roots of ``equation(sign * a)``, also two that lie between points of the scan."""
+    """Positive roots of ``equation(sign * a)``, including pairs that lie between two points of the scan."""
     grid = _SCAN / weight
     with np.errstate(over="ignore", invalid="ignore"):
         values = equation(sign * grid)
 
     def at(a: float) -> float:
-        return float(np.clip(equation(np.array([sign * a]))[0], -1e300, 1e300))
+        return float(np.clip(equation(np.array([sign * a]))[0], -1e300, 1e300))  # brentq needs finite ends
 
+    # Two roots may lie between neighbouring points without a change of sign; the minimum between them brackets both.
     sides, near = np.sign(values), np.abs(values)
     brackets = [(grid[i], grid[i + 1]) for i in np.flatnonzero(sides[:-1] * sides[1:] < 0)]
     turns = (

@@ -1,4 +1,4 @@
-"""The training map inverted: the one unknown record behind a trained model, by Gauss-Newton through its training."""
+"""Inversion of the training map: the unknown record of a trained model, by Gauss-Newton through its training."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from reconrisk.attacks.informed.invert_training.chord import Effort
 from reconrisk.attacks.informed.invert_training.problem import (
-    Defended,
+    DefendedProblem,
     Problem,
     Training,
-    adds_noise_alone,
-    noise_of,
+    only_adds_noise,
+    private_noise_std,
     problem_for,
 )
 from reconrisk.attacks.informed.invert_training.search import EXACT, Inversion
-from reconrisk.attacks.informed.invert_training.weighted import Weighted
+from reconrisk.attacks.informed.invert_training.weighted import WeightedProblem
 from reconrisk.attacks.labels.infer import stated_labels
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
@@ -40,15 +40,15 @@ from reconrisk.releases.shadow.training import ShadowTraining
 from reconrisk.releases.training.trained_model import TrainedModelRelease, TrainingMap
 
 NEEDS = ThreatModel(sees=Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS, Knows.INITIALISATION}))
-"""The adversary who knows all of the training but one record, and sees what it ends with."""
+"""Weakest adversary who can run the attack: one who knows the training except one record, and sees its result."""
 
-_EXACT_ERROR = 1e-4  # of the data range, root mean square: what rounding may leave of an exact record
-_AT_ONCE = 64  # models inverted together: derivatives of each take some megabytes
+_EXACT_ERROR = 1e-4  # of the data range, root mean square: the largest rounding error of a record called exact
+_AT_ONCE = 64  # models inverted together: the derivatives of each take some megabytes
 
 
 @dataclass(frozen=True, eq=False)
 class InvertTraining:
-    """The configured attack that :func:`invert_training` returns."""
+    """Configured attack that :func:`invert_training` returns; see there for its settings."""
 
     training: Training | None = None
     starts: Tensor | None = field(default=None, repr=False)
@@ -75,18 +75,20 @@ class InvertTraining:
             raise invalid_input("training", given, "to be a ShadowTraining, TrainingMap or TrainedModelRelease")
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """The record behind one trained model; ``rng`` is not used, the attack is deterministic."""
+        """Reconstruct the record behind one trained model; ``rng`` is not used, the attack is deterministic."""
         del rng
         observation.check_covers(self.needs)
         if observation.batch_size != 1:
-            raise invalid_input("batch_size", observation.batch_size, "to be 1", "All records but one must be known.")
-        training, forward = self._training_of(observation), observation.forward
+            raise invalid_input(
+                "batch_size", observation.batch_size, "to be 1", "The attack needs all records but one to be known."
+            )
+        training, forward = self._find_training(observation), observation.forward
         problem = problem_for(training, observation.input_shape)
-        if isinstance(forward, DefendedMap) and not adds_noise_alone(forward.defense, observation.released):
-            problem = Defended(problem, forward.defense, _checked_names(problem, observation.released))
-        row = problem.flatten(_checked_names(problem, observation.released))
-        weights = _weights(problem, observation, noise_of(training))
-        return self._rebuilt(
+        if isinstance(forward, DefendedMap) and not only_adds_noise(forward.defense, observation.released):
+            problem = DefendedProblem(problem, forward.defense, _check_names(problem, observation.released))
+        row = problem.to_row(_check_names(problem, observation.released))
+        weights = _weights(problem, observation, private_noise_std(training))
+        return self._invert(
             problem, row[None], observation.labels, weights, observation.data_range, tuple(observation.input_shape)
         )
 
@@ -98,23 +100,32 @@ class InvertTraining:
         noise_std: float | None = None,
         data_range: tuple[float, float] = (0.0, 1.0),
     ) -> Reconstruction:
-        """The records behind many models at once, rows (n, p) as ``training.train`` returns them, or one by names.
+        """Reconstruct the records behind many models at once.
 
-        ``labels`` are known, or tried; ``noise_std`` is that of noise which was added to each value, by default what
-        private training leaves there.
+        Args:
+            released: Parameters (n, p) as ``training.train`` returns them, or those of one model by name.
+            labels: Labels (n,) of the records if they are known; otherwise they are tried.
+            noise_std: Standard deviation of the noise on each value, by default that of private training.
+            data_range: Range of the values of records.
+
+        Returns:
+            The estimates, their labels and the status.
+
+        Raises:
+            InvalidInput: If the attack has no training, or the models do not fit it.
         """
         if self.training is None:
-            raise invalid_input("training", None, "to be the training that was run", "Write invert_training(training).")
+            raise invalid_input("training", None, "to be the training that was run", "Pass invert_training(training).")
         problem = problem_for(self.training)
-        rows = released if isinstance(released, Tensor) else problem.flatten(_checked_names(problem, released))[None]
+        rows = released if isinstance(released, Tensor) else problem.to_row(_check_names(problem, released))[None]
         _check_rows(problem, rows, labels)
         weights = None
-        noise_std = noise_of(self.training) if noise_std is None else noise_std
+        noise_std = private_noise_std(self.training) if noise_std is None else noise_std
         if noise_std is not None:
             weights = torch.full((problem.size,), 1 / check_positive("noise_std", noise_std), dtype=torch.float64)
-        return self._rebuilt(problem, rows, labels, weights, data_range, problem.shape)
+        return self._invert(problem, rows, labels, weights, data_range, problem.shape)
 
-    def _training_of(self, observation: Observation) -> Training:
+    def _find_training(self, observation: Observation) -> Training:
         if self.training is not None:
             return self.training
         forward = observation.forward
@@ -122,11 +133,11 @@ class InvertTraining:
         if isinstance(inner, PrivateTrainingMap):
             return inner.training
         if not isinstance(inner, (ShadowTraining, TrainingMap)):
-            remedy = "Write invert_training(training), or observe a TrainedModelRelease."
-            raise invalid_input("training", None, "to be given where the observation holds none", remedy)
+            remedy = "Pass invert_training(training), or observe a TrainedModelRelease."
+            raise invalid_input("training", None, "to be given, since the observation contains none", remedy)
         return inner
 
-    def _rebuilt(
+    def _invert(
         self,
         problem: Problem,
         rows: Tensor,
@@ -138,12 +149,12 @@ class InvertTraining:
         begun = time.monotonic()
         if problem.classes is None and labels is None:
             raise invalid_input(
-                "labels", None, "to be given where labels are no classes", "They cannot be tried one by one."
+                "labels", None, "to be given if labels are not classes", "Other labels cannot be tried one by one."
             )
         _check_range(data_range, problem)
         noisy = 0 if weights is None else int(weights.count_nonzero())
-        observed, kind = rows.detach().double(), rows.dtype
-        whole = problem if weights is None else Weighted(problem, weights)
+        observed, kind = rows.detach().double(), rows.dtype  # the precision of the victim bounds the accuracy
+        whole = problem if weights is None else WeightedProblem(problem, weights)
         observed = observed if weights is None else observed * weights
         effort = Effort(self.iterations, self.refreshes, self.directions, self.memory)
         starts = self._starts(problem, data_range)
@@ -159,11 +170,11 @@ class InvertTraining:
             stopped = stopped or found[-1].run()
         records = torch.cat([one.fit.records for one in found]).unflatten(1, shape)
         names = ("sizes", "plausible", "errors")
-        sizes, explained, errors = (torch.cat([getattr(one, name) for one in found]) for name in names)
+        sizes, fitted, errors = (torch.cat([getattr(one, name) for one in found]) for name in names)
         errors = errors / (data_range[1] - data_range[0])
         account = Account(
             attack=repr(self),
-            status=_status(sizes, explained, errors, bool(noisy), stopped, in_time()),
+            status=_status(sizes, fitted, errors, bool(noisy), stopped, in_time()),
             objective=tuple(sizes.tolist()),
             cost=Cost(time.monotonic() - begun, problem.trainings),
             labels=stated_labels(torch.cat([one.fit.labels for one in found])),
@@ -184,7 +195,7 @@ class InvertTraining:
         return flat
 
     def __repr__(self) -> str:
-        """Every setting; tensors by their shape."""
+        """Return every setting; tensors by their shape."""
         given: dict[str, object] = {
             "training": "as observed" if self.training is None else type(self.training).__name__,
             "starts": None if self.starts is None else f"tensor of shape {tuple(self.starts.shape)}",
@@ -205,33 +216,48 @@ def invert_training(
     labels_tried: int = 4,
     seconds: float | None = None,
 ) -> InvertTraining:
-    r"""Rebuild the one unknown training record from the trained model, by Gauss-Newton through the whole training.
+    r"""Reconstruct the one unknown training record from the trained model, by Gauss-Newton through the whole training.
 
     .. math:: \hat x = \arg\min_{x, y} |\Sigma^{-1/2} (\theta - F(x, y))|^2, \qquad F(x, y) = \mathrm{train}(D_- \cup
         \{(x, y)\})
 
-    ``training`` is what was run on the fixed records: a ``ShadowTraining`` or ``TrainingMap``; without it, that of the
-    observation. Many models of one training are inverted together by ``rebuild``. The search begins at the mean of the
-    fixed records of each class, or at ``starts``. Its steps share one derivative per class, are mixed with ``memory``
-    earlier ones, and count only where they lower the residual; where that does not halve in four of at most
-    ``iterations`` trainings, the derivative is taken at the point reached, up to ``refreshes`` times. For dense
-    networks trained by gradient descent it is taken along ``directions`` of the fixed records and known for all others.
-    An unknown label is tried: the ``labels_tried`` that are nearest at the start take a few steps, and the residual
-    chooses. Where no record explains the model, all others take these steps, and the best ``labels_tried`` follow. With
-    known noise, of the defense or ``noise_std``, the estimate is that of maximum likelihood within the data range.
+    Steps share one derivative per class and are mixed with earlier steps; a step counts only if it lowers the residual.
+    If the residual does not halve in four trainings, the derivative is taken anew at the current point. For dense
+    networks trained by gradient descent it is computed along a few directions of the fixed records and known for all
+    others. An unknown label is tried: the labels that are nearest at the start take a few steps, and the residual
+    chooses among them. If no record fits the model, all other labels take these steps, and the best of them follow.
+    With known noise the estimate is the maximum likelihood record within the data range. ``rebuild`` inverts many
+    models of one training at once.
 
-    Assumes: all records but one, initialisation, order and optimizer are known, and training is a function of them
-    that is smooth in the record.
-    Guarantee: no step raises the residual. The ending is exact only if every residual is at most three times what
-    training in the precision of the released values loses, which is measured, and if that much rounding leaves each
+    Args:
+        training: Training that was run on the fixed records: a ``ShadowTraining``, ``TrainingMap`` or
+            ``TrainedModelRelease``; by default that of the observation.
+        starts: First estimate, one record or one per class; by default the mean of the fixed records of each class.
+        iterations: Trainings per search at most.
+        refreshes: Times that the derivative is taken anew at most.
+        directions: Directions of the fixed records along which the derivative is computed.
+        memory: Earlier steps that a step is mixed with.
+        labels_tried: Labels that are searched first, and again if none fits.
+        seconds: Time limit, None for no limit.
+
+    Returns:
+        The attack, to be called with an observation.
+
+    Raises:
+        InvalidInput: If a setting is out of range or ``training`` is of another type.
+
+    Assumes: all records but one, initialisation, order and optimizer are known, and training is a function of them that
+    is smooth in the record.
+    Guarantee: no step raises the residual. The ending is exact only if every residual is at most three times the
+    measured rounding error of training in the precision of the released values, and if that much rounding leaves each
     record an error of at most 1e-4 of the data range, root mean square, to first order. At small noise, where the
     information I is nonsingular and the record inside the range, the mean squared error is the Cramer-Rao bound
     tr(I^-1)/d.
-    Edge cases: the objective is the residual in units of that rounding, with noise half its square in units of the
-    noise. Of training with clipped gradients and noise, the noise is taken as added to the final model, equally to all
-    values (:func:`reconrisk.attacks.informed.invert_training.problem.noise_of`). A wrong initialisation or order leaves
-    a large objective, as does a search that got stuck; the ending is then "budget spent", since without noise the
-    record explains its model. Labels that are no classes must be known.
+    Edge cases: the objective is the residual in units of that rounding, or with noise half its square in units of the
+    noise. For training with clipped gradients and noise, the noise is treated as added to the final model, equally to
+    all values (:func:`reconrisk.attacks.informed.invert_training.problem.private_noise_std`). A wrong initialisation or
+    order leaves a large objective, as does a search that got stuck. The ending is then "budget spent", since without
+    noise the record reproduces its model. Labels that are not classes must be known.
     Reference: the adversary of section II, balle2022; Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization;
     `Walker and Ni (2011) <https://doi.org/10.1137/10078356X>`_ for the mixing.
 
@@ -249,9 +275,9 @@ def invert_training(
 
 
 def _weights(problem: Problem, observation: Observation, trained: float | None) -> Tensor | None:
-    """One over the noise on each value, that of the defense and of private training, 0 for those not sent.
+    """One over the noise on each value, of the defense and of private training, 0 for values that are not sent.
 
-    Edge cases: None where nothing is known of either.
+    Edge cases: None if neither noise nor missing values are known.
     """
     if observation.noise_std is None and observation.kept is None and trained is None:
         return None
@@ -262,19 +288,22 @@ def _weights(problem: Problem, observation: Observation, trained: float | None) 
     if observation.noise_std is not None:
         noise = {name: value.double() for name, value in observation.noise_std.items()}
     if observation.noise_std is not None or trained is not None:
+        # independent noise of the defense and of private training: variances add
         ones = {name: value / (noise[name].square() + (trained or 0.0) ** 2).sqrt() for name, value in ones.items()}
-    return problem.flatten(ones)
+    return problem.to_row(ones)
 
 
-def _checked_names(problem: Problem, released: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _check_names(problem: Problem, released: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     try:
-        row = problem.flatten(released)
+        row = problem.to_row(released)
     except KeyError as error:
         raise invalid_input(
-            "released", sorted(released), f"to hold what training leaves; {error} is missing"
+            "released", sorted(released), f"to contain every tensor of the training; {error} is missing"
         ) from error
     if row.numel() != problem.size or not row.is_floating_point():
-        raise invalid_input("released", row.numel(), f"to be the {problem.size} values that training leaves")
+        raise invalid_input(
+            "released", row.numel(), f"to be the {problem.size} values of the training, in floating point"
+        )
     return released
 
 
@@ -287,7 +316,7 @@ def _check_rows(problem: Problem, rows: Tensor, labels: Tensor | None) -> None:
     if labels is None:
         return
     if len(labels) != len(rows):
-        raise invalid_input("labels", len(labels), f"to be as many as there are models, {len(rows)}")
+        raise invalid_input("labels", len(labels), f"to be {len(rows)}, one per model")
     classes = problem.classes
     if classes is not None and (
         labels.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes
@@ -300,23 +329,27 @@ def _check_range(data_range: tuple[float, float], problem: Problem) -> None:
     if not low < high:
         raise invalid_input("data_range", data_range, "to be (low, high) with low < high")
     if len(problem.inputs):
-        check_all_within("fixed records", problem.inputs, data_range, "State the public range of the values.")
+        check_all_within("fixed records", problem.inputs, data_range, "Pass the public range of the values.")
 
 
-def _status(sizes: Tensor, explained: Tensor, errors: Tensor, noisy: bool, stopped: bool, in_time: bool) -> Status:
-    """``errors`` are the root mean square errors to be expected, relative to the data range."""
-    count, total, worst = int(explained.sum()), len(sizes), float(sizes.max())
+def _status(sizes: Tensor, fitted: Tensor, errors: Tensor, noisy: bool, stopped: bool, in_time: bool) -> Status:
+    """Status of the attack; ``errors`` are the expected root mean square errors, relative to the data range."""
+    count, total, worst = int(fitted.sum()), len(sizes), float(sizes.max())
     if stopped:
-        return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for all models")
+        return Status(Ending.INTERRUPTED, "stopped by the user", "Run again to attack all models")
     if not math.isfinite(worst):
-        return Status(Ending.DIVERGED, "training is not finite at the start", "Pass starts, or check the training")
+        return Status(
+            Ending.DIVERGED,
+            "the trained model is not finite at the first estimate",
+            "Pass other starts, or check the training",
+        )
     kind = "known noise" if noisy else f"{EXACT:g} times the rounding of training"
-    cause = f"{count} of {total} models explained within {kind}, largest objective {worst:.3g}"
+    cause = f"{count} of {total} models fitted within {kind}, largest objective {worst:.3g}"
     if count == total:
         lost = float(errors.max())
-        told = f"{cause}; that leaves an error of about {lost:.1e} of the data range, root mean square"
-        return Status(Ending.CONVERGED if noisy or lost > _EXACT_ERROR else Ending.EXACT, told)
-    remedy = "Check initialisation, order, fixed records and noise: a training known wrongly leaves such residuals"
-    if noisy and in_time:  # the most likely record was found, however unlikely it is
+        cause = f"{cause}; that leaves an error of about {lost:.1e} of the data range, root mean square"
+        return Status(Ending.CONVERGED if noisy or lost > _EXACT_ERROR else Ending.EXACT, cause)
+    remedy = "Check initialisation, order, fixed records and noise: a wrong training leaves such residuals"
+    if noisy and in_time:  # the maximum likelihood record was found, even if it is unlikely
         return Status(Ending.CONVERGED, cause, remedy)
-    return Status(Ending.BUDGET_SPENT, cause, f"{remedy}; if it is known rightly, raise iterations or pass starts")
+    return Status(Ending.BUDGET_SPENT, cause, f"{remedy}; if the training is right, raise iterations or pass starts")

@@ -1,4 +1,4 @@
-"""Many records rebuilt at once from trained models: chord steps, accelerated and safeguarded, each one training."""
+"""Reconstruction of many records at once by accelerated, safeguarded chord steps; each step is one training."""
 
 from __future__ import annotations
 
@@ -12,16 +12,25 @@ from reconrisk.attacks.informed.invert_training.problem import Problem
 from reconrisk.attacks.informed.invert_training.tangents import Tangents
 from reconrisk.core.progress import track
 
-_SURE = 0.02  # of the residual to be expected: nothing can be gained below
+_SURE = 0.02  # of the expected residual: below it nothing can be gained
 _WINDOW = 4  # trainings in which the residual must halve, or the derivative is taken anew
-_STILL = 0.95  # of the residual is left after a window from a derivative taken at the point itself: a minimum, ...
-_TWICE = 2  # ... if that was not the first one: steps begin long, and halve where they fail
-_LARGEST = 0.1  # of the longest possible step: the first one from a derivative taken elsewhere goes no further
+# A local minimum is assumed if a derivative at the point itself leaves 95 % of the residual after a window. The first
+# such derivative does not count: its steps start long and halve when they fail, so they may only have been too long.
+_STILL = 0.95
+_TWICE = 2
+_LARGEST = 0.1  # of the longest possible step: limit of the first step, whose derivative was taken elsewhere
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is spent on each record: trainings, derivatives taken anew, tangents in each, secants remembered."""
+    """Effort per record.
+
+    Attributes:
+        iterations: Trainings.
+        refreshes: Derivatives taken anew.
+        directions: Tangents in each derivative.
+        memory: Earlier steps that are remembered.
+    """
 
     iterations: int
     refreshes: int
@@ -31,7 +40,13 @@ class Effort:
 
 @dataclass(eq=False)
 class Fit:
-    """Records (n, d) under given labels, and how far their trained models (n, p) are from the observed ones."""
+    """Records under given labels, and the residuals of their trained models.
+
+    Attributes:
+        records: Flat records (n, d).
+        labels: Their labels (n,).
+        residuals: Observed minus trained parameters (n, p).
+    """
 
     records: Tensor
     labels: Tensor
@@ -39,23 +54,25 @@ class Fit:
 
     @property
     def norms(self) -> Tensor:
-        """The size of each residual, inf where it is no number."""
+        """Length of each residual, inf if it is not a number."""
         norms: Tensor = self.residuals.norm(dim=1)
         return norms.nan_to_num(nan=torch.inf)
 
 
 @dataclass(eq=False)
 class ChordSearch:
-    r"""Steps with a derivative J taken elsewhere, mixed so that what earlier steps taught is used.
+    r"""Chord steps with a derivative J taken at another point, mixed with earlier steps (Anderson acceleration).
 
     .. math:: g(x) = J^+ (\theta - F(x)), \qquad x' = x + g - \sum_j \gamma_j (\Delta x_j + \Delta g_j), \quad
         \gamma = \arg\min |g - \sum_j \gamma_j \Delta g_j|
 
-    Differences are those of earlier points to the best one. A step counts only if it lowers the residual; after one
-    that does not, the next is half as long. Where the residual does not halve in a few steps, J is taken at the
-    best point. ``fit`` is always the best so far.
-    Notation: ``expected`` is the size of residuals that noise or rounding may leave; where they are below and do not
-    halve, the search ends.
+    Differences are those of earlier points to the best one. A step counts only if it lowers the residual; after a
+    failed step the next is half as long. If the residual does not halve in a few steps, J is taken at the best point.
+    ``fit`` is always the best so far.
+
+    ``expected`` is the length of residuals that noise or rounding may leave. The search of a record ends if its
+    residual is below that and no longer halves.
+
     Reference: type II of `Walker and Ni (2011) <https://doi.org/10.1137/10078356X>`_.
     """
 
@@ -80,62 +97,67 @@ class ChordSearch:
         self._open = self.fit.norms.isfinite()
         self._since = torch.zeros(n, dtype=torch.int64)
         self._before = self.fit.norms
-        self._begin(torch.arange(n))
+        self._reset_progress(torch.arange(n))
 
     def run(self, label: str) -> None:
-        """Go on until every record fits as well as rounding allows, or nothing helps."""
+        """Iterate until every record fits as well as rounding allows, or no step helps."""
         for number in track(range(self.effort.iterations), label):
             rows = self._open.nonzero()[:, 0]
             if not len(rows) or not self.in_time():
                 return
             self._advance(rows, number)
-            self._judge(rows)
+            self._close_or_refresh(rows)
 
-    def _begin(self, rows: Tensor) -> None:
-        """Count progress of these rows from here, with the derivative they have now."""
+    def _reset_progress(self, rows: Tensor) -> None:
+        """Measure the progress of these rows from here, with their current derivative."""
         self._known[rows] = False
         self._step = self.tangents.solve(_finite(self.fit.residuals))
         self._since[rows] = 0
         self._before[rows] = self.fit.norms[rows]
 
     def _advance(self, rows: Tensor, number: int) -> None:
+        """Take one safeguarded step of these rows: one training each."""
         low, high = self.data_range
-        change = self._proposed(rows)
+        change = self._mixed_step(rows)
         length = change.norm(dim=1)
-        change = change * (self._radius[rows] / length.clamp_min(1e-300)).clamp_max(1)[:, None]
+        change = change * (self._radius[rows] / length.clamp_min(1e-300)).clamp_max(1)[:, None]  # avoids 0 / 0
         points = (self.fit.records[rows] + change).clamp(low, high)
         residuals = self.observed[rows] - self.problem.values(points.to(self.dtype), self.fit.labels[rows]).double()
+        # solve() factors all rows once; rows that are not advanced are solved along and ignored
         whole = self.fit.residuals.clone()
         whole[rows] = residuals
         steps = self.tangents.solve(_finite(whole))[rows]
         norms = residuals.norm(dim=1).nan_to_num(nan=torch.inf)
-        place = number % self.effort.memory
+        place = number % self.effort.memory  # ring buffer of the latest secants
         better = norms < self.fit.norms[rows]
         gone = rows[better]
-        # the point left behind teaches as well as one that was refused
+        # both the point left behind and a refused point are useful secants for the mixing
         self._points[rows, place] = torch.where(better[:, None], self.fit.records[rows], points)
         self._steps[rows, place] = torch.where(better[:, None], self._step[rows], steps)
         self._known[rows, place] = norms.isfinite()
         self.fit.records[gone], self.fit.residuals[gone] = points[better], residuals[better]
         self._step[gone] = steps[better]
         taken = length.minimum(self._radius[rows])
+        # trust region: may grow to twice a successful step, shrinks to half of a failed one
         self._radius[rows] = torch.where(better, self._radius[rows].maximum(2 * taken), taken / 2)
 
-    def _proposed(self, rows: Tensor) -> Tensor:
-        """The mixed step of each row."""
+    def _mixed_step(self, rows: Tensor) -> Tensor:
+        """Step of each row after mixing with earlier ones."""
         known = self._known[rows][:, :, None]
         points = (self._points[rows] - self.fit.records[rows][:, None]) * known
         steps = (self._steps[rows] - self._step[rows][:, None]) * known
+        # unit columns make the cut-off rcond independent of the lengths of the secants
         size = steps.norm(dim=2, keepdim=True).clamp_min(1e-300)
         sides = (steps / size).mT
         target = self._step[rows][:, :, None]
+        # nearly parallel secants are cut off; gelsd is the driver that handles rank deficiency
         solved: Tensor = torch.linalg.lstsq(sides, target, rcond=1e-6, driver="gelsd").solution
         mix = solved / size
         mixed: Tensor = target - (points + steps).mT @ mix
         return mixed[:, :, 0]
 
-    def _judge(self, rows: Tensor) -> None:
-        """Close what fits to rounding, and renew the derivative of what no longer gets better."""
+    def _close_or_refresh(self, rows: Tensor) -> None:
+        """Close rows that fit to rounding, and renew the derivative of rows that no longer improve."""
         norms = self.fit.norms
         self._since[rows] += 1
         due = rows[self._since[rows] >= _WINDOW]
@@ -152,12 +174,12 @@ class ChordSearch:
         if len(renewed):
             points = self.fit.records[renewed].to(self.problem.coarse)
             fresh = self.problem.tangents(points, self.fit.labels[renewed], self.effort.directions)
-            self.tangents = self.tangents.replaced(renewed, fresh)
+            self.tangents = self.tangents.replace_rows(renewed, fresh)
             self._refreshed[renewed] += 1
-            self._radius[renewed] = self._longest
-            self._begin(renewed)
+            self._radius[renewed] = self._longest  # a derivative at the point itself allows full steps
+            self._reset_progress(renewed)
 
 
 def _finite(residuals: Tensor) -> Tensor:
-    """Residuals without those that are no numbers, which no step can be taken from."""
+    """Replace residuals that are not numbers by zero: no step can be derived from them."""
     return residuals.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

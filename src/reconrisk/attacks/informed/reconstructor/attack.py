@@ -1,4 +1,4 @@
-"""Reconstructor networks: learn from shadow models which record makes which model, then read the released one."""
+"""Reconstructor attack: learn the map from trained models to target records on shadow models, then apply it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from reconrisk.attacks.informed.reconstructor.features import Reading, Scaling, features_of, reading, scaling
+from reconrisk.attacks.informed.reconstructor.features import Reading, Scaling, features_of, fit_scaling, reading
 from reconrisk.attacks.informed.reconstructor.linear import LinearReconstruction, linear_reconstruction
-from reconrisk.attacks.informed.reconstructor.network import built_network
+from reconrisk.attacks.informed.reconstructor.network import build_network
 from reconrisk.attacks.informed.reconstructor.settings import Perceptual, ReconstructorSettings
 from reconrisk.attacks.informed.reconstructor.shadow_knowledge import FEWEST, ShadowKnowledge
 from reconrisk.attacks.informed.reconstructor.training import (
     ShadowPairs,
-    predicted,
-    seeded,
+    build_seeded,
+    predict,
     train_network,
 )
 from reconrisk.core.observation import Observation
@@ -28,15 +28,26 @@ from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction,
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_all_finite, check_all_within, check_positive, check_whole, invalid_input
 
-_UNLIKE = 3.0  # times the farthest shadow model from their mean: a released model beyond is of another training
+_UNLIKE = 3.0  # times the distance of the farthest shadow model: a released model beyond it had another training
 
 
 @dataclass(frozen=True, eq=False)
 class Reconstructor:
-    """The configured attack that :func:`reconstructor` returns.
+    """Configured attack that :func:`reconstructor` returns.
 
-    ``error`` is its mean squared error on shadow targets it has not learned from, the adversary's own estimate of its
-    strength; ``farthest`` the largest root mean square of a shadow model's features.
+    Attributes:
+        settings: Settings that it was trained with.
+        reading: Parameters or logits that it reads.
+        scaling: Standardisation of the features.
+        linear: Map in closed form, None without a linear start.
+        network: Trained network, None for a closed form alone.
+        input_shape: Shape of a record.
+        data_range: Range of the values of records.
+        shadows: Number of shadow models that it was trained on.
+        error: Mean squared error on held-out shadow targets: the adversary's own estimate of the attack's strength.
+        farthest: Largest root mean square of a shadow model's features.
+        interrupted: True if training was interrupted.
+        needs: Weakest adversary who can run it.
     """
 
     settings: ReconstructorSettings
@@ -53,18 +64,18 @@ class Reconstructor:
     needs: ThreatModel
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """The record behind one released model; ``rng`` is not used, a trained reconstructor is deterministic."""
+        """Reconstruct the record behind one released model; deterministic, so ``rng`` is not used."""
         begun = time.monotonic()
         observation.check_covers(self.needs)
         if observation.batch_size != 1:
-            raise invalid_input("batch_size", observation.batch_size, "to be 1", "Shadow models have one target each.")
+            raise invalid_input("batch_size", observation.batch_size, "to be 1", "Each shadow model has one target.")
         if tuple(observation.input_shape) != self.input_shape:
             raise invalid_input(
-                "input_shape", observation.input_shape, f"to be {self.input_shape}, as the shadow targets'"
+                "input_shape", observation.input_shape, f"to be {self.input_shape}, as of the shadow targets"
             )
         if tuple(observation.data_range) != self.data_range:
             raise invalid_input(
-                "data_range", observation.data_range, f"to be {self.data_range}, as the shadow targets'"
+                "data_range", observation.data_range, f"to be {self.data_range}, as of the shadow targets"
             )
         row = self.reading.row(observation.released)[None]
         estimates, labels = self.estimates_and_labels(row)
@@ -74,11 +85,11 @@ class Reconstructor:
         return Reconstruction(estimates.to(torch.get_default_dtype()), account)
 
     def estimates(self, rows: Tensor) -> Tensor:
-        """The records behind many models at once, ``(n, *shape)``, from what is read of each, ``(n, values)``."""
+        """Estimate the records ``(n, *shape)`` behind many models at once from their features ``(n, values)``."""
         return self.estimates_and_labels(rows)[0]
 
     def estimates_and_labels(self, rows: Tensor) -> tuple[Tensor, tuple[int, ...] | None]:
-        """The same with the class of each record, where the reconstructor tells classes apart."""
+        """Estimate records and their classes; the classes are None if the reconstructor does not distinguish them."""
         self._check_rows(rows)
         labels = None
         if self.linear is None:
@@ -91,33 +102,31 @@ class Reconstructor:
                 return estimates.clamp(*self.data_range).reshape(-1, *self.input_shape), labels
             features = _residual_features(self.linear, estimates, chosen, self.data_range)
         network = nn.Identity() if self.network is None else self.network
-        return predicted(network, features).clamp(*self.data_range), labels
+        return predict(network, features).clamp(*self.data_range), labels
 
-    def unlike(self, rows: Tensor) -> Tensor:
-        """How far each model is from the shadow models, 1 for the farthest of these."""
+    def relative_distance(self, rows: Tensor) -> Tensor:
+        """Return the distance of each model from the mean shadow model, relative to the farthest shadow model."""
         self._check_rows(rows)
         return _distances(self.scaling(rows)) / self.farthest
 
     def _status(self, row: Tensor) -> Status:
-        how_far = float(self.unlike(row))
-        if not how_far < _UNLIKE:
-            cause = f"the model is {how_far:.3g} times as far from the shadow models' mean as any of them"
-            remedy = "Train shadow models as the released one was trained: start, fixed records, optimizer"
+        distance = float(self.relative_distance(row))
+        if not distance < _UNLIKE:
+            cause = f"the model is {distance:.3g} times as far from the mean shadow model as any shadow model"
+            remedy = "Train shadow models as the released one was trained: initialisation, fixed records, optimizer"
             return Status(Ending.NOT_APPLICABLE, cause, remedy)
-        cause = f"mean squared error {self.error:.3g} on shadow targets not learned from, of {self.shadows}"
+        cause = f"mean squared error {self.error:.3g} on held-out targets of {self.shadows} shadow models"
         if self.interrupted:
-            return Status(Ending.INTERRUPTED, cause, "Train the reconstructor to its end")
+            return Status(Ending.INTERRUPTED, cause, "Train the reconstructor to the end")
         return Status(Ending.CONVERGED, cause)
 
     def _check_rows(self, rows: Tensor) -> None:
         if rows.ndim != 2 or rows.shape[1] != self.reading.size:
-            raise invalid_input(
-                "rows.shape", tuple(rows.shape), f"to be (models, {self.reading.size}), as it was trained"
-            )
-        check_all_finite("rows", rows, "A model that diverged tells nothing.")
+            raise invalid_input("rows.shape", tuple(rows.shape), f"to be (models, {self.reading.size}), as in training")
+        check_all_finite("rows", rows, "A model that diverged cannot be attacked.")
 
     def __repr__(self) -> str:
-        """Every setting."""
+        """Return the settings, the number of shadow models and the tensors that are read."""
         return f"reconstructor({self.settings}, {self.shadows} shadow models, reads {', '.join(self.reading.names)})"
 
 
@@ -134,21 +143,34 @@ def reconstructor(
     perceptual: Perceptual | None = None,
     rng: torch.Generator,
 ) -> Reconstructor:
-    r"""Learn from shadow models to read the target off a released model.
+    r"""Train a reconstructor on shadow models.
 
     .. math:: \phi = \arg\min_\phi \sum_i \ell\big(\phi(A(D_- \cup \{\bar z_i\})), \bar z_i\big), \qquad
         \hat z = \phi(\theta)
 
-    All parameters are read by default, or only ``parameters`` ("head" stands for a layer), or, black box, the logits on
-    ``queries``. ``settings`` are a closed form by class (the default), the networks of balle2022
-    (:func:`balle2022_reconstructor`), or both. ``shadow_models`` are rows (n, p) that were trained before; otherwise
-    they are trained, in the folder ``store`` if given. ``checkpoint`` is a file for the network's training.
-    ``perceptual`` is a distance of images such as :func:`reconrisk.metrics.lpips`.
+    Args:
+        knowledge: Training of the model, fixed records, and shadow targets.
+        settings: Closed form per class (the default), networks of balle2022 (:func:`balle2022_reconstructor`), or both.
+        parameters: Names of the parameters to read; a layer's name selects all of its parameters. All by default.
+        queries: Records (n, ...) for a black-box attack, which reads the logits on them instead of parameters.
+        data_range: Public range of the values of records.
+        shadow_models: Parameters (n, p) of shadow models that were trained before; by default they are trained here.
+        store: Folder for the shadow models, so that their training can be resumed.
+        checkpoint: File for the state of the network's training, so that it can be resumed.
+        perceptual: Distance of images such as :func:`reconrisk.metrics.lpips`, if the settings weight it.
+        rng: Source of randomness for shadow models, initialisation and batches.
 
-    Assumes: the released model was trained as ``knowledge`` says; the label can be told from the model.
-    Guarantee: scaling, network and the choice among epochs see shadow models alone. Estimates lie in ``data_range``.
-    Edge cases: what does not vary between shadow models is not read. A released model that is unlike all of them gets
-    the status "not applicable". Interrupted, training keeps the best epoch, and the status says so.
+    Returns:
+        The attack, to be called with an observation.
+
+    Raises:
+        InvalidInput: If the shadow targets are too few or outside ``data_range``, or the shadow models do not match
+            them.
+
+    Assumes: the released model was trained as ``knowledge`` describes; its label can be inferred from the model.
+    Guarantee: scaling, network and choice of epoch depend on shadow models alone. Estimates lie in ``data_range``.
+    Edge cases: coordinates that do not vary between shadow models are not read. A released model unlike all of them
+    gets the status "not applicable". If training is interrupted it keeps the best epoch, and the status says so.
     Reference: sections IV and V, balle2022; the closed form is ours.
 
     >>> from reconrisk.releases.shadow.training import ShadowTraining
@@ -163,12 +185,12 @@ def reconstructor(
     True
     """
     settings = ReconstructorSettings() if settings is None else settings
-    check_all_within("targets", knowledge.targets, data_range, "State the public range of the values.")
+    check_all_within("targets", knowledge.targets, data_range, "Pass the public range of the values as data_range.")
     check_whole("len(targets)", len(knowledge.targets), FEWEST, "Pass more shadow targets.")
     what = reading(knowledge.training, parameters, queries)
     rows = _shadow_rows(knowledge, shadow_models, store, rng)
     read = features_of(knowledge.training, rows, what, queries)
-    scaled = scaling(read)
+    scaled = fit_scaling(read)
     blank = Reconstructor(
         settings=settings,
         reading=what,
@@ -183,7 +205,7 @@ def reconstructor(
         interrupted=False,
         needs=knowledge.threat,
     )
-    return _learned(blank, knowledge, read, rng, perceptual, checkpoint)
+    return _train(blank, knowledge, read, rng, perceptual, checkpoint)
 
 
 def fine_tuned_reconstructor(
@@ -198,25 +220,58 @@ def fine_tuned_reconstructor(
     perceptual: Perceptual | None = None,
     rng: torch.Generator,
 ) -> Reconstructor:
-    """A reconstructor network taken over to another training, such as one with other fixed records.
+    """Fine-tune a reconstructor network for another training, such as one with other fixed records.
 
-    Features are standardised by the new shadow models, the network goes on learning from where it was.
+    Features are standardised by the new shadow models. Training of the network continues from its current weights.
 
-    Assumes: the released models have the same architecture and what is read of them is the same.
-    Edge cases: a closed form is refused: it is fitted anew in seconds. Coordinates that vary only in the new shadow
-    models are not read; those that vary no more count as zero.
+    Args:
+        attack: Trained reconstructor network without a linear start.
+        knowledge: New training, fixed records and shadow targets.
+        epochs: Epochs of fine-tuning.
+        learning_rate: Learning rate, by default that of the first training.
+        queries: Queries of a black-box reconstructor, as in the first training.
+        shadow_models: Parameters (n, p) of new shadow models that were trained before; by default they are trained
+            here.
+        store: Folder for the shadow models, so that their training can be resumed.
+        perceptual: Distance of images, if the settings weight it.
+        rng: Source of randomness for shadow models and batches.
+
+    Returns:
+        The fine-tuned attack.
+
+    Raises:
+        InvalidInput: If ``attack`` has a closed form, or reads another number of values than the new models have.
+
+    Assumes: the released models have the same architecture, and the same parameters or logits are read.
+    Edge cases: a closed form is refused, since it is fitted anew in seconds. Coordinates that vary only in the new
+    shadow models are not read; coordinates that no longer vary count as zero.
     Reference: Appendix B and Figure 12, balle2022.
+
+    >>> from reconrisk.attacks.informed.reconstructor.settings import ReconstructorSettings
+    >>> from reconrisk.releases.shadow.training import ShadowTraining
+    >>> rng, model = torch.Generator().manual_seed(0), nn.Linear(3, 2)
+    >>> inputs, labels = torch.rand(40, 3, generator=rng), torch.arange(40) % 2
+    >>> parts = slice(5), slice(5, 10)
+    >>> first, second = (ShadowTraining(model, inputs[part], labels[part], steps=2) for part in parts)
+    >>> settings = ReconstructorSettings("none", "dense", hidden=(4,), epochs=1)
+    >>> attack = reconstructor(ShadowKnowledge(first, inputs[10:], labels[10:]), settings, rng=rng)
+    >>> fine_tuned_reconstructor(attack, ShadowKnowledge(second, inputs[10:], labels[10:]), epochs=2, rng=rng).shadows
+    30
     """
     if attack.network is None or attack.linear is not None:
-        raise invalid_input("attack", attack.settings.start, "to be a network without a linear start", "Fit it anew.")
+        raise invalid_input(
+            "attack", attack.settings.start, "to be a network without a linear start", "Fit a closed form anew instead."
+        )
     rows = _shadow_rows(knowledge, shadow_models, store, rng)
     read = features_of(knowledge.training, rows, attack.reading, queries)
     if read.shape[1] != attack.reading.size:
-        raise invalid_input("values", read.shape[1], f"to be {attack.reading.size}, as the reconstructor reads")
-    scaled = rescaled(attack.scaling, read)
+        raise invalid_input(
+            "values", read.shape[1], f"to be {attack.reading.size}, the number that the reconstructor reads"
+        )
+    scaled = _rescale(attack.scaling, read)
     rate = attack.settings.learning_rate if learning_rate is None else check_positive("learning_rate", learning_rate)
     settings = replace(attack.settings, epochs=epochs, learning_rate=rate)
-    pairs = _pairs(scaled(read), knowledge.targets.float(), settings, attack.data_range, rng)
+    pairs = _make_pairs(scaled(read), knowledge.targets.float(), settings, attack.data_range, rng)
     network = copy.deepcopy(attack.network).requires_grad_()
     done = train_network(network, pairs, settings, rng=rng, perceptual=perceptual)
     farthest = float(_distances(pairs.features).max())
@@ -233,23 +288,23 @@ def fine_tuned_reconstructor(
     )
 
 
-def rescaled(before: Scaling, rows: Tensor) -> Scaling:
-    """The scaling of new shadow models on the coordinates of a former one; what varies no more counts as zero."""
+def _rescale(before: Scaling, rows: Tensor) -> Scaling:
+    """Scale new shadow models on the coordinates of an earlier scaling; constant coordinates become zero."""
     kept = rows[:, before.kept].double()
     std = kept.std(0, unbiased=False)
     largest = kept.abs().amax(0)
-    varies = std > 4 * torch.finfo(torch.float32).eps * largest
+    varies = std > 4 * torch.finfo(torch.float32).eps * largest  # more than float32 rounding
     return Scaling(before.kept, kept.mean(0), std.where(varies, torch.full_like(std, math.inf)))
 
 
 def _residual_features(
     linear: LinearReconstruction, estimates: Tensor, chosen: Tensor, data_range: tuple[float, float]
 ) -> Tensor:
-    """What a network behind a closed form reads: the estimate, clipped, and its class."""
+    """Features of a network behind a closed form: the clipped estimate and its class, one-hot."""
     return torch.cat([estimates.clamp(*data_range), one_hot(chosen, len(linear.maps)).to(estimates.dtype)], 1)
 
 
-def _learned(
+def _train(
     blank: Reconstructor,
     knowledge: ShadowKnowledge,
     read: Tensor,
@@ -257,6 +312,7 @@ def _learned(
     perceptual: Perceptual | None,
     checkpoint: str | Path | None,
 ) -> Reconstructor:
+    """Fit the closed form, the network, or both."""
     settings, shape, targets = blank.settings, blank.input_shape, knowledge.targets.float()
     if settings.start == "none":
         features = blank.scaling(read)
@@ -267,22 +323,23 @@ def _learned(
         blank = replace(blank, linear=fit.linear, error=fit.error)
         if settings.network == "none":
             return blank
-        # what maps that have not seen a model make of it: the network must not learn from estimates that are too good
+        # leave-one-out estimates: those of the fit itself are too good and would teach the network no correction
         features = _residual_features(fit.linear, fit.left_out, fit.chosen, blank.data_range)
         maps = len(fit.linear.maps)
-    network = seeded(lambda: built_network(settings, blank.scaling.size, shape, blank.data_range, maps), rng)
-    pairs = _pairs(features, targets, settings, blank.data_range, rng)
+    network = build_seeded(lambda: build_network(settings, blank.scaling.size, shape, blank.data_range, maps), rng)
+    pairs = _make_pairs(features, targets, settings, blank.data_range, rng)
     done = train_network(network, pairs, settings, rng=rng, perceptual=perceptual, checkpoint=checkpoint)
     return replace(blank, network=done.network, error=done.error, interrupted=done.interrupted)
 
 
-def _pairs(
+def _make_pairs(
     features: Tensor,
     targets: Tensor,
     settings: ReconstructorSettings,
     data_range: tuple[float, float],
     rng: torch.Generator,
 ) -> ShadowPairs:
+    # at least one target on each side of the split
     count = max(1, min(len(targets) - 1, round(settings.held_out * len(targets))))
     held_out = torch.randperm(len(targets), generator=rng)[:count]
     return ShadowPairs(features, targets, held_out, data_range)

@@ -1,6 +1,6 @@
 """Features of a trained model for a reconstructor: its parameters or its logits, standardised, in one row.
 
-:class:`Scaling` keeps what varies between shadow models, in units of that variation.
+:class:`Scaling` keeps the coordinates that vary between shadow models and divides them by their standard deviation.
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ from reconrisk.core.validation import check_all_finite, check_not_empty, invalid
 from reconrisk.releases.model_state import chosen_names
 from reconrisk.releases.shadow.training import ShadowTraining
 
-_ROUNDING = 4 * torch.finfo(torch.float32).eps  # relative spread that float32 weights show though nothing varies
-_ROWS_AT_ONCE = 1024
+_ROUNDING = 4 * torch.finfo(torch.float32).eps  # relative spread that rounding of float32 weights causes
+_ROWS_AT_ONCE = 1024  # shadow models converted to double precision at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    r"""Zero mean and unit variance over the shadow models, coordinate by coordinate, constant coordinates dropped.
+    r"""Standardisation of each coordinate over the shadow models; constant coordinates are dropped.
 
     .. math:: \phi_j = (\theta_j - \mu_j) / \sigma_j
 
+    Attributes:
+        kept: Indices of the coordinates that vary.
+        mean: Their means.
+        std: Their standard deviations.
+
     Guarantee: fitted to shadow models alone. Differences are taken in float64: weights of size 1 that differ by 1e-6
-    keep all digits that they have.
+    keep all of their digits.
     """
 
     kept: Tensor
@@ -42,27 +47,37 @@ class Scaling:
         return len(self.kept)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Features (n, size) in float32 of rows (n, values)."""
+        """Return the features (n, size) of rows (n, values), in float32."""
         parts = rows.split(_ROWS_AT_ONCE)
         return torch.cat([((part[:, self.kept].double() - self.mean) / self.std).float() for part in parts])
 
     def rows(self, features: Tensor) -> Tensor:
-        """The kept coordinates behind features: the inverse of calling it, up to rounding."""
+        """Return the kept coordinates of features: the inverse of a call, up to rounding."""
         return features.double() * self.std + self.mean
 
 
-def scaling(rows: Tensor) -> Scaling:
-    """The scaling that standardises ``rows`` (n, values).
+def fit_scaling(rows: Tensor) -> Scaling:
+    """Fit the standardisation of rows.
+
+    Args:
+        rows: Parameters or logits of at least two shadow models, (models, values).
+
+    Returns:
+        The scaling of the coordinates that vary.
+
+    Raises:
+        InvalidInput: If there are fewer than two rows, a value is not finite, or no coordinate varies.
 
     Edge cases: coordinates that differ by no more than float32 rounding are dropped; if all do, rows are refused.
 
-    >>> fitted = scaling(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+    >>> fitted = fit_scaling(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
     >>> fitted.kept, fitted(torch.tensor([[4.0, 9.0]]))
     (tensor([0]), tensor([[2.]]))
     """
     if rows.ndim != 2 or len(rows) < 2:
         raise invalid_input("rows.shape", tuple(rows.shape), "to be (models, values) of at least two models")
     check_all_finite("rows", rows, "A shadow model diverged: lower the learning rate of its training.")
+    # two passes in double precision: the variance of nearly constant weights would cancel in one
     total = sum(part.double().sum(0) for part in rows.split(_ROWS_AT_ONCE))
     mean = torch.as_tensor(total) / len(rows)
     squares = sum((part.double() - mean).square().sum(0) for part in rows.split(_ROWS_AT_ONCE))
@@ -70,18 +85,18 @@ def scaling(rows: Tensor) -> Scaling:
     largest = rows.abs().amax(0).double()
     kept = (std > _ROUNDING * largest).nonzero().flatten()
     if not len(kept):
-        problem = "nothing that is read differs between them"
+        problem = "all values that are read are equal"
         raise InvalidInput(f"Expected shadow models to depend on their targets, {problem}. Read other parameters.")
     return Scaling(kept, mean[kept], std[kept])
 
 
 LOGITS = "logits"
-_VALUES_AT_ONCE = 2**24  # units of all models on all queries: 64 MB of float32
+_VALUES_AT_ONCE = 2**24  # input values of all models and queries in one call: 64 MB of float32
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Names and shapes of the tensors that are read, in the order in which they make one row."""
+    """Names and shapes of the tensors that are read, in the order in which they form one row."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -92,11 +107,11 @@ class Reading:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def row(self, released: Mapping[str, Tensor]) -> Tensor:
-        """What was released as one row; tensors under other names are not read."""
+        """Concatenate the released tensors to one row; tensors of other names are ignored."""
         for name, shape in zip(self.names, self.shapes, strict=True):
             if name not in released:
                 raise invalid_input(
-                    "released", sorted(released), f"to hold {name!r}", "Attack a release of the same kind."
+                    "released", sorted(released), f"to contain {name!r}", "Attack a release of the same kind."
                 )
             if tuple(released[name].shape) != shape:
                 found = tuple(released[name].shape)
@@ -105,7 +120,18 @@ class Reading:
 
 
 def reading(training: ShadowTraining, parameters: Sequence[str] | None, queries: Tensor | None) -> Reading:
-    """All parameters that training changes, the chosen ones ("head" stands for all of a layer), or logits on queries.
+    """Choose the tensors that a reconstructor reads: trained parameters, some of them, or logits on queries.
+
+    Args:
+        training: Training of the shadow models.
+        parameters: Names of parameters or layers, None for all.
+        queries: Records for a black-box attack, None to read parameters.
+
+    Returns:
+        Names and shapes of the tensors.
+
+    Raises:
+        InvalidInput: If a name is unknown, queries are empty or not finite, or both arguments are given.
 
     >>> from torch import nn
     >>> one, model = torch.ones(1, 2), nn.Sequential(nn.Linear(2, 3), nn.ELU(), nn.Linear(3, 2))
@@ -128,7 +154,17 @@ def reading(training: ShadowTraining, parameters: Sequence[str] | None, queries:
 
 
 def features_of(training: ShadowTraining, rows: Tensor, what: Reading, queries: Tensor | None) -> Tensor:
-    """What is read of many trained models at once, (n, values), from their parameters (n, p)."""
+    """Extract the features of many trained models at once.
+
+    Args:
+        training: Training of the models.
+        rows: Their parameters (n, p).
+        what: Tensors to read.
+        queries: Records whose logits are read, None to read parameters.
+
+    Returns:
+        Features (n, values).
+    """
     if queries is not None:
         return logits_of(training, rows, queries).flatten(1)
     if what.names == training.names:
@@ -139,15 +175,24 @@ def features_of(training: ShadowTraining, rows: Tensor, what: Reading, queries: 
 
 @torch.no_grad()
 def logits_of(training: ShadowTraining, rows: Tensor, queries: Tensor) -> Tensor:
-    """What each of the models (n, p) says of the queries, (n, queries, classes), in evaluation mode."""
+    """Compute the logits of many models on queries, in evaluation mode.
+
+    Args:
+        training: Training of the models.
+        rows: Their parameters (n, p).
+        queries: Records (queries, ...).
+
+    Returns:
+        Logits (n, queries, classes).
+    """
     model = training.model
     was_training = model.training
     queries = queries.to(rows.dtype)
     buffers = {name: value.to(rows.dtype) for name, value in model.named_buffers() if value.is_floating_point()}
 
     def outputs(row: Tensor) -> Tensor:
-        said: Tensor = functional_call(model, {**training.unflatten(row), **buffers}, (queries,))
-        return said
+        logits: Tensor = functional_call(model, {**training.unflatten(row), **buffers}, (queries,))
+        return logits
 
     at_once = max(1, _VALUES_AT_ONCE // (len(queries) * max(1, math.prod(queries.shape[1:]))))
     model.eval()

@@ -1,4 +1,4 @@
-"""A trained reconstructor in one file: tensors as safetensors, settings as JSON in its header."""
+"""Files of trained reconstructors: tensors as safetensors, settings as JSON in the header."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from reconrisk.attacks.informed.reconstructor.attack import Reconstructor
 from reconrisk.attacks.informed.reconstructor.features import Reading, Scaling
 from reconrisk.attacks.informed.reconstructor.linear import ClassMap, LinearReconstruction
-from reconrisk.attacks.informed.reconstructor.network import built_network
+from reconrisk.attacks.informed.reconstructor.network import build_network
 from reconrisk.attacks.informed.reconstructor.settings import ReconstructorSettings
 from reconrisk.attacks.informed.reconstructor.training import read_header_and_tensors, write_tensors
 from reconrisk.core.errors import InvalidFile
@@ -28,8 +28,27 @@ _MAP_TENSORS = ("mean", "members", "inverse", "weights", "offset")
 def save_reconstructor(attack: Reconstructor, path: str | Path) -> Path:
     """Write a trained reconstructor to a safetensors file, whole or not at all.
 
-    Guarantee: :func:`load_reconstructor` gives one that estimates the same to the last bit. Edge cases: a closed form
-    keeps its shadow models, so that its file is about as large as they are.
+    Args:
+        attack: Trained reconstructor.
+        path: File to write.
+
+    Returns:
+        The path.
+
+    Guarantee: :func:`load_reconstructor` gives one that estimates the same to the last bit.
+    Edge cases: a closed form contains its shadow models, so its file is about as large as they are.
+
+    >>> import tempfile
+    >>> from reconrisk.attacks.informed.reconstructor.attack import reconstructor
+    >>> from reconrisk.attacks.informed.reconstructor.shadow_knowledge import ShadowKnowledge
+    >>> from reconrisk.releases.shadow.training import ShadowTraining
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> inputs, labels = torch.rand(30, 3, generator=rng), torch.arange(30) % 2
+    >>> training = ShadowTraining(torch.nn.Linear(3, 2), inputs[:5], labels[:5], steps=2)
+    >>> attack = reconstructor(ShadowKnowledge(training, inputs[5:], labels[5:]), rng=rng)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     load_reconstructor(save_reconstructor(attack, Path(folder) / "attack.safetensors")).shadows
+    25
     """
     tensors: dict[str, Tensor] = {f"scaling.{name}": getattr(attack.scaling, name) for name in ("kept", "mean", "std")}
     linear, about = attack.linear, None
@@ -60,20 +79,35 @@ def save_reconstructor(attack: Reconstructor, path: str | Path) -> Path:
 
 
 def load_reconstructor(path: str | Path) -> Reconstructor:
-    """The reconstructor that :func:`save_reconstructor` wrote.
+    """Load a reconstructor that :func:`save_reconstructor` wrote.
 
-    Guarantee: a file that is damaged, foreign, incomplete or holds values that are not finite is refused, naming what
-    is wrong. No code in the file is ever run.
+    Args:
+        path: File to read.
+
+    Returns:
+        The trained reconstructor.
+
+    Raises:
+        InvalidFile: If the file is damaged, incomplete, of another format or version, or has values that are not
+            finite.
+
+    Guarantee: the error names the defect. No code in the file is ever run.
+
+    >>> load_reconstructor("no/such/file")
+    Traceback (most recent call last):
+    reconrisk.core.errors.InvalidFile: no/such/file, file: There is no such file. Save the reconstructor again.
     """
     tensors, header = read_header_and_tensors(path, _REMEDY)
     found = header.get("format")
     if not isinstance(found, int):
-        raise InvalidFile(path, "header", f"Its format is {found!r}, not {_FORMAT}.", _REMEDY)
+        raise InvalidFile(path, "header", f"Its format is {found!r}, expected {_FORMAT}.", _REMEDY)
     if found != _FORMAT:
         raise wrong_version(path, "format", "a reconstructor", found=found, reads=_FORMAT)
     for name, value in tensors.items():
-        if value.is_floating_point() and not bool(value.isfinite().all()) and name != "scaling.std":
-            raise InvalidFile(path, f"key {name!r}", "has values that are not finite.", _REMEDY)
+        if (
+            value.is_floating_point() and not bool(value.isfinite().all()) and name != "scaling.std"
+        ):  # inf marks a constant coordinate
+            raise InvalidFile(path, f"key {name!r}", "It has values that are not finite.", _REMEDY)
     try:
         return _attack(tensors, header)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
@@ -88,13 +122,13 @@ def _attack(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Reconst
     scaled = Scaling(*(tensors[f"scaling.{name}"] for name in ("kept", "mean", "std")))
     what = Reading(tuple(header["names"]), shapes)
     if not len(scaled.kept) == len(scaled.mean) == len(scaled.std) <= what.size or int(scaled.kept.max()) >= what.size:
-        raise ValueError("its scaling does not fit what it reads")
+        raise ValueError("its scaling does not fit its features")
     linear = None if header["linear"] is None else _linear(tensors, header["linear"])
     network = None
     if header["network"]:
         maps = None if linear is None else len(linear.maps)
-        with torch.random.fork_rng(devices=[]):  # first weights are drawn, and replaced
-            network = built_network(settings, scaled.size, shape, (low, high), maps)
+        with torch.random.fork_rng(devices=[]):  # the drawn weights are replaced below
+            network = build_network(settings, scaled.size, shape, (low, high), maps)
         prefix = "network."
         own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         network.load_state_dict(own)

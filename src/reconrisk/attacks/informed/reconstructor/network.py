@@ -1,4 +1,4 @@
-"""Networks of balle2022: reconstructors from features to records, and the discriminator of patches."""
+"""Networks of balle2022: reconstructors from features to records, and the patch discriminator."""
 
 from __future__ import annotations
 
@@ -13,18 +13,29 @@ from torch import Tensor, nn
 from reconrisk.attacks.informed.reconstructor.settings import ReconstructorSettings
 from reconrisk.core.validation import check_whole, invalid_input
 
-_PATCHES = ((64, 2), (128, 2), (256, 2), (512, 1), (1, 1))  # filters and stride of each layer, Table VIII
-_CHANNELS = (64, 32)  # of the transposed convolutions, Table VII
+_PATCHES = ((64, 2), (128, 2), (256, 2), (512, 1), (1, 1))  # filters and stride of each layer, Table VIII of balle2022
+_CHANNELS = (64, 32)  # inputs of the two transposed convolutions, Table VII of balle2022
 
 
-def built_network(
+def build_network(
     settings: ReconstructorSettings,
     features: int,
     shape: tuple[int, ...],
     data_range: tuple[float, float],
     maps: int | None = None,
 ) -> nn.Module:
-    """The network that settings name, untrained: from features, or behind a linear start of so many ``maps``."""
+    """Build the untrained network that the settings describe.
+
+    Args:
+        settings: Settings of the reconstructor.
+        features: Number of input features.
+        shape: Shape of a record.
+        data_range: Range of the outputs.
+        maps: Number of class maps of a linear start that the network corrects, None without a linear start.
+
+    Returns:
+        The network.
+    """
     if maps is not None:
         return ResidualReconstructor(maps, shape, settings.hidden)
     if settings.network == "transposed":
@@ -33,21 +44,30 @@ def built_network(
 
 
 class Squash(nn.Module):
-    """Any number into the range of the data, smoothly: low + (high - low) sigmoid(u)."""
+    """Smooth map of any number into the data range: low + (high - low) sigmoid(u)."""
 
     def __init__(self, data_range: tuple[float, float]) -> None:
         super().__init__()
         self.low, self.high = data_range
 
     def forward(self, values: Tensor) -> Tensor:
-        """Values between the ends of the range."""
+        """Return values between the ends of the range."""
         return self.low + (self.high - self.low) * torch.sigmoid(values)
 
 
 def dense_reconstructor(
     features: int, shape: Sequence[int], data_range: tuple[float, float], hidden: Sequence[int] = (1000, 1000)
 ) -> nn.Sequential:
-    """The perceptron with ReLU that balle2022 attacks MNIST with: two layers of 1,000 units.
+    """Build the ReLU perceptron of balle2022 for MNIST: two layers of 1,000 units.
+
+    Args:
+        features: Number of input features.
+        shape: Shape of a record.
+        data_range: Range of the outputs.
+        hidden: Widths of the hidden layers.
+
+    Returns:
+        The network.
 
     Reference: Table V, balle2022.
 
@@ -63,10 +83,22 @@ def dense_reconstructor(
 
 
 def transposed_reconstructor(features: int, shape: Sequence[int], data_range: tuple[float, float]) -> nn.Sequential:
-    """The network of transposed convolutions that balle2022 attacks CIFAR-10 with.
+    """Build the network of transposed convolutions of balle2022 for CIFAR-10.
 
-    4,096 units as 64 maps of 8 x 8, then transposed 5 x 5 convolutions of stride 2 to 32 and to the image's channels.
-    Table VII prints "64 x 64" for the maps, which only 8 x 8 images of 64 channels turn into 32 x 32 ones.
+    4,096 units become 64 maps of 8 x 8. Transposed 5 x 5 convolutions of stride 2 lead to 32 channels and to those of
+    the image. Table VII prints "64 x 64" for the maps, but only 8 x 8 maps of 64 channels lead to 32 x 32 images.
+
+    Args:
+        features: Number of input features.
+        shape: Shape of an image, whose sides are multiples of 4.
+        data_range: Range of the outputs.
+
+    Returns:
+        The network.
+
+    Raises:
+        InvalidInput: If ``shape`` is not that of an image with such sides.
+
     Reference: Table VII, balle2022.
 
     >>> transposed_reconstructor(10, (3, 32, 32), (0.0, 1.0))(torch.zeros(2, 10)).shape
@@ -91,7 +123,16 @@ def transposed_reconstructor(features: int, shape: Sequence[int], data_range: tu
 
 
 def patch_discriminator(shape: Sequence[int]) -> nn.Sequential:
-    """A convolutional network that says of each patch of an image whether it is one of a real record.
+    """Build a convolutional network that scores each patch of an image as real or reconstructed.
+
+    Args:
+        shape: Shape of an image of at least 24 x 24.
+
+    Returns:
+        The network.
+
+    Raises:
+        InvalidInput: If ``shape`` is not that of such an image.
 
     Reference: Table VIII, balle2022; paddings and the slope of the activation are those of Isola et al. (2017).
 
@@ -105,13 +146,13 @@ def patch_discriminator(shape: Sequence[int]) -> nn.Sequential:
     for filters, stride in _PATCHES:
         layers += [nn.Conv2d(channels, filters, kernel_size=4, stride=stride, padding=1), nn.LeakyReLU(0.2)]
         channels = filters
-    return nn.Sequential(*layers[:-1])
+    return nn.Sequential(*layers[:-1])  # no activation after the last layer
 
 
 class ResidualReconstructor(nn.Module):
-    """A perceptron that adds to a first estimate what it learned that estimates of its class lack; it begins with 0.
+    """Perceptron that corrects a first estimate; before training the correction is zero.
 
-    Features are the estimate, flat, followed by one column per class.
+    The features are the flat estimate, followed by one column per class.
     """
 
     def __init__(self, classes: int, shape: Sequence[int], hidden: Sequence[int]) -> None:
@@ -122,12 +163,12 @@ class ResidualReconstructor(nn.Module):
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise(widths):
             layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-        last = nn.Linear(widths[-1], values)
+        last = nn.Linear(widths[-1], values)  # zero: the first output is the estimate of the closed form
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         self.body = nn.Sequential(*layers, last)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Estimates ``(n, *shape)``, not yet clipped to the range of the data."""
+        """Return estimates ``(n, *shape)``, not yet clipped to the data range."""
         better: Tensor = features[:, : math.prod(self.shape)] + self.body(features)
         return better.reshape(-1, *self.shape)

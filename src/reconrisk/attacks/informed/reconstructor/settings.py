@@ -1,4 +1,4 @@
-"""How a reconstructor is built and trained: the settings of balle2022, and those that need fewer shadow models."""
+"""Settings of a reconstructor: those of balle2022, and others that need fewer shadow models."""
 
 from __future__ import annotations
 
@@ -20,10 +20,27 @@ class ReconstructorSettings:
 
     .. math:: a\,|\hat x - x|_1 / d + b\,|\hat x - x|_2^2 / d + c\,\mathrm{LPIPS}(\hat x, x) + e\,(D(\hat x) - 1)^2
 
-    Notation: a to e are ``absolute``, ``squared``, ``perceptual``, ``adversarial``; D is a discriminator of patches,
-    which learns beside the network at its own rate. Behind a linear start the network learns what that leaves.
-    ``held_out`` is the share of shadow targets that choose among epochs; after ``patience`` epochs without gain
-    training ends.
+    D is a patch discriminator, which is trained in parallel. Behind a linear start the network learns the remaining
+    error.
+
+    Attributes:
+        start: ``"linear"`` for a closed form per class, ``"none"`` for a network alone.
+        network: ``"none"``, ``"dense"`` or ``"transposed"``.
+        hidden: Widths of the hidden layers of a dense network.
+        optimizer: ``"rmsprop"`` or ``"adam"``.
+        learning_rate: Learning rate of the network.
+        discriminator_rate: Learning rate of the discriminator.
+        batch_size: Shadow targets per step.
+        epochs: Epochs at most.
+        patience: Epochs without improvement after which training ends, None to never end early.
+        absolute: Weight a of the absolute error.
+        squared: Weight b of the squared error.
+        perceptual: Weight c of the perceptual distance.
+        adversarial: Weight e of the discriminator.
+        held_out: Share of shadow targets that are held out to choose the epoch.
+
+    >>> ReconstructorSettings(network="dense", epochs=5).start
+    'linear'
     """
 
     start: Literal["linear", "none"] = "linear"
@@ -56,18 +73,21 @@ class ReconstructorSettings:
             check_whole("patience", self.patience)
         if self.start == "none" and self.network == "none":
             raise invalid_input(
-                "network", self.network, "to be a network where there is no linear start", 'Use "dense".'
+                "network", self.network, "to be a network if there is no linear start", 'Use network="dense".'
             )
         if self.start == "linear" and self.network == "transposed":
             raise invalid_input("network", self.network, "to be dense behind a linear start", 'Set start="none".')
         if not self.absolute and not self.squared:
-            raise invalid_input("squared", self.squared, "> 0 where absolute is 0")
+            raise invalid_input("squared", self.squared, "> 0 if absolute is 0")
         if not 0 < self.held_out < 1:
-            raise invalid_input("held_out", self.held_out, "to be a share between 0 and 1")
+            raise invalid_input("held_out", self.held_out, "to be between 0 and 1")
 
 
 def linear_reconstructor() -> ReconstructorSettings:
-    """The closed form alone: seconds for thousands of shadow models, and the default.
+    """Return the settings of the closed form alone, the default: seconds for thousands of shadow models.
+
+    Returns:
+        The settings.
 
     >>> linear_reconstructor().network
     'none'
@@ -76,7 +96,15 @@ def linear_reconstructor() -> ReconstructorSettings:
 
 
 def residual_reconstructor(epochs: int = 20) -> ReconstructorSettings:
-    """The closed form, and a network that learns what it leaves; never worse than the closed form on held-out targets.
+    """Return the settings of the closed form with a network that learns its remaining error.
+
+    Args:
+        epochs: Epochs of the network at most.
+
+    Returns:
+        The settings.
+
+    Guarantee: on held-out targets never worse than the closed form.
 
     >>> residual_reconstructor().start
     'linear'
@@ -87,10 +115,17 @@ def residual_reconstructor(epochs: int = 20) -> ReconstructorSettings:
 
 
 def balle2022_reconstructor(*, colour: bool = False) -> ReconstructorSettings:
-    """The reconstructor network of balle2022: for MNIST, or with ``colour`` for CIFAR-10.
+    """Return the settings of the reconstructor network of balle2022.
 
-    Weights of the four losses are not stated there, nor is a choice among epochs; here they are 1 and by held-out
-    shadow targets.
+    The paper states neither the weights of the four losses nor a choice of epoch. Here the weights are 1, and held-out
+    shadow targets choose the epoch.
+
+    Args:
+        colour: True for the network for CIFAR-10, False for that for MNIST.
+
+    Returns:
+        The settings.
+
     Reference: Table V, balle2022.
 
     >>> balle2022_reconstructor().epochs

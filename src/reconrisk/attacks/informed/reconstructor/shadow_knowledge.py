@@ -1,4 +1,4 @@
-"""What an informed adversary knows, as data, and the shadow models that follow from it."""
+"""Knowledge of an informed adversary as data, and the shadow models that follow from it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ from reconrisk.releases.shadow.store import train_shadow_models
 from reconrisk.releases.shadow.training import ShadowTraining
 
 FEWEST = 10
-"""Shadow targets of which a reconstructor learns anything."""
+"""Smallest number of shadow targets that a reconstructor can be trained on."""
 
-_MEMORY = 2**32  # bytes: 10,000 shadow models of the MNIST network of balle2022 take a twelfth of it
+_MEMORY = 2**32  # bytes of shadow models at most: 10,000 of the MNIST network of balle2022 take a twelfth of it
 
 
 @dataclass(frozen=True, eq=False)
 class ShadowKnowledge:
-    """What the adversary knows: how the model was trained, on which other records, and what the target may be like.
+    """Knowledge of the adversary: the training, the other records, and the distribution of the target.
 
-    ``training`` holds the fixed records and all else that is known of the training: the start, be it a draw or a
-    pre-trained model (``draw_start`` where it is unknown), the batches (``RandomBatches`` where their order is
-    unknown), and the privacy of training. ``targets`` and ``labels`` are the shadow targets, and ``in_distribution``
-    states whether they are drawn as the target was.
+    Attributes:
+        training: Fixed records, and everything known about the training: the initialisation (``draw_start`` if it is
+            unknown), the batches (``RandomBatches`` if their order is unknown), and the privacy of training.
+        targets: Shadow targets (n, ...).
+        labels: Their labels (n,).
+        in_distribution: True if the shadow targets are drawn from the distribution of the target.
 
     Assumes: the target is not among the shadow targets.
-    Edge cases: shadow targets that are fixed records are refused: trained on twice, they are not like the target.
+    Edge cases: shadow targets that are fixed records are refused: a record that is trained on twice is unlike the
+    target.
     Reference: sections II-A and VI-B, balle2022.
 
     >>> from torch import nn
@@ -50,49 +53,57 @@ class ShadowKnowledge:
     in_distribution: bool = True
 
     def __post_init__(self) -> None:
-        check_not_empty("targets", self.targets, "Pass records that the target may be like.")
+        check_not_empty("targets", self.targets, "Pass records similar to the target.")
         check_all_finite("targets", self.targets)
         if len(self.targets) != len(self.labels):
-            counts = f"{len(self.targets)} targets came with {len(self.labels)} labels"
+            counts = f"got {len(self.targets)} targets and {len(self.labels)} labels"
             raise InvalidInput(f"Expected one label per shadow target, {counts}.")
         shape = tuple(self.training.fixed_inputs.shape[1:])
         if tuple(self.targets.shape[1:]) != shape:
             found = tuple(self.targets.shape)
-            raise invalid_input("targets.shape", found, f"to be records of shape {shape}, as the fixed ones")
+            raise invalid_input("targets.shape", found, f"to be records of shape {shape}, as the fixed records")
         twice = rows_among(self.targets, self.training.fixed_inputs)
         if twice:
             shown = f"{list(twice[:5])}{' and more' if len(twice) > 5 else ''}"
-            raise invalid_input("targets", shown, "to be none of the fixed records", "Leave these rows out.")
+            raise invalid_input("targets", shown, "to be none of the fixed records", "Remove these rows.")
 
     @property
     def initialisation(self) -> bool:
-        """Whether the parameters before training are known."""
+        """Return True if the parameters before training are known."""
         return self.training.draw_start is None
 
     @property
     def batch_order(self) -> bool:
-        """Whether it is known which records each step takes."""
+        """Return True if the records of each step are known."""
         return not isinstance(self.training.batches, RandomBatches)
 
     @property
     def threat(self) -> ThreatModel:
-        """The adversary who knows this."""
+        """Threat model of an adversary with this knowledge."""
         threat = ThreatModel(Sees.FINAL_MODEL, frozenset({Knows.OTHER_RECORDS, Knows.PRIOR}))
         return threat.knowing(Knows.INITIALISATION) if self.initialisation else threat
 
     def shadow_models(self, *, rng: torch.Generator, store: str | Path | None = None) -> Tensor:
-        """The shadow models as rows (n, p), one for each shadow target; with ``store`` they are kept and resumed."""
+        """Train one shadow model per shadow target.
+
+        Args:
+            rng: Source of randomness of the trainings.
+            store: Folder that keeps the models, so that training can be resumed.
+
+        Returns:
+            Parameters (n, p), one row per shadow target.
+        """
         made = train_shadow_models(self.training, self.targets, self.labels, store=store, memory=_MEMORY, rng=rng)
         return made.rows
 
     def __repr__(self) -> str:
-        """What is known, in words."""
-        told = {
+        """Return the numbers of records and the known parts of the training."""
+        parts = {
             "initialisation": self.initialisation,
             "batch order": self.batch_order,
             "distribution of the target": self.in_distribution,
         }
-        known = [what for what, is_known in told.items() if is_known]
+        known = [name for name, is_known in parts.items() if is_known]
         private = "" if self.training.private is None else f", trained with {self.training.private}"
         fixed = len(self.training.fixed_inputs)
         return f"ShadowKnowledge({len(self.targets)} targets, {fixed} fixed, knows {', '.join(known)}{private})"

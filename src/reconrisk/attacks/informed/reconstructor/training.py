@@ -30,13 +30,21 @@ from reconrisk.core.validation import invalid_input
 Part: TypeAlias = "nn.Module | torch.optim.Optimizer"
 
 _KEY = "reconrisk"
-_FORMAT = 2  # of the digest that marks a training
+_FORMAT = 2  # version of the digest that identifies a training
 _REMEDY = "Delete it and train again, or name another file."
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Where a training stands: epochs done, the best so far, and all tensors that the next epoch depends on."""
+    """State of a training after an epoch.
+
+    Attributes:
+        mark: Digest of settings and data, which identifies the training.
+        done: Number of finished epochs.
+        best_epoch: Epoch of the smallest error so far.
+        best_error: Its mean squared error on held-out shadow targets.
+        tensors: Networks, optimizers and random state that the next epoch depends on.
+    """
 
     mark: str
     done: int
@@ -45,8 +53,17 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
 
 
-def packed(parts: Mapping[str, Part], best: Mapping[str, Tensor], shuffle: torch.Generator) -> dict[str, Tensor]:
-    """All that the next epoch depends on, as named tensors."""
+def pack(parts: Mapping[str, Part], best: Mapping[str, Tensor], shuffle: torch.Generator) -> dict[str, Tensor]:
+    """Collect everything that the next epoch depends on as named tensors.
+
+    Args:
+        parts: Networks and optimizers by name.
+        best: Parameters of the best network so far.
+        shuffle: Generator of the order of batches.
+
+    Returns:
+        Copies of all tensors.
+    """
     tensors = {f"best.{name}": value for name, value in best.items()}
     tensors["shuffle"] = shuffle.get_state()
     for name, part in parts.items():
@@ -59,7 +76,16 @@ def packed(parts: Mapping[str, Part], best: Mapping[str, Tensor], shuffle: torch
 
 
 def unpack(stored: Checkpoint, parts: Mapping[str, Part], shuffle: torch.Generator) -> dict[str, Tensor]:
-    """Put the parts where they were, and return the best network so far."""
+    """Restore networks, optimizers and the random state from a checkpoint.
+
+    Args:
+        stored: The checkpoint.
+        parts: Networks and optimizers by name, changed in place.
+        shuffle: Generator of the order of batches, changed in place.
+
+    Returns:
+        Parameters of the best network so far.
+    """
     shuffle.set_state(stored.tensors["shuffle"])
     for name, part in parts.items():
         own = _under(stored.tensors, name)
@@ -75,33 +101,58 @@ def unpack(stored: Checkpoint, parts: Mapping[str, Part], shuffle: torch.Generat
 
 
 def write_checkpoint(path: Path, state: Checkpoint) -> None:
-    """Write a checkpoint, whole or not at all."""
+    """Write a checkpoint, whole or not at all.
+
+    Args:
+        path: File to write.
+        state: The checkpoint.
+    """
     numbers = {"mark": state.mark, "done": state.done, "best_epoch": state.best_epoch, "best_error": state.best_error}
     write_tensors(path, state.tensors, {"format": _FORMAT, **numbers})
 
 
 def _read_checkpoint(path: Path, mark: str) -> Checkpoint:
-    """The checkpoint in a file, refused where it is damaged or belongs to another training."""
+    """Read a checkpoint; refuse a file that is damaged or belongs to another training."""
     tensors, numbers = read_header_and_tensors(path, _REMEDY)
     if numbers.get("format") != _FORMAT:
         raise InvalidFile(path, "header", "It was written by another version of reconrisk.", _REMEDY)
     if numbers.get("mark") != mark:
-        raise InvalidFile(path, "header", "It is of a training with other settings or shadow models.", _REMEDY)
+        raise InvalidFile(path, "header", "It belongs to a training with other settings or shadow models.", _REMEDY)
     try:
         return Checkpoint(mark, int(numbers["done"]), int(numbers["best_epoch"]), float(numbers["best_error"]), tensors)
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidFile(path, "header", f"It does not say where training stood ({error}).", _REMEDY) from error
+        raise InvalidFile(path, "header", f"It lacks the state of the training ({error}).", _REMEDY) from error
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Path:
-    """Named tensors and a header of plain values in one safetensors file."""
+    """Write named tensors and a header of plain values to one safetensors file.
+
+    Args:
+        path: File to write.
+        tensors: Tensors by name.
+        header: Values that JSON can represent.
+
+    Returns:
+        The path.
+    """
     text = json.dumps(header)
     content = {name: value.contiguous() for name, value in tensors.items()}
     return write_whole(path, lambda where: save_file(content, where, metadata={_KEY: text}))
 
 
 def read_header_and_tensors(path: str | Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What :func:`write_tensors` wrote; anything else is refused, naming the file."""
+    """Read a file that :func:`write_tensors` wrote.
+
+    Args:
+        path: File to read.
+        remedy: Advice for error messages.
+
+    Returns:
+        The tensors by name, and the header.
+
+    Raises:
+        InvalidFile: If the file does not exist, cannot be read, or was not written by :func:`write_tensors`.
+    """
     path = Path(path)
     if not path.is_file():
         raise InvalidFile(path, "file", "There is no such file.", remedy)
@@ -114,7 +165,7 @@ def read_header_and_tensors(path: str | Path, remedy: str) -> tuple[dict[str, Te
     except KeyError as error:
         raise InvalidFile(path, "header", "It holds tensors, but was not written by reconrisk.", remedy) from error
     if not isinstance(header, dict):
-        raise InvalidFile(path, "header", "It is no set of named values.", remedy)
+        raise InvalidFile(path, "header", "It is not a table of named values.", remedy)
     return tensors, header
 
 
@@ -124,12 +175,19 @@ def _under(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
 
 M = TypeVar("M", bound=nn.Module)
 
-_ROWS_AT_ONCE = 1024
+_ROWS_AT_ONCE = 1024  # rows per forward pass
 
 
 @dataclass(frozen=True, eq=False)
 class ShadowPairs:
-    """What the network learns from: features (n, k) of shadow models and their targets (n, ...), some held out."""
+    """Training data of a reconstructor network.
+
+    Attributes:
+        features: Features of shadow models (n, k).
+        targets: Their target records (n, ...).
+        held_out: Rows that choose the epoch and are not trained on.
+        data_range: Range of the values of records.
+    """
 
     features: Tensor
     targets: Tensor
@@ -137,7 +195,7 @@ class ShadowPairs:
     data_range: tuple[float, float]
 
     @property
-    def learned(self) -> Tensor:
+    def training_rows(self) -> Tensor:
         """Rows that train the network."""
         used = torch.ones(len(self.features), dtype=torch.bool)
         used[self.held_out] = False
@@ -146,7 +204,15 @@ class ShadowPairs:
 
 @dataclass(frozen=True, eq=False)
 class TrainedNetwork:
-    """The network of the best epoch, its mean squared error on held-out shadow targets, and how training ended."""
+    """Network of the best epoch.
+
+    Attributes:
+        network: The network, in evaluation mode.
+        error: Its mean squared error on held-out shadow targets.
+        epoch: Its epoch, 0 if no epoch improved the initial network.
+        epochs: Number of finished epochs.
+        interrupted: True if the user stopped the training.
+    """
 
     network: nn.Module
     error: float
@@ -164,31 +230,46 @@ def train_network(
     perceptual: Perceptual | None = None,
     checkpoint: str | Path | None = None,
 ) -> TrainedNetwork:
-    """Train a network on shadow pairs and return its best epoch, that before the first included.
+    """Train a network on shadow pairs and return its best epoch; epoch 0 is the initial network.
 
-    Guarantee: with ``checkpoint`` the state after each epoch is kept in that file, and the same call takes it up; the
-    result is that of a run without interruption. A file of other data or settings is refused.
+    Args:
+        network: Network to train, changed in place.
+        pairs: Features and targets.
+        settings: Loss, optimizer and epochs.
+        rng: Source of randomness.
+        perceptual: Distance of images, needed if the settings weight it.
+        checkpoint: File for the state after each epoch, None to keep no state.
+
+    Returns:
+        The network of the best epoch and its error.
+
+    Raises:
+        InvalidInput: If the settings weight a perceptual distance and none is given.
+        InvalidFile: If ``checkpoint`` belongs to other data or settings.
+
+    Guarantee: with ``checkpoint`` the same call resumes an interrupted training; the result is that of a run without
+    interruption.
     """
     if settings.perceptual and perceptual is None:
         remedy = "Pass rr.metrics.lpips(..., data_range=...)."
         raise invalid_input(
-            "perceptual", None, f"to be a distance of images where its weight is {settings.perceptual}", remedy
+            "perceptual", None, f"to be a distance of images, since its weight is {settings.perceptual}", remedy
         )
     run = _Run(network, pairs, settings, rng, perceptual)
     path = None if checkpoint is None else Path(checkpoint)
-    first = next(network.parameters())  # a draw, so that another generator is told
+    first = next(network.parameters())  # random: distinguishes trainings of other generators
     mark = content_digest((settings, pairs.features, pairs.targets, first)) if path else ""
     if path is not None and path.exists():
         run.resume(_read_checkpoint(path, mark))
     else:
-        run.judge()
+        run.score()
     bar = ProgressBar("reconstructor epochs", total=settings.epochs - run.done)
     interrupted = False
     try:
         patience = settings.epochs if settings.patience is None else settings.patience
         while run.done < settings.epochs and run.done - run.best_epoch < patience:
-            run.epoch()
-            run.judge()
+            run.train_epoch()
+            run.score()
             bar.advance()
             if path is not None:
                 write_checkpoint(path, run.state(mark))
@@ -201,15 +282,23 @@ def train_network(
     return TrainedNetwork(network, run.best_error, run.best_epoch, run.done, interrupted)
 
 
-def predicted(network: nn.Module, features: Tensor) -> Tensor:
-    """Outputs of a network for many rows, in parts."""
+def predict(network: nn.Module, features: Tensor) -> Tensor:
+    """Apply a network to many rows, in chunks and without gradients.
+
+    Args:
+        network: Network, set to evaluation mode.
+        features: Features (n, k).
+
+    Returns:
+        Outputs (n, ...).
+    """
     network.eval()
     with torch.no_grad():
         return torch.cat([network(part) for part in features.split(_ROWS_AT_ONCE)])
 
 
 class _Run:
-    """The state of one training."""
+    """State of one training."""
 
     def __init__(
         self,
@@ -221,27 +310,27 @@ class _Run:
     ) -> None:
         self.network, self.pairs, self.settings, self.perceptual = network, pairs, settings, perceptual
         self.shuffle = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=rng)))
-        self.learned = pairs.learned
+        self.rows = pairs.training_rows
         self.optimizer = _optimizer(network, settings, settings.learning_rate)
         self.discriminator: nn.Module | None = None
         self.rival: torch.optim.Optimizer | None = None
         if settings.adversarial:
-            self.discriminator = seeded(lambda: patch_discriminator(pairs.targets.shape[1:]), rng)
+            self.discriminator = build_seeded(lambda: patch_discriminator(pairs.targets.shape[1:]), rng)
             self.rival = _optimizer(self.discriminator, settings, settings.discriminator_rate)
         self.done, self.best_epoch, self.best_error = 0, 0, math.inf
         self.best: Mapping[str, Tensor] = copy.deepcopy(network.state_dict())
 
-    def epoch(self) -> None:
+    def train_epoch(self) -> None:
         self.network.train()
-        order = self.learned[torch.randperm(len(self.learned), generator=self.shuffle)]
+        order = self.rows[torch.randperm(len(self.rows), generator=self.shuffle)]
         for rows in order.split(self.settings.batch_size):
             self._step(self.pairs.features[rows], self.pairs.targets[rows])
         self.done += 1
 
-    def judge(self) -> None:
-        """Score the network on held-out shadow targets and remember it where it is the best so far."""
+    def score(self) -> None:
+        """Score the network on held-out shadow targets and keep it if it is the best so far."""
         rows = self.pairs.held_out
-        estimates = predicted(self.network, self.pairs.features[rows]).clamp(*self.pairs.data_range)
+        estimates = predict(self.network, self.pairs.features[rows]).clamp(*self.pairs.data_range)
         error = float(mse_loss(estimates, self.pairs.targets[rows]))
         if error < self.best_error:
             self.best_error, self.best_epoch = error, self.done
@@ -251,6 +340,7 @@ class _Run:
         self.optimizer.zero_grad(set_to_none=True)
         settings, estimates = self.settings, self.network(features)
         error = estimates - targets
+        # least-squares GAN: the discriminator's target is 1 for real patches and 0 for reconstructed ones
         loss = settings.absolute * error.abs().mean() + settings.squared * error.square().mean()
         if self.perceptual is not None and settings.perceptual:
             loss = loss + settings.perceptual * self.perceptual(estimates, targets).mean().to(loss.dtype)
@@ -270,7 +360,7 @@ class _Run:
         return {**parts, **{name: part for name, part in rivals.items() if part is not None}}
 
     def state(self, mark: str) -> Checkpoint:
-        tensors = packed(self._parts(), self.best, self.shuffle)
+        tensors = pack(self._parts(), self.best, self.shuffle)
         return Checkpoint(mark, self.done, self.best_epoch, self.best_error, tensors)
 
     def resume(self, stored: Checkpoint) -> None:
@@ -278,8 +368,16 @@ class _Run:
         self.done, self.best_epoch, self.best_error = stored.done, stored.best_epoch, stored.best_error
 
 
-def seeded(build: Callable[[], M], rng: torch.Generator) -> M:
-    """A module whose first weights are drawn from ``rng``, not from torch's own generator."""
+def build_seeded(build: Callable[[], M], rng: torch.Generator) -> M:
+    """Build a module whose initial weights are drawn from a given generator.
+
+    Args:
+        build: Function that builds the module and draws from torch's global generator.
+        rng: Generator that seeds the draw; the global generator is left unchanged.
+
+    Returns:
+        The module.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (), generator=rng)))
         return build()
