@@ -95,6 +95,8 @@ from .releases.updates.gradient import GradientRelease as GradientRelease
 from .releases.updates.local_update import LocalUpdateRelease as LocalUpdateRelease
 from .reports.corridor import write_surface as write_surface
 from .studies.audit.conclusion import ContradictedBound as ContradictedBound
+from .studies.audit.options import AuditOptions as AuditOptions
+from .studies.audit.options import TrainingRun as TrainingRun
 from .studies.audit.result import AuditResult as AuditResult
 from .studies.audit.run import audit as audit
 from .studies.common.defended_training import TrainingRecipe as TrainingRecipe
