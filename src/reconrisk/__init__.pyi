@@ -40,6 +40,8 @@ from .releases.release import Release as Release
 from .releases.updates.recipe import UpdateRecipe as UpdateRecipe
 from .studies.audit.comparison import compare as compare
 from .studies.audit.conclusion import ContradictedBound as ContradictedBound
+from .studies.audit.options import AuditOptions as AuditOptions
+from .studies.audit.options import TrainingRun as TrainingRun
 from .studies.audit.run import audit as audit
 from .studies.common.defended_training import TrainingRecipe as TrainingRecipe
 from .studies.informed.linear import Coefficients as Coefficients

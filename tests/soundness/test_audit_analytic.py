@@ -22,13 +22,20 @@ LAW = analytic_inversion_law(Gaussian(NOISE, CLIP), dimension=DIMENSION, norm=NO
 GOAL = 0.8 * LAW.expected_mse
 
 
-def audit_of(attack, threat, *, trials, noise=NOISE, **settings):
+def audit_of(attack, threat, *, trials, noise=NOISE, confidence=0.95):
     planted = attack.plant((DIMENSION,))
     release = GradientRelease(planted.module, planted.loss_fn, RECORDS[:1], LABELS[:1])
     dataset = Dataset("sphere", RECORDS, LABELS, data_range=(-30.0, 30.0))  # wide: nothing is cut off
     defense = rr.defenses.clip_and_noise(noise_multiplier=noise, clip_norm=CLIP)
     options = {"threat": threat, "attacks": [attack], "goals": [rr.goals.mse_at_most(GOAL)], "budget": None}
-    return lambda seed: rr.audit(release, dataset, defenses=defense, trials=trials, seed=seed, **options | settings)
+    return lambda seed: rr.audit(
+        release,
+        dataset,
+        defenses=defense,
+        trials=trials,
+        options=rr.AuditOptions(seed=seed, confidence=confidence),
+        **options,
+    )
 
 
 def test_the_law_is_bracketed_where_the_server_knows_the_scale():

@@ -65,7 +65,14 @@ def test_pairs_are_bracketed_and_the_bound_for_guesses_at_pairs_holds():
     options["update"] = rr.UpdateRecipe(batch_size=2)
     truth, audits, trials, missed, share = simulated_share(), 30, 8, 0, 0.0
     for seed in range(audits):
-        result = rr.audit(release, dataset, defenses=defense, trials=trials, seed=seed, confidence=0.6, **options)
+        result = rr.audit(
+            release,
+            dataset,
+            defenses=defense,
+            trials=trials,
+            options=rr.AuditOptions(seed=seed, confidence=0.6),
+            **options,
+        )
         (line,) = result.lines
         (bound,) = (each.guarantee.value for each in line.comparisons if each.is_compared)
         assert truth < bound

@@ -49,13 +49,20 @@ def success_of_the_nearest(noise):
     return float(((((seen[:, None] - solutions) ** 2).sum(2)).argmin(1) == chosen).mean())
 
 
-def audit_of(defense, *, trials, **settings):
+def audit_of(defense, *, trials, confidence=0.95):
     release = GlmRelease(
         RECORDS[:1], LABELS[:1], known_inputs=KNOWN, known_labels=KNOWN_LABELS, family="logistic", penalty=PENALTY
     )
     dataset = Dataset("four", RECORDS, LABELS, data_range=(-1.0, 1.0))
     options = {"threat": THREAT, "attacks": ["best_candidate"], "goals": ["mse<=0.01"], "budget": None}
-    return lambda seed: rr.audit(release, dataset, defenses=defense, trials=trials, seed=seed, **options | settings)
+    return lambda seed: rr.audit(
+        release,
+        dataset,
+        defenses=defense,
+        trials=trials,
+        options=rr.AuditOptions(seed=seed, confidence=confidence),
+        **options,
+    )
 
 
 def test_output_perturbation_is_bracketed_and_its_bound_holds():

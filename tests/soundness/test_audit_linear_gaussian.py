@@ -53,15 +53,26 @@ def guaranteed(goal, label):
     return linear_gaussian_success(INFORMATION, prior_covariance=1.0, mse=goal.threshold)
 
 
-def audit_of(defense, *, trials, attack, **settings):
+def audit_of(defense, *, trials, attack, confidence=0.95):
     def audit(seed):
         # a new population for every seed, of which each record is used once: targets are draws from the prior
         records = torch.randn(trials, DIMENSION, generator=torch.Generator().manual_seed(10**6 + seed))
         dataset = Dataset("normal", records, torch.zeros(trials, dtype=torch.int64), data_range=(-9.0, 9.0))
         release = ForwardRelease(linear, records, dataset.labels)
-        options = {"threat": THREAT, "goals": [rr.goals.mse_at_most(GOAL)], "guarantees": [guaranteed], "budget": None}
+        options = {
+            "threat": THREAT,
+            "goals": [rr.goals.mse_at_most(GOAL)],
+            "training": rr.TrainingRun(guarantees=[guaranteed]),
+            "budget": None,
+        }
         return rr.audit(
-            release, dataset, defenses=defense, attacks=[attack], trials=trials, seed=seed, **options | settings
+            release,
+            dataset,
+            defenses=defense,
+            attacks=[attack],
+            trials=trials,
+            options=rr.AuditOptions(seed=seed, confidence=confidence),
+            **options,
         )
 
     return audit
@@ -116,7 +127,12 @@ def test_the_best_of_finitely_many_candidates_is_bracketed_below_the_bound_of_it
     defense = Claimed(rr.defenses.clip_and_noise(noise_multiplier=0.8, clip_norm=1.0), Gaussian(0.8, 1.0))
     options = {"threat": THREAT, "goals": ["mse<=0.001"], "attacks": ["best_candidate"], "budget": None}
     audit = lambda seed: rr.audit(  # noqa: E731  # one line per option reads best
-        release, dataset, defenses={"noise": defense}, trials=10, seed=seed, confidence=0.6, **options
+        release,
+        dataset,
+        defenses={"noise": defense},
+        trials=10,
+        options=rr.AuditOptions(seed=seed, confidence=0.6),
+        **options,
     )
     counted = tally(audit, audits=40, attack="best_candidate", truth=truth)
     counted.check(truth_error=math.sqrt(truth * (1 - truth) / 400_000))

@@ -33,13 +33,18 @@ def network():
     return linear
 
 
-def audit_of(records, defense, *, trials, subject=None, **settings):
+def audit_of(records, defense, *, trials, subject=None, confidence=0.95, **settings):
     """Audits of the record as it is, which is also the gradient of :func:`network` but takes less time."""
     dataset = Dataset("two", records, torch.tensor([0, 1]), data_range=(-2.0, 2.0))
     itself = ForwardRelease(lambda inputs, labels: {"gradient": inputs.sum(0)}, records, dataset.labels)
     options = {"threat": THREAT, "attacks": ["best_candidate"], "goals": ["mse<=0.01"], "budget": None}
     return lambda seed: rr.audit(
-        subject or itself, dataset, defenses=defense, trials=trials, seed=seed, **options | settings
+        subject or itself,
+        dataset,
+        defenses=defense,
+        trials=trials,
+        options=rr.AuditOptions(seed=seed, confidence=confidence),
+        **options | settings,
     )
 
 

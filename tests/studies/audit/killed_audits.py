@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+import reconrisk as rr
 from reconrisk.core.reconstruction import Cost
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.audit.run import audit
@@ -30,7 +31,9 @@ def run_audit(store, *, seed=0):
     data = Dataset("toy", torch.rand(40, 1, 3, 3, generator=torch.Generator().manual_seed(1)), torch.arange(40) % 2)
     torch.manual_seed(2)
     model = nn.Sequential(nn.Flatten(), nn.Linear(9, 4), nn.Sigmoid(), nn.Linear(4, 2))
-    return audit(model, data, trials=UPDATES, attacks=ATTACKS, store=store, seed=seed, budget=None)
+    return audit(
+        model, data, trials=UPDATES, attacks=ATTACKS, store=store, options=rr.AuditOptions(seed=seed), budget=None
+    )
 
 
 def log_trials(path):

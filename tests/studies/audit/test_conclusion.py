@@ -87,7 +87,7 @@ def test_an_attack_that_applies_under_one_defense_only_leaves_the_run_complete(m
 def test_a_contradiction_says_both_numbers_and_carries_the_result():
     impossible = rr.success_upper_bound(GaussianDP(0.1), prior_success=0.01)
     with pytest.raises(ContradictedBound) as caught:
-        run(trials=12, guarantees=[lambda goal, label: impossible])
+        run(trials=12, training=rr.TrainingRun(guarantees=[lambda goal, label: impossible]))
     ((line, each),) = caught.value.result.contradictions
     assert str(each.highest) in str(caught.value)
     assert str(each.guarantee) in str(caught.value)
@@ -101,7 +101,7 @@ def test_more_lines_make_each_alarm_rarer():
     levels = []
     for goals in (["mse<=0.001"], ["mse<=0.001", "mse<=0.002"]):
         with pytest.raises(ContradictedBound) as caught:
-            run(trials=12, goals=goals, guarantees=[lambda goal, label: impossible])
+            run(trials=12, goals=goals, training=rr.TrainingRun(guarantees=[lambda goal, label: impossible]))
         levels.append(1 - caught.value.result.contradictions[0][1].highest.confidence)
     assert levels[0] == pytest.approx(2 * levels[1], rel=1e-6)
     # two-sided: an error of 1e-3 on the upper side, shared by all attacks; one bound is compared
@@ -123,7 +123,9 @@ def test_the_subject_is_named_and_public_records_are_recognised():
     digits = load_dataset("digits").subset(range(20))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    result = rr.audit(model, digits, attacks=["analytic"], trials=2, budget=None, records=[3, 5, 7])
+    result = rr.audit(
+        model, digits, attacks=["analytic"], trials=2, budget=None, options=rr.AuditOptions(records=[3, 5, 7])
+    )
     assert result.subject.is_bundled
     assert (result.subject.model, result.subject.data, result.subject.population) == ("Sequential", "digits", 3)
     assert {each.record for each in result.exposures} <= {3, 5, 7}

@@ -57,8 +57,8 @@ def network(size=3, classes=2):
 
 
 def audited(**change):
-    stated = {"attacks": "thorough", "trials": 2, "records": range(10), "budget": None, "defenses": [None, NOISE]}
-    return rr.audit(network(), DATA, **stated | change)
+    stated = {"attacks": "thorough", "trials": 2, "budget": None, "defenses": [None, NOISE]}
+    return rr.audit(network(), DATA, options=rr.AuditOptions(records=range(10)), **stated | change)
 
 
 def beliefs(data=DATA, **change):
@@ -149,7 +149,12 @@ def test_the_page_names_prior_and_baseline(fast):
 
 def test_shipped_priors_are_run_named_and_qualified(fast, shipped):
     result = rr.audit(
-        network(64), PICTURES, attacks="thorough", trials=1, records=range(3), budget=None, show_plan=None
+        network(64),
+        PICTURES,
+        attacks="thorough",
+        trials=1,
+        budget=None,
+        options=rr.AuditOptions(records=range(3), show_plan=None),
     )
     priors = {each.label: each.prior for each in result.attacks if each.prior and not each.is_baseline}
     assert list(priors) == [
@@ -176,7 +181,9 @@ def test_records_that_a_prior_was_trained_on_are_warned_of(split, count):
     """The first digits are training ones unless the test split is asked for."""
     data = rr.load_dataset("mnist", split=split)
     chosen = ["gias(prior=mnist, steps=1, weight_steps=0, restarts=1)"]
-    result = rr.audit(network(784, 10), data, attacks=chosen, trials=1, records=range(6), budget=None)
+    result = rr.audit(
+        network(784, 10), data, attacks=chosen, trials=1, options=rr.AuditOptions(records=range(6)), budget=None
+    )
     assumed = [words for words in result.assumptions if "none of the training records" in words]
     assert assumed == []  # it is known, either way
     assert len(result.warnings) == (count > 0)
@@ -198,7 +205,12 @@ def test_a_missing_extra_is_told_in_plan_and_report(fast, shipped, monkeypatch):
     monkeypatch.setattr("reconrisk.priors.load.diffusers.diffusion", missing)
     shown = []
     result = rr.audit(
-        network(64), PICTURES, attacks="thorough", trials=1, records=range(3), show_plan=shown.append, budget=None
+        network(64),
+        PICTURES,
+        attacks="thorough",
+        trials=1,
+        options=rr.AuditOptions(records=range(3), show_plan=shown.append),
+        budget=None,
     )
     words = "ggss_r(prior=shipped), plug_and_play(prior=shipped): This prior needs diffusers. Install it with: pip"
     assert f"left out  {words}" in shown[0]
@@ -220,7 +232,13 @@ def test_another_prior_is_another_attack_so_that_its_trials_are_not_taken(tmp_pa
         folder = write_gan(tmp_path / "mine", seed)
         attacks = [("gias", {"prior": str(folder), "steps": 1, "weight_steps": 0, "restarts": 1})]
         return rr.audit(
-            network(64), PICTURES, attacks=attacks, trials=1, records=[0], store=tmp_path / "t.db", budget=None
+            network(64),
+            PICTURES,
+            attacks=attacks,
+            trials=1,
+            options=rr.AuditOptions(records=[0]),
+            store=tmp_path / "t.db",
+            budget=None,
         )
 
     one, again, other = run(0), run(0), run(1)

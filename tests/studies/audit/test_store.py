@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import reconrisk as rr
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.reconstruction import Account, Cost, Ending, Status
 from reconrisk.data.dataset import Dataset
@@ -160,8 +161,10 @@ def test_more_trials_add_to_those_that_are_there(path, tiny, monkeypatch):
 
 def test_other_public_records_are_another_run(path, tiny):
     model, data = tiny
-    first = audit(model, data, trials=1, store=path, **QUICK, public=data.subset(range(5)))
-    second = audit(model, data, trials=1, store=path, **QUICK, public=data.subset(range(5, 10)))
+    first = audit(model, data, trials=1, store=path, **QUICK, options=rr.AuditOptions(public=data.subset(range(5))))
+    second = audit(
+        model, data, trials=1, store=path, **QUICK, options=rr.AuditOptions(public=data.subset(range(5, 10)))
+    )
     assert first.run != second.run
 
 

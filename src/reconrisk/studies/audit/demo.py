@@ -24,6 +24,7 @@ from reconrisk.defenses.registry import defense_by_name
 from reconrisk.metrics.goals import psnr_at_least, ssim_at_least
 from reconrisk.models import lenet
 from reconrisk.releases.updates.gradient import GradientMap
+from reconrisk.studies.audit.options import AuditOptions
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.run import audit
 
@@ -89,16 +90,18 @@ def run_demo(*, seed: int = 0, trials: int = TRIALS, show_plan: Callable[[str], 
         result = audit(
             model,
             test,
-            public=train,
             defenses=(None, clip_and_noise(**_PRIVATE), defense_by_name("optimal_noise", **_PRIVATE), prune(0.9)),
             attacks=_ATTACKS,
             goals=(psnr_at_least(20), ssim_at_least(0.5)),
             trials=trials,
             budget=_BUDGET,
-            seed=seed,
-            name="lenet with tanh",
-            signature=f"reconrisk demo --seed {seed} --trials {trials}",
-            show_plan=show_plan,
+            options=AuditOptions(
+                seed=seed,
+                public=train,
+                name="lenet with tanh",
+                show_plan=show_plan,
+                signature=f"reconrisk demo --seed {seed} --trials {trials}",
+            ),
         )
     return DemoResult(result, accuracy)
 

@@ -25,6 +25,7 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.models.registry import model_by_name
 from reconrisk.models.weights import load_weights
+from reconrisk.studies.audit.options import AuditOptions, TrainingRun
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.spec import AuditSpec
@@ -75,17 +76,18 @@ class Job:
             max_risk=spec.max_risk,
             budget=spec.budget,
             trials=spec.trials,
-            records=spec.records,
             update=self.update,
-            public=self.public,
-            training=training if spec.training is None else spec.training.mechanism,
-            account=account,
-            confidence=spec.confidence,
+            training=TrainingRun(training if spec.training is None else spec.training.mechanism, account),
             store=None if spec.store is None else spec.path(spec.store),
-            seed=spec.seed,
-            name=spec.model,
-            signature=f"reconrisk audit {shlex.quote(spec.line())}",
-            show_plan=show_plan,
+            options=AuditOptions(
+                seed=spec.seed,
+                confidence=spec.confidence,
+                public=self.public,
+                name=spec.model,
+                show_plan=show_plan,
+                records=spec.records,
+                signature=f"reconrisk audit {shlex.quote(spec.line())}",
+            ),
         )
 
 

@@ -22,16 +22,16 @@ from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel
-from reconrisk.core.validation import check_probability, check_whole, invalid_input
+from reconrisk.core.validation import check_whole
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.audit.conclusion import Conclusion, ContradictedBound
+from reconrisk.studies.audit.options import DEFAULT_OPTIONS, AuditOptions, TrainingRun, training_run
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.store import Store
 from reconrisk.studies.common.arguments import (
     Defenses,
     checked_goals,
     checked_limits,
-    checked_seed,
     labelled_defenses,
     metrics_for,
     public_records,
@@ -39,7 +39,8 @@ from reconrisk.studies.common.arguments import (
     settled_by_public,
 )
 from reconrisk.studies.common.experiment import Experiment, refused_if_raised
-from reconrisk.studies.common.guarantees import GuaranteeFinder, StatedGuarantee
+from reconrisk.studies.common.guarantees import GuaranteeFinder
+from reconrisk.studies.common.options import check_options
 from reconrisk.studies.common.plan import AttackChoice, Plan, left_out, planned_attacks, seconds_of_an_evaluation
 from reconrisk.studies.common.population import population_of
 from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey, environment
@@ -59,45 +60,54 @@ def audit(
     max_risk: Sequence[Limit | str] | Limit | str = (),
     budget: float | str | None = "2min",
     trials: int | None = None,
-    records: Sequence[int] | None = None,
     update: UpdateRecipe = ONE_GRADIENT,
-    public: Dataset | None = None,
-    guarantees: Sequence[StatedGuarantee] = (),
-    training: Mechanism | None = None,
-    account: object | None = None,
-    confidence: float = 0.95,
+    training: Mechanism | TrainingRun | None = None,
     store: str | Path | None = None,
-    seed: int = 0,
-    name: str | None = None,
-    signature: str | None = None,
     executor: Executor = IN_PROCESS,
-    show_plan: Callable[[str], None] | None = None,
+    options: AuditOptions = DEFAULT_OPTIONS,
 ) -> AuditResult:
-    """Attack what is released of a model under every defense, and put what came back beside what can be proved.
+    """Attack the releases of a model under every defense and compare the success with baselines, bounds and limits.
 
-    ``subject`` is a model that clients train on ``data`` as ``update`` says (a gradient is released, or the change by
-    local SGD steps), or a release, which is made again for other records. A ``TrainedModelRelease`` or
-    ``ShadowTraining`` is trained on its fixed records and one of ``data``; a fitted estimator of scikit-learn comes
-    with all records of its fit, ``(features, labels)`` or ``(features, labels, sample_weight)``, of which one in turn
-    is unknown. Unless ``threat`` states another, the adversary reads one update and may have a generative prior that is
-    public, or sees the trained model and knows every other record.
-    Targets are drawn from ``data``, or from its rows ``records``, each equally likely; fixed records, which are known,
-    are left out.
+    Each trial draws a target record, makes the release, applies a defense, attacks the result, and scores the
+    reconstruction. Every attack meets every defense on the same releases.
 
-    ``attacks`` are a portfolio, ``"quick"`` or ``"thorough"``, from which those are taken that ``threat`` allows, or a
-    list of names, pairs of a name and settings, and configured attacks. ``trials`` is the number of releases, each
-    attacked by every attack under every defense; what the ``budget`` of time does not allow is left out, balanced over
-    attacks and defenses. With a ``store``, the same call goes on where an earlier one ended, and more trials add to
-    those that are there. ``training`` is the mechanism of a finished run, ``account`` its Fisher account; without
-    ``defenses``, the update is then that of one step of it. ``name`` is what the report calls the subject.
-    ``show_plan`` is called with the plan before anything starts; without it the plan is shown at a terminal.
+    Args:
+        subject: A model that clients train, a release, a ``TrainedModelRelease`` or ``ShadowTraining``, or a fitted
+            scikit-learn estimator. A trained model has fixed records, known to the adversary, and one unknown record.
+        data: Records that targets are drawn from, each equally likely; fixed records are left out. An estimator needs
+            all records of its fit: ``(features, labels)`` or ``(features, labels, sample_weight)``. By default the
+            records of the release.
+        threat: Abilities of the adversary. By default, the adversary sees one update and may have a public generative
+            prior; for a trained model, the adversary sees the model and knows every other record.
+        defenses: Defenses by label, a list of them, or one; None in the list stands for the undefended release. By
+            default the defense of one step of ``training``, or none.
+        attacks: A portfolio, ``"quick"`` or ``"thorough"``, of which the attacks that ``threat`` allows are run, or a
+            list of names, pairs of a name and settings, and configured attacks.
+        goals: Success criteria such as ``"psnr>=20"``; by default 20 dB, and a mean squared error of 0.05 of the
+            squared range.
+        max_risk: Limits on the success such as ``"psnr>=20: 5%"``; their goals are added to ``goals``.
+        budget: Time for the trials: seconds, a text such as ``"2min"``, or None for no limit. Trials that do not fit
+            are left out, balanced over attacks and defenses.
+        trials: Number of releases that are attacked; by default 16 for ``"quick"`` and 64 for ``"thorough"``.
+        update: Training of a client before it sends an update; by default one gradient of one record.
+        training: Mechanism of the finished training run, or a ``TrainingRun`` with its Fisher account and guarantees.
+        store: SQLite file that keeps the trials. The same call resumes, and more trials add to the stored ones.
+        executor: Engine that runs the trials; by default this process.
+        options: Seed, confidence, public records, target rows, and names for the report.
+
+    Returns:
+        One line per goal and defense, with the estimates, bounds, exposed records and everything a report needs.
+
+    Raises:
+        InvalidInput: If an argument is invalid or does not fit the others.
+        ContradictedBound: If an attack beats a bound that covers it. It carries the result.
 
     Assumes: the model is in the mode that clients train in. Defenses act on the whole release. An estimator was fitted
     to these records and no others, which is checked as far as its solver's rule allows.
     Guarantee: the same trials for the same seed. Success has intervals that hold for all attacks together. A bound is
-    compared with attacks only if it covers ``threat`` and these records; an attack that beats such a bound raises
-    ContradictedBound with both numbers, except with a probability of one in a thousand.
-    Edge cases: Ctrl-C returns what is done. Attacks that do not apply are listed with the reason.
+    compared with attacks only if it covers ``threat`` and these records. For a sound mechanism and sound code,
+    ContradictedBound is raised with a probability of at most one in a thousand.
+    Edge cases: Ctrl-C returns the finished trials. Attacks that do not apply are listed with the reason.
     Reference: empirical success against reconstruction robustness, Section VII, balle2022.
 
     >>> data = Dataset("toy", torch.rand(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2)
@@ -112,33 +122,33 @@ def audit(
     ('glm', 1.0, 0.0)
     """
     audited, executor = subject_of(subject, data, update), check_executor(executor)
+    options, run = check_options(options, AuditOptions), training_run(training)
+    public = options.public_dataset()
     limits, stated_threat = checked_limits(max_risk), audited.threat(threat)
     checked = checked_goals(audited.default_goals if goals is None else goals, limits, audited.dataset)
-    if not 0 < check_probability("confidence", confidence) < 1:
-        raise invalid_input("confidence", confidence, "in (0, 1)", "0.95 is usual.")
-    token, seed = CancelToken(seconds_from_budget(budget)), checked_seed(seed)
-    training = _training(training, account, audited)
+    token = CancelToken(seconds_from_budget(budget))
+    mechanism = _training_mechanism(run, audited)
     experiment = _experiment(
         audited,
         stated_threat,
-        labelled_defenses(defenses, training, of_updates=audited.trained_model is None),
+        labelled_defenses(defenses, mechanism, of_updates=audited.trained_model is None),
         goals=checked,
         attacks=attacks,
         trials=trials,
-        records=records,
+        records=options.records,
         public=public,
         any_prior=threat is None,
-        seed=seed,
+        seed=options.seed,
     )
-    options = {**vars(update), "public": None if public is None else public.fingerprint}
+    recipe = {**vars(update), "public": None if public is None else public.fingerprint}
     portfolio = attacks if isinstance(attacks, str) else None
-    info = _info(experiment, name or audited.name, options, portfolio, signature)
-    finder = GuaranteeFinder.of(audited, experiment.population, stated_threat, tuple(guarantees), training)
-    conclusion = Conclusion(experiment, info, checked, limits, confidence, finder, training, account)
+    info = _info(experiment, options.name or audited.name, recipe, portfolio, options.signature)
+    finder = GuaranteeFinder.of(audited, experiment.population, stated_threat, tuple(run.guarantees), mechanism)
+    conclusion = Conclusion(experiment, info, checked, limits, options.confidence, finder, mechanism, run.account)
     with Store.open(store) as opened:
         opened.begin(info)
-        _show(str(experiment.plan), show_plan)
-        conclusion.prove()  # before the trials: whatever is wrong with it must not cost them
+        _show(str(experiment.plan), options.show_plan)
+        conclusion.prove()  # before the trials: an error in it must not cost their time
         found, seconds = _run(experiment, opened, info.run, token, executor)
         result = conclusion.result(found, seconds, lambda key: opened.estimates(info.run, key))
         opened.finish(info.run, result)
@@ -200,11 +210,11 @@ def _show(plan: str, show_plan: Callable[[str], None] | None) -> None:
         sys.stderr.write(f"{plan}\n")
 
 
-def _training(training: Mechanism | None, account: Any, subject: Subject) -> Mechanism | None:
-    """Return the mechanism of the run: as stated, as its account has it, or as private training has it."""
-    found: Mechanism | None = account.mechanism() if training is None and account is not None else training
+def _training_mechanism(run: TrainingRun, subject: Subject) -> Mechanism | None:
+    """Return the mechanism of the training run: stated, recorded by its account, or known from private training."""
+    found = run.stated_mechanism
     subject.check_training(found)
-    return subject.training_mechanism if training is None and subject.training_mechanism is not None else found
+    return subject.training_mechanism if run.mechanism is None and subject.training_mechanism is not None else found
 
 
 def _run(
@@ -289,13 +299,13 @@ def _call(experiment: Experiment, options: Mapping[str, object], portfolio: str 
         "defenses": list(plan.defenses),
         "attacks": portfolio or [planned.label for planned in plan.attacks if not planned.is_baseline],
         "trials": len(plan.updates),
-        "seed": experiment.seed,
     }
-    stated |= {} if options["public"] is None else {"public": options["public"]}
+    study = f"seed={experiment.seed}" + ("" if options["public"] is None else f", public={options['public']!r}")
     recipe = {name: value for name, value in options.items() if name != "public" and value is not None}
     settings = ", ".join(f"{name}={_in_words(value)}" for name, value in recipe.items())
     written = ", ".join(f"{name}={value!r}" for name, value in stated.items())
     written += "" if recipe == {"batch_size": 1} else f", update=rr.UpdateRecipe({settings})"
+    written += f", options=rr.AuditOptions({study})"
     adversary = ", ".join(f"{name}={value!r}" for name, value in powers.items())
     if any(experiment.threat_of(each) != threat for each in plan.attacks if not each.is_baseline):
         return f"rr.audit(model, data, {written})"  # a stated threat without the prior would leave them out

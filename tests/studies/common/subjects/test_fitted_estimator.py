@@ -156,7 +156,7 @@ def one_record():
         ({"subject": LogisticRegression().fit(STANDARD, CLASSES)}, "to be one of estimator.classes_"),
         ({"subject": one_record()}, "to be None for the release of one record"),
         ({"update": rr.UpdateRecipe(batch_size=2)}, "batch_size=2 to be 1"),
-        ({"records": [60]}, "to be different rows from 0 to 59"),
+        ({"options": rr.AuditOptions(records=[60])}, "to be different rows from 0 to 59"),
         ({"threat": rr.ThreatModel(Sees.ONE_UPDATE)}, "threat.sees='one-update' to be final-model"),
         ({"training": rr.mechanisms.dp_sgd(noise_multiplier=1.0)}, "to be None for an estimator"),
         ({"attacks": ["best_candidate"], "threat": FittedEstimator.default_threat.knowing(Knows.PRIOR)}, "may be"),

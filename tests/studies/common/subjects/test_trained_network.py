@@ -72,9 +72,9 @@ def test_fixed_records_are_never_targets(result):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"records": [20, 3]}, r"records=\[3\] to be none of the fixed records"),
+        ({"options": rr.AuditOptions(records=[20, 3])}, r"records=\[3\] to be none of the fixed records"),
         ({"data": DATA.subset(range(12))}, "data='toy' to hold records beside the fixed ones"),
-        ({"records": [40]}, "to be different rows from 0 to 39"),
+        ({"options": rr.AuditOptions(records=[40])}, "to be different rows from 0 to 39"),
         ({"update": rr.UpdateRecipe(batch_size=2)}, "batch_size=2 to be 1"),
         ({"update": rr.UpdateRecipe(1, None, 2, 0.1)}, "steps=2 to be left out for a trained model"),
         ({"data": Dataset("other", torch.rand(3, 5), torch.tensor([0, 1, 0]))}, "to be records of shape"),
