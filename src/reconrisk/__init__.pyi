@@ -104,6 +104,7 @@ from .studies.common.subjects.subject import UpdateRecipe as UpdateRecipe
 from .studies.informed.linear import Coefficients as Coefficients
 from .studies.informed.linear import rebuild_informed_linear as rebuild_informed_linear
 from .studies.informed.network import rebuild_informed as rebuild_informed
+from .studies.informed.options import InformedOptions as InformedOptions
 from .studies.informed.result import InformedReport as InformedReport
 from .studies.informed.result import RebuiltInformed as RebuiltInformed
 from .studies.leakage.leakage import leakage as leakage
@@ -113,8 +114,10 @@ from .studies.prior_value.result import LeakageOverPrior as LeakageOverPrior
 from .studies.rebuild.captured import rebuild_captured as rebuild_captured
 from .studies.rebuild.updates import Rebuilt as Rebuilt
 from .studies.rebuild.updates import rebuild as rebuild
+from .studies.recommend.options import RecommendOptions as RecommendOptions
 from .studies.recommend.recommend import recommend_defense as recommend_defense
 from .studies.recommend.result import Recommendation as Recommendation
+from .studies.tradeoff.options import TradeoffOptions as TradeoffOptions
 from .studies.tradeoff.result import TradeoffResult as TradeoffResult
 from .studies.tradeoff.tradeoff import tradeoff as tradeoff
 

@@ -105,9 +105,9 @@ def recommend_defense(
     given |= {"local_learning_rate": local_learning_rate, "train_mode": train_mode, "attacks": attacks}
     given |= {"seed": seed, "threat": threat or None, "max_risk": accept, "confidence": confidence}
     asked: dict[str, Any] = {"mse_bound": mse_bound, "evidence": evidence, "families": family or None}
-    asked |= {"search_trials": search_trials, "confirm_trials": confirm_trials, "finalists": finalists}
-    asked |= {"training_steps": training_steps, "learning_rate": learning_rate, "training_seeds": training_seeds}
-    found = _found(stated_options(given | {"budget": budget or _BUDGET}), asked)
+    options: dict[str, Any] = {"search_trials": search_trials, "confirm_trials": confirm_trials, "finalists": finalists}
+    options |= {"training_steps": training_steps, "learning_rate": learning_rate, "training_seeds": training_seeds}
+    found = _found(stated_options(given | {"budget": budget or _BUDGET}), asked, options)
     if out is not None:
         from reconrisk.reports.plain import write_json  # whatever the file is called
 
@@ -117,7 +117,7 @@ def recommend_defense(
         raise typer.Exit(INTERRUPTED if found.ended == "interrupted" else FAILED)
 
 
-def _found(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
+def _found(given: dict[str, Any], asked: dict[str, Any], options: dict[str, Any]) -> Recommendation:
     """The recommendation for what is named as an audit names it."""
     from reconrisk.studies.audit.spec import spec_from_mapping
 
@@ -127,6 +127,7 @@ def _found(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
     spec = spec_from_mapping(given)
     from reconrisk.studies.audit.job import job_from_spec  # loads torch, which takes seconds
     from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
+    from reconrisk.studies.recommend.options import RecommendOptions
     from reconrisk.studies.recommend.recommend import recommend_defense
 
     job = job_from_spec(spec)
@@ -138,10 +139,9 @@ def _found(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
         attacks=job.attacks,
         budget=spec.budget,
         update=job.update,
-        public=job.public,
-        confidence=spec.confidence,
-        seed=spec.seed,
-        name=spec.model,
+        options=RecommendOptions(
+            public=job.public, confidence=spec.confidence, seed=spec.seed, name=spec.model, **options
+        ),
         **asked,
     )
 
