@@ -15,7 +15,7 @@ from reconrisk.core.threat import HONEST_BUT_CURIOUS
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.audit.comparison import compare
 from reconrisk.studies.prior_value.result import LeakageOverPrior, OverPrior
-from reconrisk.studies.recommend.result import DefenseOption, Met, Recommendation, TrainingCost
+from reconrisk.studies.recommend.result import DefenseOption, Recommendation, TargetStatus, TrainingCost
 from reconrisk.studies.tradeoff.result import AttackScore, TradeoffCell, TradeoffResult, rows_from_cells
 from tests.integrations.fisher_accountant.clipped_linear import STEP, half_square, linear_task
 from tests.reports.audit.audit_example import example_result
@@ -73,9 +73,19 @@ def _recommendation() -> Recommendation:
     share = Estimate(0.1, 0.02, 0.3, 0.95, 40, "Clopper-Pearson")
     cost = TrainingCost(share, ESTIMATE, 100, 3)
     noise = DefenseOption(
-        "gaussian_noise", "gaussian_noise(std=0.1)", 0.1, Met.CONFIRMED, (share,), (1.0,), ESTIMATE, 0.9, 0.1, cost, 7
+        "gaussian_noise",
+        "gaussian_noise(std=0.1)",
+        0.1,
+        TargetStatus.CONFIRMED,
+        (share,),
+        (1.0,),
+        ESTIMATE,
+        0.9,
+        0.1,
+        cost,
+        7,
     )
-    untried = DefenseOption("prune", "", None, Met.UNTRIED, (), (), None, None, None, remark="out of time")
+    untried = DefenseOption("prune", "", None, TargetStatus.UNTRIED, (), (), None, None, None, remark="out of time")
     return Recommendation(
         subject="Linear",
         data="toy",

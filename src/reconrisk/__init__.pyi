@@ -47,11 +47,14 @@ from .studies.common.defended_training import TrainingRecipe as TrainingRecipe
 from .studies.informed.linear import Coefficients as Coefficients
 from .studies.informed.linear import rebuild_informed_linear as rebuild_informed_linear
 from .studies.informed.network import rebuild_informed as rebuild_informed
+from .studies.informed.options import InformedOptions as InformedOptions
 from .studies.leakage.leakage import leakage as leakage
 from .studies.prior_value.over_prior import leakage_over_prior as leakage_over_prior
 from .studies.rebuild.captured import rebuild_captured as rebuild_captured
 from .studies.rebuild.updates import rebuild as rebuild
+from .studies.recommend.options import RecommendOptions as RecommendOptions
 from .studies.recommend.recommend import recommend_defense as recommend_defense
+from .studies.tradeoff.options import TradeoffOptions as TradeoffOptions
 from .studies.tradeoff.tradeoff import tradeoff as tradeoff
 
 __version__: str

@@ -270,7 +270,7 @@ LINE = ["--model", "logistic", *ON]
         (["--model", "logistc", *ON], "Did you mean logistic?"),
         (["--model", "ridg", *ON], "Did you mean ridge?"),
         ([*LINE, "--steps", "5"], "Expected no --steps for logistic, a linear model,"),
-        ([*LINE, "--weights", "model.npz"], "to be stated for released coefficients"),
+        ([*LINE, "--weights", "model.npz"], "to be a number for released coefficients"),
         (
             [*LINE, "--weights", "model.pkl", "--regularization", "1"],
             "It is a pickle. Reading a pickle can run any code.",

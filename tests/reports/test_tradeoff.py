@@ -68,7 +68,7 @@ def test_exact_copies_stand_at_the_end_below_all_others() -> None:
 
 
 def test_better_is_up_and_right() -> None:
-    axis = _figure(_result().judged_by(utility="training_loss", leakage="psnr")).axes[0]
+    axis = _figure(_result().with_measures(utility="training_loss", leakage="psnr")).axes[0]
     assert axis.xaxis_inverted()
     assert axis.yaxis_inverted()
     axis = _figure(_result()).axes[0]
@@ -103,7 +103,7 @@ def test_files_are_written(tmp_path: Path, suffix: str, seeds: int) -> None:
 @pytest.mark.parametrize("utility", ["test_accuracy", "training_loss", "test_loss", "utility_1", "utility_2"])
 @pytest.mark.parametrize("leakage", ["mse", "psnr", "fisher_trace", "mse_bound"])
 def test_every_pair_of_measures_can_be_drawn(utility: str, leakage: str) -> None:
-    figure = _figure(_result(2).judged_by(utility=utility, leakage=leakage))
+    figure = _figure(_result(2).with_measures(utility=utility, leakage=leakage))
     for axis in figure.axes:
         assert all(math.isfinite(value) for line in axis.lines for value in line.get_xydata().ravel())
 

@@ -198,6 +198,7 @@ def _network(
     from reconrisk.models.weights import load_weights
     from reconrisk.releases.tensor_files import read_tensors
     from reconrisk.studies.informed.network import rebuild_informed
+    from reconrisk.studies.informed.options import InformedOptions
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -209,12 +210,13 @@ def _network(
         "steps": _STEPS if steps is None else steps,
     }
     settings |= {"attack": attack or "invert_training", "rng": torch.Generator().manual_seed(seed)}
-    settings["model_name"] += f", start {f'drawn from seed {seed}' if start is None else start}"
+    name = settings.pop("model_name") + f", start {f'drawn from seed {seed}' if start is None else start}"
+    options = InformedOptions(name=name, **{key: settings.pop(key) for key in ("seconds", "shadows", "store")})
     released = None
     if weights is not None:
         load_weights(copy.deepcopy(built), weights)  # checks that the weights fit the model
         released = dict(read_tensors(weights, "Pass tensors saved by name."))  # keeps the precision of the file
-    return rebuild_informed(built, dataset, targets, released=released, **settings)
+    return rebuild_informed(built, dataset, targets, released=released, options=options, **settings)
 
 
 def _optimizer(name: str | None, learning_rate: float | None, momentum: float | None) -> UpdateRule:

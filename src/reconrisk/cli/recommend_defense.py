@@ -110,9 +110,9 @@ def recommend_defense(
     given |= {"local_learning_rate": local_learning_rate, "train_mode": train_mode, "attacks": attacks}
     given |= {"seed": seed, "threat": threat or None, "max_risk": accept, "confidence": confidence}
     asked: dict[str, Any] = {"mse_bound": mse_bound, "evidence": evidence, "families": family or None}
-    asked |= {"search_trials": search_trials, "confirm_trials": confirm_trials, "finalists": finalists}
-    asked |= {"training_steps": training_steps, "learning_rate": learning_rate, "training_seeds": training_seeds}
-    found = _recommend(stated_options(given | {"budget": budget or _BUDGET}), asked)
+    options: dict[str, Any] = {"search_trials": search_trials, "confirm_trials": confirm_trials, "finalists": finalists}
+    options |= {"training_steps": training_steps, "learning_rate": learning_rate, "training_seeds": training_seeds}
+    found = _recommend(stated_options(given | {"budget": budget or _BUDGET}), asked, options)
     if out is not None:
         from reconrisk.reports.plain import write_json  # JSON whatever the suffix
 
@@ -122,8 +122,8 @@ def recommend_defense(
         raise typer.Exit(INTERRUPTED if found.ended == "interrupted" else FAILED)
 
 
-def _recommend(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
-    """Run the study: ``given`` are options that an audit has too, ``asked`` those of this study."""
+def _recommend(given: dict[str, Any], asked: dict[str, Any], options: dict[str, Any]) -> Recommendation:
+    """Run the study: ``given`` are options that an audit has too, ``asked`` and ``options`` those of this study."""
     from reconrisk.studies.audit.spec import spec_from_mapping
 
     missing = [f"--{key}" for key in ("model", "data") if key not in given]
@@ -132,6 +132,7 @@ def _recommend(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
     spec = spec_from_mapping(given)
     from reconrisk.studies.audit.job import job_from_spec  # loads torch, which takes seconds
     from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
+    from reconrisk.studies.recommend.options import RecommendOptions
     from reconrisk.studies.recommend.recommend import recommend_defense
 
     job = job_from_spec(spec)
@@ -143,10 +144,9 @@ def _recommend(given: dict[str, Any], asked: dict[str, Any]) -> Recommendation:
         attacks=job.attacks,
         budget=spec.budget,
         update=job.update,
-        public=job.public,
-        confidence=spec.confidence,
-        seed=spec.seed,
-        name=spec.model,
+        options=RecommendOptions(
+            public=job.public, confidence=spec.confidence, seed=spec.seed, name=spec.model, **options
+        ),
         **asked,
     )
 

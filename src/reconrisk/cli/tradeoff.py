@@ -82,28 +82,32 @@ def tradeoff(
     from reconrisk.core.threat import Sees, ThreatModel
     from reconrisk.studies.common.defended_training import TrainingRecipe
     from reconrisk.studies.common.subjects.subject import UpdateRecipe
+    from reconrisk.studies.tradeoff.options import TradeoffOptions
     from reconrisk.studies.tradeoff.tradeoff import tradeoff as measure
 
     dataset, known = _data(data, split=split, label=label, records=records, public=public, seed=seed)
     attacks = attacks or ["quick"]
     threat = ThreatModel(Sees.ONE_UPDATE, knows=frozenset(knows or ()))  # type: ignore[arg-type]  # ThreatModel converts names
+    options = TradeoffOptions(
+        seed=seed,
+        public=known,
+        show_plan=lambda text: typer.echo(text, err=True),
+        repeat=repeat,
+        attack_trained=attack_trained,
+    )
     result = measure(
         _build_model(model, dataset, weights, seed),
         dataset,
         read_families(defense),
         attacks[0] if len(attacks) == 1 and attacks[0] in PORTFOLIOS else attacks,
-        public=known,
         threat=threat,
         training=TrainingRecipe(steps, epochs, clients, batch_size, optimizer, learning_rate),
         update=UpdateRecipe(batch_size=attacked_batch_size),
         trials=trials,
-        attack_trained=attack_trained,
-        repeat=repeat,
         utility=utility,
         leakage=leakage,
-        seed=seed,
         store=out / "runs",
-        show_plan=lambda text: typer.echo(text, err=True),
+        options=options,
     )
     _print(result, out, as_json=as_json)
     if not result.is_complete:

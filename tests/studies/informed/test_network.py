@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import reconrisk as rr
 import reconrisk.studies.informed.network as informed_module
 from reconrisk.attacks.informed.invert_training.attack import InvertTraining
 from reconrisk.core.errors import InvalidInput
@@ -33,7 +34,9 @@ def net():
 
 
 def run(net, data, targets, **settings):
-    return rebuild_informed(net, data, targets, rng=torch.Generator().manual_seed(0), **{"steps": 15, **settings})
+    stated = {"steps": 15, **settings}
+    options = rr.InformedOptions(**{key: stated.pop(key) for key in ("seconds", "shadows", "store") if key in stated})
+    return rebuild_informed(net, data, targets, rng=torch.Generator().manual_seed(0), options=options, **stated)
 
 
 def trained(net, data, rows, steps=15, rule=RULE):
@@ -146,6 +149,11 @@ def test_a_reconstructor_learns_from_records_left_over(toy, net, tmp_path):
     assert fewer.report.attack == "reconstructor with 20 shadow models"
 
 
+def test_options_are_of_their_class(toy, net):
+    with pytest.raises(InvalidInput, match="to be InformedOptions"):
+        rebuild_informed(net, toy, [7], options={"seconds": 1}, rng=torch.Generator())
+
+
 def test_other_optimizers_are_inverted_too(toy, net):
     found = run(net, toy, [7], optimizer=adam(0.01), steps=4)
     torch.testing.assert_close(found.estimates, toy.inputs[[7]], rtol=0, atol=1e-2)
@@ -155,7 +163,7 @@ def test_real_labels_must_be_known(toy):
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
     data = Dataset("real", toy.inputs, toy.inputs.sum(1))
-    with pytest.raises(InvalidInput, match="Say that the adversary knows the label"):
+    with pytest.raises(InvalidInput, match="Let the adversary know the label"):
         run(net, data, [7])
     found = run(net, data, [7], known_labels=True, optimizer=sgd(0.05, 0.5))
     torch.testing.assert_close(found.estimates, data.inputs[[7]], rtol=0, atol=1e-2)
@@ -211,14 +219,14 @@ def test_a_model_that_does_not_tell_all_values_has_an_infinite_bound(toy):
         ({"targets": [-1]}, r"Expected target_index=-1 >= 0"),
         ({"targets": [3, 3]}, "to name each record once"),
         ({"targets": []}, "Choose at least one record"),
-        ({"targets": list(range(60))}, "Leave records that are no targets"),
-        ({"fixed": 60}, r"Expected fixed=60 <= 59, the records of toy that are no targets"),
+        ({"targets": list(range(60))}, "Leave records that are not targets"),
+        ({"fixed": 60}, r"Expected fixed=60 <= 59, the records of toy that are not targets"),
         ({"fixed": 0}, "Expected fixed=0 >= 1"),
         ({"steps": 0}, "Expected steps=0 >= 1"),
         ({"noise_std": 0.0}, r"Expected noise_std=0\.0 > 0"),
         ({"attack": "guess"}, "Expected attack='guess' to be one of invert_training, reconstructor"),
         ({"shadows": 5}, "to be left out for invert_training"),
-        ({"attack": "reconstructor"}, "State fixed, so that records are left over"),
+        ({"attack": "reconstructor"}, "Pass a smaller fixed, so that records are left over"),
         ({"attack": "reconstructor", "fixed": 20, "shadows": 50}, "Expected shadows=50 <= 39"),
         ({"optimizer": sgd(1e30)}, "Lower the learning rate"),
         ({"released": {"0.weight": torch.zeros(8, 5)}}, r"Expected released\['0.bias'\].shape=None to be \(8,\)"),
@@ -231,7 +239,7 @@ def test_what_is_wrong_is_named(toy, net, settings, message):
 
 def test_a_released_model_that_equals_the_start_is_refused(toy, net):
     start = {name: value.detach().clone() for name, value in net.named_parameters()}
-    with pytest.raises(InvalidInput, match="Expected released='equal to the start' to have been trained"):
+    with pytest.raises(InvalidInput, match="Expected released='equal to the initial weights' to have been trained"):
         run(net, toy, [7], released=start)
 
 

@@ -33,7 +33,7 @@ REPORT = InformedReport(
 def test_text_has_scores_beside_guesses_and_the_status():
     text = str(REPORT)
     assert "17  cat        cat" in text
-    assert "median 1e-09, of the nearest known record 0.02, of the class mean 0.05; 1 of 1 nearer" in text
+    assert "median 1e-09, of the nearest known record 0.02, of the class mean 0.05; 1 of 1 closer" in text
     assert "\nlabel     1 of 1 found" in text
     assert "status    exact: explained." in text
     assert "Cramer-Rao" not in text
@@ -44,7 +44,7 @@ def test_text_has_scores_beside_guesses_and_the_status():
 def test_columns_appear_where_there_is_something_to_say():
     told = replace(TARGET, cramer_rao_mse=0.5, membership="undecided", found="")
     text = str(replace(REPORT, targets=(told, replace(told, cramer_rao_mse=None)), requested=2))
-    assert "Cramer-Rao is the least mse of unbiased estimates" in text
+    assert "Cramer-Rao is the smallest mse of unbiased estimates" in text
     assert "undecided" in text
     assert "none" in text
     assert "\nlabel     " not in text
@@ -54,7 +54,7 @@ def test_interrupted_reports_say_how_far_they_came():
     assert "INTERRUPTED: 1 of 3 targets were reached." in str(replace(REPORT, requested=3))
     stopped = replace(ACCOUNT, status=Status(Ending.INTERRUPTED, "stopped", "Run again"))
     report = replace(REPORT, accounts=(stopped,))
-    assert "INTERRUPTED: the estimates are as near as the search had come." in str(report)
+    assert "INTERRUPTED: the estimates are the best so far." in str(report)
     assert not report.is_complete
     assert report.failed == (stopped,)
 

@@ -19,7 +19,7 @@ def test_targets_fixed_records_and_the_rest_are_a_partition(targets, fixed, toge
     assert sorted(parts) == list(range(RECORDS))
     assert len(split.fixed) == fixed
     for place, target in enumerate(split.targets):
-        known = split.known(place).tolist()
+        known = split.known_rows(place).tolist()
         assert target not in known
         assert sorted(known) == known
         assert len(known) == split.known_count == fixed + (len(targets) - 1) * together

@@ -136,7 +136,7 @@ def test_only_named_parameters_are_released():
     exact = 4 * float(model.weight.detach().square().sum()) / WIDTH
     np.testing.assert_allclose(report.dfil, exact, rtol=5 * 0.05)
     assert report.parameters == ("bias",)
-    assert "only of the parameters bias" in str(report)
+    assert "only the parameters bias" in str(report)
     assert report.median < measured(model=model, **options).median
 
 

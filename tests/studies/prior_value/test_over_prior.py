@@ -12,7 +12,7 @@ from reconrisk.core.guarantee import Estimate
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.prior_value.over_prior import leakage_over_prior, with_update_of
+from reconrisk.studies.prior_value.over_prior import exchange_update, leakage_over_prior
 from reconrisk.studies.prior_value.result import OverPrior
 
 SIZE, COUNT = 6, 12
@@ -85,7 +85,7 @@ def test_plausible_records_are_not_taken_for_leaked_ones():
     assert not found.leaks
     assert found["psnr"].over_prior.high < 0  # a draw is further away than the mean
     assert "worse than the prior alone" in found.sentence
-    assert "not told apart" in found.sentence
+    assert "not distinguishable from the prior" in found.sentence
 
 
 def test_the_prior_alone_is_told_apart_from_neither_baseline():
@@ -213,13 +213,13 @@ def test_the_threat_knows_the_prior_and_what_else_is_stated():
 
 
 def test_a_record_is_not_another_to_itself():
-    with pytest.raises(rr.InvalidInput, match="records=2 to be named once"):
+    with pytest.raises(rr.InvalidInput, match="records=2 to be listed once"):
         leakage_over_prior(prior_alone(PRIOR), PRIOR, model(), DATA, records=[0, 2, 1, 2], rng=rng())
 
 
 def test_the_baseline_is_the_prior_of_the_attack():
     other = rr.priors.gaussian(torch.full((SIZE,), 0.1), 0.02 * torch.eye(SIZE))
-    with pytest.raises(rr.InvalidInput, match="to be that of the attack"):
+    with pytest.raises(rr.InvalidInput, match="to be the prior of the attack"):
         leakage_over_prior(rr.attacks.ggss_r(other), PRIOR, model(), DATA, rng=rng())
 
 
@@ -326,7 +326,7 @@ def test_another_s_update_comes_with_its_defense_and_the_record_s_own_side_infor
         )
         for place in (0, 1)
     )
-    given = with_update_of(another, own)
+    given = exchange_update(another, own)
     assert all(getattr(given, name) is getattr(own, name) for name in ("labels", "record_norms", "batch_statistics"))
     assert own.kept is not None
     assert own.noise_std is not None

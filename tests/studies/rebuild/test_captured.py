@@ -178,7 +178,7 @@ def test_the_prior_is_named_and_stands_beside_the_estimates(noise_std):
     assert misfit.guess == pytest.approx((off / unit) ** 0.5, rel=1e-4)  # float32 updates
     assert "prior     mine (configured by the caller)" in str(report)
     assert ", of the prior alone " in str(report)
-    assert f"misfit    {misfit.said('the prior alone')}" in str(report)
+    assert f"misfit    {misfit.describe('the prior alone')}" in str(report)
     assert rr.from_json(rr.to_json(report)) == report
 
 

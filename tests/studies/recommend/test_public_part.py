@@ -11,7 +11,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
-from reconrisk.studies.recommend.public_part import public_part, split_off
+from reconrisk.studies.recommend.public_part import compute_public_part, split_public_records
 
 DATA = Dataset("toy", torch.rand(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2)
 
@@ -19,16 +19,16 @@ DATA = Dataset("toy", torch.rand(20, 3, generator=torch.Generator().manual_seed(
 def part(dataset=DATA, model=None, batch_size=1):
     torch.manual_seed(0)
     model = nn.Linear(3, 2) if model is None else model
-    return public_part(ModelUpdates(model, dataset, UpdateRecipe(batch_size)), seed=0)
+    return compute_public_part(ModelUpdates(model, dataset, UpdateRecipe(batch_size)), seed=0)
 
 
 def test_rows_are_public_or_private_never_both():
-    public, rows = split_off(DATA, None, torch.Generator().manual_seed(0))
+    public, rows = split_public_records(DATA, None, torch.Generator().manual_seed(0))
     private = {tuple(DATA.inputs[row].tolist()) for row in rows}
     assert len(public) == 5
     assert len(set(rows)) == 15
     assert not private & {tuple(row.tolist()) for row in public.inputs}
-    assert split_off(DATA, DATA, torch.Generator())[1] != tuple(range(20))
+    assert split_public_records(DATA, DATA, torch.Generator())[1] != tuple(range(20))
 
 
 def test_utility_is_that_of_the_formula():
@@ -54,6 +54,6 @@ def test_the_bound_grows_with_noise_and_says_nothing_without():
 
 def test_too_few_records_are_refused():
     with pytest.raises(InvalidInput, match=">= 4 records"):
-        split_off(DATA.subset([0, 1]), None, torch.Generator())
+        split_public_records(DATA.subset([0, 1]), None, torch.Generator())
     with pytest.raises(InvalidInput, match="two updates"):
         part(DATA.subset([0, 1, 2]), batch_size=2)

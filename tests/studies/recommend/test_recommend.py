@@ -1,8 +1,8 @@
-"""Choosing a defense: a known answer, confirmation on fresh records, and nothing private in what is chosen."""
+"""DefenseSearch a defense: a known answer, confirmation on fresh records, and nothing private in what is chosen."""
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
@@ -23,10 +23,10 @@ from reconrisk.studies.common.subjects.model_updates import ModelUpdates
 from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
 from reconrisk.studies.recommend import public_part, recommend
 from reconrisk.studies.recommend import search as recommendation_search
-from reconrisk.studies.recommend.attacked_share import Attackers, OutOfTime
+from reconrisk.studies.recommend.attacked_share import AttackEnsemble, OutOfTime
 from reconrisk.studies.recommend.recommend import recommend_defense
-from reconrisk.studies.recommend.result import Met
-from reconrisk.studies.recommend.search import Trained
+from reconrisk.studies.recommend.result import TargetStatus
+from reconrisk.studies.recommend.search import TrainingCostEstimator
 
 WIDTH = 16
 INPUTS = torch.rand(240, WIDTH, generator=torch.Generator().manual_seed(0))
@@ -79,7 +79,9 @@ class Reader:
 def choose(**settings):
     given = {"accept": "mse<=0.001: 20%", "families": ["gaussian_noise"], "attacks": [Reader()], "budget": None}
     given |= {"update": rr.UpdateRecipe(loss_fn=sum_of_outputs), "training_steps": 0, "finalists": 1}
-    return recommend_defense(reader_model(), DATA, **{**given, **settings})
+    given |= settings
+    stated = {each.name: given.pop(each.name) for each in fields(rr.RecommendOptions) if each.name in given}
+    return recommend_defense(reader_model(), DATA, options=rr.RecommendOptions(**stated), **given)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +102,7 @@ def test_the_noise_found_is_that_of_the_closed_form():
     option = found.option("gaussian_noise")
     assert found.best == "gaussian_noise"
     assert exact * math.exp(-3 * 0.04) <= option.strength <= exact * math.exp(3 * 0.04) * resolution**4
-    assert option.met is Met.CONFIRMED
+    assert option.met is TargetStatus.CONFIRMED
     assert option.risks[0].high <= accepted
     assert found.defense.std == option.strength
 
@@ -110,7 +112,7 @@ def test_the_measured_share_is_the_law_of_the_attack(usual):
     law = stats.chi2.cdf(0.001 * WIDTH / option.strength**2, WIDTH)
     assert option.risks[0].low <= law <= option.risks[0].high
     assert option.risks[0].samples == found.confirm_trials
-    assert found.option("none").met is Met.NEVER
+    assert found.option("none").met is TargetStatus.NEVER
 
 
 def test_intervals_hold_together_for_everything_that_might_be_shown(usual):
@@ -134,21 +136,21 @@ def test_what_was_stopped_early_or_only_searched_has_no_interval(usual):
 
 def test_confirmation_catches_what_the_search_took_for_enough(monkeypatch):
     """Noise that a single lucky trial of the search lets pass is not recommended."""
-    search = recommendation_search.Choosing._search_family
+    search = recommendation_search.DefenseSearch._search_family
 
     def too_weak(self, family, start, deadline, tried):
         search(self, family, start, deadline, tried)
-        defense, code = family.defense(self.case.public.reference, 0.01)
-        tried.append(recommendation_search.Candidate(family.name, 0.01, defense, code, Met.SEARCHED))
+        defense, code = family.defense(self.problem.public.reference, 0.01)
+        tried.append(recommendation_search.Candidate(family.name, 0.01, defense, code, TargetStatus.SEARCHED))
 
-    monkeypatch.setattr(recommendation_search.Choosing, "_search_family", too_weak)
+    monkeypatch.setattr(recommendation_search.DefenseSearch, "_search_family", too_weak)
     option = choose(resolution=2.0).option("gaussian_noise")
-    assert option.met is Met.CONFIRMED
+    assert option.met is TargetStatus.CONFIRMED
     assert option.strength > 0.01
     assert "fresh records did not confirm" in option.remark
     monkeypatch.setattr(recommendation_search, "ATTEMPTS", 1)
     refused = choose(resolution=2.0)
-    assert refused.option("gaussian_noise").met is Met.FAILED
+    assert refused.option("gaussian_noise").met is TargetStatus.FAILED
     assert not refused.meets
 
 
@@ -159,20 +161,20 @@ def test_records_of_the_search_public_ones_and_fresh_ones_are_apart(monkeypatch)
     monkeypatch.setattr(
         public_part, "reference_moments", lambda *given, **named: seen.append(given[2]) or moments(*given, **named)
     )
-    part = recommend.public_part
+    part = recommend.compute_public_part
 
     def spied(subject, **named):
         seen.append(subject.dataset.inputs)
         return part(subject, **named)
 
-    monkeypatch.setattr(recommend, "public_part", spied)
-    original = recommendation_search.Choosing._confirm
+    monkeypatch.setattr(recommend, "compute_public_part", spied)
+    original = recommendation_search.DefenseSearch._confirm
 
     def confirm(self, bar):
         asked.append(None)
         original(self, bar)
 
-    monkeypatch.setattr(recommendation_search.Choosing, "_confirm", confirm)
+    monkeypatch.setattr(recommendation_search.DefenseSearch, "_confirm", confirm)
     monkeypatch.setattr(
         experiment.Experiment,
         "trial",
@@ -201,7 +203,7 @@ def test_no_defense_helps_against_who_knows_the_answer():
     found = recommend_defense(
         reader_model(),
         alike,
-        public=others,
+        options=rr.RecommendOptions(public=others),
         accept="mse<=0.001: 20%",
         families=["gaussian_noise", "prune"],
         attacks=[Reader(says=0.25)],
@@ -210,7 +212,7 @@ def test_no_defense_helps_against_who_knows_the_answer():
     )
     assert found.best is None
     assert not found.meets
-    assert {option.met for option in found.options} == {Met.NEVER}
+    assert {option.met for option in found.options} == {TargetStatus.NEVER}
     assert "No defense was shown to meet mse<=0.001: 20%: the nearest is" in found.sentence
 
 
@@ -224,24 +226,28 @@ def test_what_guesses_reach_nobody_can_defend():
 def test_an_update_that_is_harmless_needs_no_defense():
     found = choose(attacks=[Reader(says=0.9)], training_steps=2, training_seeds=2)
     assert found.best == "none"
-    assert found.option("none").met is Met.CONFIRMED
+    assert found.option("none").met is TargetStatus.CONFIRMED
     assert found.undefended is not None
 
 
 def test_an_attack_that_does_not_apply_to_two_updates_still_rebuilds_the_others():
     """Silent at the first two updates: it rebuilds all the others, beside an attack that never does."""
-    share = _attackers(Reader(silent=(1, 2)), Reader(says=0.9)).share(None, range(20), (20,), CancelToken(None))
-    assert (share.updates, share.reached, share.unknown) == (20, (18,), 0)
+    counts = _attackers(Reader(silent=(1, 2)), Reader(says=0.9)).count_successes(
+        None, range(20), (20,), CancelToken(None)
+    )
+    assert (counts.updates, counts.reached, counts.unknown) == (20, (18,), 0)
 
 
 def test_who_knows_the_defense_may_ignore_it():
     """A reader that knowledge of a clip without effect misleads rebuilds all the same."""
-    share = _attackers(Reader(is_misled=True)).share(rr.defenses.clip(1e9), range(20), (20,), CancelToken(None))
-    assert share.reached == (20,)
+    counts = _attackers(Reader(is_misled=True)).count_successes(
+        rr.defenses.clip(1e9), range(20), (20,), CancelToken(None)
+    )
+    assert counts.reached == (20,)
 
 
 def _attackers(*readers):
-    return Attackers(
+    return AttackEnsemble(
         subject=ModelUpdates(reader_model(), DATA, rr.UpdateRecipe(loss_fn=sum_of_outputs)),
         population=Population(DATA, tuple(range(20))),
         public=DATA,
@@ -256,7 +262,7 @@ def _attackers(*readers):
 def test_no_defense_that_passes_the_search_by_luck_fails_on_fresh_records():
     """The reader is silent while eight updates are searched: nothing stronger than nothing can be tried after it."""
     found = choose(attacks=[Reader(silent=tuple(range(1, 9))), Reader(says=0.9)])
-    assert found.option("none").met is Met.FAILED
+    assert found.option("none").met is TargetStatus.FAILED
     assert found.best == "gaussian_noise"
 
 
@@ -265,22 +271,22 @@ def test_with_local_steps_training_is_on_local_updates():
     torch.manual_seed(0)
     data = Dataset("toy", INPUTS, (INPUTS[:, 0] > INPUTS[:, 1]).long())
     given = {"steps": 30, "seeds": 2, "learning_rate": 2.0, "recipe": rr.UpdateRecipe(), "seed": 0}
-    gradients = Trained(nn.Linear(WIDTH, 2), data, data, **given)
+    gradients = TrainingCostEstimator(nn.Linear(WIDTH, 2), data, data, **given)
     changes = replace(gradients, learning_rate=0.1, recipe=rr.UpdateRecipe(local_steps=1, local_learning_rate=2.0))
     clipped = (rr.defenses.clip(0.1), rr.defenses.clip(0.2))
-    losses = [each.cost(defense).loss.value for each, defense in zip((gradients, changes), clipped, strict=True)]
+    losses = [each.measure(defense).loss.value for each, defense in zip((gradients, changes), clipped, strict=True)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert losses[0] != pytest.approx(gradients.cost(None).loss.value, rel=1e-2)
+    assert losses[0] != pytest.approx(gradients.measure(None).loss.value, rel=1e-2)
 
 
 def test_ctrl_c_returns_what_is_found():
     found = choose(attacks=[Reader(stops_at=40)], search_trials=16)
     assert found.ended == "interrupted"
     assert found.best is None
-    assert found.option("gaussian_noise").met in (Met.SEARCHED, Met.UNSETTLED)
+    assert found.option("gaussian_noise").met in (TargetStatus.SEARCHED, TargetStatus.UNSETTLED)
     assert found.sentence.endswith("interrupted.")
     first = choose(attacks=[Reader(stops_at=1)])
-    assert [option.met for option in first.options] == [Met.UNTRIED, Met.UNTRIED]
+    assert [option.met for option in first.options] == [TargetStatus.UNTRIED, TargetStatus.UNTRIED]
 
 
 def test_families_that_time_did_not_suffice_for_are_not_said_to_fail(monkeypatch):
@@ -289,14 +295,18 @@ def test_families_that_time_did_not_suffice_for_are_not_said_to_fail(monkeypatch
     def short(self, family, start, deadline, tried):
         if family.name == "prune":
             raise OutOfTime
-        built, code = family.defense(self.case.public.reference, 0.01)
-        tried.append(recommendation_search.Candidate(family.name, 0.01, built, code, Met.NEVER))
+        built, code = family.defense(self.problem.public.reference, 0.01)
+        tried.append(recommendation_search.Candidate(family.name, 0.01, built, code, TargetStatus.NEVER))
         raise OutOfTime
 
-    monkeypatch.setattr(recommendation_search.Choosing, "_search_family", short)
+    monkeypatch.setattr(recommendation_search.DefenseSearch, "_search_family", short)
     found = choose(families=["gaussian_noise", "prune"])
-    assert [option.met for option in found.options] == [Met.NEVER, Met.UNSETTLED, Met.UNTRIED]
-    assert found.option("prune").remark == "its time was over"
+    assert [option.met for option in found.options] == [
+        TargetStatus.NEVER,
+        TargetStatus.UNSETTLED,
+        TargetStatus.UNTRIED,
+    ]
+    assert found.option("prune").remark == "the time for this family ran out"
 
 
 def test_the_end_of_the_budget_returns_what_is_found():
@@ -308,14 +318,19 @@ def test_a_bound_is_met_by_an_estimate_without_any_attack():
     torch.manual_seed(0)
     model, reader = nn.Linear(WIDTH, 2), Reader()
     found = recommend_defense(
-        model, DATA, mse_bound=0.01, families=["gaussian_noise", "prune"], attacks=[reader], training_steps=0
+        model,
+        DATA,
+        mse_bound=0.01,
+        families=["gaussian_noise", "prune"],
+        attacks=[reader],
+        options=rr.RecommendOptions(training_steps=0),
     )
     assert reader.calls == 0
     assert found.best == "gaussian_noise"
     assert found.option("gaussian_noise").mse_bound.low >= 0.01
-    assert found.option("prune").met is Met.NEVER
-    assert found.option("gaussian_noise").met is Met.ESTIMATED
-    assert "estimated bound, no proof: 64 draws" in found.sentence
+    assert found.option("prune").met is TargetStatus.NEVER
+    assert found.option("gaussian_noise").met is TargetStatus.ESTIMATED
+    assert "estimated bound, not a proof: 64 draws" in found.sentence
     assert "proved" not in found.sentence
     assert "est. MSE bound" in found.table()
 
@@ -324,10 +339,21 @@ def test_a_limit_is_proved_by_a_mechanism_only():
     found = choose(evidence="proved", families=["gaussian_noise", "dp_sgd_noise"])
     assert found.best == "dp_sgd_noise"
     assert found.option("dp_sgd_noise").proved[0] <= 0.2
-    assert found.option("gaussian_noise").met is Met.NEVER
+    assert found.option("gaussian_noise").met is TargetStatus.NEVER
     assert found.attacks == ()
-    assert "Private records took part in the choice" in found.sentence
-    assert "Private records" not in choose().sentence
+    assert "chosen with private records" in found.sentence
+    assert "private records" not in choose().sentence
+
+
+def test_the_plan_is_shown_before_the_search():
+    shown = []
+    choose(show_plan=shown.append, evidence="proved", families=["dp_sgd_noise"])
+    assert shown == ["Families: dp_sgd_noise. Updates: 8 at each strength of the search, 0 fresh ones to confirm."]
+
+
+def test_options_are_of_their_class():
+    with pytest.raises(InvalidInput, match="to be RecommendOptions"):
+        recommend_defense(reader_model(), DATA, accept="mse<=0.001: 20%", options={"seed": 1})
 
 
 def test_the_same_seed_gives_the_same(usual):
@@ -349,24 +375,28 @@ def test_the_sentence_warns_where_the_bound_does_not_exclude_better_attacks(usua
         for bound in (0.002, 0.0005)
     )
     assert "better attacks are not excluded" not in high.sentence
-    assert "0.0005, is below the 0.001 of mse<=0.001, so that better attacks are not excluded" in low.sentence
+    assert "0.0005, is below the 0.001 of mse<=0.001, so better attacks are not excluded" in low.sentence
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"families": ["gausian_noise"]}, "Did you mean gaussian_noise"),
-        ({"families": []}, "at least one"),
+        ({"families": []}, "at least one family"),
         ({"families": "prune"}, "list of names"),
         ({"accept": ()}, "Expected a target"),
         ({"accept": "mse<=0.001: 0%"}, "above 0%"),
-        ({"accept": "mse<=0.001: 1%"}, "they show no less than"),
+        ({"accept": "mse<=0.001: 1%"}, "they can show no less than"),
         ({"accept": "ssim>=0.5: 5%"}, "to use one of"),
         ({"mse_bound": 0.1}, "<= 0.02508"),
         ({"evidence": "guessed"}, "measured or proved"),
         ({"evidence": "proved", "mse_bound": 0.01}, "The bound is an estimate"),
         ({"confidence": 1.0}, "in \\(0, 1\\)"),
         ({"resolution": 0.5}, "resolution=0.5 > 1"),
+        ({"finalists": 0}, "finalists=0 >= 1"),
+        ({"confirm_trials": 0}, "confirm_trials=0 >= 1"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0 > 0"),
+        ({"training_steps": -1}, "training_steps=-1 >= 0"),
         ({"public": Dataset("other", torch.zeros(4, 3))}, "shape"),
     ],
 )

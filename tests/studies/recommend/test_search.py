@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.studies.recommend.search import smallest_met
+from reconrisk.studies.recommend.search import find_smallest_level
 
 LOW, HIGH = 1e-3, 1e3
 ROUNDING = 1.011  # three digits, rounded up, are at most one in a hundred above
@@ -23,7 +23,7 @@ def test_the_threshold_of_a_step_is_found_within_the_resolution(threshold, start
         tried.append(level)
         return level >= threshold
 
-    found = smallest_met(is_met, low=LOW, high=HIGH, start=start, resolution=resolution)
+    found = find_smallest_level(is_met, low=LOW, high=HIGH, start=start, resolution=resolution)
     if found is None:
         assert threshold > HIGH
     else:
@@ -41,7 +41,7 @@ def test_what_is_returned_was_met_whatever_the_answers(answers):
     def is_met(level):
         return said.setdefault(level, answers[len(said)])
 
-    found = smallest_met(is_met, low=LOW, high=HIGH, start=1.0)
+    found = find_smallest_level(is_met, low=LOW, high=HIGH, start=1.0)
     assert said[found] if found is not None else not any(said.values())
 
 
@@ -50,7 +50,7 @@ def test_what_the_question_raises_passes():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        smallest_met(is_met, low=LOW, high=HIGH, start=1.0)
+        find_smallest_level(is_met, low=LOW, high=HIGH, start=1.0)
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_what_the_question_raises_passes():
 )
 def test_bad_settings_are_refused(settings, words):
     with pytest.raises(InvalidInput, match=words):
-        smallest_met(lambda level: True, **{"low": LOW, "high": HIGH, "start": 1.0, **settings})
+        find_smallest_level(lambda level: True, **{"low": LOW, "high": HIGH, "start": 1.0, **settings})

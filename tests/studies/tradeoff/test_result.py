@@ -16,7 +16,7 @@ from reconrisk.studies.tradeoff.result import (
     AttackScore,
     TradeoffCell,
     TradeoffResult,
-    pareto,
+    pareto_front,
     rows_from_cells,
 )
 
@@ -64,7 +64,7 @@ def test_the_front_is_what_no_point_beats(points: list[tuple[float, float]]) -> 
                 return True
         return False
 
-    kept = pareto(points)
+    kept = pareto_front(points)
     assert kept == [not beaten(point) for point in points]
     if points:
         assert any(kept)
@@ -85,10 +85,10 @@ def test_the_front_of_each_attacker_by_hand() -> None:
     ]
     result = _result(cells)
     assert [row.label for row in result.front("aware")] == ["a 1", "a 2"]
-    assert [row.label for row in result.judged_by(leakage="psnr").front("unaware")] == ["a 1", "a 2"]
-    by_loss = result.judged_by(utility="training_loss", leakage="fisher_trace")
+    assert [row.label for row in result.with_measures(leakage="psnr").front("unaware")] == ["a 1", "a 2"]
+    by_loss = result.with_measures(utility="training_loss", leakage="fisher_trace")
     assert [row.label for row in by_loss.front("aware")] == ["a 1", "a 2"]
-    assert [row.label for row in result.judged_by(utility="utility_1").front("aware")] == ["a 2"]
+    assert [row.label for row in result.with_measures(utility="utility_1").front("aware")] == ["a 2"]
 
 
 def test_the_attack_that_counts_is_the_worst_for_who_defends() -> None:
@@ -120,7 +120,9 @@ def test_dominance_by_hand() -> None:
     assert found.guessed == 1
     assert found.share == 0.5
     assert "at 2 of its 4 strengths" in str(found)
-    assert "sure at 1, ruled out at 2 and open at 1. At 1 of them no attack beat a guess." in str(found)
+    assert "confirm this at 1, exclude it at 2 and leave it open at 1. At 1 of them no attack beat a guess." in str(
+        found
+    )
 
 
 @settings(max_examples=50, deadline=None)
@@ -162,18 +164,18 @@ def test_results_survive_json_and_are_written() -> None:
     assert "Not complete" in text
     assert "one seed, no intervals" in text
     assert str(result) == f"{text}\n\n{result.sentence}"
-    assert "2 of 2 settings are beaten by no other" in result.sentence
+    assert "2 of 2 settings are on the Pareto front" in result.sentence
     assert "no defense, a 1. Not every setting was run." in result.sentence
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda result: result.judged_by(utility="accuracy"), "utility='accuracy' to be one of test_accuracy"),
-        (lambda result: result.judged_by(leakage="ssim"), "leakage='ssim' to be one of mse"),
+        (lambda result: result.with_measures(utility="accuracy"), "utility='accuracy' to be one of test_accuracy"),
+        (lambda result: result.with_measures(leakage="ssim"), "leakage='ssim' to be one of mse"),
         (lambda result: result.front("clever"), "attacker='clever' to be one of unaware, aware"),
         (lambda result: result.dominates("a", "c"), "family='c' to be one of none, a"),
-        (lambda result: result.cells[0].score("aware", "dlg"), "attack='dlg' to be one that"),
+        (lambda result: result.cells[0].score("aware", "dlg"), "attack='dlg' to be an attack that"),
     ],
 )
 def test_unknown_names_are_refused(call: object, said: str) -> None:

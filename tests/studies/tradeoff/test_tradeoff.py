@@ -50,9 +50,12 @@ def _frontier(defenses: Any = None, **changed: Any) -> TradeoffResult:
         **{each.name: stated.pop(each.name) for each in fields(TrainingRecipe) if each.name in stated}
     )
     update = UpdateRecipe(loss_fn=stated.pop("loss_fn", None))
+    options = rr.TradeoffOptions(
+        **{each.name: stated.pop(each.name) for each in fields(rr.TradeoffOptions) if each.name in stated}
+    )
     noise = {"noise": {0.1: gaussian_noise(0.1)}} if defenses is None else defenses
     model, data = stated.pop("model", _model()), stated.pop("data", _data())
-    return tradeoff(model, data, noise, training=training, update=update, **stated)
+    return tradeoff(model, data, noise, training=training, update=update, options=options, **stated)
 
 
 def test_a_defense_without_effect_is_the_undefended_run() -> None:
@@ -79,9 +82,9 @@ def test_utility_is_that_of_training_on_the_split() -> None:
     assert (cell.training_loss, cell.test_accuracy) == (alone.training_loss, alone.test_accuracy)
 
 
-def _study() -> tradeoff_study.Study:
+def _study() -> tradeoff_study.TradeoffStudy:
     training = TrainingRecipe(steps=4, clients=1, batch_size=16, optimizer="sgd", learning_rate=0.1)
-    return tradeoff_study.Study(
+    return tradeoff_study.TradeoffStudy(
         model=_model(),
         dataset=_data(),
         test=None,
@@ -104,11 +107,17 @@ def test_the_arguments_in_the_signature_are_those_of_the_function() -> None:
     def keep(*positional: Any, **named: Any) -> None:
         captured.update(inspect.signature(rr.tradeoff).bind(*positional, **named).arguments)
 
-    names = SimpleNamespace(tradeoff=keep, TrainingRecipe=rr.TrainingRecipe, UpdateRecipe=rr.UpdateRecipe)
+    names = SimpleNamespace(
+        tradeoff=keep,
+        TrainingRecipe=rr.TrainingRecipe,
+        UpdateRecipe=rr.UpdateRecipe,
+        TradeoffOptions=rr.TradeoffOptions,
+    )
     eval(written, {"rr": names, "model": study.model, "data": study.dataset})  # noqa: S307 - the call as it is written
     assert captured["training"] == study.training
     assert captured["update"] == rr.UpdateRecipe(batch_size=2)
-    assert (captured["attacks"], captured["repeat"], captured["seed"], captured["trials"]) == ("quick", 2, 3, 2)
+    assert captured["options"] == rr.TradeoffOptions(repeat=2, seed=3)
+    assert (captured["attacks"], captured["trials"]) == ("quick", 2)
 
 
 def test_noise_protects_and_costs() -> None:
@@ -171,7 +180,7 @@ def test_only_who_knows_the_defense_knows_where_it_clips() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tradeoff_study, "planned_attacks", lambda *given, **stated: seen.append(given[2].clip_norm) or ())
         for attacker in ATTACKERS:
-            study.planned(attacker, study.split(0), defense)
+            study.plan_attacks(attacker, study.split(0), defense)
     assert seen == [None, 0.7]
 
 
@@ -189,7 +198,7 @@ def test_resumed_is_the_same_and_trains_nothing_again(tmp_path: Path, monkeypatc
 
         return cell
 
-    monkeypatch.setattr(tradeoff_study.Study, "cell", counted(tradeoff_study.Study.cell))
+    monkeypatch.setattr(tradeoff_study.TradeoffStudy, "cell", counted(tradeoff_study.TradeoffStudy.cell))
     part = _frontier(noise, store=tmp_path)
     assert not part.is_complete
     assert len(part.cells) == 3
@@ -217,7 +226,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         numbers = (0.1, 0.1, 0.5, False, 1.0, 0.0, 1.0, 0.0)
         return TradeoffCell(variant.family, variant.strength, seed, *numbers, scores, 1.0)
 
-    monkeypatch.setattr(tradeoff_study.Study, "cell", cell)
+    monkeypatch.setattr(tradeoff_study.TradeoffStudy, "cell", cell)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -260,7 +269,7 @@ def test_interrupted_before_anything_is_done_raises(monkeypatch: pytest.MonkeyPa
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tradeoff_study.Study, "cell", interrupted)
+    monkeypatch.setattr(tradeoff_study.TradeoffStudy, "cell", interrupted)
     with pytest.raises(KeyboardInterrupt):
         _frontier()
 
@@ -318,24 +327,25 @@ def test_real_labels_have_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row.test_accuracy is None for row in result.rows)
     assert result.utility == "test_loss"
     assert "by test loss and MSE" in str(result)
-    monkeypatch.setattr(tradeoff_study.Study, "cell", lambda *_: pytest.fail("a cell was computed"))
-    with pytest.raises(InvalidInput, match="utility='test_accuracy' to be one that real labels have"):
+    monkeypatch.setattr(tradeoff_study.TradeoffStudy, "cell", lambda *_: pytest.fail("a cell was computed"))
+    with pytest.raises(InvalidInput, match="utility='test_accuracy' to be defined for real-valued labels"):
         _frontier(**given, utility="test_accuracy")
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"defenses": {}}, "defenses={} to be at least one family"),
+        ({"defenses": {}}, "defenses={} to map at least one family"),
         ({"defenses": {"noise": {}}}, "to have at least one strength"),
         ({"defenses": {"none": {1.0: gaussian_noise(1.0)}}}, "a name other than 'none'"),
         ({"defenses": {"noise": {1.0: gaussian_noise}}}, "to be a configured defense"),
         ({"defenses": {"noise": {"much": gaussian_noise(1.0)}}}, "strength of noise='much' to be a number"),
-        ({"defenses": gaussian_noise(1.0)}, "to be at least one family"),
+        ({"defenses": gaussian_noise(1.0)}, "to map at least one family"),
         ({"trials": 70}, "records=80 >= 102: 70 attacked, 16 to test on, 16 to train on"),
         ({"clients": 8}, "records=80 >= 146"),
-        ({"test_share": 0.0}, "test_share=0.0 > 0"),
-        ({"test_share": 1.5}, "test_share=1.5 in"),
+        ({"test": 0.0}, "test=0.0 > 0"),
+        ({"test": 1.5}, "test=1.5 in"),
+        ({"test": True}, "test=True to be test records, or the share"),
         ({"attacks": ["analitic"]}, "Did you mean analytic"),
         ({"attacks": []}, "Expected an attack"),
         ({"steps": -3}, "steps=-3 >= 1"),
@@ -346,6 +356,7 @@ def test_real_labels_have_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"test": Dataset("bare", torch.rand(80, 4))}, "test='bare' to have labels"),
         ({"model": nn.Linear}, "to be a torch model"),
         ({"repeat": 0}, "repeat=0 >= 1"),
+        ({"attack_trained": "yes"}, "attack_trained='yes' to be True or False"),
         ({"confidence": 1.0}, "confidence=1.0 in"),
         ({"utility": "speed"}, "utility='speed' to be one of"),
         ({"leakage": "speed"}, "leakage='speed' to be one of"),
@@ -355,6 +366,6 @@ def test_real_labels_have_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bad_input_is_refused_before_anything_is_trained(
     changed: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tradeoff_study.Study, "cell", lambda *_: pytest.fail("a cell was computed"))
+    monkeypatch.setattr(tradeoff_study.TradeoffStudy, "cell", lambda *_: pytest.fail("a cell was computed"))
     with pytest.raises(InvalidInput, match=said):
         _frontier(**changed)

@@ -1,4 +1,4 @@
-"""An adversary who knows every training record but one meets a fitted linear model: the exact attack, and its score."""
+"""Reconstruct a training record from a fitted linear model, knowing every other training record."""
 
 from __future__ import annotations
 
@@ -30,22 +30,31 @@ from reconrisk.releases.fitted_estimators.estimators import (
     weights_of_records,
 )
 from reconrisk.releases.fitted_estimators.objective import Family
-from reconrisk.studies.informed.result import Finding, RebuiltInformed, Words, informed_result
+from reconrisk.studies.informed.result import AttackDescription, Finding, RebuiltInformed, informed_result
 from reconrisk.studies.informed.split import InformedSplit, informed_split, linear_bound
 
 Floats = NDArray[np.float64]
 Kind = Literal["logistic", "ridge", "linear", "poisson"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""Linear models by name: scikit-learn fits them."""
+"""Linear models by name, which scikit-learn fits."""
 
-_TOLERANCE = 1e-12
-_SECOND_ORDER = 2000  # coefficients up to which Newton's method with a full Hessian is the fastest way to the minimum
+_TOLERANCE = 1e-12  # the attack is as exact as the fit, so solvers run close to the precision of float64
+_SECOND_ORDER = 2000  # number of coefficients up to which Newton's method with a full Hessian is fastest
 
 
 @dataclass(frozen=True, eq=False)
 class Coefficients:
-    """A linear model as it was released: ``weight`` (outputs, features) or (features,), ``intercept`` or None."""
+    """Coefficients of a released linear model.
+
+    Attributes:
+        kind: ``logistic``, ``ridge``, ``linear`` or ``poisson``.
+        weight: Weights of shape (outputs, features) or (features,).
+        intercept: Intercepts, one per output; None without them.
+
+    >>> Coefficients("ridge", np.zeros(3)).intercept is None
+    True
+    """
 
     kind: Kind
     weight: NDArray[Any]
@@ -67,25 +76,43 @@ def rebuild_informed_linear(
     model_name: str | None = None,
     rng: torch.Generator,
 ) -> RebuiltInformed:
-    r"""Rebuild ``targets`` of a data set from linear models fitted to them, knowing all other records.
+    r"""Reconstruct target records from fitted linear models, knowing all other records.
 
     .. math:: \theta = \arg\min_\theta \sum_{i \in D_- \cup \{z\}} \ell(\theta; x_i, y_i) + \tfrac12\lambda|\theta|^2 +
         N(0, \sigma^2), \qquad (\theta, D_-) \to z
 
-    ``model`` is ``logistic``, ``ridge``, ``linear`` or ``poisson``: scikit-learn then fits one model for each target to
-    the ``fixed`` first records that are no target (by default all) and to it, as far as floats go, with
-    ``regularization`` :math:`\lambda` (1 / C, alpha of ridge, alpha of poisson times the number of records, whose alpha
-    belongs to a mean; 1 by default). Or it is released, an estimator that was fitted or
-    :class:`Coefficients` with the ``regularization`` they were fitted with: one model of the fixed records and all
-    targets, each of which is rebuilt by who knows the others. ``known_columns`` of the target are known too: attribute
-    inference, whose scores are of the other columns. ``sample_weight`` is that of each record of the data set in the
-    fit, known to the adversary. ``noise_std`` is output perturbation of every coefficient, known
-    to the adversary, drawn here unless the model is released. ``membership`` asks whether each target was trained on.
+    A model by name, or an estimator that is not fitted, is fitted for each target to the fixed records and that target.
+    A fitted estimator or :class:`Coefficients` is one released model of the fixed records and all targets. Each target
+    is then attacked by an adversary who knows the others.
 
-    Guarantee: the attack sees models, known records and what is stated as known; targets are for scores. How well the
-    model was optimised decides about the accuracy, and the status says it.
-    Edge cases: an estimator that was not fitted is fitted as it is, which may leave it far from its minimum. Ctrl-C
-    gives the targets that are done.
+    Args:
+        model: ``logistic``, ``ridge``, ``linear`` or ``poisson``; a scikit-learn estimator; or :class:`Coefficients`.
+        dataset: Records with labels.
+        targets: Indices of the records to reconstruct.
+        regularization: Penalty :math:`\lambda`: 1 / C of logistic, alpha of ridge, or alpha of poisson times the number
+            of records, since its loss is a mean. By default 1; required for coefficients, not accepted for an
+            estimator.
+        fixed: Number of known training records: the first ones that are not targets. By default all of them.
+        known_labels: True if the adversary knows the labels of the targets.
+        known_columns: Columns of the target that the adversary knows. Scores are then those of the other columns
+            (attribute inference).
+        sample_weight: Weight in the fit of each record of the data set, known to the adversary; by default 1.
+        noise_std: Standard deviation of noise on every coefficient, known to the adversary. The noise is drawn here
+            unless the model is released. By default none.
+        membership: True to decide for each target if it was trained on.
+        model_name: Name of the model in the report; None for its kind.
+        rng: Source of the noise.
+
+    Returns:
+        The report, the estimates, the targets and their nearest known records.
+
+    Raises:
+        InvalidInput: If the model, its labels, its regularization or the columns do not fit together.
+
+    Guarantee: the attack sees models, known records and the stated knowledge; targets are used for scores only. The
+    accuracy is limited by the solver's tolerance, and the status reports it.
+    Edge cases: an estimator that is not fitted is fitted with its own settings, which may leave it far from the
+    minimum. Ctrl-C returns the finished targets.
     Reference: Theorems 1 and 8, balle2022.
 
     >>> data = Dataset("toy", torch.rand(9, 3, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 2)
@@ -97,15 +124,15 @@ def rebuild_informed_linear(
     split = informed_split(dataset, targets, fixed=fixed, together=released)
     noise = None if noise_std is None else check_positive("noise_std", noise_std)
     weights = None if sample_weight is None else weights_of_records(sample_weight, len(dataset))
-    columns = _known(dataset, known_columns)
-    run = _Run(model, split, regularization, known_labels, columns, weights, noise, membership, rng)
+    columns = _known_features(dataset, known_columns)
+    run = _LinearRun(model, split, regularization, known_labels, columns, weights, noise, membership, rng)
     run.check()
-    findings, accounts = run.on_all(released)
+    findings, accounts = run.attack_targets(released)
     return informed_result(
         split,
         findings,
         accounts,
-        words=run.words(model_name, known_columns, released=released),
+        description=run.describe(model_name, known_columns, released=released),
         threat=run.threat,
         membership=membership,
         sought=~run.known if known_columns else None,
@@ -114,8 +141,8 @@ def rebuild_informed_linear(
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
-    """The attack on linear models of one kind."""
+class _LinearRun:
+    """Attack on linear models of one kind."""
 
     model: Any
     split: InformedSplit
@@ -128,7 +155,7 @@ class _Run:
     rng: torch.Generator
 
     def check(self) -> None:
-        """Refuse models and labels that do not go together."""
+        """Raise if model, labels and regularization do not fit together."""
         if isinstance(self.model, str) and self.model not in KINDS:
             raise invalid_input("model", self.model, f"to be one of {', '.join(KINDS)}")
         kind = self.model.kind if isinstance(self.model, Coefficients) else self.model
@@ -139,24 +166,26 @@ class _Run:
                 )
             if self.regularization is not None:
                 raise invalid_input(
-                    "regularization", self.regularization, "to be left out for an estimator, which has it"
+                    "regularization", self.regularization, "to be left out for an estimator, which has its own"
                 )
             return
         if kind == "linear" and self.regularization:
             raise invalid_input("regularization", self.regularization, "to be 0 for linear", "Use ridge.")
         if isinstance(self.model, Coefficients) and kind != "linear" and self.regularization is None:
-            raise invalid_input("regularization", None, "to be stated for released coefficients", PENALTIES)
+            raise invalid_input("regularization", None, "to be a number for released coefficients", PENALTIES)
         if kind == "logistic" and self._labels.dtype.kind == "f":
             raise invalid_input("labels", "real numbers", "to be classes for logistic", "Use ridge, linear or poisson.")
         if kind == "poisson" and float(self._labels.min()) < 0:
-            raise invalid_input("labels", float(self._labels.min()), ">= 0 for poisson, which describes counts")
+            raise invalid_input("labels", float(self._labels.min()), ">= 0 for poisson, a model of counts")
 
     @property
     def threat(self) -> ThreatModel:
+        """Threat model of the informed adversary, with the stated knowledge."""
         more = {Knows.LABELS: self.known_labels, Knows.DEFENSE: self.noise_std is not None}
         return NEEDS.knowing(*(item for item, known in more.items() if known))
 
-    def words(self, name: str | None, columns: Sequence[str], *, released: bool) -> Words:
+    def describe(self, name: str | None, columns: Sequence[str], *, released: bool) -> AttackDescription:
+        """Return the texts of the report."""
         noise = "none" if self.noise_std is None else f"{self.noise_std:g} on every coefficient, known"
         own = "one released model" if released else "fitted in float64 for each target"
         training = repr(self.model).replace("\n", " ")
@@ -166,16 +195,16 @@ class _Run:
         if isinstance(self.model, (str, Coefficients)):
             training = f"to the minimum with regularization {self._penalty:g}{', as stated' if released else ''}"
         attributes = f", {', '.join(columns)} known" if columns else ""
-        return Words(f"glm{attributes}", name or model, training, noise, own)
+        return AttackDescription(f"glm{attributes}", name or model, training, noise, own)
 
-    def on_all(self, released: bool) -> tuple[list[Finding], list[Account]]:
-        """One target after the other; those that are done, if interrupted."""
+    def attack_targets(self, released: bool) -> tuple[list[Finding], list[Account]]:
+        """Attack one target after the other; after an interruption return the finished ones."""
         findings: list[Finding] = []
         accounts: list[Account] = []
         try:
             for place in track(range(len(self.split.targets)), "targets"):
-                model = self.model if released else self._fitted(place)
-                found, finding = self._on(model, place)
+                model = self.model if released else self._fit_model(place)
+                found, finding = self._attack_target(model, place)
                 findings.append(finding)
                 accounts.append(found.account)
         except KeyboardInterrupt:
@@ -183,11 +212,11 @@ class _Run:
                 raise
         return findings, accounts
 
-    def _on(self, model: Any, place: int) -> tuple[GlmReconstruction, Finding]:
-        rows, row = self.split.known(place).numpy(), self.split.targets[place]
+    def _attack_target(self, model: Any, place: int) -> tuple[GlmReconstruction, Finding]:
+        rows, row = self.split.known_rows(place).numpy(), self.split.targets[place]
         inputs, labels = self._inputs[rows], self._labels[rows]
         subject, stated = model, dict[str, Any]()
-        if isinstance(model, Coefficients):  # which say nothing else about themselves
+        if isinstance(model, Coefficients):  # unlike an estimator, they do not carry family and penalty
             subject = model.weight
             objective = LinearObjective(self._family(model), self._penalty)
             stated = {"intercept": model.intercept, "objective": objective}
@@ -212,10 +241,10 @@ class _Run:
         return found, finding
 
     def _bound(self, model: Any, place: int) -> float | None:
-        """The least mean squared error of unbiased estimates under known noise, at the target itself."""
+        """Return the Cramer-Rao bound for the target under known noise; None without noise."""
         if self.noise_std is None:
             return None
-        rows = torch.cat([self.split.known(place), torch.tensor([self.split.targets[place]])]).numpy()
+        rows = torch.cat([self.split.known_rows(place), torch.tensor([self.split.targets[place]])]).numpy()
         inputs, labels, ones = torch.as_tensor(self._inputs[rows]), self._labels[rows], self._weights(rows)
         if isinstance(model, Coefficients):
             weight = np.atleast_2d(model.weight)
@@ -236,15 +265,20 @@ class _Run:
             return check_nonnegative("regularization", self.regularization)
         return 0.0 if "linear" in (self.model, getattr(self.model, "kind", "")) else 1.0
 
-    def _fitted(self, place: int) -> Any:
-        """An estimator fitted to the known records and the target, with noise on its coefficients."""
+    def _fit_model(self, place: int) -> Any:
+        """Fit an estimator to the known records and the target, and add noise to its coefficients."""
         from sklearn.base import clone
         from sklearn.exceptions import ConvergenceWarning
 
-        rows = torch.cat([self.split.known(place), torch.tensor([self.split.targets[place]])]).numpy()
-        blank = self._estimator(float(self._weights(rows).sum())) if isinstance(self.model, str) else clone(self.model)
+        rows = torch.cat([self.split.known_rows(place), torch.tensor([self.split.targets[place]])]).numpy()
+        blank = (
+            self._blank_estimator(float(self._weights(rows).sum()))
+            if isinstance(self.model, str)
+            else clone(self.model)
+        )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the status of the attack tells how well it converged
+            # the status of the attack reports the accuracy of the fit
+            warnings.simplefilter("ignore", ConvergenceWarning)
             try:
                 fitted = blank.fit(self._inputs[rows], self._labels[rows], sample_weight=self._weights(rows))
             except ValueError as error:
@@ -257,7 +291,8 @@ class _Run:
                 setattr(fitted, name, value + self.noise_std * drawn)
         return fitted
 
-    def _estimator(self, records: float) -> Any:
+    def _blank_estimator(self, records: float) -> Any:
+        """Return an estimator of the named kind, not fitted; ``records`` is the sum of the sample weights."""
         from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge  # slow to import
 
         penalty = self._penalty
@@ -266,8 +301,9 @@ class _Run:
         if self.model == "ridge":
             return Ridge(alpha=penalty)
         if self.model == "poisson":
-            close: dict[str, Any] = {"solver": "newton-cholesky", "tol": _TOLERANCE, "max_iter": 1000}
-            return PoissonRegressor(alpha=penalty / records, **close)
+            precise: dict[str, Any] = {"solver": "newton-cholesky", "tol": _TOLERANCE, "max_iter": 1000}
+            # scikit-learn averages the Poisson loss over records, the attack sums it
+            return PoissonRegressor(alpha=penalty / records, **precise)
         classes = len(np.unique(self._labels))
         small = self._inputs.shape[1] * (1 if classes == 2 else classes) <= _SECOND_ORDER
         solver = "newton-cholesky" if small else "lbfgs"
@@ -288,18 +324,18 @@ class _Run:
         return values.astype(float) if values.dtype.kind == "f" else values
 
 
-def _known(dataset: Dataset, columns: Sequence[str]) -> Tensor:
-    """Which features of the target are known: those of the named columns."""
+def _known_features(dataset: Dataset, columns: Sequence[str]) -> Tensor:
+    """Return a mask of the features of the named columns."""
     known = torch.zeros(dataset.inputs[0].numel(), dtype=torch.bool)
     if not columns:
         return known
     if dataset.columns is None:
-        raise invalid_input("known_columns", list(columns), "to be left out where records are no table")
+        raise invalid_input("known_columns", list(columns), "to be left out for records that are not a table")
     named = {column.name: column for column in dataset.columns}
     for name in columns:
         if name not in named:
             raise invalid_input("known_columns", name, f"to be one of {', '.join(named)}")
         known[named[name].coordinates] = True
     if bool(known.all()):
-        raise invalid_input("known_columns", list(columns), "to leave at least one column to be found")
+        raise invalid_input("known_columns", list(columns), "to leave at least one column unknown")
     return known

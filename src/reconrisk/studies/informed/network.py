@@ -1,4 +1,4 @@
-"""An adversary who knows every training record but one meets the trained network: what it rebuilds of that record."""
+"""Reconstruct a training record from a trained network, knowing every other training record."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ from reconrisk.releases.release import rows_among
 from reconrisk.releases.shadow.training import ShadowTraining
 from reconrisk.releases.training.optimizers import UpdateRule, sgd
 from reconrisk.studies.common.subjects.model_updates import binary_cross_entropy, squared_error, training_loss
-from reconrisk.studies.informed.result import Finding, RebuiltInformed, Words, informed_result
+from reconrisk.studies.informed.options import DEFAULT_OPTIONS, InformedOptions, check_informed_options
+from reconrisk.studies.informed.result import AttackDescription, Finding, RebuiltInformed, informed_result
 from reconrisk.studies.informed.split import LARGEST, InformedSplit, informed_split, least_unbiased_mse
 
 AttackName = Literal["invert_training", "reconstructor"]
 
-# Of a sum of independent squares with a given mean, far tails are heaviest if there is but one: Theorem 1, Szekely and
-# Bakirov (2003), Extremal probabilities for Gaussian quadratic forms. Times its mean, one exceeds this once in 1000.
+# Among weighted sums of independent squared normals with a given mean, a single square has the heaviest far tail
+# (Theorem 1, Szekely and Bakirov (2003), Extremal probabilities for Gaussian quadratic forms). It exceeds _TAIL times
+# its mean with probability 1/1000.
 _TAIL = float(chi2.isf(1e-3, 1))
-_EXACT = 1e-4  # of the data range: what an exact inversion leaves at most, by its own words
+_EXACT = 1e-4  # of the data range: largest error of an inversion with the status "exact"
 
 
 def rebuild_informed(
@@ -48,34 +50,48 @@ def rebuild_informed(
     fixed: int | None = None,
     released: Mapping[str, Tensor] | None = None,
     attack: AttackName = "invert_training",
-    shadows: int | None = None,
-    store: str | Path | None = None,
     known_labels: bool = False,
     noise_std: float | None = None,
     membership: bool = False,
-    seconds: float | None = None,
-    model_name: str | None = None,
+    options: InformedOptions = DEFAULT_OPTIONS,
     rng: torch.Generator,
 ) -> RebuiltInformed:
-    r"""Rebuild ``targets`` of a data set from networks trained on them, knowing all other records and the training.
+    r"""Reconstruct target records from trained networks, knowing the training and all other records.
 
     .. math:: \theta = \mathrm{train}(\theta_0, D_- \cup \{z\}) + N(0, \sigma^2), \qquad (\theta, \theta_0, D_-) \to z
 
-    ``model`` is the network at its start; ``steps`` of ``optimizer`` (by default gradient descent at 0.2 with momentum
-    0.9) take all records each. Without ``released`` a network is trained in float32 for each target, on the ``fixed``
-    first records that are no target (by default all) and on it: the audit of one's own recipe. ``released``, parameters
-    by name, is one network trained on the fixed records and all targets, each of which is rebuilt by who knows the
-    others. The attack inverts training, or is a ``reconstructor`` that learns from ``shadows`` shadow models, whose
-    targets are records left over (kept in the folder ``store``). ``noise_std`` is output perturbation of every value,
-    known to the adversary, drawn here unless ``released`` has it. ``membership`` asks whether each target was trained
-    on.
+    Args:
+        model: Network before training.
+        dataset: Records with labels.
+        targets: Indices of the records to reconstruct.
+        optimizer: Optimizer of the training; by default gradient descent with learning rate 0.2 and momentum 0.9.
+        steps: Training steps, each on all training records.
+        loss_fn: Loss in training; by default that of
+            :func:`reconrisk.studies.common.subjects.model_updates.training_loss`.
+        fixed: Number of known training records: the first ones that are not targets. By default all of them.
+        released: Parameters by name of one network that was trained on the fixed records and all targets. Each target
+            is then attacked by an adversary who knows the others. By default a network is trained in float32 for each
+            target, on the fixed records and that target: an audit of one's own training.
+        attack: ``"invert_training"``, or ``"reconstructor"``, which learns from shadow models of the remaining records.
+        known_labels: True if the adversary knows the labels of the targets.
+        noise_std: Standard deviation of noise on every released value, known to the adversary. The noise is drawn here
+            unless ``released`` contains it. By default none.
+        membership: True to decide for each target if it was trained on.
+        options: Time limit, number and folder of shadow models, and the name for the report.
+        rng: Source of noise and of the reconstructor's training.
 
-    Assumes: ``loss_fn`` is the loss in training, by default that of
-    :func:`reconrisk.studies.common.subjects.model_updates.training_loss`; training draws nothing.
-    Guarantee: the attack sees models, known records and, with ``known_labels``, labels alone; targets are for scores.
-    Edge cases: a released model that this training cannot have led to has a status that says so; one that equals the
-    start is refused. Ctrl-C gives what is done. Under noise, the bound is that of unbiased estimates with known label,
-    inf where the information is singular, None for records of more than 4096 values.
+    Returns:
+        The report, the estimates, the targets and their nearest known records.
+
+    Raises:
+        InvalidInput: If arguments do not fit together, training diverges, or ``released`` equals the initial weights.
+
+    Assumes: the training is deterministic.
+    Guarantee: the attack sees models, known records and, with ``known_labels``, labels only; targets are used for
+    scores only.
+    Edge cases: for a released model that this training cannot produce, the status states the mismatch. Ctrl-C returns
+    the finished targets. Under noise, the bound is that of unbiased estimates with known label: inf if the information
+    is singular, None for records of more than 4096 values.
     Reference: Sections II to V, balle2022.
 
     >>> data = Dataset("toy", torch.rand(12, 3, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 2)
@@ -85,10 +101,11 @@ def rebuild_informed(
     >>> found.report.targets[0].mse < 1e-8, found.report.targets[0].found
     (True, '1')
     """
+    check_informed_options(options)
     split = informed_split(dataset, targets, fixed=fixed, together=released is not None)
     noise = None if noise_std is None else check_positive("noise_std", noise_std)
     loss, labels = _loss_and_labels(model, split, loss_fn, known_labels=known_labels)
-    run = _Run(
+    run = _NetworkRun(
         model=model,
         split=split,
         optimizer=sgd(0.2, 0.9) if optimizer is None else optimizer,
@@ -96,19 +113,19 @@ def rebuild_informed(
         loss_fn=loss,
         labels=labels,
         attack=attack,
-        shadows=_shadows(split, attack, shadows, store),
-        store=store,
+        shadows=_choose_shadow_targets(split, attack, options.shadows, options.store),
+        store=options.store,
         known_labels=known_labels,
         noise_std=noise,
-        seconds=seconds,
+        seconds=options.seconds,
         rng=rng,
     )
-    findings, accounts = run.trained() if released is None else run.on_released(released)
+    findings, accounts = run.attack_trained_models() if released is None else run.attack_released_model(released)
     return informed_result(
         split if run.shadows is None else replace(split, prior=run.shadows),
         findings,
         accounts,
-        words=run.words(model_name or type(model).__name__, released is not None),
+        description=run.describe(options.name or type(model).__name__, released is not None),
         threat=run.threat,
         membership=membership,
         seed=rng.initial_seed(),
@@ -116,8 +133,8 @@ def rebuild_informed(
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
-    """An attack on networks of one recipe."""
+class _NetworkRun:
+    """Attack on networks that are trained in the same way."""
 
     model: nn.Module
     split: InformedSplit
@@ -135,38 +152,40 @@ class _Run:
 
     @property
     def threat(self) -> ThreatModel:
+        """Threat model of the informed adversary, with the stated knowledge."""
         more = {Knows.LABELS: self.known_labels, Knows.DEFENSE: self.noise_std is not None}
         more[Knows.PRIOR] = self.attack == "reconstructor"
         return NEEDS.knowing(*(item for item, known in more.items() if known))
 
-    def words(self, model: str, released: bool) -> Words:
+    def describe(self, model: str, released: bool) -> AttackDescription:
+        """Return the texts of the report."""
         own = "one released model" if released else "a model trained in float32 for each target"
         noise = "none" if self.noise_std is None else f"{self.noise_std:g} on every value, known"
         learned = "" if self.shadows is None else f" with {len(self.shadows)} shadow models"
         training = f"{self.steps} steps of {self.optimizer!r}, all records in each"
-        return Words(f"{self.attack}{learned}", model, training, noise, own)
+        return AttackDescription(f"{self.attack}{learned}", model, training, noise, own)
 
-    def trained(self) -> tuple[list[Finding], list[Account]]:
-        """The attack on a model for each target, all together."""
+    def attack_trained_models(self) -> tuple[list[Finding], list[Account]]:
+        """Train one model for each target and attack all models together."""
         training, rows = self._training(self.split.fixed), list(self.split.targets)
         victims = training.train(self.split.dataset.inputs[rows], self.labels[rows])
         if not bool(victims.isfinite().all()):
             raise invalid_input("training", "diverged", "to end in finite weights", "Lower the learning rate.")
         if self.noise_std is not None:
             victims = victims + self.noise_std * torch.randn(victims.shape, generator=self.rng)
-        return self._attacked(training, victims, range(len(rows)), 0)
+        return self._attack_models(training, victims, range(len(rows)), 0)
 
-    def on_released(self, released: Mapping[str, Tensor]) -> tuple[list[Finding], list[Account]]:
-        """The attack on one model, one target after the other, each with its own known records."""
+    def attack_released_model(self, released: Mapping[str, Tensor]) -> tuple[list[Finding], list[Account]]:
+        """Attack one released model for each target in turn, each with its own known records."""
         findings: list[Finding] = []
         accounts: list[Account] = []
         try:
             for place in range(len(self.split.targets)):
-                training = self._training(self.split.known(place))
-                row = _row(training, released)
-                some, told = self._attacked(training, row[None], range(place, place + 1), len(accounts))
-                findings, accounts = findings + some, accounts + told
-                if told[-1].status.ending is Ending.INTERRUPTED:
+                training = self._training(self.split.known_rows(place))
+                row = _flatten_released(training, released)
+                found, reports = self._attack_models(training, row[None], range(place, place + 1), len(accounts))
+                findings, accounts = findings + found, accounts + reports
+                if reports[-1].status.ending is Ending.INTERRUPTED:
                     break
         except KeyboardInterrupt:
             if not findings:
@@ -177,13 +196,15 @@ class _Run:
         fixed = self.split.dataset.inputs[known], self.labels[known]
         return ShadowTraining(self.model, *fixed, self.optimizer, self.steps, self.loss_fn)
 
-    def _attacked(
+    def _attack_models(
         self, training: ShadowTraining, models: Tensor, places: range, number: int
     ) -> tuple[list[Finding], list[Account]]:
-        by = self._inverted if self.attack == "invert_training" else self._learned
-        findings, accounts = by(training, models, places)
+        """Attack models of the targets at ``places``; ``number`` is that of the accounts so far."""
+        run_attack = self._invert_training if self.attack == "invert_training" else self._apply_reconstructor
+        findings, accounts = run_attack(training, models, places)
         bounds = [self._bound(training, place) for place in places]
         status = accounts[0].status
+        # a converged maximum likelihood estimate without a warning errs about as much as the bound
         likely = self.attack == "invert_training" and status.ending is Ending.CONVERGED and not status.remedy
         bounded = [
             replace(
@@ -196,7 +217,9 @@ class _Run:
         ]
         return bounded, accounts
 
-    def _inverted(self, training: ShadowTraining, models: Tensor, places: range) -> tuple[list[Finding], list[Account]]:
+    def _invert_training(
+        self, training: ShadowTraining, models: Tensor, places: range
+    ) -> tuple[list[Finding], list[Account]]:
         rows, data_range = [self.split.targets[place] for place in places], self.split.dataset.data_range
         known = self.labels[rows] if self.known_labels else None
         attack = invert_training(training, seconds=self.seconds)
@@ -215,10 +238,14 @@ class _Run:
         ]
         return findings, [account]
 
-    def _learned(self, training: ShadowTraining, models: Tensor, places: range) -> tuple[list[Finding], list[Account]]:
+    def _apply_reconstructor(
+        self, training: ShadowTraining, models: Tensor, places: range
+    ) -> tuple[list[Finding], list[Account]]:
+        """Train a reconstructor on shadow models and apply it to each model."""
         begun, data = time.monotonic(), self.split.dataset
         shadows = torch.empty(0) if self.shadows is None else self.shadows
         knowledge = ShadowKnowledge(training, data.inputs[shadows], self.labels[shadows])
+        # models that are attacked one by one have different known records, so each gets its own folder
         alone = self.store is not None and len(places) < len(self.split.targets)
         store = Path(self.store or "") / str(self.split.targets[places[0]]) if alone else self.store
         rows = knowledge.shadow_models(store=store, rng=self.rng)
@@ -235,18 +262,19 @@ class _Run:
             found = attack(seen, rng=self.rng)
             label = None if found.labels is None or self.known_labels else found.labels[0]
             error = None if found.status.is_failure else math.sqrt(attack.error)
-            told = Finding(found.estimates[0], label, found.account.objective[0], place, error=error, is_typical=True)
-            findings.append(told)
+            objective = found.account.objective[0]
+            findings.append(Finding(found.estimates[0], label, objective, place, error=error, is_typical=True))
             accounts.append(found.account)
-        cost = Cost(time.monotonic() - begun, len(shadows))  # learning is what takes time, once for all models
+        cost = Cost(time.monotonic() - begun, len(shadows))  # training the reconstructor, once for all models
         return findings, [replace(accounts[0], cost=cost), *accounts[1:]]
 
     def _bound(self, training: ShadowTraining, place: int) -> float | None:
-        """The least mean squared error of unbiased estimates of one target under known noise."""
+        """Return the Cramer-Rao bound for one target under known noise; None without noise or for large records."""
         row, size = self.split.targets[place], math.prod(self.split.dataset.shape)
         if self.noise_std is None or size > LARGEST:
             return None
         record = self.split.dataset.inputs[row : row + 1].double()
+        # derivatives of training along every coordinate: the Fisher information is J J^T / sigma^2
         directions = torch.eye(size, dtype=torch.float64).unflatten(1, self.split.dataset.shape)
         moved = training.push(record, self.labels[row : row + 1], directions).double() / self.noise_std
         return least_unbiased_mse(moved @ moved.T)
@@ -255,22 +283,24 @@ class _Run:
 def _loss_and_labels(
     model: nn.Module, split: InformedSplit, stated: LossFunction | None, *, known_labels: bool
 ) -> tuple[LossFunction, Tensor]:
-    """The loss and its labels, in the form that trains many models at once where there is one."""
+    """Return the loss and its labels, in the form that trains many models at once if there is one."""
     loss = training_loss(model, split.dataset) if stated is None else stated
     labels = torch.empty(0) if split.dataset.labels is None else split.dataset.labels
     if loss is binary_cross_entropy:
-        remedy = "Give it two outputs, one for each class: labels are tried by the outputs."
-        raise invalid_input("model", "of one output", "to have an output per class", remedy)
+        remedy = "Give it two outputs, one for each class: the attack tries every label that has an output."
+        raise invalid_input("model", "with one output", "to have an output per class", remedy)
     if labels.is_floating_point() and not known_labels:
-        remedy = "Say that the adversary knows the label: real numbers cannot be tried one by one."
-        raise invalid_input("known_labels", False, "to be True for labels that are no classes", remedy)
+        remedy = "Let the adversary know the label: real numbers cannot be tried one by one."
+        raise invalid_input("known_labels", False, "to be True for real-valued labels", remedy)
     if loss is squared_error:
         return nn.functional.mse_loss, labels.flatten(1) if labels.ndim > 1 else labels[:, None]
     return loss, labels
 
 
-def _shadows(split: InformedSplit, attack: str, count: int | None, store: str | Path | None) -> Tensor | None:
-    """The records left over that serve as shadow targets; None for an attack without any."""
+def _choose_shadow_targets(
+    split: InformedSplit, attack: str, count: int | None, store: str | Path | None
+) -> Tensor | None:
+    """Return the rows of remaining records that serve as shadow targets; None for an attack without shadow models."""
     if attack not in get_args(AttackName):
         raise invalid_input("attack", attack, f"to be one of {', '.join(get_args(AttackName))}")
     if attack != "reconstructor":
@@ -281,11 +311,11 @@ def _shadows(split: InformedSplit, attack: str, count: int | None, store: str | 
     inputs = split.dataset.inputs
     known = torch.cat([split.fixed, torch.tensor(split.targets)])
     others = torch.ones(len(split.left), dtype=torch.bool)
-    others[list(rows_among(inputs[split.left], inputs[known]))] = False  # who has a copy of a target has learned it
+    others[list(rows_among(inputs[split.left], inputs[known]))] = False  # a copy of a target would give it away
     free = split.left[others]
     left = len(free)
     if left < FEWEST:
-        remedy = "State fixed, so that records are left over."
+        remedy = "Pass a smaller fixed, so that records are left over."
         raise invalid_input("fixed", len(split.fixed), f"to leave at least {FEWEST} records for shadow targets", remedy)
     wanted = left if count is None else check_whole("shadows", count, minimum=FEWEST)
     if wanted > left:
@@ -293,8 +323,8 @@ def _shadows(split: InformedSplit, attack: str, count: int | None, store: str | 
     return free[:wanted]
 
 
-def _row(training: ShadowTraining, released: Mapping[str, Tensor]) -> Tensor:
-    """What was released as one row, after a check that it can be a result of this training."""
+def _flatten_released(training: ShadowTraining, released: Mapping[str, Tensor]) -> Tensor:
+    """Return the released parameters as one row, after a check that this training can have produced them."""
     for name, shape in zip(training.names, training.shapes, strict=True):
         found = released.get(name)
         if found is None or tuple(found.shape) != shape:
@@ -302,6 +332,6 @@ def _row(training: ShadowTraining, released: Mapping[str, Tensor]) -> Tensor:
             raise invalid_input(f"released[{name!r}].shape", given, f"to be {shape}, as in the model")
     row = training.flatten(released)
     if torch.equal(row, training.start(row.dtype)):
-        remedy = "State the weights after training as released and those before it as the start."
-        raise invalid_input("released", "equal to the start", "to have been trained", remedy)
+        remedy = "Pass the weights after training as released, and a model with those before it."
+        raise invalid_input("released", "equal to the initial weights", "to have been trained", remedy)
     return row

@@ -1,4 +1,4 @@
-"""Results of attacks by an informed adversary, scored against the targets and against what was known before.
+"""Results of attacks by an informed adversary, scored against the targets and against prior knowledge.
 
 :class:`InformedReport` is printed, stored and read back; :class:`RebuiltInformed` adds the records themselves.
 """
@@ -21,19 +21,27 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr
 from reconrisk.studies.informed.split import InformedSplit
 
-_LISTED = 40
+_LISTED = 40  # targets in the printed table
 
 
 @serializable("informed-target")
 @dataclass(frozen=True)
 class InformedTarget:
-    """One target: how near the estimate came, beside what somebody reaches who never looks at the model.
+    """Scores of one target, and of baselines that ignore the model.
 
-    ``neighbour`` is the record nearest to the target among those that the adversary knows, which only an oracle can
-    choose; ``class_mean_mse`` is the error of the mean of known records of the target's class. ``found`` is the label
-    that the attack found, empty where none was sought. ``account`` says which of the report's accounts is of this
-    target. ``cramer_rao_mse`` is the least mean squared error of unbiased estimates under known noise. ``membership``
-    is "in", "not in" or "undecided", empty where nobody asked.
+    Attributes:
+        record: Index of the target.
+        label: Label of the target.
+        found: Label that the attack inferred; empty if it was known.
+        mse: Mean squared error of the estimate.
+        psnr: Peak signal-to-noise ratio of the estimate in dB.
+        neighbour: Index of the known record nearest to the target, which only an oracle can choose.
+        neighbour_mse: Mean squared error of that record.
+        class_mean_mse: Mean squared error of the mean of known records of the target's class.
+        objective: Value of the attack's own objective.
+        account: Index of this target's account in the report.
+        cramer_rao_mse: Smallest mean squared error of unbiased estimates under known noise; None without one.
+        membership: "in", "not in" or "undecided"; empty if it was not requested.
     """
 
     record: int
@@ -51,18 +59,30 @@ class InformedTarget:
 
     @property
     def beats_neighbour(self) -> bool:
-        """Whether the estimate is nearer than every record that the adversary knew before."""
+        """True if the estimate is closer to the target than every known record."""
         return self.mse < self.neighbour_mse
 
 
 @serializable("informed-report")
 @dataclass(frozen=True)
 class InformedReport(Result):
-    """How an informed adversary did on each target, with everything it depends on.
+    """Outcome of an informed attack on each target, with everything it depends on.
 
-    ``known`` is the number of other training records, ``requested`` that of targets: larger than ``targets`` if the
-    attack was interrupted. ``training`` and ``noise`` say in words how the model came about and what was added to it;
-    ``victims`` whether the models were trained for this report or one released model was given.
+    Attributes:
+        attack: Name of the attack.
+        model: Name of the model.
+        data: Name of the data set.
+        training: Description of the training.
+        noise: Description of the noise on the released model.
+        victims: Description of the attacked models: trained for this report, or one released model.
+        threat: Threat model of the adversary.
+        shape: Shape of one record.
+        data_range: Smallest and largest value of a record.
+        known: Number of known training records.
+        requested: Number of targets to attack; larger than ``len(targets)`` if the attack was interrupted.
+        targets: Scores of each target.
+        accounts: Settings, status and cost of the attacks.
+        seed: Seed of the random generator.
     """
 
     attack: str
@@ -90,28 +110,28 @@ class InformedReport(Result):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every target was attacked, without interruption."""
+        """True if every target was attacked without interruption."""
         interrupted = any(account.status.ending is Ending.INTERRUPTED for account in self.accounts)
         return len(self.targets) == self.requested and not interrupted
 
     @property
     def failed(self) -> tuple[Account, ...]:
-        """Accounts of the attacks whose estimates say nothing about their strength."""
+        """Accounts of failed attacks; their estimates do not measure the strength of the attack."""
         return tuple(account for account in self.accounts if account.status.is_failure)
 
     @property
     def is_image(self) -> bool:
-        """True if records are drawn: 1 or 3 channels x height x width."""
+        """True if records are images of shape (1 or 3) x height x width."""
         return len(self.shape) == 3 and self.shape[0] in (1, 3)
 
     @property
     def sentence(self) -> str:
-        """To how many targets the attack came nearer than anything known before, and how near."""
+        """Number of targets with an estimate closer than every known record, and median errors."""
         own, neighbour = (median(getattr(each, name) for each in self.targets) for name in ("mse", "neighbour_mse"))
         nearer = sum(target.beats_neighbour for target in self.targets)
         failed = f" {len(self.failed)} of {len(self.accounts)} attacks failed." if self.failed else ""
         return (
-            f"{self.attack} came nearer to {nearer} of {len(self.targets)} targets of {self.data} than every known "
+            f"{self.attack} came closer to {nearer} of {len(self.targets)} targets of {self.data} than every known "
             f"record: median mean squared error {own:.3g}, of the nearest known record {neighbour:.3g}.{failed}"
         )
 
@@ -120,11 +140,11 @@ class InformedReport(Result):
         return tuple(asdict(target) for target in self.targets)
 
     def table(self) -> str:
-        """Return what was attacked, a line per target, all together, and how the attacks ended."""
-        parts = (self._heading(), self._table(), self._summary())
+        """Return the setting, a line per target, a summary, and the status of the attacks."""
+        parts = (self._heading_lines(), self._target_lines(), self._summary_lines())
         return "\n\n".join("\n".join(part) for part in parts)
 
-    def _heading(self) -> Iterator[str]:
+    def _heading_lines(self) -> Iterator[str]:
         values = " x ".join(str(side) for side in self.shape)
         yield f"attack    {self.attack}"
         yield f"records   {self.data}, {values} in [{self.data_range[0]:g}, {self.data_range[1]:g}]"
@@ -135,10 +155,10 @@ class InformedReport(Result):
         yield f"adversary sees {self.threat.sees.value}, knows {knows}: {self.known} records and not the target"
         if not self.is_complete:
             reached = f"{len(self.targets)} of {self.requested} targets were reached"
-            whole = "the estimates are as near as the search had come"
+            whole = "the estimates are the best so far"
             yield f"INTERRUPTED: {reached if len(self.targets) < self.requested else whole}."
 
-    def _table(self) -> Iterator[str]:
+    def _target_lines(self) -> Iterator[str]:
         bound, asked = self._has_bound, any(target.membership for target in self.targets)
         scores = f"{'mse':>11}{'psnr':>8}{'neighbour':>11}{'(record)':>10}{'class mean':>12}"
         more = f"{'Cramer-Rao':>11}" * bound + f"{'objective':>11}" + f"  {'membership':<10}" * asked
@@ -158,21 +178,21 @@ class InformedReport(Result):
     def _has_bound(self) -> bool:
         return any(target.cramer_rao_mse is not None for target in self.targets)
 
-    def _summary(self) -> Iterator[str]:
-        """All targets together, then the first of each ending, and how many there are of it."""
+    def _summary_lines(self) -> Iterator[str]:
+        """Yield medians over all targets, then the first account of each ending with the number of such accounts."""
         names = ("mse", "neighbour_mse", "class_mean_mse")
         own, neighbour, mean = (median(getattr(target, name) for target in self.targets) for name in names)
         nearer = sum(target.beats_neighbour for target in self.targets)
         yield (
             f"mse       median {own:.3g}, of the nearest known record {neighbour:.3g}, of the class mean {mean:.3g}; "
-            f"{nearer} of {len(self.targets)} nearer than any known record"
+            f"{nearer} of {len(self.targets)} closer than any known record"
         )
         sought = [target for target in self.targets if target.found]
         if sought:
             right = sum(target.found == target.label for target in sought)
             yield f"label     {right} of {len(sought)} found"
         if self._has_bound:
-            yield "Cramer-Rao is the least mse of unbiased estimates; a biased one, such as a clipped one, may be below"
+            yield "Cramer-Rao is the smallest mse of unbiased estimates; biased ones, such as clipped, may be below"
         endings = [account.status.ending for account in self.accounts]
         for ending in dict.fromkeys(endings):
             several = f" ({endings.count(ending)} of {len(endings)} models)" if len(endings) > 1 else ""
@@ -183,7 +203,14 @@ class InformedReport(Result):
 
 @dataclass(frozen=True, eq=False)
 class RebuiltInformed(ReportedResult):
-    """The report of an informed adversary; estimates, targets and the nearest known records in its order."""
+    """Report of an informed attack with its records as tensors, in the order of ``report.targets``.
+
+    Attributes:
+        report: Everything except the tensors.
+        estimates: Estimates of the targets.
+        targets: The targets themselves.
+        neighbours: Known records nearest to the targets.
+    """
 
     report: InformedReport
     estimates: Tensor
@@ -192,25 +219,31 @@ class RebuiltInformed(ReportedResult):
 
     @property
     def kind(self) -> str:
-        """Tag of this kind of result; its JSON is that of the report."""
+        """Tag of this kind of result; its JSON form is that of the report."""
         return "rebuilt-informed"
 
     def to_report(self) -> InformedReport:
-        """Return everything but the tensors."""
+        """Return everything except the tensors."""
         return self.report
 
     def __repr__(self) -> str:
-        """The report as text."""
+        """Return the report as text."""
         return str(self.report)
 
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """What the attack on one target gave.
+    """Outcome of the attack on one target.
 
-    ``label`` is the one it found, None where it was known. ``account`` is the place of its account. ``error`` is the
-    root mean square error that the estimate has at most, None where nothing is known of it; if it ``is_typical``, some
-    estimates err more. ``membership`` is an answer that does not rest on the estimate.
+    Attributes:
+        estimate: Estimated record.
+        label: Inferred label; None if it was known.
+        objective: Value of the attack's own objective.
+        account: Index of its account.
+        cramer_rao_mse: Smallest mean squared error of unbiased estimates; None without known noise.
+        error: Upper limit on the root mean square error of the estimate; None if unknown.
+        is_typical: True if ``error`` is a typical value that some estimates exceed.
+        membership: Decision that does not depend on the estimate; None to decide by the estimate.
     """
 
     estimate: Tensor
@@ -224,8 +257,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Words:
-    """What a report says about attack, model and training."""
+class AttackDescription:
+    """Texts of a report about attack, model and training; see :class:`InformedReport` for the fields."""
 
     attack: str
     model: str
@@ -239,13 +272,27 @@ def informed_result(
     findings: Sequence[Finding],
     accounts: Sequence[Account],
     *,
-    words: Words,
+    description: AttackDescription,
     threat: ThreatModel,
     membership: bool,
     seed: int,
     sought: Tensor | None = None,
 ) -> RebuiltInformed:
-    """The findings on the first targets, scored on the coordinates that were ``sought``, by default all."""
+    """Score the findings on the first targets and build the result.
+
+    Args:
+        split: Targets and known records.
+        findings: Outcomes of the attacks, one per finished target.
+        accounts: Settings, status and cost of the attacks.
+        description: Texts of the report.
+        threat: Threat model of the adversary.
+        membership: True to decide membership of each target.
+        seed: Seed of the random generator.
+        sought: Mask of the coordinates that are scored; None for all.
+
+    Returns:
+        The report with the records.
+    """
     rows = list(split.targets[: len(findings)])
     targets, data = split.dataset.inputs[rows], split.dataset
     guesses = [split.guess(place) for place in range(len(rows))]
@@ -256,11 +303,11 @@ def informed_result(
     truth, *others = (one.double().flatten(1)[:, every] for one in (targets, estimates, neighbours, means))
     errors = [mse()(one, truth).tolist() for one in others]
     ratios = psnr(data_range=data.data_range)(others[0], truth).tolist()
-    told = [
+    scored = [
         InformedTarget(
             record=rows[place],
-            label=_label(data, rows[place]),
-            found="" if finding.label is None else _label_word(data, finding.label),
+            label=_target_label(data, rows[place]),
+            found="" if finding.label is None else _format_label(data, finding.label),
             mse=errors[0][place],
             psnr=ratios[place],
             neighbour=guesses[place].neighbour,
@@ -269,33 +316,33 @@ def informed_result(
             objective=finding.objective,
             account=finding.account,
             cramer_rao_mse=finding.cramer_rao_mse,
-            membership=_membership(split, place, finding) if membership else "",
+            membership=_decide_membership(split, place, finding) if membership else "",
         )
         for place, finding in enumerate(findings)
     ]
     report = InformedReport(
-        attack=words.attack,
-        model=words.model,
+        attack=description.attack,
+        model=description.model,
         data=data.name,
-        training=words.training,
-        noise=words.noise,
-        victims=words.victims,
+        training=description.training,
+        noise=description.noise,
+        victims=description.victims,
         threat=threat,
         shape=data.shape,
         data_range=data.data_range,
         known=split.known_count,
         requested=len(split.targets),
-        targets=tuple(told),
+        targets=tuple(scored),
         accounts=tuple(accounts),
         seed=seed,
     )
     return RebuiltInformed(report, estimates, targets, neighbours)
 
 
-def _label_word(dataset: Dataset, label: float) -> str:
-    """A label as people read it: the name of its class, or the number.
+def _format_label(dataset: Dataset, label: float) -> str:
+    """Return the name of a label's class, or the number.
 
-    >>> _label_word(Dataset("toy", torch.zeros(2, 1), torch.tensor([0, 1]), classes=("cat", "dog")), 1)
+    >>> _format_label(Dataset("toy", torch.zeros(2, 1), torch.tensor([0, 1]), classes=("cat", "dog")), 1)
     'dog'
     """
     names = dataset.classes
@@ -304,16 +351,16 @@ def _label_word(dataset: Dataset, label: float) -> str:
     return f"{label:.5g}"
 
 
-def _label(dataset: Dataset, record: int) -> str:
+def _target_label(dataset: Dataset, record: int) -> str:
     labels = dataset.labels
     if labels is None or labels[record].numel() > 1:
         return "none" if labels is None else "several"
-    return _label_word(dataset, float(labels[record]))
+    return _format_label(dataset, float(labels[record]))
 
 
-def _membership(split: InformedSplit, place: int, finding: Finding) -> str:
+def _decide_membership(split: InformedSplit, place: int, finding: Finding) -> str:
     if finding.membership is not None:
         return finding.membership
     answer = split.membership(place, finding.estimate.reshape(split.dataset.shape), finding.error)
-    # an estimate farther off than is typical may still be of the target
+    # an estimate with more than the typical error may still be one of the target
     return "undecided" if finding.is_typical and answer == "not in" else answer

@@ -1,7 +1,7 @@
-"""The records that an informed adversary knows, the unknown one, and what the known ones alone tell about it.
+"""Known and unknown records of an informed adversary, and baselines that use the known records alone.
 
-:func:`least_unbiased_mse` and :func:`linear_bound` say how near unbiased estimates can come under known noise, at the
-record itself, which an audit knows.
+:func:`least_unbiased_mse` and :func:`linear_bound` bound the error of unbiased estimates under known noise. They are
+evaluated at the target record, which an audit knows.
 """
 
 from __future__ import annotations
@@ -23,20 +23,27 @@ from reconrisk.releases.fitted_estimators.glm import GlmRelease
 from reconrisk.releases.sensitivity.fisher import fisher_matrix
 
 LARGEST = 4096
-"""Values of a record up to which a bound is computed: it takes as many derivatives, and a matrix of them."""
+"""Largest number of values of a record with a bound: it needs that many derivatives, and a square matrix of them."""
 
 
 def least_unbiased_mse(information: Tensor) -> float:
-    r"""The Cramer-Rao bound on the mean squared error of unbiased estimates.
+    r"""Cramer-Rao bound on the mean squared error of unbiased estimates.
 
     .. math:: \mathrm{tr}(I^{-1}) / d
 
-    Edge cases: inf where the information is singular up to rounding: no unbiased estimate exists.
+    Args:
+        information: Fisher information matrix of shape (d, d).
+
+    Returns:
+        The smallest mean squared error per value.
+
+    Edge cases: inf if the information is singular up to rounding, since no unbiased estimate exists.
 
     >>> least_unbiased_mse(torch.diag(torch.tensor([1.0, 4.0])))
     0.625
     """
     values = torch.linalg.eigvalsh(information.double())
+    # eigenvalues below d eps times the largest are rounding; negated, so that NaN gives inf too
     if not float(values[0]) > len(values) * torch.finfo(torch.float64).eps * float(values[-1]):
         return math.inf
     return float(values.reciprocal().mean())
@@ -45,11 +52,17 @@ def least_unbiased_mse(information: Tensor) -> float:
 def linear_bound(
     model: LinearModel, known: Tensor, target: Tensor, *, noise_std: float, sought: Tensor | None = None
 ) -> float | None:
-    """The bound for a linear model fitted to known records and, last, ``target``, with noise on each coefficient.
+    """Cramer-Rao bound for a linear model fitted to known records and a target, with noise on each coefficient.
 
-    ``model`` holds the labels of all of them; ``sought`` marks coordinates that are not known, by default all.
+    Args:
+        model: Fitted model with the labels of the known records and, last, of the target.
+        known: Known records.
+        target: Target record.
+        noise_std: Standard deviation of the noise.
+        sought: Mask of the coordinates that are not known; None for all.
 
-    Edge cases: None for records of more than 4096 values and for weighted records.
+    Returns:
+        The smallest mean squared error of unbiased estimates; None for more than 4096 values or weighted records.
     """
     weights = torch.as_tensor(model.sample_weights.copy())
     if target.numel() > LARGEST or bool((weights != 1).any()):
@@ -72,7 +85,7 @@ def linear_bound(
 
 
 class Guess(NamedTuple):
-    """The known record nearest to a target and the mean of its class, with the place of the former in the data."""
+    """Baselines for a target: the nearest known record with its index, and the mean of known records of its class."""
 
     neighbour: int
     nearest: Tensor
@@ -81,11 +94,16 @@ class Guess(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class InformedSplit:
-    """Targets, the records that are fixed, and those left over.
+    """Targets, known training records, and remaining records.
 
-    ``together`` says that one model was trained on the fixed records and all targets, whose adversary knows the other
-    targets too; otherwise there is a model for each target, trained on the fixed records and it. ``prior`` are records
-    that were not trained on and are known all the same, such as shadow targets.
+    Attributes:
+        dataset: All records.
+        targets: Indices of the targets.
+        fixed: Rows of the known training records.
+        left: Rows that are neither fixed nor targets.
+        together: True if one model was trained on the fixed records and all targets; the adversary of one target then
+            knows the others. False for one model per target.
+        prior: Rows of known records that were not trained on, such as shadow targets.
     """
 
     dataset: Dataset
@@ -95,8 +113,8 @@ class InformedSplit:
     together: bool
     prior: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
-    def known(self, place: int) -> Tensor:
-        """Which records the adversary of one target knows, in the order of the data."""
+    def known_rows(self, place: int) -> Tensor:
+        """Return the rows that the adversary of one target knows, in the order of the data."""
         if not self.together or len(self.targets) == 1:
             return self.fixed
         others = [record for number, record in enumerate(self.targets) if number != place]
@@ -104,12 +122,12 @@ class InformedSplit:
 
     @property
     def known_count(self) -> int:
-        """How many records each adversary knows."""
-        return len(self.known(0))
+        """Number of records that each adversary knows."""
+        return len(self.known_rows(0))
 
     def guess(self, place: int) -> Guess:
-        """What the records known to the adversary of a target tell about it."""
-        rows, target = torch.cat([self.known(place), self.prior]), self.dataset.inputs[self.targets[place]]
+        """Return the baselines of a target from the records known to its adversary."""
+        rows, target = torch.cat([self.known_rows(place), self.prior]), self.dataset.inputs[self.targets[place]]
         known, labels = self.dataset.inputs[rows], self.dataset.labels
         index = int(nearest_neighbour_oracle(target[None], known).indices[0])
         alike = known
@@ -119,10 +137,14 @@ class InformedSplit:
         return Guess(int(rows[index]), known[index], alike.mean(0))
 
     def membership(self, place: int, estimate: Tensor, error: float | None) -> str:
-        """Whether a model was trained on the target, told by its reconstruction; undecided if that may err too much.
+        """Decide from its reconstruction if a model was trained on the target: "in", "not in" or "undecided".
 
-        The estimate speaks for the target if it is within half the target's distance from every known record.
-        ``error`` is the root mean square error that the estimate may have, None where the attack failed.
+        The answer is "in" if the estimate is within half the target's distance to the nearest known record.
+
+        Args:
+            place: Index of the target among the targets.
+            estimate: Estimated record.
+            error: Upper limit on the root mean square error of the estimate; None if the attack failed.
         """
         target = self.dataset.inputs[self.targets[place]]
         apart = float((self.guess(place).nearest - target).double().square().mean().sqrt())
@@ -135,7 +157,19 @@ class InformedSplit:
 def informed_split(
     dataset: Dataset, targets: Sequence[int], *, fixed: int | None = None, together: bool = False
 ) -> InformedSplit:
-    """The records of a training around ``targets``: ``fixed`` of the others, the first ones, by default all.
+    """Split a data set into targets, known training records and remaining records.
+
+    Args:
+        dataset: Records with labels.
+        targets: Indices of the targets.
+        fixed: Number of known training records: the first ones that are not targets. None for all.
+        together: True if one model was trained on the fixed records and all targets.
+
+    Returns:
+        The split.
+
+    Raises:
+        InvalidInput: If there are no labels, no targets, unknown or repeated targets, or too few other records.
 
     >>> data = Dataset("toy", torch.rand(5, 2), torch.tensor([0, 1, 0, 1, 0]))
     >>> split = informed_split(data, [1, 3], fixed=2)
@@ -157,8 +191,8 @@ def informed_split(
     others = torch.ones(len(dataset), dtype=torch.bool)
     others[list(targets)] = False
     rows = others.nonzero().squeeze(1)
-    check_not_empty("other records", rows, "Leave records that are no targets: an informed adversary knows some.")
+    check_not_empty("other records", rows, "Leave records that are not targets: an informed adversary knows some.")
     count = len(rows) if fixed is None else check_whole("fixed", fixed)
     if count > len(rows):
-        raise invalid_input("fixed", fixed, f"<= {len(rows)}, the records of {dataset.name} that are no targets")
+        raise invalid_input("fixed", fixed, f"<= {len(rows)}, the records of {dataset.name} that are not targets")
     return InformedSplit(dataset, tuple(int(one) for one in targets), rows[:count], rows[count:], together)

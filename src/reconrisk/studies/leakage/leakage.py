@@ -1,7 +1,7 @@
-r"""How much each record of a data set leaks through one noisy step of DP-SGD: guo2022's dFIL, record by record.
+r"""Measure the leakage of each record through one noisy step of DP-SGD: the dFIL of guo2022.
 
 Random directions u of parameters give :math:`E|J^T u|^2 = |J|_F^2` for the Jacobian J of a record's clipped gradient.
-Their number is doubled until the record's standard error is small enough; records that are done drop out.
+Their number is doubled until the record's standard error is small enough; finished records drop out.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from reconrisk.releases.updates.clipping import Clip, HardClip, SmoothClip
 from reconrisk.studies.common.subjects.model_updates import first_outputs, given_labels, training_loss
 from reconrisk.studies.leakage.report import SCALED, LeakageReport
 
-_CHUNK = 100
+_CHUNK = 100  # records probed together; an interrupted run keeps whole chunks
 _FIRST = 64  # fewer probes leave the proved upper limit many times above the estimate
-_SMALLEST_ERROR = 0.005
-_ROUNDING = 64 * float(np.finfo(float).eps)
+_SMALLEST_ERROR = 0.005  # probes grow with its inverse square; exact traces are cheaper below it
+_ROUNDING = 64 * float(np.finfo(float).eps)  # lower bounds are reduced by more than the rounding of their computation
 _ASSUMPTIONS = (
-    "the loss of a record depends on that record alone, and its clipped gradient is differentiable there",
-    "the step is taken at these weights, with layers as in evaluation",
+    "the loss of a record depends on that record alone, and its clipped gradient is differentiable at the record",
+    "the step is taken at these weights, with layers in evaluation mode",
 )
-_POISSON = "the record takes part with the sampling probability, independently of the others, and nobody sees whether"
+_POISSON = "each record takes part independently with the sampling probability, and participation is not revealed"
 
 
 @dataclass(frozen=True, eq=False)
-class _Traces:
-    """Traces of the information about records: estimates, approximate intervals and proved upper limits."""
+class _InformationTraces:
+    """Traces of the Fisher information about records: estimates, approximate intervals and proved upper limits."""
 
     rows: Tensor
     values: Tensor
@@ -53,13 +53,14 @@ class _Traces:
     upper: Tensor
     probes: Tensor
 
-    def chosen(self, places: Tensor) -> _Traces:
-        return _Traces(*(column[places] for column in vars(self).values()))
+    def select(self, places: Tensor) -> _InformationTraces:
+        """Return the traces at the given places, in their order."""
+        return _InformationTraces(*(column[places] for column in vars(self).values()))
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
-    """One step of DP-SGD, and how well its information is to be known."""
+class _NoisyStep:
+    """One step of DP-SGD, and the required precision of its information."""
 
     model: nn.Module
     loss_fn: LossFunction
@@ -71,8 +72,8 @@ class _Step:
     confidence: float
     rng: torch.Generator
 
-    def traces(self, inputs: Tensor, labels: Tensor, rows: Tensor) -> Iterator[_Traces]:
-        """Traces for the records at ``rows``, in groups that needed equally many probes."""
+    def traces(self, inputs: Tensor, labels: Tensor, rows: Tensor) -> Iterator[_InformationTraces]:
+        """Yield traces for the records at ``rows``, in groups that needed the same number of probes."""
         squares = torch.zeros(0, len(rows), dtype=torch.float64)
         while len(rows):
             probes = probe_clipped_gradients(
@@ -81,19 +82,23 @@ class _Step:
                 inputs[rows],
                 labels[rows],
                 clip=self.clip,
-                probes=max(_FIRST, len(squares)),
+                probes=max(_FIRST, len(squares)),  # doubles the number of probes
                 rng=self.rng,
                 parameters=self.parameters,
             )
             squares = torch.cat([squares, probes.squares.double()])
-            group, errors = self._group(rows, squares, probes)
+            group, errors = self._summarise_group(rows, squares, probes)
+            # negated, so that records with NaN errors count as done instead of being probed for ever
             done = ~(errors > self.relative_error * group.values)
-            yield group.chosen(done)
+            yield group.select(done)
             rows, squares = rows[~done], squares[:, ~done]
 
-    def _group(self, rows: Tensor, squares: Tensor, probes: ClippedProbes) -> tuple[_Traces, Tensor]:
-        """Everything about records with the same number of probes, and the standard errors of their traces."""
+    def _summarise_group(
+        self, rows: Tensor, squares: Tensor, probes: ClippedProbes
+    ) -> tuple[_InformationTraces, Tensor]:
+        """Return traces of records with the same number of probes, and the standard errors of the traces."""
         radial, norms, count = probes.radial.double(), probes.norms.double(), len(squares)
+        # records with derivatives that are not finite are computed as zeros, then set to infinite leakage in trace()
         known = squares.isfinite().all(0) & radial.isfinite() & norms.isfinite()
         squares, radial, norms = (torch.where(known, each, 0.0) for each in (squares, radial, norms))
         factors = subsampled_information((norms / self.noise_std).numpy(), self.sampling_probability)
@@ -101,7 +106,7 @@ class _Step:
         across, along = (scale * torch.from_numpy(factor) for factor in factors)
 
         def trace(total: Tensor) -> Tensor:
-            # the part along the gradient is exact, so the whole is not below it
+            # the part along the gradient is computed exactly, so the total cannot be below it
             return torch.where(known, across * (total - radial).clamp_min(0) + along * radial, math.inf)
 
         errors = squares.std(0) / math.sqrt(count)
@@ -109,7 +114,7 @@ class _Step:
         proved = totals.upper_limit(self.confidence)
         low, high = (trace(each) for each in totals.interval(self.confidence))
         used = torch.full_like(rows, count)
-        return _Traces(rows, trace(totals.values), low, high, trace(proved), used), across * errors
+        return _InformationTraces(rows, trace(totals.values), low, high, trace(proved), used), across * errors
 
 
 def leakage(
@@ -128,44 +133,65 @@ def leakage(
     model_name: str | None = None,
     rng: torch.Generator,
 ) -> LeakageReport:
-    r"""How much each record leaks through one noisy DP-SGD step at the weights of ``model``.
+    r"""Measure the Fisher information leakage of each record through one noisy DP-SGD step.
 
     .. math:: \mathrm{dFIL}_i = \frac{\mathrm{tr}\,I_i}d, \qquad I_i = \frac q{s^2}
               \bigl[h_\perp J_i^TJ_i + (h_\parallel - h_\perp) J_i^Tuu^TJ_i\bigr], \quad s = \sigma C
 
+    The factors h are those of :func:`reconrisk.accounting.subsampled_fisher.subsampled_information`.
+
+    Args:
+        model: Model at the weights of the step.
+        dataset: Records with labels.
+        noise_multiplier: Noise standard deviation over the clip norm (:math:`\sigma`).
+        clip_norm: Clip norm of each record's gradient (:math:`C`).
+        sampling_probability: Probability that a record takes part in the step (:math:`q`).
+        loss_fn: Loss of a record; None for
+            :func:`reconrisk.studies.common.subjects.model_updates.training_loss`.
+        parameters: Names of the released parameters, as in
+            :class:`reconrisk.releases.updates.gradient.GradientMap`; None for all.
+        smooth_clipping: True for differentiable clipping, False for hard clipping.
+        records: Number of records to draw at random; None for all.
+        relative_error: Largest standard error of a dFIL, relative to its value.
+        confidence: Confidence of each record's interval and bound by itself.
+        model_name: Name of the model in the report; None for its class.
+        rng: Source of random directions and of the order of records.
+
+    Returns:
+        The leakage of each record with intervals, and bounds on the error of unbiased estimates.
+
+    Raises:
+        InvalidInput: If a number is outside its range, or the data set has no labels.
+
     Assumes: Gaussian noise of standard deviation s on the sum of clipped gradients; labels and other records known.
-    Notation: ``noise_multiplier`` is sigma, ``clip_norm`` C, ``sampling_probability`` q; h as in
-    :func:`reconrisk.accounting.subsampled_fisher.subsampled_information`. ``records`` draws so many at random.
-    Without ``loss_fn`` the loss is that of :func:`reconrisk.studies.common.subjects.model_updates.training_loss`.
-    ``parameters`` names what is released, as in :class:`reconrisk.releases.updates.gradient.GradientMap`.
     Guarantee: the estimated standard error of each record is at most ``relative_error`` of its dFIL. Bounds on the
     error of unbiased estimates use proved upper limits, each with ``confidence`` by itself.
-    Edge cases: a record with a derivative that is not finite leaks without limit, and its bound is 0. Ctrl-C returns
-    what is done, a random sample of the records; before anything is done it passes.
+    Edge cases: a record with a derivative that is not finite has infinite leakage and the bound 0. Ctrl-C returns the
+    finished records, a random sample; before the first ones it passes through.
     Reference: equations 1 and 5 and Algorithm 1, guo2022. The values are private (its footnote 2).
 
     >>> data = Dataset("toy", torch.rand(3, 2), torch.zeros(3))
     >>> report = leakage(nn.Linear(2, 1, bias=False), data, noise_multiplier=0.1, clip_norm=10.0,
     ...                  loss_fn=lambda output, label: output.sum(), rng=torch.Generator().manual_seed(0))
-    >>> [round(value) for value in report.dfil]  # the gradient is the record, the noise one, so the information is too
+    >>> [round(value) for value in report.dfil]  # gradient = record and noise std = 1, so the information is 1
     [1, 1, 1]
     """
     check_positive("clip_norm", clip_norm, "Pass the norm used in training.")
     clip = SmoothClip(clip_norm) if smooth_clipping else HardClip(clip_norm)
-    overshoot = clip.largest_norm / clip.norm  # a longer gradient is as good as less noise
+    overshoot = clip.largest_norm / clip.norm  # gradients longer than the clip norm are equivalent to less noise
     mechanism = dp_sgd(
-        noise_multiplier=check_positive("noise_multiplier", noise_multiplier, "Without noise nothing is bounded.")
+        noise_multiplier=check_positive("noise_multiplier", noise_multiplier, "Without noise there is no bound.")
         / overshoot,
         clip_norm=clip_norm * overshoot,
         sampling_probability=sampling_probability,
     )
-    loss = _checked_loss(model, dataset, loss_fn, parameters)
+    loss = _check_loss(model, dataset, loss_fn, parameters)
     if not _SMALLEST_ERROR <= check_positive("relative_error", relative_error, "0.05 is usual.") < 1:
         remedy = "For exact traces use rr.sensitivity.fisher_trace without relative_error."
         raise invalid_input("relative_error", relative_error, f"in [{_SMALLEST_ERROR}, 1)", remedy)
     if not 0.5 <= check_probability("confidence", confidence) < 1:
         raise invalid_input("confidence", confidence, "in [0.5, 1)", "0.95 is usual.")
-    step = _Step(
+    step = _NoisyStep(
         model,
         loss,
         clip,
@@ -178,14 +204,14 @@ def leakage(
     )
     count = len(dataset) if records is None else check_whole("records", records)
     if count > len(dataset):
-        raise invalid_input("records", count, f"<= {len(dataset)}, the number of records", "Leave it out to use all.")
-    # in random order, so that what an interrupted run has done is a random sample
+        raise invalid_input("records", count, f"<= {len(dataset)}, the number of records", "Omit it to use all.")
+    # in random order, so that the finished part of an interrupted run is a random sample
     rows = torch.randperm(len(dataset), generator=rng)[:count]
-    found = _measured(step, dataset, rows)
-    return _report(found, dataset, step, mechanism, requested=len(rows), model_name=model_name)
+    found = _measure_traces(step, dataset, rows)
+    return _build_report(found, dataset, step, mechanism, requested=len(rows), model_name=model_name)
 
 
-def _checked_loss(
+def _check_loss(
     model: nn.Module, dataset: Dataset, loss_fn: LossFunction | None, parameters: Sequence[str] | None
 ) -> LossFunction:
     model_state(model, dataset.inputs.dtype, parameters=parameters)
@@ -196,23 +222,29 @@ def _checked_loss(
     return loss_fn
 
 
-def _measured(step: _Step, dataset: Dataset, rows: Tensor) -> _Traces:
-    """The traces in the order of the records; those that are done, if interrupted."""
+def _measure_traces(step: _NoisyStep, dataset: Dataset, rows: Tensor) -> _InformationTraces:
+    """Return the traces in the order of the records; after an interruption those of the finished chunks."""
     labels, parts = given_labels(dataset), []
     try:
         for chunk in track(rows.split(_CHUNK), f"Leakage, {_CHUNK} records a turn"):
-            # a whole chunk or nothing of it: records that are done early are no random sample
+            # whole chunks only: within a chunk, records that finish early are not a random sample
             parts.append(list(step.traces(dataset.inputs, labels, chunk)))
     except KeyboardInterrupt:
         if not parts:
             raise
     columns = zip(*(vars(group).values() for part in parts for group in part), strict=True)
-    found = _Traces(*(torch.cat(column) for column in columns))
-    return found.chosen(found.rows.argsort())
+    found = _InformationTraces(*(torch.cat(column) for column in columns))
+    return found.select(found.rows.argsort())
 
 
-def _report(
-    found: _Traces, dataset: Dataset, step: _Step, mechanism: Mechanism, *, requested: int, model_name: str | None
+def _build_report(
+    found: _InformationTraces,
+    dataset: Dataset,
+    step: _NoisyStep,
+    mechanism: Mechanism,
+    *,
+    requested: int,
+    model_name: str | None,
 ) -> LeakageReport:
     dimension, (low, high) = math.prod(dataset.shape), dataset.data_range
     guess = constant_guess_mse(low=low, high=high)
@@ -220,7 +252,7 @@ def _report(
     if any(isinstance(column, NumericColumn) for column in dataset.columns or ()):
         units = SCALED
     resolution = torch.finfo(dataset.inputs.dtype).eps
-    # derivatives that are not told from zero count as large as they may be: rounding is no infinite safety
+    # derivatives below rounding count as large as rounding permits, so that no record seems perfectly safe
     least = dimension * (step.sampling_probability * resolution / step.noise_std) ** 2
     upper = found.upper.clamp_min(least)
     return LeakageReport(
@@ -233,7 +265,7 @@ def _report(
         dimension=dimension,
         requested=requested,
         records=tuple(found.rows.tolist()),
-        labels=_label_words(dataset, found.rows),
+        labels=_label_names(dataset, found.rows),
         dfil=tuple((found.values / dimension).tolist()),
         low=tuple((found.low / dimension).tolist()),
         high=tuple((found.high / dimension).tolist()),
@@ -242,23 +274,25 @@ def _report(
         relative_error=step.relative_error,
         confidence=step.confidence,
         seed=step.rng.initial_seed(),
-        guarantee=_worst_case(float(upper.max()), dimension, guess, mechanism, step),
+        guarantee=_worst_case_guarantee(float(upper.max()), dimension, guess, mechanism, step),
         constant_guess_mse=guess,
         units=units,
     )
 
 
-def _worst_case(upper: float, dimension: int, guess: float, mechanism: Mechanism, step: _Step) -> Guarantee:
+def _worst_case_guarantee(
+    upper: float, dimension: int, guess: float, mechanism: Mechanism, step: _NoisyStep
+) -> Guarantee:
     guarantee = mse_lower_bound_from_fisher(
         trace=min(upper, sys.float_info.max), dimension=dimension, constant_guess_mse=guess, mechanism=mechanism
     )
     sampling = (_POISSON,) if step.sampling_probability < 1 else ()
-    chance = f"the upper limit of the information holds with probability {step.confidence:g} for each record by itself"
+    chance = f"each record's upper limit of the information holds with probability {step.confidence:g} by itself"
     assumptions = (*guarantee.assumptions, *_ASSUMPTIONS, *sampling, chance)
     return replace(guarantee, value=0.0 if math.isinf(upper) else guarantee.value, assumptions=assumptions)
 
 
-def _label_words(dataset: Dataset, rows: Tensor) -> tuple[str, ...]:
+def _label_names(dataset: Dataset, rows: Tensor) -> tuple[str, ...]:
     labels = given_labels(dataset)[rows]
     if dataset.classes is not None:
         return tuple(dataset.classes[label] for label in labels.tolist())

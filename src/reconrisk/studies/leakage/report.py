@@ -1,4 +1,4 @@
-"""How much each record leaks through one step of training, as a value that is printed, stored and read back."""
+"""Report of each record's leakage through one training step, which is printed, stored and read back."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SCALED = (
     "each numeric column is scaled to [0, 1] by its range in the data, and mean squared errors are in these units; "
     "the model must have been trained on the same scaling"
 )
-"""What the values of a table are; other records are the values that the model sees."""
+"""Units of a table's values; other records are in the units that the model sees."""
 
 LISTED = 8
-"""Records that are named at either end."""
+"""Number of records listed as most and as least exposed."""
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-_BINS = 10
-_WIDEST = 40
+_BINS = 10  # of the histogram
+_WIDEST = 40  # characters of its longest bar
 _COLUMNS = ("records", "labels", "dfil", "low", "high", "mse_lower_bounds", "probes")
 
 
 class ExposedRecord(NamedTuple):
-    """One record: its index, label, leakage with interval, and the error that unbiased estimates have at least."""
+    """One record: index, label, leakage with its interval, and lower bound on the error of unbiased estimates."""
 
     record: int
     label: str
@@ -43,14 +43,36 @@ class ExposedRecord(NamedTuple):
 @serializable("leakage-report")
 @dataclass(frozen=True)
 class LeakageReport(Result):
-    """The Fisher information leakage tr(I)/d of each record through one noisy step, with everything it depends on.
+    """Fisher information leakage tr(I)/d of each record through one noisy step, with everything it depends on.
 
-    ``low`` and ``high`` contain the leakage of a record with probability ``confidence``, up to a few percent.
-    ``mse_lower_bounds`` hold for unbiased estimates and come from upper limits that are proved, each with that
-    probability by itself; a constant guess, which is biased, may be better than they say. ``guarantee`` is the bound of
-    the most exposed record, never above ``constant_guess_mse``. Columns are in the order of ``records``; ``requested``
-    is larger than their number if the computation was interrupted, and then they are a random sample of those.
-    ``units`` says what a value is.
+    Values per record are in the order of ``records``. If the computation was interrupted, they are a random sample of
+    the requested records.
+
+    Attributes:
+        model: Name of the model.
+        data: Name of the data set.
+        loss: Name of the loss.
+        mechanism: Mechanism of the step.
+        clipping: "hard" or "smooth".
+        parameters: Names of the released parameters; empty for all.
+        dimension: Values of a record (d).
+        requested: Number of records to measure; larger than ``len(records)`` after an interruption.
+        records: Indices of the measured records.
+        labels: Label of each record.
+        dfil: Leakage of each record.
+        low: Lower interval end of each leakage.
+        high: Upper interval end of each leakage. The coverage is ``confidence``, up to a few percent.
+        mse_lower_bounds: Lower bound on the mean squared error of unbiased estimates of each record. It uses a proved
+            upper limit, with probability ``confidence`` for each record by itself. A constant guess is biased and may
+            have a smaller error.
+        probes: Number of random directions used for each record.
+        relative_error: Largest standard error of a leakage, relative to its value.
+        confidence: Confidence of each interval and bound by itself.
+        seed: Seed of the random generator.
+        guarantee: Bound for the most exposed record, never above ``constant_guess_mse``.
+        constant_guess_mse: Largest mean squared error of a constant guess.
+        units: Units of the values.
+        notice: Warning that the report is private.
     """
 
     model: str
@@ -86,38 +108,38 @@ class LeakageReport(Result):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every record that was asked for has been processed."""
+        """True if every requested record was measured."""
         return len(self.records) == self.requested
 
     @property
     def maximum(self) -> float:
-        """The largest leakage of any record."""
+        """Largest leakage of any record."""
         return max(self.dfil)
 
     @property
     def median(self) -> float:
-        """The leakage that half of the records do not exceed."""
+        """Leakage that half of the records do not exceed."""
         return self.quantile(0.5)
 
     def quantile(self, level: float) -> float:
-        """The smallest leakage that this share of the records does not exceed; nothing is interpolated."""
+        """Return the smallest leakage that this share of the records does not exceed, without interpolation."""
         return sorted(self.dfil)[max(0, math.ceil(level * len(self.dfil)) - 1)]
 
     def most_exposed(self, count: int = LISTED) -> tuple[ExposedRecord, ...]:
-        """The records that leak most, the worst first; the smaller index first where they are equal."""
-        return self._rows(sorted(range(len(self.dfil)), key=lambda row: -self.dfil[row]), count)
+        """Return the records with the largest leakage, largest first; ties are in the order of their indices."""
+        return self._exposed_records(sorted(range(len(self.dfil)), key=lambda row: -self.dfil[row]), count)
 
     def least_exposed(self, count: int = LISTED) -> tuple[ExposedRecord, ...]:
-        """The records that leak least, the least first."""
-        return self._rows(sorted(range(len(self.dfil)), key=lambda row: self.dfil[row]), count)
+        """Return the records with the smallest leakage, smallest first."""
+        return self._exposed_records(sorted(range(len(self.dfil)), key=lambda row: self.dfil[row]), count)
 
-    def _rows(self, order: list[int], count: int) -> tuple[ExposedRecord, ...]:
+    def _exposed_records(self, order: list[int], count: int) -> tuple[ExposedRecord, ...]:
         columns = (self.records, self.labels, self.dfil, self.low, self.high, self.mse_lower_bounds)
         rows = tuple(zip(*columns, strict=True))
         return tuple(ExposedRecord(*rows[place]) for place in order[: check_whole("count", count, minimum=0)])
 
     def histogram(self) -> tuple[tuple[float, float, int], ...]:
-        """Counts of positive leakages between ends that are evenly spaced in the logarithm."""
+        """Return bins (low, high, count) of the positive finite leakages, evenly spaced in the logarithm."""
         shown = [value for value in self.dfil if 0 < value < math.inf]
         if not shown:
             return ()
@@ -132,13 +154,13 @@ class LeakageReport(Result):
 
     @property
     def sentence(self) -> str:
-        """The record that leaks most, and what that bounds."""
+        """Most exposed record and the error bound that its leakage implies."""
         worst = self.most_exposed(1)[0]
         guess = f"; a constant guess, which is biased, has at most {self.constant_guess_mse:.4g}"
         return (
             f"Of {len(self.records)} records of {self.data}, record {worst.record} ({worst.label}) leaks most through "
-            f"one noisy step: dFIL {worst.dfil:.4g} [{worst.low:.4g}, {worst.high:.4g}]. An unbiased attacker has a "
-            f"mean squared error of at least {rounded_down(worst.mse_lower_bound)} there, with {self.confidence:.0%} "
+            f"one noisy step: dFIL {worst.dfil:.4g} [{worst.low:.4g}, {worst.high:.4g}]. For it, an unbiased attack "
+            f"has a mean squared error of at least {rounded_down(worst.mse_lower_bound)}, with {self.confidence:.0%} "
             f"confidence{guess if worst.mse_lower_bound > self.constant_guess_mse else ''}."
         )
 
@@ -149,10 +171,20 @@ class LeakageReport(Result):
         return tuple(dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
     def table(self) -> str:
-        """Return the distribution, what it bounds, and the records at either end."""
-        return "\n".join([*self._heading(), "", *self._distribution(), "", *self._bounds(), "", *self._listing()])
+        """Return the distribution of leakages, the error bounds, and the most and least exposed records."""
+        return "\n".join(
+            [
+                *self._heading_lines(),
+                "",
+                *self._distribution_lines(),
+                "",
+                *self._bound_lines(),
+                "",
+                *self._record_lines(),
+            ]
+        )
 
-    def _heading(self) -> list[str]:
+    def _heading_lines(self) -> list[str]:
         lines = [
             NOTICE,
             f"{len(self.records)} records of {self.data} ({self.dimension} values each), model {self.model}",
@@ -161,13 +193,13 @@ class LeakageReport(Result):
         if self.units:
             lines.append(f"units: {self.units}")
         if self.parameters:
-            lines.append(f"only of the parameters {', '.join(self.parameters)}")
+            lines.append(f"only the parameters {', '.join(self.parameters)}")
         if not self.is_complete:
             share = f"{len(self.records)} of {self.requested} records, a random sample of them, are done"
             lines.append(f"INTERRUPTED: {share}.")
         return lines
 
-    def _distribution(self) -> list[str]:
+    def _distribution_lines(self) -> list[str]:
         lines = ["dFIL, tr(I)/d, over records", f"  maximum     {self.maximum:.4g}"]
         lines += [f"  {level:>4.0%}        {self.quantile(level):.4g}" for level in reversed(_QUANTILES)]
         lines.append(f"  minimum     {min(self.dfil):.4g}")
@@ -179,19 +211,19 @@ class LeakageReport(Result):
         outside = len(self.dfil) - sum(count for _, _, count in bins)
         return [*lines, f"  zero or infinite       {outside:>7}"] if outside else lines
 
-    def _bounds(self) -> list[str]:
+    def _bound_lines(self) -> list[str]:
         ordered = sorted(self.mse_lower_bounds)
         lines = [
-            "mean squared error that an unbiased attacker has at least",
+            "lower bound on the mean squared error of an unbiased attack",
             f"  most exposed record   {rounded_down(ordered[0])}",
             f"  median record         {rounded_down(ordered[(len(ordered) - 1) // 2])}",
-            f"a constant guess, which is biased, has at most {self.constant_guess_mse:.4g} whatever is released",
+            f"a constant guess, which is biased, has at most {self.constant_guess_mse:.4g} for any release",
         ]
         if ordered[0] > self.constant_guess_mse:
-            lines.append("so guessing beats every unbiased attacker here: the bound alone says no more than that")
+            lines.append("so guessing beats every unbiased attack here: the bound implies nothing more")
         return [*lines, "Assumes:", *(f"  - {assumption}" for assumption in self.guarantee.assumptions)]
 
-    def _listing(self) -> list[str]:
+    def _record_lines(self) -> list[str]:
         interval = f"{self.confidence:.0%} interval"
         head = f"  {'record':>8}  {'label':<12} {'dFIL':>10}  {interval:<24} unbiased MSE at least"
         sides = (("most exposed", self.most_exposed()), ("least exposed", self.least_exposed()))

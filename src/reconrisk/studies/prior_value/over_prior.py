@@ -1,7 +1,8 @@
-"""Leakage over a prior: what an attack learned from the release, beyond what its prior knew.
+"""Leakage over a prior: the information that an attack gains from the release beyond its prior.
 
-The attack is compared with its prior alone, and with itself on another record's update (:class:`AlsoOnAnother`), given
-the same side information. So a plausible record is not taken for a leaked one.
+The attack is compared with its prior alone, and with itself on another record's update
+(:class:`AttackOnExchangedUpdates`), given the same side information. So a plausible record is not mistaken for a
+leaked one.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from reconrisk.studies.common.subjects.model_updates import Client, client_for
 from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.prior_value.result import LeakageOverPrior, OverPrior
 
-_OF_THE_RECORD = ("labels", "record_norms", "batch_statistics")  # all else is of the model, the release or the defense
+_SIDE_INFORMATION = ("labels", "record_norms", "batch_statistics")  # of the record; all else is of the release
 
 
-def _pairs_of(updates: int) -> list[Tensor]:
-    """Places of updates, two and two; of an odd number the last three are together.
+def _pair_updates(updates: int) -> list[Tensor]:
+    """Return the indices of updates in pairs; the last three of an odd number form one group.
 
-    >>> _pairs_of(5)
+    >>> _pair_updates(5)
     [tensor([0, 1]), tensor([2, 3, 4])]
     """
     places, whole = torch.arange(updates), updates - updates % 2
@@ -47,17 +48,24 @@ def _pairs_of(updates: int) -> list[Tensor]:
     return pairs if whole == updates else [*pairs[:-1], places[whole - 2 :]]
 
 
-def with_update_of(another: Observation, own: Observation) -> Observation:
-    """What was released of another record, how, and the side information of the record itself.
+def exchange_update(another: Observation, own: Observation) -> Observation:
+    """Return the release of another record with the side information of the record itself.
 
-    Noise, the values that were kept and the forward map come with the release: a defense may choose all three by it.
+    Noise, kept values and the forward map belong to the release: a defense may choose all three by the update.
+
+    Args:
+        another: Observation with the release.
+        own: Observation with the side information.
+
+    Returns:
+        The combined observation.
     """
-    return replace(another, **{name: getattr(own, name) for name in _OF_THE_RECORD})
+    return replace(another, **{name: getattr(own, name) for name in _SIDE_INFORMATION})
 
 
 @dataclass(frozen=True, eq=False)
-class _Met:
-    """An observation, the randomness at its hand, and what the attack made of both."""
+class _AttackedObservation:
+    """An observation, the state of its random generator, and the reconstruction."""
 
     observation: Observation
     device: torch.device
@@ -66,52 +74,57 @@ class _Met:
 
 
 @dataclass(frozen=True, eq=False)
-class AlsoOnAnother:
-    """An attack that meets ``updates`` one after the other, and then the pairs of them the other way round.
+class AttackOnExchangedUpdates:
+    """Wrapper that runs an attack on each update, and on each pair of updates with their releases exchanged.
 
-    ``made`` has, for each update of a whole pair, the estimates from the other one's.
+    Attributes:
+        attack: The attack.
+        updates: Number of updates.
+        exchanged: Estimates from the other update of the pair, for each update of a finished pair.
 
-    Guarantee: an attack that does not read the update makes the same of both where anything is known of the record:
-    side information and randomness are the same. Where nothing is known, what it made of the other is used again.
+    Guarantee: an attack that does not read the update returns the same estimates for both releases if it has side
+    information: that and the randomness are the same. Without side information the estimates from the other update are
+    used again.
     """
 
     attack: Attack
     updates: int
-    made: list[Tensor] = field(default_factory=list)
-    _pair: list[_Met] = field(default_factory=list)
+    exchanged: list[Tensor] = field(default_factory=list)
+    _pair: list[_AttackedObservation] = field(default_factory=list)
 
     @property
     def needs(self) -> ThreatModel:
-        """Those of the attack."""
+        """Requirements of the attack."""
         return self.attack.needs
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """What the attack makes of ``observation``; the last of a pair is followed by the exchange."""
+        """Attack an observation; the last one of a pair is followed by attacks on the exchanged releases."""
         state = rng.get_state()
         found = check_reconstruction(name_of(self.attack), self.attack(observation, rng=rng), observation)
-        self._pair.append(_Met(observation, rng.device, state, found))
-        ends = {int(pair[-1]) + 1 for pair in _pairs_of(self.updates)}
-        if found.status.ending is not Ending.INTERRUPTED and len(self.made) + len(self._pair) in ends:
-            self.made.extend([self._exchanged(place) for place in range(len(self._pair))])
+        self._pair.append(_AttackedObservation(observation, rng.device, state, found))
+        ends = {int(pair[-1]) + 1 for pair in _pair_updates(self.updates)}  # numbers of updates that complete a pair
+        if found.status.ending is not Ending.INTERRUPTED and len(self.exchanged) + len(self._pair) in ends:
+            self.exchanged.extend([self._attack_exchanged(place) for place in range(len(self._pair))])
             self._pair.clear()
         return found
 
-    def _exchanged(self, place: int) -> Tensor:
-        own, another = self._pair[place], self._pair[place - 1]
-        if all(getattr(own.observation, name) is None for name in _OF_THE_RECORD):  # nothing is known of the record
+    def _attack_exchanged(self, place: int) -> Tensor:
+        """Return the estimates of one update of the pair from the release of the other."""
+        own, another = self._pair[place], self._pair[place - 1]  # -1 wraps around: each gets the one before it
+        if all(getattr(own.observation, name) is None for name in _SIDE_INFORMATION):  # no side information to exchange
             return another.found.estimates
-        rng = torch.Generator(own.device).set_state(own.state)
-        found = self.attack(with_update_of(another.observation, own.observation), rng=rng)
+        rng = torch.Generator(own.device).set_state(own.state)  # the same randomness as on the record's own update
+        found = self.attack(exchange_update(another.observation, own.observation), rng=rng)
         if found.status.ending is Ending.INTERRUPTED:
             raise KeyboardInterrupt
         return found.estimates
 
     def __repr__(self) -> str:
-        """The attack."""
+        """Show the attack itself."""
         return repr(self.attack)
 
 
-_LEAST = 4  # updates: two pairs, of which the spread can be seen
+_FEWEST_UPDATES = 4  # two pairs, the fewest with a standard deviation
 
 
 def leakage_over_prior(
@@ -128,23 +141,42 @@ def leakage_over_prior(
     confidence: float = 0.95,
     rng: torch.Generator,
 ) -> LeakageOverPrior:
-    r"""How much nearer an attack comes with the update of a record than with its prior alone, or with another's update.
+    r"""Measure the gain of an attack over its prior alone, and over the same attack on another record's update.
 
     .. math:: s(A(y_i), x_i) - s(\mathrm{E}[X], x_i), \qquad s(A(y_i), x_i) - s(A(y_j), x_i)
 
-    ``records`` of ``dataset`` are attacked, by default all, in updates as ``update`` says. The prior alone is its mean
-    (:func:`reconrisk.attacks.baselines.prior_alone`). "Another" is the other of a pair of updates of the same model
-    under the same defense: the attack gets that release, with the labels, norms and statistics of the record's own
-    batch where the threat knows them, and is scored against the record. Pairs, which have nothing in common, are what
-    that interval is over. ``metrics`` are PSNR and mean squared error unless stated; the first decides the verdict.
+    The prior alone is its mean (:func:`reconrisk.attacks.baselines.prior_alone`). For the second comparison, updates
+    of the same model under the same defense form pairs. The attack gets the release of the other update in the pair,
+    with the labels, norms and statistics of the record's own batch if the threat model knows them. It is scored
+    against the record. Pairs are independent of each other, so that interval is over pairs.
 
-    Assumes: records are drawn from whom the numbers speak of, enough for the normal limit of a mean of updates.
-    Guarantee: neither baseline sees anything of the update of the record that it is scored against; all three are
-    matched and scored alike. Both differences are paired, which takes the difficulty of each record out of them. An
-    attack that reads side information and no update is as near with another's update, and so has leaked nothing.
-    Edge cases: interrupted, the updates that are done are compared. An attack or a prior by name is refused: what the
-    name stands for depends on public records, and the baseline might be that of another prior. An infinite score
-    leaves the extremes as interval.
+    Args:
+        attack: Configured attack or plain function.
+        prior: Prior of the attack.
+        model: Model of the client.
+        dataset: Records of the client.
+        records: Indices of the attacked records, at least four updates; None for all.
+        update: Batch size, loss and local training of the client.
+        knows: Further knowledge of the adversary.
+        defense: Defense of the updates; None for none.
+        metrics: Metrics of the scores; None for PSNR and mean squared error. The first one decides the conclusion.
+        confidence: Confidence of each interval.
+        rng: Source of all randomness.
+
+    Returns:
+        Scores and paired gains by each metric, with intervals.
+
+    Raises:
+        InvalidInput: If the attack or the prior is a name, the prior is not that of the attack, or the records do not
+            form at least four whole updates.
+
+    Assumes: records are drawn from the population of interest, enough for the normal limit of a mean over updates.
+    Guarantee: neither baseline sees the update of the record that it is scored against. All three estimates are matched
+    and scored alike. Both differences are paired, which removes the difficulty of each record. An attack that reads
+    only side information does as well with another record's update, so nothing counts as leaked.
+    Edge cases: after an interruption the finished updates are compared. An attack or a prior by name is rejected: its
+    prior would depend on public records, and the baseline might have another one. With an infinite score the interval
+    is from the smallest to the largest value.
     Reference: intervals of Student (1908) over updates, since records of one update depend on each other.
 
     >>> from reconrisk.attacks.analytic.attack import analytic
@@ -157,7 +189,7 @@ def leakage_over_prior(
     """
     check_configured(attack)
     attack = attack_from_function(attack)
-    _check_held(attack, prior)
+    _check_prior_matches(attack, prior)
     chosen_records = range(len(dataset)) if records is None else records
     batch_size = update.batch_size
     _check_batches(chosen_records, batch_size)
@@ -171,26 +203,32 @@ def leakage_over_prior(
     seed = int(torch.randint(2**62, (1,), generator=rng))
 
     def run(configured: Attack, client: Client) -> list[AttackedUpdate]:
-        """Under noise that is the same for both."""
+        """Attack all updates, with the same noise for every attack."""
         threat = configured.needs.knowing(*known, Knows.PRIOR)
         attacked = AttackOnUpdates(configured, client, defense, threat, chosen)
         return attacked.run(targets, batch_size, rng=torch.Generator().manual_seed(seed))
 
     guess = AloneOnce(prior_alone(prior))
     alone = run(guess, client_for(guess, model, targets, update))
-    paired = AlsoOnAnother(attack, len(targets) // batch_size)
+    paired = AttackOnExchangedUpdates(attack, len(targets) // batch_size)
     attacked = run(paired, client_for(attack, model, targets, update))  # with the layer that it plants
-    updates = min(len(attacked), len(alone), len(paired.made))
-    if updates < _LEAST:
-        raise invalid_input("updates", updates, f">= {_LEAST} that are done", "Let it run longer.")
-    compared = _Compared(batch_size, updates, confidence)
-    rows = tuple(compared.row(metric, attacked, alone, targets.inputs, paired.made) for metric in chosen)
+    updates = min(len(attacked), len(alone), len(paired.exchanged))
+    if updates < _FEWEST_UPDATES:
+        raise invalid_input("updates", updates, f">= {_FEWEST_UPDATES} that are finished", "Let it run longer.")
+    comparison = _ScoreComparison(batch_size, updates, confidence)
+    rows = tuple(comparison.row(metric, attacked, alone, targets.inputs, paired.exchanged) for metric in chosen)
     sent = "none" if defense is None else repr(defense)
     return LeakageOverPrior(repr(attack), prior.name, sent, updates, batch_size, rows)
 
 
 def check_configured(attack: object) -> None:
-    """Refuse the name of an attack where a configured one is needed, and what cannot be called.
+    """Raise unless an attack is callable, with the call that configures a named one.
+
+    Args:
+        attack: Value of the argument ``attack``.
+
+    Raises:
+        InvalidInput: If it is a name or not callable.
 
     >>> check_configured("dlg")
     Traceback (most recent call last):
@@ -199,13 +237,13 @@ def check_configured(attack: object) -> None:
     if callable(attack):
         return
     takes = isinstance(attack, str) and attack in ATTACKS and bool(ATTACKS[attack].priors)
-    called = f"rr.attacks.{attack}({'prior' if takes else ''})" if attack in ATTACKS else "one of rr.attacks"
-    raise invalid_input("attack", attack, "to be a configured attack", f"Pass {called}.")
+    call = f"rr.attacks.{attack}({'prior' if takes else ''})" if attack in ATTACKS else "one of rr.attacks"
+    raise invalid_input("attack", attack, "to be a configured attack", f"Pass {call}.")
 
 
 @dataclass(frozen=True)
-class _Compared:
-    """Scores of records as means over updates."""
+class _ScoreComparison:
+    """Comparison of scores, as means over updates."""
 
     batch_size: int
     updates: int
@@ -243,20 +281,20 @@ class _Compared:
         return student_interval(means, self.confidence, over="updates")
 
     def _mean_of_pairs(self, values: Tensor) -> Estimate:
-        """The mean over updates; those of a pair share their updates, so that pairs make the interval."""
+        """Return the mean over updates with an interval over pairs: both scores of a pair use the same two updates."""
         means = values.view(self.updates, -1).mean(1)
-        by_pair = [float(means[pair].mean()) for pair in _pairs_of(self.updates)]
+        by_pair = [float(means[pair].mean()) for pair in _pair_updates(self.updates)]
         found = student_interval(by_pair, self.confidence, over="pairs of updates")
         return replace(found, value=float(means.mean()))
 
 
 def _difference(one: Tensor, other: Tensor) -> Tensor:
-    """One minus the other; two equal infinities differ by nothing."""
+    """Return the difference; two equal infinities differ by 0."""
     return torch.where(one == other, 0.0, one - other)
 
 
-def _check_held(attack: Attack, prior: Prior) -> None:
-    """Refuse the baseline of another prior than that of the attack."""
+def _check_prior_matches(attack: Attack, prior: Prior) -> None:
+    """Raise if the prior is not that of the attack, since the baseline would be that of another prior."""
     given: object = prior
     if not is_prior(given):
         remedy = "Pass one of rr.priors, such as rr.priors.fit_gaussian(public_records)."
@@ -264,7 +302,7 @@ def _check_held(attack: Attack, prior: Prior) -> None:
     held = getattr(attack, "prior", None)
     if is_prior(held) and held is not prior and held.fingerprint != prior.fingerprint:
         raise invalid_input(
-            "prior", prior.name, f"to be that of the attack, {held.name}", "Pass the same object to both."
+            "prior", prior.name, f"to be the prior of the attack, {held.name}", "Pass the same object to both."
         )
 
 
@@ -272,9 +310,9 @@ def _check_batches(records: Sequence[int], batch_size: int) -> None:
     size, count = check_whole("batch_size", batch_size), len(records)
     if len(set(records)) < count:
         repeated = next(record for place, record in enumerate(records) if record in records[:place])
-        raise invalid_input("records", repeated, "to be named once", "Another record's update is a baseline.")
+        raise invalid_input("records", repeated, "to be listed once", "Another record's update is a baseline.")
     if count % size:
         raise invalid_input("batch_size", size, f"to divide {count}, the number of records")
-    if count < _LEAST * size:
-        remedy = "Another record's update is a baseline, and intervals are over pairs."
-        raise invalid_input("records", count, f">= {_LEAST * size}, {_LEAST} updates", remedy)
+    if count < _FEWEST_UPDATES * size:
+        remedy = "Another record's update is a baseline, and intervals are over pairs of updates."
+        raise invalid_input("records", count, f">= {_FEWEST_UPDATES * size}, {_FEWEST_UPDATES} updates", remedy)

@@ -1,4 +1,4 @@
-"""What an attack achieves beyond its prior, as a value that is printed, stored and read back."""
+"""Scores of an attack beyond its prior, as a result that is printed, stored and read back."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ _MEASURED = ("attack", "prior_alone", "from_another", "over_prior", "over_anothe
 @serializable("metric-over-prior")
 @dataclass(frozen=True)
 class OverPrior:
-    """Mean scores by one metric of the attack, of the prior alone and of the attack on another's update.
+    """Mean scores by one metric of the attack, of the prior alone, and of the attack on another record's update.
 
-    ``over_prior`` and ``over_another`` are by how much the attack is nearer to the target, record by record: positive
-    is nearer, also for errors.
+    Attributes:
+        metric: Metric with its settings.
+        name: Name of the metric.
+        attack: Mean score of the attack.
+        prior_alone: Mean score of the prior alone.
+        from_another: Mean score of the attack on another record's update.
+        over_prior: Mean paired gain over the prior alone; positive is better, for errors too.
+        over_another: Mean paired gain over the attack on another record's update.
     """
 
     metric: str
@@ -31,7 +37,7 @@ class OverPrior:
 
     @property
     def leaks(self) -> bool:
-        """Whether both intervals say that the attack is nearer than it would be without the record's update."""
+        """True if both intervals show that the attack is better than without the record's update."""
         return self.over_prior.low > 0 and self.over_another.low > 0
 
     def to_row(self) -> Row:
@@ -43,18 +49,27 @@ class OverPrior:
 
     @property
     def verdict(self) -> str:
-        """Both differences in words, and whether they show a leak."""
+        """Both differences as text, and the conclusion."""
         row = METRICS.get(self.name)
         unit = f" {row.unit}" if row is not None and row.unit else f" in {self.name}"
         prior, another = (_describe_difference(each, unit) for each in (self.over_prior, self.over_another))
-        said = "leaked" if self.leaks else "not told apart from what the prior makes plausible"
-        return f"{prior} the prior alone; {another} the same attack on another record's update: {said}."
+        conclusion = "leaked" if self.leaks else "not distinguishable from the prior"
+        return f"{prior} the prior alone; {another} the same attack on another record's update: {conclusion}."
 
 
 @serializable("leakage-over-prior")
 @dataclass(frozen=True)
 class LeakageOverPrior(Result):
-    """What an attack achieves beyond its prior, by each metric, on updates of ``batch_size`` records."""
+    """Scores of an attack beyond its prior, by each metric.
+
+    Attributes:
+        attack: Attack with its settings.
+        prior: Name of the prior.
+        defense: Description of the defense.
+        updates: Number of attacked updates.
+        batch_size: Records in an update.
+        rows: One row per metric; the first decides :attr:`leaks`.
+    """
 
     attack: str
     prior: str
@@ -64,7 +79,7 @@ class LeakageOverPrior(Result):
     rows: tuple[OverPrior, ...]
 
     def __getitem__(self, name: str) -> OverPrior:
-        """The row of the metric of this name."""
+        """Return the row of the metric of this name."""
         for row in self.rows:
             if row.name == name:
                 return row
@@ -72,16 +87,16 @@ class LeakageOverPrior(Result):
 
     @property
     def leaks(self) -> bool:
-        """Whether the record's update told the attack something, by the first metric."""
+        """True if the attack learned something from the record's update, by the first metric."""
         return self.rows[0].leaks
 
     @property
     def sentence(self) -> str:
-        """The differences by the first metric."""
+        """Differences and conclusion by the first metric."""
         return f"The attack is {self.rows[0].verdict}"
 
     def table(self) -> str:
-        """Return a line for each metric and each of attack and baselines, and for the differences."""
+        """Return lines for each metric: scores of attack and baselines, and differences."""
         lines = [f"{self.attack}, {self.updates} updates of {self.batch_size}, defense {self.defense}"]
         for row in self.rows:
             lines.append(f"  {row.metric}")
@@ -94,7 +109,7 @@ class LeakageOverPrior(Result):
 
 
 def _describe_difference(difference: Estimate, unit: str) -> str:
-    """Return by how much the attack is nearer, with the interval and the direction.
+    """Return the size of a difference with its interval and direction.
 
     >>> _describe_difference(Estimate(-2.0, -3.0, 1.0, 0.95, 9, "Student"), " dB")
     '2 dB [-1, 3] worse than'

@@ -1,4 +1,4 @@
-"""Attack an update that was captured without its records: there is no score, only the attacker's own objective."""
+"""Attack an update that was captured without its records, so that only the attack's own objective is known."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from reconrisk.studies.common.subjects.model_updates import Client, client_for
 from reconrisk.studies.rebuild.report import Misfit, RebuildReport
 from reconrisk.studies.rebuild.updates import PRIOR_ALONE, Rebuilt, check_reads_updates, prior_to_beat
 
-_EXPLAINED = 0.01  # of the squared norm of an update: what even weak attacks leave open of one that they explain
-_SEED, _STEPS = 0, 20  # of what is drawn from a prior: plausible records, not the best
-_MISFIT = "Check batch_size, local steps, learning rate and that the update is of this model; or search longer"
+_LARGEST_MISFIT = 0.01  # squared residual over squared norm of the update; even weak attacks on the right setting pass
+_SEED, _STEPS = 0, 20  # of draws from a prior: 20 steps give plausible records, and quality does not matter here
+_MISFIT_REMEDY = "Check batch_size, local steps, learning rate and that the update is of this model; or search longer"
 
 
 def rebuild_captured(
@@ -48,8 +48,11 @@ def rebuild_captured(
     model_name: str | None = None,
     rng: torch.Generator,
 ) -> Rebuilt:
-    """Reconstruct the records behind a captured update; there is nothing to score the estimates against.
+    """Reconstruct the records behind a captured update: a gradient, or the weights before and after training.
 
+    There are no scores. Instead the report compares the captured update with the updates of the estimates and of a
+    baseline. The baseline is the prior alone for an attack with a generative prior, otherwise a constant guess. An
+    attack reduces this misfit whatever was captured, so only a much smaller misfit indicates a leak.
     Pass either ``gradient``, or ``before`` and ``after``.
 
     Args:
@@ -79,9 +82,7 @@ def rebuild_captured(
     Assumes: without ``update.loss_fn`` the client's loss is that of
     :func:`reconrisk.studies.common.subjects.model_updates.training_loss` for class labels, or for those of ``public``.
     A server that chooses the model planted the layer that the attack plants.
-    Edge cases: there are no scores. The report gives the distance from the update of the estimates to the captured one,
-    and the same distance for a guess (for attacks with a generative prior: of that prior alone). Every attack lowers
-    this distance, so only a much smaller one indicates a leak.
+    Edge cases: the error for a tensor that does not fit the model names the tensor.
 
     >>> model, record = nn.Linear(2, 2), torch.tensor([[0.25, 0.5]])
     >>> nn.functional.cross_entropy(model(record), torch.tensor([1])).backward()
@@ -92,7 +93,7 @@ def rebuild_captured(
     check_reads_updates(attack)
     check_recipe(update)
     shape = tuple(check_whole("input_shape", side) for side in input_shape)
-    example = _example(shape, data_range, public)
+    example = _example_dataset(shape, data_range, public)
     columns = None if public is None else public.columns
     knowledge = PublicKnowledge(
         shape, update.batch_size, public, public, columns, data_range=data_range, is_captured=True
@@ -111,26 +112,33 @@ def rebuild_captured(
         threat=configured.needs.knowing(*derived),
         data_range=data_range,
     )
-    beside = _Beside.of(prior_to_beat(configured, knowledge), observation)
+    baselines = _Baselines.compute(prior_to_beat(configured, knowledge), observation)
     name = attack if isinstance(attack, str) else name_of(configured)
     found = check_reconstruction(name, configured(observation, rng=rng), observation)
-    reconstruction = _told_of_misfit(found, observation)
-    report = _report(observation, reconstruction.account, client, name=name, seed=rng.initial_seed())
-    report = beside.told(replace(report, model=model_name or type(model).__name__), reconstruction, observation)
-    return Rebuilt(report, reconstruction.estimates, None, beside.guesses)
+    reconstruction = _flag_misfit(found, observation)
+    report = _build_report(observation, reconstruction.account, client, name=name, seed=rng.initial_seed())
+    report = replace(report, model=model_name or type(model).__name__)
+    report = baselines.add_to_report(report, reconstruction, observation)
+    return Rebuilt(report, reconstruction.estimates, None, baselines.guesses)
 
 
 @dataclass(frozen=True, eq=False)
-class _Beside:
-    """What is guessed without a look at the update, made before the attack: plausible is easily taken for leaked."""
+class _Baselines:
+    """Estimates that ignore the update, for comparison: a plausible record is easily mistaken for a leaked one.
+
+    Attributes:
+        prior: Generative prior of the attack; None without one.
+        guesses: Mean of the prior, or a constant guess.
+        drawn: Records drawn from the prior; None without one.
+    """
 
     prior: StatedPrior | None
     guesses: Tensor
     drawn: Tensor | None
 
     @classmethod
-    def of(cls, prior: StatedPrior | None, observation: Observation) -> _Beside:
-        """A constant, or the mean of a prior and draws of it, by chance of their own."""
+    def compute(cls, prior: StatedPrior | None, observation: Observation) -> _Baselines:
+        """Compute the baselines with a separate generator, so that the attack's randomness does not change."""
         seen = replace(observation, threat=observation.threat.knowing(Knows.PRIOR))
         if prior is None:
             return cls(None, constant_guess()(seen, rng=torch.Generator()).estimates, None)
@@ -138,8 +146,8 @@ class _Beside:
         drawn = prior_alone(prior.value, guess="draw", steps=_STEPS)(seen, rng=rng).estimates
         return cls(prior, alone(prior.value)(seen, rng=rng).estimates, drawn)
 
-    def told(self, report: RebuildReport, found: Reconstruction, observation: Observation) -> RebuildReport:
-        """The report with the prior, and with how well estimates and guesses explain the update."""
+    def add_to_report(self, report: RebuildReport, found: Reconstruction, observation: Observation) -> RebuildReport:
+        """Return the report with the prior, and with the misfits of estimates and baselines."""
         labels = observation.labels
         if labels is None and found.labels is not None:
             labels = torch.tensor(found.labels)  # as the attack inferred them
@@ -154,28 +162,32 @@ class _Beside:
 
 
 def _misfit(observation: Observation, records: Tensor, labels: Tensor) -> float:
-    """The distance of the update of these records to the captured one, in its norm or in deviations of the noise."""
+    """Return the distance between the records' update and the captured one.
+
+    The unit is the norm of the captured update, or with known noise the root mean square in standard deviations.
+    """
     whole = sum(float(value.double().square().sum()) for value in observation.released.values())
     unit = whole if observation.noise_std is None else float(sent_values(observation))
+    # ulp(0) is the smallest positive float: a captured update of zeros must not divide by zero
     return math.sqrt(squared_residual(observation, records, labels) / max(unit, math.ulp(0.0)))
 
 
-def _told_of_misfit(reconstruction: Reconstruction, observation: Observation) -> Reconstruction:
-    """Say what may be wrong where the estimates do not explain the update: nobody can score them."""
+def _flag_misfit(reconstruction: Reconstruction, observation: Observation) -> Reconstruction:
+    """Add a cause and a remedy to the status if the estimates' update is far from the captured one."""
     status, labels = reconstruction.status, reconstruction.labels
     if status.is_failure or labels is None or observation.noise_std is not None or observation.kept is not None:
         return reconstruction
     off = _misfit(observation, reconstruction.estimates, torch.tensor(labels))
-    if off**2 <= _EXPLAINED:
+    if off**2 <= _LARGEST_MISFIT:
         return reconstruction
     cause = f"{status.cause}; the estimates' update differs from the captured one by {off:.0%}"
-    ending = Ending.CONVERGED if status.ending is Ending.EXACT else status.ending
-    told = replace(status, ending=ending, cause=cause, remedy=_MISFIT)
-    return replace(reconstruction, account=replace(reconstruction.account, status=told))
+    ending = Ending.CONVERGED if status.ending is Ending.EXACT else status.ending  # "exact" would contradict the cause
+    flagged = replace(status, ending=ending, cause=cause, remedy=_MISFIT_REMEDY)
+    return replace(reconstruction, account=replace(reconstruction.account, status=flagged))
 
 
-def _example(shape: tuple[int, ...], data_range: tuple[float, float], public: Dataset | None) -> Dataset:
-    """A record that the client might have, by which model and loss are tried."""
+def _example_dataset(shape: tuple[int, ...], data_range: tuple[float, float], public: Dataset | None) -> Dataset:
+    """Return a data set with one possible record of the client, to try model and loss with."""
     if public is None:
         record = torch.full((1, *shape), data_range[0], dtype=torch.float32)
         return Dataset("captured", record, torch.tensor([0]), data_range)
@@ -184,7 +196,7 @@ def _example(shape: tuple[int, ...], data_range: tuple[float, float], public: Da
     return public.subset([0])
 
 
-def _report(observation: Observation, account: Account, client: Client, *, name: str, seed: int) -> RebuildReport:
+def _build_report(observation: Observation, account: Account, client: Client, *, name: str, seed: int) -> RebuildReport:
     size = observation.batch_size
     known = observation.labels
     noise = None if observation.noise_std is None else float(next(iter(observation.noise_std.values())).flatten()[0])

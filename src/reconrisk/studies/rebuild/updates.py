@@ -1,4 +1,4 @@
-"""Attack the updates of chosen records, and score what comes back against them and against a constant guess."""
+"""Attack the updates of chosen records, and score the estimates against the records and against a baseline."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.rebuild.report import MetricScores, RebuildReport, RebuiltColumn
 
 PRIOR_ALONE = "the prior alone"
-"""The guesser beside attacks that have a generative prior."""
+"""Name of the baseline for attacks with a generative prior."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rebuilt(ReportedResult):
-    """The report of an attack, its estimates in the order of ``report.records``, and the records, if they are known.
+    """Report of an attack with its estimates and targets as tensors.
 
-    ``guesses`` are what the guesser of the report makes of a captured update, which has nothing else to compare with.
+    Attributes:
+        report: Everything except the tensors.
+        estimates: Estimates in the order of ``report.records``.
+        targets: The records themselves; None for a captured update.
+        guesses: Baseline estimates for a captured update, which has no targets to compare with; otherwise None.
     """
 
     report: RebuildReport
@@ -50,15 +54,15 @@ class Rebuilt(ReportedResult):
 
     @property
     def kind(self) -> str:
-        """Tag of this kind of result; its JSON is that of the report."""
+        """Tag of this kind of result; its JSON form is that of the report."""
         return "rebuilt"
 
     def to_report(self) -> RebuildReport:
-        """Return everything but the tensors."""
+        """Return everything except the tensors."""
         return self.report
 
     def __repr__(self) -> str:
-        """The report as text."""
+        """Return the report as text."""
         return str(self.report)
 
 
@@ -78,23 +82,41 @@ def rebuild(
     progress: Progress | None = None,
     rng: torch.Generator,
 ) -> Rebuilt:
-    """Rebuild ``records`` of a data set from the updates that a client makes of them as ``update`` says.
+    """Reconstruct records of a data set from the updates that a client computes from them.
 
-    ``attack`` is a configured one, a function, or a name with ``settings``
-    (:func:`reconrisk.attacks.registry.attack_by_name`); by name, what it may believe comes from ``public`` records,
-    by default all others of ``dataset``. The adversary is the weakest who can run it, and ``knows`` more if stated.
-    A server that chooses the model plants its layer before the update is made. ``update`` says what a client sends.
-    ``metrics`` are PSNR, SSIM for images, and mean squared error if not stated. ``progress`` is called after each
-    update with the number done and the number of all.
+    The adversary is the weakest one that can run the attack, plus the knowledge in ``knows``. A server that chooses
+    the model plants its layer before the update is computed.
+
+    Args:
+        attack: Configured attack, plain function, or name of an attack
+            (:func:`reconrisk.attacks.registry.attack_by_name`).
+        model: Model of the client; None only for ``optimal_analytic``.
+        dataset: Records of the client.
+        records: Indices of the attacked records.
+        update: Batch size, loss and local training of the client.
+        settings: Settings of an attack that is passed by name.
+        knows: Further knowledge of the adversary.
+        defense: Defense of the updates; None for none.
+        public: Public records that an attack by name may use; None for all other records of ``dataset``.
+        metrics: Metrics of the scores; None for PSNR, SSIM for images, and mean squared error.
+        model_name: Name of the model in the report; None for its class.
+        progress: Function that is called after each update with the numbers of finished and of all updates.
+        rng: Source of all randomness.
+
+    Returns:
+        The report, the estimates and the attacked records.
+
+    Raises:
+        InvalidInput: If records, attack, model or public records do not fit together.
 
     Assumes: the loss of ``update`` is the loss in training, by default that of
     :func:`reconrisk.studies.common.subjects.model_updates.training_loss`; the model is in the mode that the client
     trains in.
-    Guarantee: the attack sees the observation only. Noise and attack of an update have seeds of their own, drawn first:
-    two attacks with one ``rng`` meet the same noise. The guess, of an attack with a generative prior that prior alone
-    and else a constant, is matched and scored alike.
-    Edge cases: the last update has fewer records where the batch size does not divide their number. Ctrl-C returns what
-    is done; before anything is done it passes. Only optimal_analytic() can do without a model.
+    Guarantee: the attack sees the observation only. The seeds of noise and attack are drawn first for each update, so
+    two attacks with equal ``rng`` meet the same noise. The baseline is matched and scored like the attack. It is the
+    prior alone for an attack with a generative prior, otherwise a constant guess.
+    Edge cases: the last update has fewer records if the batch size does not divide their number. Ctrl-C returns the
+    finished updates; before the first one it passes through.
 
     >>> data = Dataset("toy", torch.tensor([[0.25, 0.5], [0.75, 1.0]]), torch.tensor([0, 1]))
     >>> rebuilt = rebuild("analytic", nn.Linear(2, 2), data, records=[0, 1], rng=torch.Generator().manual_seed(0))
@@ -105,7 +127,7 @@ def rebuild(
     check_reads_updates(attack)
     chosen = choose_records(dataset, records)
     size = min(update.batch_size, len(chosen))
-    others, clip_norm = _public(dataset, records, public), getattr(defense, "clip_norm", None)
+    others, clip_norm = _public_records(dataset, records, public), getattr(defense, "clip_norm", None)
     knowledge = PublicKnowledge(
         dataset.shape, size, others, dataset, dataset.columns, clip_norm, data_range=dataset.data_range
     )
@@ -120,7 +142,7 @@ def rebuild(
     run = AttackOnUpdates(configured, client, defense, threat, judged, guess)
     updates = run.run(chosen, size, rng=rng, progress=progress)
     done = sum(len(each.estimates) for each in updates)
-    report = _report(
+    report = _build_report(
         updates,
         run,
         chosen,
@@ -131,7 +153,7 @@ def rebuild(
         seed=rng.initial_seed(),
     )
     estimates, targets = torch.cat([each.estimates for each in updates]), chosen.inputs[:done]
-    columns = _columns(estimates, targets, dataset, others)
+    columns = _score_columns(estimates, targets, dataset, others)
     report = replace(report, columns=columns)
     if prior is not None:
         report = replace(report, guesser=PRIOR_ALONE, prior=prior.said)
@@ -139,21 +161,36 @@ def rebuild(
 
 
 def prior_to_beat(attack: Attack, knowledge: PublicKnowledge) -> StatedPrior | None:
-    """The generative prior of an attack, which alone is the guess beside it; None without one, and of guesses."""
+    """Return the generative prior that is the baseline of an attack.
+
+    Args:
+        attack: Configured attack.
+        knowledge: Knowledge that priors are chosen from.
+
+    Returns:
+        The prior; None for an attack without one and for baselines.
+    """
     info = info_of(attack)
     return None if info is not None and info.is_baseline else knowledge.prior_of(attack)
 
 
 def check_reads_updates(attack: str | Attack) -> None:
-    """Refuse an attack on trained models where updates are attacked, with the way to run it."""
+    """Raise if an attack reads trained models instead of updates.
+
+    Args:
+        attack: Attack or name of an attack.
+
+    Raises:
+        InvalidInput: If the attack reads a trained model or an estimator.
+    """
     info = info_of(attack)
     if info is not None and info.reads:
         remedy = "It reads a trained model: run reconrisk informed, or rr.audit with a trained model or an estimator."
-        raise invalid_input("attack", info.name, "to be one on updates", remedy)
+        raise invalid_input("attack", info.name, "to be an attack on updates", remedy)
 
 
-def _public(dataset: Dataset, records: Sequence[int], public: Dataset | None) -> Dataset | None:
-    """Records that are not attacked: those given, or the others of the data set."""
+def _public_records(dataset: Dataset, records: Sequence[int], public: Dataset | None) -> Dataset | None:
+    """Return the public records: the stated ones, or all records of the data set that are not attacked."""
     if public is not None:
         if public.shape != dataset.shape or public.data_range != dataset.data_range:
             raise invalid_input("public", public, f"to hold records of shape {dataset.shape} in {dataset.data_range}")
@@ -163,7 +200,7 @@ def _public(dataset: Dataset, records: Sequence[int], public: Dataset | None) ->
     return dataset.subset(others.nonzero().squeeze(1)) if bool(others.any()) else None
 
 
-def _report(
+def _build_report(
     updates: Sequence[AttackedUpdate],
     run: AttackOnUpdates,
     dataset: Dataset,
@@ -189,17 +226,19 @@ def _report(
         requested=len(dataset),
         records=records,
         updates=tuple(number for number, update in enumerate(updates) for _ in update.estimates),
-        labels=_words(dataset, labels_or_zeros(dataset)[: len(records)].tolist()),
-        inferred=_words(dataset, labels) if len(labels) == len(records) else (),
+        labels=_label_names(dataset, labels_or_zeros(dataset)[: len(records)].tolist()),
+        inferred=_label_names(dataset, labels) if len(labels) == len(records) else (),
         objective=tuple(value for update in updates for value in update.objective),
-        scores=tuple(_scores(metric, updates) for metric in run.metrics),
+        scores=tuple(_collect_scores(metric, updates) for metric in run.metrics),
         accounts=tuple(update.account for update in updates),
         seed=seed,
     )
 
 
-def _columns(estimates: Tensor, targets: Tensor, dataset: Dataset, public: Dataset | None) -> tuple[RebuiltColumn, ...]:
-    """How well each column of a table was rebuilt, beside what is typical of other records."""
+def _score_columns(
+    estimates: Tensor, targets: Tensor, dataset: Dataset, public: Dataset | None
+) -> tuple[RebuiltColumn, ...]:
+    """Score each column of a table, and a guess of the typical value of other records."""
     if dataset.columns is None:
         return ()
     reference = None if public is None else public.inputs
@@ -216,16 +255,17 @@ def _columns(estimates: Tensor, targets: Tensor, dataset: Dataset, public: Datas
     )
 
 
-def _scores(metric: Metric, updates: Sequence[AttackedUpdate]) -> MetricScores:
-    def of(side: str) -> tuple[float, ...]:
-        """Of all records, or none where there are no such scores."""
+def _collect_scores(metric: Metric, updates: Sequence[AttackedUpdate]) -> MetricScores:
+    def collect(side: str) -> tuple[float, ...]:
+        """Return the scores of all records; empty if there are no such scores."""
         found = [getattr(update, side) for update in updates]
         return tuple(value for each in found if each for value in each[metric.name].tolist())
 
-    return MetricScores(repr(metric), metric.name, metric.higher_is_better, of("values"), of("guess"), of("oracle"))
+    values, guess, oracle = (collect(side) for side in ("values", "guess", "oracle"))
+    return MetricScores(repr(metric), metric.name, metric.higher_is_better, values, guess, oracle)
 
 
-def _words(dataset: Dataset, labels: Sequence[float]) -> tuple[str, ...]:
+def _label_names(dataset: Dataset, labels: Sequence[float]) -> tuple[str, ...]:
     if dataset.labels is None:
         return tuple("none" for _ in labels)
     classes = dataset.classes

@@ -1,7 +1,7 @@
-"""The cheapest defense that keeps the risk below a stated one.
+"""Recommend the cheapest defense that keeps the reconstruction risk below a stated limit.
 
-Read ``recommend.py`` (``rr.recommend_defense``), then ``search.py`` (strengths that meet the target, confirmed on fresh
-records, then trained with). ``public_part.py`` holds everything that may choose a defense: public records only.
-``attacked_share.py`` counts the records that any attack rebuilds; ``result.py`` is the result with its sentence and
-table.
+Read ``recommend.py`` first (``rr.recommend_defense``). ``search.py`` searches the weakest sufficient strength of each
+family, confirms it on fresh records and trains with it. ``public_part.py`` configures and evaluates defenses with
+public records only. ``attacked_share.py`` counts the records that any attack reconstructs. ``result.py`` is the result
+with its sentence and table.
 """

@@ -1,4 +1,4 @@
-"""How many records any of several attacks rebuilds under a defense, and how many trials show that it is few."""
+"""Count the records that any attack reconstructs under a defense, and the trials needed to show that they are few."""
 
 from __future__ import annotations
 
@@ -26,16 +26,26 @@ from reconrisk.studies.common.runs import Trial, TrialKey
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
 from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
 
-_LABEL = "defense"  # the same for all: every defense meets the same noise in the same trial
+_LABEL = "defense"  # one label for every defense: trial seeds derive from it, so all defenses meet the same noise
 
 
-class OutOfTime(Exception):  # no error: what was found so far is the answer
-    """The time for a part of the work is over."""
+class OutOfTime(Exception):  # not an error: the results found so far are the answer
+    """Signal that the time for a part of the work is over."""
 
 
 @contextmanager
-def timed(token: CancelToken) -> Iterator[None]:
-    """End the work inside with OutOfTime once the token is cancelled; Ctrl-C passes."""
+def time_limit(token: CancelToken) -> Iterator[None]:
+    """Raise OutOfTime inside the block once the token is cancelled; Ctrl-C passes through unchanged.
+
+    Args:
+        token: Token that is active during the block.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        OutOfTime: If the token was cancelled.
+    """
     try:
         with token.active():
             yield
@@ -46,29 +56,34 @@ def timed(token: CancelToken) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Share:
-    """Records that any attack or guess rebuilt, for each limit, of ``updates`` with ``per_update`` records.
+class SuccessCounts:
+    """Numbers of records that any attack or baseline reconstructed.
 
-    ``unknown`` records are of updates on which no attack worked: they may have been rebuilt, had one. ``is_whole``
-    unless counting ended at the first record too many.
+    Attributes:
+        updates: Number of attacked updates.
+        per_update: Records in each update.
+        reached: Reconstructed records, one count per limit.
+        unknown: Records of updates on which every attack failed. A working attack might have reconstructed them.
+        is_complete: False if counting stopped at the first record beyond the allowed number.
     """
 
     updates: int
     per_update: int
     reached: tuple[int, ...]
     unknown: int
-    is_whole: bool = True
+    is_complete: bool = True
 
     def exceeds(self, allowed: Sequence[int]) -> bool:
-        """Whether more may have been rebuilt than is allowed for any limit."""
+        """Return True if the reached and unknown records together exceed the allowed count of any limit."""
         return any(count + self.unknown > most for count, most in zip(self.reached, allowed, strict=True))
 
     def estimates(self, confidence: float) -> tuple[Estimate, ...]:
-        """The shares with intervals; what is unknown counts against the upper ends."""
+        """Return the shares with intervals; unknown records count as reached in the upper ends."""
         if not self.updates:
             return ()
         found = []
         for count in self.reached:
+            # two intervals: without and with the unknown records; value and lower end are those of the first
             least, most = (
                 success_interval(each, trials=self.updates, per_trial=self.per_update, confidence=confidence)
                 for each in (count, min(count + self.unknown, self.updates * self.per_update))
@@ -76,18 +91,31 @@ class Share:
             found.append(replace(least, high=most.high))
         return tuple(found)
 
-    def without_intervals(self, why: str) -> tuple[Estimate, ...]:
-        """The shares alone: anything from 0 to 1 may be the truth."""
+    def without_intervals(self, reason: str) -> tuple[Estimate, ...]:
+        """Return the shares with the trivial interval [0, 1]; ``reason`` takes the place of the method's name."""
         records = self.updates * self.per_update
-        return tuple(Estimate(count / records, 0.0, 1.0, 1.0, self.updates, why) for count in self.reached if records)
+        return tuple(
+            Estimate(count / records, 0.0, 1.0, 1.0, self.updates, reason) for count in self.reached if records
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class Attackers:
-    """Attacks and guesses on the updates of private records, under any defense.
+class AttackEnsemble:
+    """Attacks and baselines on the updates of private records, under any defense.
 
-    A record counts as rebuilt if any of them reaches the goal: no single adversary does better than that. Who knows the
-    defense may ignore it, so that attacks which do not know it count too.
+    A record counts as reconstructed if any of them reaches the goal. No single adversary of the ensemble does better.
+    An adversary who knows the defense may ignore it, so attacks that do not use this knowledge count too.
+
+    Attributes:
+        subject: Model, records and recipe of the updates.
+        population: Private records that targets are drawn from.
+        public: Records known to the adversary.
+        threat: Threat model of the adversary.
+        choice: Attacks or the name of a portfolio.
+        updates: Rows of the records in each update.
+        limits: Goals with the accepted share of records.
+        seed: Seed of all trials.
+        executor: Executor of the trials.
     """
 
     subject: ModelUpdates
@@ -99,96 +127,112 @@ class Attackers:
     limits: tuple[Limit, ...]
     seed: int
     executor: Executor = IN_PROCESS
-    _guessed: dict[int, list[list[bool]]] = field(default_factory=dict, init=False, repr=False)
+    _guess_cache: dict[int, list[list[bool]]] = field(default_factory=dict, init=False, repr=False)
     _plans: dict[float | None, tuple[PlannedAttack, ...]] = field(default_factory=dict, init=False, repr=False)
 
-    def share(self, defense: Defense | None, draws: Sequence[int], allowed: Sequence[int], token: CancelToken) -> Share:
-        """Attack the updates ``draws``, until more records are rebuilt than is allowed for some limit.
+    def count_successes(
+        self, defense: Defense | None, draws: Sequence[int], allowed: Sequence[int], token: CancelToken
+    ) -> SuccessCounts:
+        """Attack updates until more records are reconstructed than some limit allows.
 
-        Guarantee: under two defenses, trials of one draw have the same records, the same source of noise and search.
+        Args:
+            defense: Defense of the updates; None for none.
+            draws: Indices of the attacked updates.
+            allowed: Largest count allowed for each limit; counting stops beyond it.
+            token: Token that ends the work when its time is over.
+
+        Returns:
+            The counts of reconstructed records.
+
+        Raises:
+            OutOfTime: If the token was cancelled before all updates were attacked.
+
+        Guarantee: trials of one draw use the same records and random seeds under every defense.
         """
-        experiments, size = self._experiments(defense), len(self.updates[0])
-        share = Share(0, size, (0,) * len(self.limits), 0)
-        attack = partial(self._attacked, experiments)
+        experiments, size = self._build_experiments(defense), len(self.updates[0])
+        counts = SuccessCounts(0, size, (0,) * len(self.limits), 0)
+        attack = partial(self._attack_update, experiments)
         for _, (reached, worked) in self.executor.run(attack, draws, token=token):
-            counts = tuple(count + sum(flags) for count, flags in zip(share.reached, reached, strict=True))
-            updates, unknown = share.updates + 1, share.unknown + (0 if worked else size)
-            share = Share(updates, size, counts, unknown, is_whole=updates == len(draws))
-            if share.exceeds(allowed):
-                return share
-        if share.updates < len(draws):
+            total = tuple(count + sum(flags) for count, flags in zip(counts.reached, reached, strict=True))
+            updates, unknown = counts.updates + 1, counts.unknown + (0 if worked else size)
+            counts = SuccessCounts(updates, size, total, unknown, is_complete=updates == len(draws))
+            if counts.exceeds(allowed):
+                return counts
+        if counts.updates < len(draws):
             raise OutOfTime
-        return share
+        return counts
 
-    def guessed(self, draws: Sequence[int]) -> Share:
-        """Records that any guess rebuilds, without a look at the update: no defense changes that."""
+    def count_guessed(self, draws: Sequence[int]) -> SuccessCounts:
+        """Count the records that baselines reconstruct without the update, which no defense changes."""
         counts = [0] * len(self.limits)
         for draw in draws:
-            counts = [count + sum(flags) for count, flags in zip(counts, self._guesses(draw), strict=True)]
-        return Share(len(draws), self.records_per_update, tuple(counts), 0)
+            counts = [count + sum(flags) for count, flags in zip(counts, self._guess_update(draw), strict=True)]
+        return SuccessCounts(len(draws), self.records_per_update, tuple(counts), 0)
 
     @property
     def records_per_update(self) -> int:
-        """Records that share an update."""
+        """Number of records in each update."""
         return len(self.updates[0])
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The attacks that the threat allows, guesses left out."""
-        return tuple(planned.label for planned in self._planned(None) if not planned.is_baseline)
+        """Names of the attacks that the threat model allows, without baselines."""
+        return tuple(planned.label for planned in self._plan_attacks(None) if not planned.is_baseline)
 
-    def _attacked(self, experiments: Sequence[Experiment], draw: int) -> tuple[list[list[bool]], bool]:
-        """For each limit which records of an update were rebuilt, and whether any attack worked.
+    def _attack_update(self, experiments: Sequence[Experiment], draw: int) -> tuple[list[list[bool]], bool]:
+        """Return flags of the reconstructed records for each limit, and True if any attack worked.
 
-        Every attack is tried on every update: one without an active neuron says nothing about the next.
+        Every attack is tried on every update: a failure on one (no active neuron) does not imply one on the next.
         """
-        reached, worked = [list(flags) for flags in self._guesses(draw)], False
+        reached, worked = [list(flags) for flags in self._guess_update(draw)], False
         tries = ((each, planned) for each in experiments for planned in each.plan.attacks if not planned.is_baseline)
         for experiment, planned in tries:
-            if all(map(all, reached)):  # later attacks cannot add to it
+            if all(map(all, reached)):  # further attacks cannot add successes
                 return reached, True
-            trial = self._trial(experiment, planned, draw)
+            trial = self._run_trial(experiment, planned, draw)
             worked = worked or not trial.account.status.is_failure
-            self._add(reached, trial)
+            self._mark_reached(reached, trial)
         return reached, worked
 
-    def _guesses(self, draw: int) -> list[list[bool]]:
-        """For each limit which records of an update guesses rebuild: the same under every defense."""
-        if draw not in self._guessed:
-            experiment = self._undefended
+    def _guess_update(self, draw: int) -> list[list[bool]]:
+        """Return flags of the records that baselines reconstruct, for each limit; cached for all defenses."""
+        if draw not in self._guess_cache:
+            experiment = self._undefended_experiment
             reached = [[False] * self.records_per_update for _ in self.limits]
             for planned in (each for each in experiment.plan.attacks if each.is_baseline):
-                self._add(reached, self._trial(experiment, planned, draw))
-            self._guessed[draw] = reached
-        return self._guessed[draw]
+                self._mark_reached(reached, self._run_trial(experiment, planned, draw))
+            self._guess_cache[draw] = reached
+        return self._guess_cache[draw]
 
-    def _add(self, reached: list[list[bool]], trial: Trial) -> None:
+    def _mark_reached(self, reached: list[list[bool]], trial: Trial) -> None:
         for flags, limit in zip(reached, self.limits, strict=True):
             for place, score in enumerate(trial.values(limit.goal.metric)):
                 flags[place] = flags[place] or limit.goal.reached(score)
 
-    def _trial(self, experiment: Experiment, planned: PlannedAttack, draw: int) -> Trial:
+    def _run_trial(self, experiment: Experiment, planned: PlannedAttack, draw: int) -> Trial:
         trial, _ = experiment.trial(TrialKey(_LABEL, planned.label, draw))
         if trial.account.status.ending is Ending.INTERRUPTED:
             raise KeyboardInterrupt
         return trial
 
-    def _experiment(self, defense: Defense | None) -> Experiment:
-        plan = Plan(self._planned(getattr(defense, "clip_norm", None)), {_LABEL: defense}, self.updates, 0.0)
+    def _build_experiment(self, defense: Defense | None) -> Experiment:
+        # 0 seconds per evaluation: only audits show the expected time of a plan
+        plan = Plan(self._plan_attacks(getattr(defense, "clip_norm", None)), {_LABEL: defense}, self.updates, 0.0)
         metrics = metrics_for(self.population.dataset, [limit.goal for limit in self.limits])
         return Experiment(plan, self.subject, self.population, self.threat, metrics, self.seed)
 
-    def _experiments(self, defense: Defense | None) -> tuple[Experiment, ...]:
-        """Attacks as the threat states, and those that ignore a defense which it knows."""
-        stated = self._experiment(defense)
+    def _build_experiments(self, defense: Defense | None) -> tuple[Experiment, ...]:
+        """Return an experiment under the stated threat, and one that ignores a known defense."""
+        stated = self._build_experiment(defense)
         if defense is None or Knows.DEFENSE not in self.threat.knows:
             return (stated,)
-        attacks = tuple(each for each in self._planned(None) if Knows.DEFENSE not in each.attack.needs.knows)
+        # without the clip norm, and only attacks that can run without knowledge of the defense
+        attacks = tuple(each for each in self._plan_attacks(None) if Knows.DEFENSE not in each.attack.needs.knows)
         unaware = ThreatModel(self.threat.sees, self.threat.knows - {Knows.DEFENSE}, self.threat.controls)
         return stated, replace(stated, plan=replace(stated.plan, attacks=attacks), threat=unaware)
 
-    def _planned(self, clip_norm: float | None) -> tuple[PlannedAttack, ...]:
-        """Attacks that know at which norm a known defense clips."""
+    def _plan_attacks(self, clip_norm: float | None) -> tuple[PlannedAttack, ...]:
+        """Plan the attacks, given the clip norm of the defense if the threat model knows it."""
         if clip_norm not in self._plans:
             dataset = self.population.dataset
             knowledge = PublicKnowledge(
@@ -200,40 +244,64 @@ class Attackers:
                 clip_norm if Knows.DEFENSE in self.threat.knows else None,
                 data_range=dataset.data_range,
             )
+            # the default threat model admits any public prior; a stated one names its knowledge itself
             self._plans[clip_norm] = planned_attacks(
                 self.choice, self.threat, knowledge, any_prior=self.threat == DEFAULT_THREAT
             )
         return self._plans[clip_norm]
 
     @cached_property
-    def _undefended(self) -> Experiment:
-        return self._experiment(None)
+    def _undefended_experiment(self) -> Experiment:
+        return self._build_experiment(None)
 
 
-def most_allowed(at_most: float, *, trials: int, per_trial: int, confidence: float) -> int | None:
-    """The most successes after which the upper end of the interval is within the limit; None if no number is.
+def largest_allowed_count(at_most: float, *, trials: int, per_trial: int, confidence: float) -> int | None:
+    """Return the largest number of successes that still shows a success rate within the limit.
 
-    >>> most_allowed(0.05, trials=72, per_trial=1, confidence=0.95)
+    Args:
+        at_most: Accepted success rate.
+        trials: Number of independent trials.
+        per_trial: Records in each trial, which may depend on each other.
+        confidence: Confidence of the interval.
+
+    Returns:
+        The largest count with an upper interval end of at most ``at_most``; None if not even 0 successes suffice.
+
+    >>> largest_allowed_count(0.05, trials=72, per_trial=1, confidence=0.95)
     0
-    >>> most_allowed(0.05, trials=71, per_trial=1, confidence=0.95) is None
+    >>> largest_allowed_count(0.05, trials=71, per_trial=1, confidence=0.95) is None
     True
     """
     found = None
-    for count in range(trials * per_trial + 1):
+    for count in range(trials * per_trial + 1):  # the upper end grows with the count
         if success_interval(count, trials=trials, per_trial=per_trial, confidence=confidence).high > at_most:
             break
         found = count
     return found
 
 
-def trials_that_show(at_most: float, *, per_trial: int, confidence: float, successes: int = 0) -> int:
-    """The fewest trials after which so many successes still show that the share is within the limit.
+def trials_needed(at_most: float, *, per_trial: int, confidence: float, successes: int = 0) -> int:
+    """Return the smallest number of trials that shows a success rate within the limit.
 
-    >>> trials_that_show(0.05, per_trial=1, confidence=0.95)
+    Args:
+        at_most: Accepted success rate.
+        per_trial: Records in each trial, which may depend on each other.
+        confidence: Confidence of the interval.
+        successes: Number of observed successes.
+
+    Returns:
+        The number of trials after which the upper interval end is at most ``at_most``.
+
+    Raises:
+        InvalidInput: If ``at_most`` is not in (0, 1].
+
+    >>> trials_needed(0.05, per_trial=1, confidence=0.95)
     72
     """
     if not 0 < at_most <= 1:
-        raise invalid_input("at_most", at_most, "in (0, 1]", "No number of trials shows that something never happens.")
+        raise invalid_input(
+            "at_most", at_most, "in (0, 1]", "No number of trials can show that something never happens."
+        )
 
     def shows(trials: int) -> bool:
         interval = success_interval(
@@ -242,7 +310,7 @@ def trials_that_show(at_most: float, *, per_trial: int, confidence: float, succe
         return interval.high <= at_most
 
     high = 1
-    while not shows(high):
+    while not shows(high):  # doubling, then bisection: the upper end falls with the number of trials
         high *= 2
     low = high // 2
     while high - low > 1:
@@ -251,21 +319,32 @@ def trials_that_show(at_most: float, *, per_trial: int, confidence: float, succe
     return high
 
 
-def trials_beyond_guesses(
+def trials_above_guessing(
     at_most: float, guessed: float, *, per_trial: int, confidence: float, available: int
 ) -> int | None:
-    """Trials that forgive a success, and twice as many as guesses have, as far as they are available.
+    """Return a number of trials that tolerates some successes beyond those of guessing.
 
-    Edge cases: None where not even trials without any success would show the limit.
+    The number tolerates one trial full of successes and twice the expected successes of guessing, if enough trials are
+    available. Otherwise it tolerates as many as the available trials permit.
 
-    >>> trials_beyond_guesses(0.05, 0.0, per_trial=1, confidence=0.95, available=1000)
+    Args:
+        at_most: Accepted success rate.
+        guessed: Success rate of guessing.
+        per_trial: Records in each trial, which may depend on each other.
+        confidence: Confidence of the interval.
+        available: Largest possible number of trials.
+
+    Returns:
+        The number of trials; None if even ``available`` trials without a success do not show the limit.
+
+    >>> trials_above_guessing(0.05, 0.0, per_trial=1, confidence=0.95, available=1000)
     110
-    >>> trials_beyond_guesses(0.05, 0.01, per_trial=1, confidence=0.95, available=1000)
+    >>> trials_above_guessing(0.05, 0.01, per_trial=1, confidence=0.95, available=1000)
     285
     """
     found, successes = None, 0
     while True:
-        trials = trials_that_show(at_most, per_trial=per_trial, confidence=confidence, successes=successes)
+        trials = trials_needed(at_most, per_trial=per_trial, confidence=confidence, successes=successes)
         if trials > available:
             return found
         found = trials

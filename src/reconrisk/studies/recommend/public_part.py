@@ -1,4 +1,4 @@
-"""Public records beside private ones: what defenses are configured by, and where their cost and bound are computed."""
+"""Public records: they configure defenses, and utilities and bounds are computed from them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,23 @@ from reconrisk.studies.common.defended_release import (
 )
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
 
-_UPDATES = 16
-_MOST_VALUES = 2**26  # of all updates that are held: a quarter of a gigabyte
-_MOMENTS = 128  # records
+_UPDATES = 16  # public updates that utilities are averaged over
+_MOST_VALUES = 2**26  # values of all updates in memory together: a quarter of a gigabyte in float32
+_MOMENTS = 128  # records that the moments of gradients are averaged over
 LARGEST_PUBLIC = 256
+"""Largest number of records split off as public."""
 
 
 @dataclass(frozen=True, eq=False)
 class PublicPart:
-    """What is known from public records: nothing in it depends on a private one.
+    """Quantities computed from public records; none of them depends on a private record.
 
-    ``drawn`` are updates of records of the smoothest prior on the range of the data, which the bound is about.
+    Attributes:
+        reference: Public updates and moments that configure defenses.
+        drawn: Updates of records drawn from the smoothest prior on the data range, which the bound refers to.
+        data_range: Smallest and largest value of a record.
+        is_smooth: True if the gradient is known to be a smooth function of the record.
+        seed: Seed of the noise in utilities and bounds.
     """
 
     reference: Reference
@@ -47,7 +53,7 @@ class PublicPart:
     seed: int
 
     def utility(self, defense: Defense | None) -> tuple[float, float]:
-        r"""Share of the first-order decrease that a step keeps, and its standard deviation.
+        r"""Return the share of the first-order decrease that a step keeps, and its standard deviation.
 
         .. math:: \frac{U_1}{E|g|^2}, \qquad \frac{\sqrt{-U_2}}{E|g|^2}
 
@@ -55,23 +61,24 @@ class PublicPart:
         """
         kept = spread = total = 0.0
         for update in self.reference.updates:
-            rng = torch.Generator().manual_seed(self.seed)
+            rng = torch.Generator().manual_seed(self.seed)  # common random numbers for all defenses
             first, second = one_step_utilities(update, defense, rng=rng)
             norm = sum(float(value.double().square().sum()) for value in update.values())
             kept, spread, total = kept + first * norm, spread - second, total + norm
+        # root of the mean variance over the mean squared norm: sqrt(spread / n) / (total / n)
         return kept / total, math.sqrt(spread * len(self.reference.updates)) / total
 
     def mse_bound(self, defense: Defense | None) -> Estimate:
-        """The bound on the mean squared error of any guess at a record, the others of its update known, estimated.
+        """Estimate a lower bound on the mean squared error of any estimator that knows the other records of an update.
 
-        Edge cases: 0, which says nothing, without noise.
+        Edge cases: 0, the trivial bound, without noise.
         """
         dimension = self.drawn[0].inputs[0].numel()
         traces = torch.full((len(self.drawn),), math.inf)
         if defense is not None:
             rng, found = torch.Generator().manual_seed(self.seed), []
             for release in self.drawn:
-                # of the first record of each update, until one is infinite: then the mean is
+                # the first record of each update; one infinite trace makes the mean infinite, so stop there
                 found.append(trace_of_information(release, defense, relative_error=PRIOR_ERROR, rng=rng)[:1])
                 if not bool(found[-1].isfinite()):
                     break
@@ -79,26 +86,37 @@ class PublicPart:
         return mse_bound_from_traces(traces, dimension=dimension, data_range=self.data_range)
 
 
-def public_part(subject: ModelUpdates, *, seed: int) -> PublicPart:
-    """Return the public part of data, as defenses see it: updates of the model by records of ``subject``.
+def compute_public_part(subject: ModelUpdates, *, seed: int) -> PublicPart:
+    """Compute public updates, prior draws and moments from the records of a subject.
 
-    Edge cases: too few records for two updates are refused.
+    Args:
+        subject: Model, recipe and public records.
+        seed: Seed of all draws.
+
+    Returns:
+        The quantities that configure and evaluate defenses.
+
+    Raises:
+        InvalidInput: If there are too few records for two updates.
     """
     rng, public, batch_size = torch.Generator().manual_seed(seed), subject.dataset, subject.recipe.batch_size
     client = subject.client(constant_guess())
     size = sum(value.numel() for value in client.model.parameters() if value.requires_grad)
+    # as many updates as memory holds, but at least two, since utilities average over them
     count = min(_UPDATES, max(2, _MOST_VALUES // max(size, 1)), len(public) // batch_size)
     if count < 2:
         raise invalid_input("public", len(public), f">= {2 * batch_size} records, two updates", "Pass more of them.")
     batches = torch.randperm(len(public), generator=rng)[: count * batch_size].split(batch_size)
     labels = labels_or_zeros(public)
     releases = tuple(client.release(public.inputs[rows], labels[rows]) for rows in batches)
+    # draws of the prior keep the labels of public batches, which a bound on the inputs takes as known
     prior = tuple(
         client.release(drawn_from_box(public.inputs[rows], public.data_range, rng=rng), labels[rows])
         for rows in (batches[place % len(batches)] for place in range(PRIOR_DRAWS))
     )
     moments_of = torch.randperm(len(public), generator=rng)[:_MOMENTS]
 
+    # deferred: only optimal defenses need moments, and models whose layers mix records have none
     def find_moments() -> ReferenceMoments:
         draws = torch.Generator().manual_seed(seed)
         return reference_moments(client.model, client.loss_fn, public.inputs[moments_of], labels[moments_of], rng=draws)
@@ -108,10 +126,23 @@ def public_part(subject: ModelUpdates, *, seed: int) -> PublicPart:
     return PublicPart(reference, prior, public.data_range, is_smooth, seed)
 
 
-def split_off(dataset: Dataset, public: Dataset | None, rng: torch.Generator) -> tuple[Dataset, tuple[int, ...]]:
-    """Public records, and the rows of ``dataset`` that are private, in a random order: a quarter is split off.
+def split_public_records(
+    dataset: Dataset, public: Dataset | None, rng: torch.Generator
+) -> tuple[Dataset, tuple[int, ...]]:
+    """Return public records and the rows of private records in random order.
 
-    Guarantee: no record is in both parts by its row. Stated public records must have the layout of the private ones.
+    Args:
+        dataset: All records.
+        public: Public records that are not among ``dataset``; None to split off a quarter, at most 256.
+        rng: Source of the random order.
+
+    Returns:
+        The public records, and the private rows of ``dataset``.
+
+    Raises:
+        InvalidInput: If ``public`` has another shape or range, or there are fewer than four records to split.
+
+    Guarantee: no row is in both parts.
     """
     order = torch.randperm(len(dataset), generator=rng).tolist()
     if public is not None:

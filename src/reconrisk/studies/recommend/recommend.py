@@ -1,4 +1,4 @@
-"""Which defense to use: the cheapest that keeps the risk of a model's updates below what is accepted."""
+"""Recommend the cheapest defense that keeps the risk of a model's updates below the accepted one."""
 
 from __future__ import annotations
 
@@ -16,23 +16,30 @@ from reconrisk.core.executor import IN_PROCESS, Executor, check_executor
 from reconrisk.core.metric import Limit
 from reconrisk.core.progress import CancelToken
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_finite, check_positive, check_probability, check_whole, invalid_input
+from reconrisk.core.validation import check_positive, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.registry import FAMILIES, family_by_name
 from reconrisk.statistics.intervals import success_interval
-from reconrisk.studies.common.arguments import checked_goals, checked_limits, checked_seed, seconds_from_budget
+from reconrisk.studies.common.arguments import checked_goals, checked_limits, seconds_from_budget
 from reconrisk.studies.common.guarantees import GuaranteeFinder
+from reconrisk.studies.common.options import check_options
 from reconrisk.studies.common.plan import AttackChoice
 from reconrisk.studies.common.population import LARGEST, Population
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
 from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT, ONE_GRADIENT, Records, UpdateRecipe
-from reconrisk.studies.recommend.attacked_share import Attackers, most_allowed, trials_beyond_guesses, trials_that_show
-from reconrisk.studies.recommend.public_part import public_part, split_off
+from reconrisk.studies.recommend.attacked_share import (
+    AttackEnsemble,
+    largest_allowed_count,
+    trials_above_guessing,
+    trials_needed,
+)
+from reconrisk.studies.recommend.options import DEFAULT_OPTIONS, RecommendOptions
+from reconrisk.studies.recommend.public_part import compute_public_part, split_public_records
 from reconrisk.studies.recommend.result import Recommendation
-from reconrisk.studies.recommend.search import ATTEMPTS, UNDEFENDED, Case, Choosing, Trained
+from reconrisk.studies.recommend.search import ATTEMPTS, UNDEFENDED, DefenseSearch, SearchProblem, TrainingCostEstimator
 
-_GUESSED = 32  # public records, of which guesses are scored
-_MARGIN = 0.99  # of the bound without any release: what noise can come near to
+_GUESSED = 32  # public updates on which guesses are scored
+_MARGIN = 0.99  # largest accepted target, as a share of the bound without a release, which only infinite noise reaches
 
 
 def recommend_defense(
@@ -46,51 +53,57 @@ def recommend_defense(
     threat: ThreatModel = DEFAULT_THREAT,
     attacks: str | Sequence[AttackChoice] = "quick",
     budget: float | str | None = "20min",
-    search_trials: int = 8,
-    confirm_trials: int | None = None,
-    finalists: int = 3,
-    resolution: float = 1.5,
-    training_steps: int = 100,
-    learning_rate: float = 0.1,
-    training_seeds: int = 3,
     update: UpdateRecipe = ONE_GRADIENT,
-    public: Dataset | None = None,
-    confidence: float = 0.95,
-    seed: int = 0,
-    name: str | None = None,
     executor: Executor = IN_PROCESS,
+    options: RecommendOptions = DEFAULT_OPTIONS,
 ) -> Recommendation:
-    r"""The cheapest defense of a model's updates that meets a target, what it costs, and the second best.
+    r"""Recommend the cheapest defense of a model's updates that meets a target.
 
-    The target is how often records may be rebuilt, ``accept`` such as ``"psnr>=20: 5%"``, or the Bayesian
-    ``mse_bound`` on every estimate, or both. A limit counts as met by ``evidence``. *Measured*: the ``attacks`` of an
-    adversary who knows the defense do not rebuild more records, by the upper end of an interval. *Proved*: the
-    mechanism of the defense bounds the success of everybody. The Bayesian bound is an estimate, never a proof: its
-    expected information is averaged over draws.
+    For each family (:data:`reconrisk.defenses.registry.FAMILIES`), the search finds the smallest strength that meets
+    the target on a few updates. The defenses found are then attacked on fresh updates, in the order of their step
+    utility, until enough of them pass. A defense that fails is made stronger and tried again, at most three times.
+    The model is trained with the defenses that pass, on the updates that clients send. The most accurate one is
+    recommended. Half of the budget is for the search.
 
-    For each family (:data:`reconrisk.defenses.registry.FAMILIES`) the smallest strength is searched, up to a factor
-    ``resolution``, that meets the target on ``search_trials`` updates. In the order of what they leave of a step, the
-    defenses found are attacked on ``confirm_trials`` fresh updates, until ``finalists`` of them pass; one that does
-    not is tried again stronger, three times at most. With those that pass the model is trained for
-    ``training_steps`` (none if 0) over ``training_seeds``, on what clients send, as ``update`` says: gradients at
-    ``learning_rate``, or the changes by local steps, which are added as they are. The most accurate is recommended.
-    Half of the ``budget`` is for the search.
+    Args:
+        model: Model that clients train, with its weights.
+        data: Records of the clients.
+        accept: Limits on the share of reconstructed records, such as ``"psnr>=20: 5%"``.
+        mse_bound: Smallest accepted Bayesian bound on the mean squared error of any attack. The bound is an estimate,
+            not a proof: its expected information is averaged over draws.
+        evidence: Evidence required for a limit. ``"measured"``: the upper interval end of the attacks' success is
+            within the limit. ``"proved"``: the mechanism bounds the success of any adversary.
+        families: Names of the families to search; by default all.
+        threat: Abilities of the adversary; by default one who sees an update and knows the defense.
+        attacks: A portfolio, ``"quick"`` or ``"thorough"``, or a list of attacks.
+        budget: Time for everything: seconds, a text such as ``"20min"``, or None for no limit.
+        update: Training of a client before it sends an update; by default one gradient of one record.
+        executor: Engine that runs the trials; by default this process.
+        options: Seed, confidence, public records, numbers of trials, training, and the name for the report.
 
-    Assumes: ``public`` records are public: noise and masks are chosen by them. Without any, a quarter of ``data``, at
-    most 256, is split off to take their place; neither attacked nor trained on, they also test the accuracy.
-    Guarantee: noise, masks and clip norms of a family at a strength depend on public records only. Which family and
-    which strength does depend on private ones: by attacks if measured, by how far records are apart if proved, and by
-    training; no guarantee of a mechanism covers what that choice tells. Records of the search never confirm. Intervals
-    of fresh records hold together, for all families, no defense, attempts and limits, with probability ``confidence``;
-    what was stopped early or only searched has none. A record is rebuilt if any attack or guess rebuilds it.
-    Edge cases: Ctrl-C and the end of the budget return what is found. A target that guessing exceeds, or that no family
-    meets, gives a result without a recommendation, which says the nearest.
+    Returns:
+        The recommended defense, its cost, the second best, and a row for every family.
+
+    Raises:
+        InvalidInput: If an argument is invalid, there is no target, or there are too few records to show it.
+
+    Assumes: ``options.public`` records are public: they configure noise and masks. By default a quarter of ``data``, at
+    most 256 records, is split off in their place. Public records are neither attacked nor trained on; they also test
+    the accuracy.
+    Guarantee: noise, masks and clip norms of a family at a strength depend on public records only. The choice of family
+    and strength depends on private records: on attacks if measured, on distances between records if proved, and on
+    training. No guarantee of a mechanism covers what this choice reveals. Records of the search never confirm.
+    Intervals from fresh records hold together for all families, no defense, attempts and limits, with probability
+    ``options.confidence``. Counts that stopped early or are from the search have no interval. A record counts as
+    reconstructed if any attack or guess reconstructs it.
+    Edge cases: Ctrl-C and the end of the budget return the results so far. If guesses exceed the target or no family
+    meets it, the result has no recommendation and states the nearest defense.
     Reference: utilities and bound, chen2025; success as in balle2022, Section VII.
 
     >>> data = Dataset("toy", torch.rand(160, 4, generator=torch.Generator().manual_seed(0)), torch.arange(160) % 2)
     >>> found = recommend_defense(
     ...     nn.Linear(4, 2), data, accept="mse<=0.001: 10%", families=["gaussian_noise"], attacks=["analytic"],
-    ...     training_steps=0,
+    ...     options=RecommendOptions(training_steps=0),
     ... )
     >>> found.best, found.option("none").met.value
     ('gaussian_noise', 'no')
@@ -101,46 +114,40 @@ def recommend_defense(
             "model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights."
         )
     subject = ModelUpdates.of(model, data, update)
+    options, executor = check_options(options, RecommendOptions), check_executor(executor)
     dataset, limits = subject.dataset, checked_limits(accept)
     checked_goals(None, limits, dataset)
     _check_target(limits, mse_bound, evidence, dataset.data_range)
-    chosen = _families(families)
-    rng = torch.Generator().manual_seed(checked_seed(seed))
-    reference, rows = split_off(dataset, public, rng)
-    stated_threat = subject.threat(threat)
-    level = _level(confidence, families=len(chosen), limits=len(limits))
-    if not check_finite("resolution", resolution) > 1:
-        raise invalid_input(
-            "resolution", resolution, "> 1", "It is the factor between what is found and what is needed."
-        )
-    asked = _Asked(
-        subject,
-        limits,
-        mse_bound,
-        evidence,
-        reference,
-        rows,
-        stated_threat,
-        attacks,
-        level,
-        resolution,
-        check_whole("finalists", finalists),
-        seed,
-        check_executor(executor),
+    chosen = _check_families(families)
+    rng = torch.Generator().manual_seed(options.seed)
+    reference, rows = split_public_records(dataset, options.public_dataset(), rng)
+    settings = _SearchSettings(
+        subject=subject,
+        limits=limits,
+        mse_bound=mse_bound,
+        evidence=evidence,
+        reference=reference,
+        rows=rows,
+        threat=subject.threat(threat),
+        attacks=attacks,
+        interval_confidence=_interval_confidence(options.confidence, families=len(chosen), limits=len(limits)),
+        executor=executor,
+        options=options,
     )
-    steps = check_whole("training_steps", training_steps, minimum=0)
-    seeds = check_whole("training_seeds", training_seeds)
-    private, rate = dataset.subset(list(rows)), check_positive("learning_rate", learning_rate)
-    training = Trained(model, private, reference, steps, seeds, rate, subject.recipe, seed)
-    case = asked.case(training, search_trials, confirm_trials, rng)
-    found = Choosing(case, chosen, total)
-    found.run()
-    return _result(asked, found, subject=name or type(model).__name__, confidence=confidence)
+    problem = settings.build_problem(rng)
+    if options.show_plan is not None:
+        options.show_plan(
+            f"Families: {', '.join(chosen)}. Updates: {len(problem.search)} at each strength of the search, "
+            f"{len(problem.confirm)} fresh ones to confirm."
+        )
+    search = DefenseSearch(problem, chosen, total)
+    search.run()
+    return _build_result(settings, search)
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """What was asked, checked; ``level`` is the confidence of each interval that confirms."""
+class _SearchSettings:
+    """Checked arguments of a search; ``interval_confidence`` is that of each confirming interval."""
 
     subject: ModelUpdates
     limits: tuple[Limit, ...]
@@ -150,25 +157,27 @@ class _Asked:
     rows: tuple[int, ...]
     threat: ThreatModel
     attacks: str | Sequence[AttackChoice]
-    level: float
-    resolution: float
-    finalists: int
-    seed: int
+    interval_confidence: float
     executor: Executor
+    options: RecommendOptions
 
     @property
-    def measured(self) -> tuple[Limit, ...]:
-        """Limits that attacks judge."""
+    def measured_limits(self) -> tuple[Limit, ...]:
+        """Limits that are tested by attacks."""
         return self.limits if self.evidence == "measured" else ()
 
-    def case(self, training: Trained, search: int, confirm: int | None, rng: torch.Generator) -> Case:
-        """Everything that answers are found with."""
-        known = public_part(replace(self.subject, dataset=self.reference), seed=self.seed)
+    def build_problem(self, rng: torch.Generator) -> SearchProblem:
+        """Draw the updates of search and confirmation, and assemble the search problem."""
+        options, private = self.options, self.subject.dataset.subset(list(self.rows))
+        known = compute_public_part(replace(self.subject, dataset=self.reference), seed=options.seed)
         if self.mse_bound is not None and not known.is_smooth:
-            words = "to be left out for a model that is not known to be smooth, such as one with ReLU or max-pooling"
-            raise invalid_input("mse_bound", self.mse_bound, words, "Its gradient may jump. State accept= instead.")
+            condition = (
+                "to be left out for a model that is not known to be smooth, such as one with ReLU or max-pooling"
+            )
+            raise invalid_input("mse_bound", self.mse_bound, condition, "Its gradient may jump. Pass accept= instead.")
         population, size = Population(self.subject.dataset, self.rows[:LARGEST]), self.subject.recipe.batch_size
-        first = Attackers(
+        # its one update is a placeholder: guesses are scored first and decide how many updates are drawn
+        first = AttackEnsemble(
             self.subject,
             population,
             self.reference,
@@ -176,14 +185,19 @@ class _Asked:
             self.attacks,
             (self.rows[:size],),
             self.limits,
-            self.seed,
+            options.seed,
             self.executor,
         )
-        guess = _guessed(first, rng) if self.measured else ()
-        tried, fresh = _trials(self.measured, guess, self.rows, size, search, confirm, self.level)
-        return Case(
+        guess = _guessed_shares(first, rng) if self.measured_limits else ()
+        tried, fresh = options.search_trials, 0
+        if self.measured_limits:
+            available = max(0, len(self.rows) // size - tried)
+            fresh = _count_fresh_updates(
+                self.measured_limits, guess, available, size, self.interval_confidence, options
+            )
+        return SearchProblem(
             public=known,
-            attackers=replace(first, updates=_updates(population.dataset, self.rows, size, tried, fresh, rng)),
+            ensemble=replace(first, updates=_draw_updates(population.dataset, self.rows, size, tried, fresh, rng)),
             guarantees=GuaranteeFinder.of(self.subject, population, self.threat),
             limits=self.limits,
             mse_bound=self.mse_bound,
@@ -191,57 +205,65 @@ class _Asked:
             guess=guess,
             search=range(tried),
             confirm=range(tried, tried + fresh),
-            allowed=_allowed(self.measured, fresh, size, self.level),
-            level=self.level,
-            resolution=self.resolution,
-            finalists=self.finalists,
-            training=training,
+            allowed=_allowed_counts(self.measured_limits, fresh, size, self.interval_confidence),
+            interval_confidence=self.interval_confidence,
+            resolution=options.resolution,
+            finalists=options.finalists,
+            training=TrainingCostEstimator(
+                model=self.subject.model,
+                private=private,
+                public=self.reference,
+                steps=options.training_steps,
+                seeds=options.training_seeds,
+                learning_rate=options.learning_rate,
+                recipe=self.subject.recipe,
+                seed=options.seed,
+            ),
         )
 
 
-def _result(asked: _Asked, found: Choosing, *, subject: str, confidence: float) -> Recommendation:
-    case, low, high = found.case, *asked.subject.dataset.data_range
-    ranked = (*found.ranked, None, None)
+def _build_result(settings: _SearchSettings, search: DefenseSearch) -> Recommendation:
+    problem, low, high = search.problem, *settings.subject.dataset.data_range
+    ranked = (*search.ranking, None, None)
     return Recommendation(
-        subject=subject,
-        data=asked.subject.dataset.name,
-        accept=asked.limits,
-        mse_bound=asked.mse_bound,
-        evidence=asked.evidence,
-        threat=asked.threat,
-        attacks=case.attackers.labels if asked.measured else (),
-        options=found.options(),
+        subject=settings.options.name or type(settings.subject.model).__name__,
+        data=settings.subject.dataset.name,
+        accept=settings.limits,
+        mse_bound=settings.mse_bound,
+        evidence=settings.evidence,
+        threat=settings.threat,
+        attacks=problem.ensemble.labels if settings.measured_limits else (),
+        options=search.options(),
         best=ranked[0],
         runner_up=ranked[1],
-        undefended=found.costs.get(UNDEFENDED),
-        guess=case.guess,
-        is_smooth=case.public.is_smooth,
+        undefended=search.costs.get(UNDEFENDED),
+        guess=problem.guess,
+        is_smooth=problem.public.is_smooth,
         prior_information=float(box_prior_information(high - low)),
         data_range=(low, high),
-        reference_records=len(asked.reference),
-        search_trials=len(case.search),
-        confirm_trials=len(case.confirm),
-        confidence=confidence,
-        seed=asked.seed,
-        seconds=time.monotonic() - found.total.begun,
-        ended=found.ended,
-        defenses={family: candidate.defense for family, candidate in found.found.items()},
+        reference_records=len(settings.reference),
+        search_trials=len(problem.search),
+        confirm_trials=len(problem.confirm),
+        confidence=settings.options.confidence,
+        seed=settings.options.seed,
+        seconds=time.monotonic() - search.total.begun,
+        ended=search.ended,
+        defenses={family: candidate.defense for family, candidate in search.candidates.items()},
     )
 
 
-def _level(confidence: float, *, families: int, limits: int) -> float:
-    """The confidence of each interval such that all that might be shown hold together, by the union bound."""
-    if not 0 < check_probability("confidence", confidence) < 1:
-        raise invalid_input("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+def _interval_confidence(confidence: float, *, families: int, limits: int) -> float:
+    """Return the confidence of each interval such that all possible ones hold together, by the union bound."""
+    # one interval for each family and for no defense, each confirmation attempt and each limit
     return 1 - (1 - confidence) / ((families + 1) * ATTEMPTS * max(1, limits))
 
 
-def _families(names: Sequence[str] | None) -> tuple[str, ...]:
+def _check_families(names: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(names, str):
         raise invalid_input("families", names, "to be a list of names", f"Write [{names!r}].")
     chosen = tuple(FAMILIES if names is None else names)
     if not chosen:
-        raise invalid_input("families", names, "to hold at least one", "Leave them out for all.")
+        raise invalid_input("families", names, "to name at least one family", "Omit it to search all.")
     return tuple(dict.fromkeys(family_by_name(name).name for name in chosen))
 
 
@@ -251,85 +273,89 @@ def _check_target(
     if evidence not in ("measured", "proved"):
         raise invalid_input("evidence", evidence, "to be measured or proved")
     if not limits and mse_bound is None:
-        raise InvalidInput("Expected a target. Pass accept='psnr>=20: 5%', or mse_bound=.")
+        raise InvalidInput("Expected a target, got none. Pass accept='psnr>=20: 5%', or mse_bound=.")
     if mse_bound is not None:
         if evidence == "proved":
             raise invalid_input(
-                "mse_bound", mse_bound, "to be left out if proofs are asked for", "The bound is an estimate."
+                "mse_bound",
+                mse_bound,
+                "to be left out with evidence='proved'",
+                "The bound is an estimate, not a proof.",
             )
         most = _MARGIN / float(box_prior_information(data_range[1] - data_range[0]))
         if check_positive("mse_bound", mse_bound) > most:
-            remedy = "Without any release the bound is little larger, for the smoothest prior on the range of the data."
+            remedy = "Even without a release, the bound for the smoothest prior on the data range is only 1 % larger."
             raise invalid_input("mse_bound", mse_bound, f"<= {most:.4g}", remedy)
     if evidence == "measured" and any(limit.at_most <= 0 for limit in limits):
         raise invalid_input(
-            "accept", str(limits[0]), "above 0%", "No number of trials shows that something never happens."
+            "accept", str(limits[0]), "above 0%", "No number of trials can show that something never happens."
         )
 
 
-def _guessed(attackers: Attackers, rng: torch.Generator) -> tuple[float, ...]:
-    """The share of public records that guesses rebuild."""
-    public, size = attackers.public, attackers.records_per_update
+def _guessed_shares(ensemble: AttackEnsemble, rng: torch.Generator) -> tuple[float, ...]:
+    """Return the share of public records that guesses reconstruct, for each limit."""
+    public, size = ensemble.public, ensemble.records_per_update
     rows = Population(public, tuple(range(len(public))))
     updates = rows.updates(min(_GUESSED, max(1, len(public) // size)), size, rng)
-    subject = replace(attackers.subject, dataset=public)
-    found = replace(attackers, subject=subject, population=rows, updates=updates).guessed(range(len(updates)))
+    subject = replace(ensemble.subject, dataset=public)
+    found = replace(ensemble, subject=subject, population=rows, updates=updates).count_guessed(range(len(updates)))
     return tuple(count / (found.updates * size) for count in found.reached)
 
 
-def _trials(
+def _count_fresh_updates(
     limits: tuple[Limit, ...],
     guess: tuple[float, ...],
-    rows: tuple[int, ...],
+    available: int,
     batch_size: int,
-    search: int,
-    confirm: int | None,
-    level: float,
-) -> tuple[int, int]:
-    """Updates of the search, and those that confirm: enough that some successes are forgiven, if there are records.
+    confidence: float,
+    options: RecommendOptions,
+) -> int:
+    """Return the number of confirming updates; by default enough to tolerate some successes, if available.
 
-    Guarantee: refused where no outcome could show the limits, with the nearest that could be.
+    Guarantee: raises before any attack if no outcome could show the limits, and states the share that could be shown.
     """
-    count = check_whole("search_trials", search)
-    if not limits:
-        return count, 0
-    fresh = max(0, len(rows) // batch_size - count)
-    stated = fresh if confirm is None else min(fresh, check_whole("confirm_trials", confirm))
+    stated = available if options.confirm_trials is None else min(available, options.confirm_trials)
     needed = 0
     for limit, guessed in zip(limits, guess, strict=True):
         if guessed > limit.at_most:
-            continue  # nothing will be attacked
-        trials = trials_beyond_guesses(limit.at_most, guessed, per_trial=batch_size, confidence=level, available=stated)
+            continue  # guesses exceed the limit, so nothing will be attacked
+        trials = trials_above_guessing(
+            limit.at_most, guessed, per_trial=batch_size, confidence=confidence, available=stated
+        )
         if trials is None:
-            raise _too_few(limit, stated, batch_size, level, count)
+            raise _too_few_updates_error(limit, stated, batch_size, confidence, options.search_trials)
         needed = max(needed, trials)
-    return count, needed if confirm is None else stated
+    return needed if options.confirm_trials is None else stated
 
 
-def _allowed(limits: tuple[Limit, ...], trials: int, batch_size: int, level: float) -> tuple[int, ...]:
-    """How many records of so many fresh updates may be rebuilt; none, where nothing will be attacked."""
+def _allowed_counts(limits: tuple[Limit, ...], trials: int, batch_size: int, confidence: float) -> tuple[int, ...]:
+    """Return how many records of the fresh updates may be reconstructed; 0 if nothing will be attacked."""
     if not trials:
         return (0,) * len(limits)
-    found = (most_allowed(limit.at_most, trials=trials, per_trial=batch_size, confidence=level) for limit in limits)
+    found = (
+        largest_allowed_count(limit.at_most, trials=trials, per_trial=batch_size, confidence=confidence)
+        for limit in limits
+    )
     return tuple(0 if most is None else most for most in found)
 
 
-def _too_few(limit: Limit, trials: int, batch_size: int, level: float, search: int) -> InvalidInput:
-    least = trials_that_show(limit.at_most, per_trial=batch_size, confidence=level)
+def _too_few_updates_error(limit: Limit, trials: int, batch_size: int, confidence: float, search: int) -> InvalidInput:
+    least = trials_needed(limit.at_most, per_trial=batch_size, confidence=confidence)
     nearest = 1.0
     if trials:
-        nearest = success_interval(0, trials=trials, per_trial=batch_size, confidence=level).high
+        nearest = success_interval(0, trials=trials, per_trial=batch_size, confidence=confidence).high
     return InvalidInput(
-        f"Expected at least {least} fresh updates to show {limit}, there are {trials}: they show no less than "
+        f"Expected at least {least} fresh updates to show {limit}, got {trials}: they can show no less than "
         f"{100 * nearest:.3g}%. Pass {(least + search) * batch_size} private records and confirm_trials >= {least}, "
-        f"or accept more."
+        f"or accept a larger share."
     )
 
 
-def _updates(
+def _draw_updates(
     dataset: Dataset, rows: tuple[int, ...], batch_size: int, search: int, confirm: int, rng: torch.Generator
 ) -> tuple[tuple[int, ...], ...]:
-    """Updates of the search first, of rows that no later update has."""
+    """Draw the updates of the search first; confirming updates use none of their rows."""
+    # with few records the search reuses its own rows, so that at least one update is left to confirm
     border = min(search * batch_size, len(rows) - batch_size * (1 if confirm else 0))
     first = Population(dataset, rows[:border]).updates(search, batch_size, rng)
     return (*first, *(Population(dataset, rows[border:]).updates(confirm, batch_size, rng) if confirm else ()))

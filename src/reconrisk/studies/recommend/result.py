@@ -1,4 +1,4 @@
-"""The result of a search for a defense: one row per family, the cheapest that meets the target and the second."""
+"""Result of a search for a defense: one row per family, the recommended defense and the second best."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from reconrisk.core.validation import invalid_input
 from reconrisk.metrics.goals import mean_squared_error_at
 
 
-class Met(Enum):
-    """Whether a defense meets the target, and what says so."""
+class TargetStatus(Enum):
+    """Evidence that a defense meets the target, or the reason why there is none."""
 
     PROVED = "proved"
     CONFIRMED = "measured on fresh records"
@@ -31,16 +31,20 @@ class Met(Enum):
 
     @property
     def is_shown(self) -> bool:
-        """Whether it may be recommended."""
-        return self in (Met.PROVED, Met.CONFIRMED, Met.ESTIMATED)
+        """True if the evidence suffices for a recommendation."""
+        return self in (TargetStatus.PROVED, TargetStatus.CONFIRMED, TargetStatus.ESTIMATED)
 
 
 @serializable("training-cost")
 @dataclass(frozen=True)
 class TrainingCost:
-    """What training under a defense came to: means over ``seeds`` with intervals; None where there is nothing finite.
+    """Test accuracy and loss after training under a defense, as means over seeds with intervals.
 
-    ``accuracy`` is of test records, None for labels that are no classes; ``loss`` of them too.
+    Attributes:
+        accuracy: Accuracy on test records; None for real-valued labels or without finite values.
+        loss: Loss on test records; None if it is not finite.
+        steps: Training steps.
+        seeds: Number of runs.
     """
 
     accuracy: Estimate | None
@@ -50,34 +54,42 @@ class TrainingCost:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """The larger the better: accuracy first, then loss."""
+        """Sort key, larger is better: accuracy first, then loss."""
         accuracy = -1.0 if self.accuracy is None else self.accuracy.value
         return accuracy, float("-inf") if self.loss is None else -self.loss.value
 
     def __str__(self) -> str:
-        """Accuracy, or else the loss, with its interval."""
+        """Format the accuracy, or without one the loss, with its interval."""
         if self.accuracy is not None:
-            return f"accuracy {_interval(self.accuracy)}"
-        return "diverged" if self.loss is None else f"loss {_interval(self.loss)}"
+            return f"accuracy {_format_interval(self.accuracy)}"
+        return "diverged" if self.loss is None else f"loss {_format_interval(self.loss)}"
 
 
 @serializable("defense-option")
 @dataclass(frozen=True)
 class DefenseOption:
-    """The weakest defense of a family that meets the target, or the strongest that was tried, if none does.
+    """The weakest defense of a family that meets the target, or the strongest that was tried if none does.
 
-    ``code`` is the call that makes it, ``strength`` its level (``FamilyInfo`` in ``defenses/registry.py``); None and
-    empty where nothing was tried. ``risks`` are the shares of records that any attack or guess rebuilt, one for each
-    limit: from fresh records if ``met`` says so, else from those of the search. ``proved`` are bounds on these shares
-    by the mechanism, 1 without one. ``mse_bound`` is the Bayesian bound, estimated. ``utility_kept`` (U1) is the share
-    of the first-order decrease that is kept, ``utility_deviation`` its standard deviation, the root of -U2.
-    ``remark`` says what went otherwise than planned.
+    Attributes:
+        family: Name of the family; ``"none"`` is no defense.
+        code: Call that builds the defense; empty if nothing was tried.
+        strength: Level of the defense (``FamilyInfo`` in ``defenses/registry.py``); None if nothing was tried.
+        met: Evidence that the target is met.
+        risks: Share of records that any attack or guess reconstructed, for each limit. It is measured on fresh records
+            if ``met`` is confirmed or failed, otherwise on the records of the search.
+        proved: Upper bound on each share by the mechanism; 1 without one.
+        mse_bound: Estimated Bayesian bound; None if nothing was tried.
+        utility_kept: Share of the first-order decrease that a step keeps (U1).
+        utility_deviation: Standard deviation of that share, the root of -U2.
+        training: Cost in training; None without training.
+        tried: Number of strengths tried in the search.
+        remark: Deviations from the plan.
     """
 
     family: str
     code: str
     strength: float | None
-    met: Met
+    met: TargetStatus
     risks: tuple[Estimate, ...]
     proved: tuple[float, ...]
     mse_bound: Estimate | None
@@ -89,14 +101,14 @@ class DefenseOption:
 
     @property
     def step_utility(self) -> float:
-        """The decrease that a step keeps, less one standard deviation: what families are ranked by before training."""
+        """Decrease that a step keeps minus one standard deviation; it ranks families before training."""
         if self.utility_kept is None or self.utility_deviation is None:
             return float("-inf")
         return self.utility_kept - self.utility_deviation
 
     @property
     def rank(self) -> tuple[bool, tuple[float, float], float]:
-        """The larger the cheaper: training where it was done, else one step."""
+        """Sort key, larger is cheaper: training cost if measured, then step utility."""
         trained = self.training is not None
         return trained, self.training.rank if self.training is not None else (0.0, 0.0), self.step_utility
 
@@ -104,16 +116,35 @@ class DefenseOption:
 @serializable("recommendation")
 @dataclass(frozen=True)
 class Recommendation(Result):
-    """Which defense to use, what it costs, what is second best, and what was tried.
+    """The recommended defense, its cost, the second best, and a row for every family that was tried.
 
-    ``accept`` are limits on how often records may be rebuilt, ``mse_bound`` the least Bayesian bound asked for.
-    ``evidence`` is "measured" or "proved": what counts as meeting a limit. ``options`` has a row for every family;
-    ``best`` and ``runner_up`` name two of them. ``undefended`` is training without a defense. ``guess`` are the shares
-    of public records that guesses rebuild, without any update: no defense brings risks below them. The Bayesian bound
-    is for the smoothest prior on the range of the data, of ``prior_information``; it assumes that gradients do not jump
-    as the record moves: ``is_smooth`` if that is known. ``ended`` is "complete", "out of time" or "interrupted".
+    The Bayesian bound refers to the smoothest prior on the range of the data. It assumes that the gradient is a
+    continuous function of the record.
 
-    ``defense`` and ``defenses`` are the configured defenses; they hold moments of public records, and are not in JSON.
+    Attributes:
+        subject: Name of the model.
+        data: Name of the data set.
+        accept: Limits on the share of reconstructed records.
+        mse_bound: Smallest accepted Bayesian bound; None for no such target.
+        evidence: "measured" or "proved": the evidence that was required for a limit.
+        threat: Threat model of the adversary.
+        attacks: Names of the attacks; empty if limits were proved.
+        options: One row for no defense and one for every family.
+        best: Family of the recommended defense; None if none was shown to meet the target.
+        runner_up: Family of the second best defense; None without one.
+        undefended: Cost of training without a defense; None without training.
+        guess: Share of public records that guesses reconstruct, for each limit. No defense reduces risks below it.
+        is_smooth: True if the gradient is known to be a smooth function of the record.
+        prior_information: Fisher information of the prior that the Bayesian bound refers to.
+        data_range: Smallest and largest value of a record.
+        reference_records: Number of public records.
+        search_trials: Updates attacked at each strength of the search.
+        confirm_trials: Fresh updates attacked in confirmation.
+        confidence: Joint confidence of all intervals from fresh records.
+        seed: Seed of all draws.
+        seconds: Duration of the search.
+        ended: "complete", "out of time" or "interrupted".
+        defenses: Configured defenses by family. They hold moments of public records and are not stored in JSON.
     """
 
     subject: str
@@ -148,16 +179,16 @@ class Recommendation(Result):
 
     @property
     def meets(self) -> bool:
-        """Whether any defense was shown to meet the target."""
+        """True if some defense was shown to meet the target."""
         return self.best is not None
 
     @property
     def defense(self) -> Any:
-        """The recommended defense, configured; None where none is, or after reading JSON."""
+        """Recommended defense, configured; None without one or after reading JSON."""
         return None if self.best is None or self.defenses is None else self.defenses.get(self.best)
 
     def option(self, family: str) -> DefenseOption:
-        """The row of a family."""
+        """Return the row of a family; ``"none"`` is the row without a defense."""
         for option in self.options:
             if option.family == family:
                 return option
@@ -165,7 +196,7 @@ class Recommendation(Result):
 
     @property
     def target(self) -> str:
-        """What was asked for, in words."""
+        """Description of the target."""
         words = [str(limit) for limit in self.accept]
         return " and ".join(
             [*words, *([] if self.mse_bound is None else [f"estimated Bayesian bound >= {self.mse_bound:g}"])]
@@ -173,26 +204,29 @@ class Recommendation(Result):
 
     @property
     def sentence(self) -> str:
-        """What to do, on what evidence, at which cost, and what is second best."""
+        """Recommendation with its evidence and cost, and the second best."""
         if self.best is None:
-            return f"No defense was shown to meet {self.target}: {_nearest(self)}{_end(self)}"
+            return f"No defense was shown to meet {self.target}: {_describe_nearest(self)}{_describe_ending(self)}"
         best = self.option(self.best)
-        words = [f"Use {best.code}: {_evidence(self, best)}, {_cost(self, best)}.", *_caution(self, best)]
+        words = [
+            f"Use {best.code}: {_describe_evidence(self, best)}, {_describe_cost(self, best)}.",
+            *_describe_caution(self, best),
+        ]
         if not all(value >= 1 for value in best.proved):
             words.append(
-                "Private records took part in the choice of family and strength, which its guarantee does not cover."
+                "Family and strength were chosen with private records; the guarantee does not cover this choice."
             )
         if self.runner_up is not None:
             second = self.option(self.runner_up)
-            words.append(f"Second best is {second.code}: {_cost(self, second)}.")
-            if _overlap(best, second):
-                words.append("The two differ by no more than seeds do.")
+            words.append(f"Second best is {second.code}: {_describe_cost(self, second)}.")
+            if _training_overlaps(best, second):
+                words.append("Their training intervals overlap.")
         else:
-            words.append("There is no second that was shown to meet the target.")
-        return " ".join(words) + _end(self)
+            words.append("No other defense was shown to meet the target.")
+        return " ".join(words) + _describe_ending(self)
 
     def table(self) -> str:
-        """Return every family in a line, the recommended marked with an arrow."""
+        """Return one line for each family; an arrow marks the recommended one."""
         rows = [tuple(f"{head}?" if head == "est. MSE bound" and not self.is_smooth else head for head in _HEADER)]
         marks = {self.best: "->", self.runner_up: "2."}
         for option in self.options:
@@ -202,7 +236,7 @@ class Recommendation(Result):
                     marks.get(option.family, ""),
                     option.family,
                     option.met.value,
-                    ", ".join(_share(risk) for risk in option.risks) or "-",
+                    ", ".join(_format_share(risk) for risk in option.risks) or "-",
                     ", ".join("-" if value >= 1 else f"<= {rounded_up(value)}" for value in option.proved) or "-",
                     "-" if bound is None or not bound.low else f">= {rounded_down(bound.low)}",
                     "-" if kept is None else f"{kept:.3g}",
@@ -235,16 +269,16 @@ class Recommendation(Result):
         return tuple(rows)
 
 
-def _interval(estimate: Estimate) -> str:
+def _format_interval(estimate: Estimate) -> str:
     return f"{estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
 
 
 _HEADER = ("", "family", "meets", "rebuilt", "proved", "est. MSE bound", "U1 kept", "U2 dev.", "training", "defense")
 
 
-def _evidence(found: Recommendation, option: DefenseOption) -> str:
+def _describe_evidence(found: Recommendation, option: DefenseOption) -> str:
     words: list[str] = []
-    if option.met in (Met.PROVED, Met.ESTIMATED) and found.accept:
+    if option.met in (TargetStatus.PROVED, TargetStatus.ESTIMATED) and found.accept:
         pairs = zip(found.accept, option.proved, strict=True)
         words += [f"{limit.goal} succeeds with at most {rounded_up(value)}, proved" for limit, value in pairs]
     elif found.accept:
@@ -256,15 +290,15 @@ def _evidence(found: Recommendation, option: DefenseOption) -> str:
         ]
     if found.mse_bound is not None and option.mse_bound is not None:
         prior = f"for a prior of information {found.prior_information:.4g}"
-        evidence = f"estimated bound, no proof: {option.mse_bound.samples} draws"
+        evidence = f"estimated bound, not a proof: {option.mse_bound.samples} draws"
         least = rounded_down(option.mse_bound.low)
-        words.append(f"no estimate has a mean squared error below {least} {prior} ({evidence})")
+        words.append(f"no attack has a mean squared error below {least} {prior} ({evidence})")
     return "; ".join(words)
 
 
-def _caution(found: Recommendation, option: DefenseOption) -> list[str]:
-    """Where attacks that were not tried may do better, as far as the bound says."""
-    if option.met is Met.PROVED or option.mse_bound is None:
+def _describe_caution(found: Recommendation, option: DefenseOption) -> list[str]:
+    """Return a warning if the estimated bound does not exclude that better attacks reach a goal."""
+    if option.met is TargetStatus.PROVED or option.mse_bound is None:
         return []
     goals = (limit.goal for limit in found.accept)
     bound = option.mse_bound.low
@@ -273,12 +307,12 @@ def _caution(found: Recommendation, option: DefenseOption) -> list[str]:
         return []
     error = mean_squared_error_at(below[0], found.data_range)
     return [
-        f"That is about the attacks tried: the estimated bound on the error of any estimate, {rounded_down(bound)}, "
-        f"is below the {error:.3g} of {below[0]}, so that better attacks are not excluded."
+        f"This holds for the attacks that were tried: the estimated bound on the error of any attack, "
+        f"{rounded_down(bound)}, is below the {error:.3g} of {below[0]}, so better attacks are not excluded."
     ]
 
 
-def _cost(found: Recommendation, option: DefenseOption) -> str:
+def _describe_cost(found: Recommendation, option: DefenseOption) -> str:
     if option.training is not None:
         against = "" if found.undefended is None else f" against {found.undefended} without a defense"
         return f"{option.training}{against}"
@@ -287,17 +321,17 @@ def _cost(found: Recommendation, option: DefenseOption) -> str:
     return f"a step keeps {option.utility_kept:.3g} +- {option.utility_deviation:.2g} of its decrease"
 
 
-def _overlap(first: DefenseOption, second: DefenseOption) -> bool:
-    """Whether training tells two defenses apart."""
+def _training_overlaps(first: DefenseOption, second: DefenseOption) -> bool:
+    """Return True if the training intervals of two defenses overlap."""
     if first.training is None or second.training is None:
         return False
     one, two = first.training.accuracy or first.training.loss, second.training.accuracy or second.training.loss
     return one is not None and two is not None and one.low <= two.high and two.low <= one.high
 
 
-def _nearest(found: Recommendation) -> str:
+def _describe_nearest(found: Recommendation) -> str:
     beyond = [
-        f"guesses alone reach {limit.goal} for {100 * guess:.3g}% of records, so accept more than that"
+        f"guesses alone reach {limit.goal} for {100 * guess:.3g}% of records, so accept a larger share than that"
         for limit, guess in zip(found.accept, found.guess, strict=False)
         if guess > limit.at_most
     ]
@@ -306,9 +340,10 @@ def _nearest(found: Recommendation) -> str:
     tried = [option for option in found.options if option.strength is not None]
     if not tried:
         return "nothing was tried."
-    nearest = min(tried, key=lambda option: _distance(found, option))
+    nearest = min(tried, key=lambda option: _distance_to_target(found, option))
     words = [
-        f"{limit.goal} for {_share(risk)} of records" for limit, risk in zip(found.accept, nearest.risks, strict=False)
+        f"{limit.goal} for {_format_share(risk)} of records"
+        for limit, risk in zip(found.accept, nearest.risks, strict=False)
     ]
     if found.evidence == "proved" and found.accept:
         words = [
@@ -320,20 +355,20 @@ def _nearest(found: Recommendation) -> str:
     return f"the nearest is {nearest.code} with {' and '.join(words) or 'nothing measured'} ({nearest.met.value})."
 
 
-def _distance(found: Recommendation, option: DefenseOption) -> tuple[float, float]:
+def _distance_to_target(found: Recommendation, option: DefenseOption) -> tuple[float, float]:
     shares: Sequence[float] = option.proved if found.evidence == "proved" else [risk.value for risk in option.risks]
     bound = 0.0 if found.mse_bound is None or option.mse_bound is None else -option.mse_bound.low
     return max(shares, default=0.0), bound
 
 
-def _share(risk: Estimate) -> str:
-    if (risk.low, risk.high) == (0.0, 1.0):
+def _format_share(risk: Estimate) -> str:
+    if (risk.low, risk.high) == (0.0, 1.0):  # no interval: the method holds the reason
         return f"{100 * risk.value:.3g}% of {risk.samples} ({risk.method})"
     return f"{100 * risk.value:.3g}% [{100 * risk.low:.3g}, {100 * risk.high:.3g}]"
 
 
-def _end(found: Recommendation) -> str:
+def _describe_ending(found: Recommendation) -> str:
     if found.ended == "complete":
         return ""
-    remedy = " Raise the budget." if found.ended == "out of time" else ""
+    remedy = " Increase the budget." if found.ended == "out of time" else ""
     return f" The search ended before it was complete: {found.ended}.{remedy}"

@@ -1,4 +1,4 @@
-"""Finished cells of a frontier in a folder: one file each, found again only by the same settings."""
+"""Folder of finished cells: one file each, found again only by the same settings."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ _MARK = "store.json"
 
 @dataclass(frozen=True)
 class CellStore:
-    """Cells in the files of a ``folder``, by the digest of all they depend on; nothing is kept without one.
+    """Cells in the files of a folder, by the digest of everything they depend on.
 
-    Guarantee: a folder with cells of another version of the package, whose digests differ, is refused.
+    Attributes:
+        folder: Folder of the files; None to keep nothing.
+
+    Guarantee: a folder with cells of another version of the package, whose digests differ, is rejected.
 
     >>> CellStore(None).find("0" * 12) is None
     True
@@ -38,21 +41,21 @@ class CellStore:
             raise wrong_version(self.folder, "version", "a store of a frontier", found=found, reads=VERSION)
 
     def find(self, fingerprint: str) -> TradeoffCell | None:
-        """The cell of these settings, None if it was never finished."""
+        """Return the cell of these settings; None if it was never finished."""
         path = self._path(fingerprint)
         if path is None or not path.exists():
             return None
-        remedy = "Delete the file: the cell is then computed again."
+        remedy = "Delete the file to compute the cell again."
         try:
             found = from_json(path.read_text(encoding="utf-8"))
         except (InvalidInput, UnicodeDecodeError) as error:
             raise InvalidFile(path, "cell", str(error), remedy) from error
         if not isinstance(found, TradeoffCell):
-            raise InvalidFile(path, "cell", f"it holds a {type(found).__name__}, no TradeoffCell.", remedy)
+            raise InvalidFile(path, "cell", f"It holds a {type(found).__name__}, not a TradeoffCell.", remedy)
         return found
 
     def add(self, fingerprint: str, cell: TradeoffCell) -> None:
-        """Keep a finished cell: the file is there whole or not at all."""
+        """Write a finished cell; the file is replaced atomically."""
         path = self._path(fingerprint)
         if path is None:
             return
@@ -62,7 +65,7 @@ class CellStore:
         write_whole(path, lambda temporary: temporary.write_text(to_json(cell) + "\n", encoding="utf-8"))
 
     def _version(self) -> object:
-        """Return the version that a folder states, 1 where cells are in it without a mark, None where none are."""
+        """Return the version of the folder: 1 for cells without a version file, None for no cells."""
         if self.folder is None:
             return None
         mark = self.folder / _MARK
@@ -71,7 +74,7 @@ class CellStore:
         try:
             return json.loads(mark.read_text(encoding="utf-8"))["version"]
         except (ValueError, KeyError, TypeError) as error:
-            raise InvalidFile(mark, "version", "It states no version.", "Name another folder.") from error
+            raise InvalidFile(mark, "version", "It states no version.", "Use another folder.") from error
 
     def _path(self, fingerprint: str) -> Path | None:
         return None if self.folder is None else self.folder / f"cell-{fingerprint}.json"

@@ -1,4 +1,4 @@
-"""What the runs of a frontier have in common, and one of them: train, attack, measure."""
+"""Settings shared by the runs of a leakage-utility study, and one run: train, attack, measure."""
 
 from __future__ import annotations
 
@@ -42,22 +42,29 @@ from reconrisk.studies.common.subjects.model_updates import ModelUpdates, given_
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reconrisk.studies.tradeoff.result import ATTACKERS, AttackScore, TradeoffCell
 
-_SEEDS = 2**63
-_MEASURED = "2"  # raised where a run of the same settings measures something else than before
-_KINKED = (
-    "MSE bound? It is not known that the gradient moves without jumps as the record moves, which the bound assumes; "
-    "with ReLU or max-pooling it jumps."
+_SEEDS = 2**63  # keeps seeds within int64, which torch generators take
+_MEASUREMENT_VERSION = "2"  # part of every cell's digest: increase it when a run measures something else than before
+# TradeoffResult.is_smooth recognises this note by its first two words
+_NOT_SMOOTH_NOTE = (
+    "MSE bound? The bound assumes that the gradient is a continuous function of the record, which is not known for "
+    "this model; with ReLU or max-pooling the gradient jumps."
 )
-_PRIOR = (
-    "The MSE bound is an estimate, no proof: the information is averaged over draws. It is for records drawn from the "
-    "smoothest prior on the range of the data, not for the attacked ones; 0 where there is no noise, the noise is on "
-    "values that jump, or private records chose the defense."
+_BOUND_NOTE = (
+    "The MSE bound is an estimate, not a proof: the information is averaged over draws. It is for records drawn from "
+    "the smoothest prior on the range of the data, not for the attacked ones. It is 0 without noise, if noise is added "
+    "to values that jump, or if private records chose the defense."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A defense at a strength; None is the undefended reference."""
+    """A family of defenses at one strength.
+
+    Attributes:
+        family: Name of the family.
+        strength: Strength within the family; None for the reference.
+        defense: Configured defense; None for the reference without one.
+    """
 
     family: str
     strength: float | None
@@ -65,17 +72,17 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """Family and strength."""
+        """Family and strength as text."""
         return self.family if self.strength is None else f"{self.family} {self.strength!r}"
 
     def fresh(self) -> Defense | None:
-        """The defense in the state in which training begins."""
+        """Return the defense in its state at the start of training."""
         return fresh_defense(self.defense)
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Records of one seed: attacked, trained on, tested on; no record of the data is in two of them."""
+    """Attacked, training and test records of one seed; no record of the data is in two of them."""
 
     attacked: Dataset
     training: Dataset
@@ -83,8 +90,22 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
-    """The settings of a frontier: all that a cell depends on but the defense and the seed."""
+class TradeoffStudy:
+    """Everything that a cell depends on except the defense and the seed.
+
+    Attributes:
+        model: Model at the start of training.
+        dataset: Records to attack, train and, without ``test``, test on.
+        test: Test records; None to split them off.
+        test_share: Share of the records that is split off for testing.
+        threat: Threat model, apart from knowledge of the defense.
+        attacks: Attacks or the name of a portfolio.
+        training: Recipe of the training runs.
+        loss_fn: Loss in training.
+        trials: Number of attacked gradients for each seed.
+        attacked_batch_size: Records in an attacked gradient.
+        attack_trained: True to attack gradients at the trained model, False at the initial one.
+    """
 
     model: nn.Module
     dataset: Dataset
@@ -99,28 +120,30 @@ class Study:
     attack_trained: bool
 
     def check(self, seed: int) -> None:
-        """Refuse before any training what would fail after it."""
+        """Raise before any training if the split or an attack would fail after it."""
         split = self.split(seed)
         for attacker in ATTACKERS:
-            self.planned(attacker, split)
+            self.plan_attacks(attacker, split)
 
     def split(self, seed: int) -> Split:
-        """The records of a seed."""
+        """Split the records by the random order of a seed."""
         rows = torch.randperm(len(self.dataset), generator=_rng(seed, "split"))
-        attacked, share = self.trials * self.attacked_batch_size, check_probability("test_share", self.test_share)
+        attacked, share = self.trials * self.attacked_batch_size, check_probability("test", self.test_share)
         held = 0 if self.test is not None else math.ceil(share * len(rows))
         least = self.training.clients * self.training.batch_size
         if self.test is None and held == 0:
-            raise invalid_input("test_share", self.test_share, "> 0 without test records", "Pass test= or a share.")
+            raise invalid_input(
+                "test", self.test_share, "> 0", "Pass the share of records to test on, or test records."
+            )
         if attacked + held + least > len(rows):
-            words = f">= {attacked + held + least}: {attacked} attacked, {held} to test on, {least} to train on"
+            condition = f">= {attacked + held + least}: {attacked} attacked, {held} to test on, {least} to train on"
             remedy = "Pass more records, fewer trials, or smaller batches."
-            raise invalid_input("records", len(rows), words, remedy)
+            raise invalid_input("records", len(rows), condition, remedy)
         test = self.test if self.test is not None else self.dataset.subset(rows[attacked : attacked + held])
         return Split(self.dataset.subset(rows[:attacked]), self.dataset.subset(rows[attacked + held :]), test)
 
-    def planned(self, attacker: str, split: Split, defense: Defense | None = None) -> tuple[PlannedAttack, ...]:
-        """The attacks of an attacker, guesses included; who knows the defense knows at which norm it clips."""
+    def plan_attacks(self, attacker: str, split: Split, defense: Defense | None = None) -> tuple[PlannedAttack, ...]:
+        """Plan the attacks and baselines of an attacker; the aware one knows the clip norm of the defense."""
         knowledge = PublicKnowledge(
             self.dataset.shape,
             self.attacked_batch_size,
@@ -131,10 +154,10 @@ class Study:
             data_range=self.dataset.data_range,
         )
         any_prior = self.threat == HONEST_BUT_CURIOUS
-        return planned_attacks(self.attacks, self.threat_of(attacker), knowledge, any_prior=any_prior)
+        return planned_attacks(self.attacks, self.threat_for(attacker), knowledge, any_prior=any_prior)
 
-    def threat_of(self, attacker: str) -> ThreatModel:
-        """The threat with or without knowledge of the defense."""
+    def threat_for(self, attacker: str) -> ThreatModel:
+        """Return the threat model with or without knowledge of the defense."""
         others = ThreatModel(self.threat.sees, self.threat.knows - {Knows.DEFENSE}, self.threat.controls)
         return others.knowing(Knows.DEFENSE) if attacker == "aware" else others
 
@@ -179,18 +202,18 @@ class Study:
         return tuple(tuple(range(start, start + size)) for start in range(0, len(attacked), size))
 
     def _scores(self, model: nn.Module, variant: Variant, split: Split, seed: int) -> tuple[AttackScore, ...]:
-        """Every attack by every attacker; without a defense both attackers know the same.
+        """Run every attack as each attacker; without a defense both attackers know the same.
 
-        Who knows the defense may ignore it: what that came to is among what the aware attacker chooses from.
+        An attacker who knows the defense may ignore it, so the scores of the unaware attacker count for both.
         """
         if variant.defense is None:
-            known = self._scores_of("aware", model, variant, split, seed)
+            known = self._attack_as("aware", model, variant, split, seed)
             return tuple(
                 AttackScore(attacker, each.attack, each.is_guess, each.mse, each.psnr, each.failures)
                 for attacker in ATTACKERS
                 for each in known
             )
-        unaware, aware = (self._scores_of(each, model, variant, split, seed) for each in ATTACKERS)
+        unaware, aware = (self._attack_as(each, model, variant, split, seed) for each in ATTACKERS)
         ignoring = (
             replace(score, attacker="aware", attack=f"{score.attack}, defense ignored")
             for score in unaware
@@ -198,31 +221,32 @@ class Study:
         )
         return (*unaware, *aware, *ignoring)
 
-    def _scores_of(
+    def _attack_as(
         self, attacker: str, model: nn.Module, variant: Variant, split: Split, seed: int
     ) -> list[AttackScore]:
         updates, label = self._updates(split.attacked), variant.label
         defense = variant.fresh()
-        plan = Plan(self.planned(attacker, split, defense), {label: defense}, updates, 0.0)
+        # 0 seconds per evaluation: only audits show the expected time of a plan
+        plan = Plan(self.plan_attacks(attacker, split, defense), {label: defense}, updates, 0.0)
         population = Population(split.attacked, tuple(range(len(split.attacked))))
         metrics = (mse(), psnr(data_range=self.dataset.data_range))
         subject = ModelUpdates(model, split.attacked, UpdateRecipe(self.attacked_batch_size, self.loss_fn))
-        experiment = Experiment(plan, subject, population, self.threat_of(attacker), metrics, seed)
+        experiment = Experiment(plan, subject, population, self.threat_for(attacker), metrics, seed)
         found: dict[str, list[Trial]] = {planned.label: [] for planned in plan.attacks}
         for key in plan.trials():
             trial, _ = experiment.trial(key)
-            if trial.account.status.ending is Ending.INTERRUPTED:  # ends the whole run: half of it says nothing
+            if trial.account.status.ending is Ending.INTERRUPTED:  # end the whole run: a partial cell is useless
                 raise KeyboardInterrupt
             found[key.attack].append(trial)
         guess = next(planned.label for planned in plan.attacks if planned.is_baseline)
         return [
-            _score(attacker, planned, found[planned.label], found[guess])
+            _mean_score(attacker, planned, found[planned.label], found[guess])
             for planned in plan.attacks
             if any(trial.account.status.ending is not Ending.NOT_APPLICABLE for trial in found[planned.label])
         ]
 
     def _utilities(self, model: nn.Module, variant: Variant, split: Split, seed: int) -> tuple[float, float]:
-        """Means of the one-step utilities over the attacked gradients."""
+        """Return the one-step utilities U1 and U2, averaged over the attacked gradients."""
         defense, rng, found = variant.fresh(), _rng(seed, "utility"), list[tuple[float, float]]()
         for rows in self._updates(split.attacked):
             release = self._release(model, split.attacked, rows)
@@ -231,8 +255,8 @@ class Study:
         return statistics.fmean(u1 for u1, _ in found), statistics.fmean(u2 for _, u2 in found)
 
     def _information(self, model: nn.Module, variant: Variant, split: Split, seed: int) -> tuple[float, float]:
-        """The mean trace at the attacked records, and the bound from traces at records of the prior."""
-        if variant.defense is None:
+        """Return the mean Fisher trace at the attacked records, and the bound from traces at draws of the prior."""
+        if variant.defense is None:  # without noise the information is infinite and the bound trivial
             return math.inf, 0.0
         defense, rng = variant.fresh(), _rng(seed, "information")
         releases = [self._release(model, split.attacked, rows) for rows in self._updates(split.attacked)]
@@ -241,12 +265,12 @@ class Study:
         if not math.isfinite(mean):
             return math.inf, 0.0
         data_range, drawn = self.dataset.data_range, []
-        for place in range(PRIOR_DRAWS):
+        for place in range(PRIOR_DRAWS):  # draws take shape and labels from the attacked updates in turn
             like = releases[place % len(releases)]
             inputs = drawn_from_box(like.inputs, data_range, rng=rng)
             release = GradientRelease(model, self.loss_fn, inputs, like.labels)
             traces = trace_of_information(release, defense, relative_error=PRIOR_ERROR, rng=rng)
-            drawn.append(traces.mean())  # of one update: its records share it
+            drawn.append(traces.mean())  # one value per update: records of one update are not independent
         dimension = releases[0].inputs[0].numel()
         return mean, mse_bound_from_traces(torch.stack(drawn), dimension=dimension, data_range=data_range).low
 
@@ -257,46 +281,46 @@ class Study:
         return GradientRelease(model, self.loss_fn, batch.inputs, batch.labels)
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the table must know."""
+        """Return the notes under the table."""
         where = "trained" if self.attack_trained else "initial"
         size = self.attacked_batch_size
         attacked = (
-            f"Attacked: {_counted(self.trials, 'gradient')} of {_counted(size, 'record')} at the {where} model for "
-            "each seed. What records are like, guesses take from the training records."
+            f"Attacked: {_count_noun(self.trials, 'gradient')} of {_count_noun(size, 'record')} at the {where} model "
+            "for each seed. Baselines and priors use the training records."
         )
         first = self.dataset.subset(range(min(len(self.dataset), max(2, size))))
         is_smooth = is_known_smooth(self.model, self.loss_fn, first.inputs, given_labels(first))
-        return (attacked, _PRIOR, *(() if is_smooth else (_KINKED,)))
+        return (attacked, _BOUND_NOTE, *(() if is_smooth else (_NOT_SMOOTH_NOTE,)))
 
-    def signature(self, variants: Sequence[Variant], seeds: range) -> str:
-        """The call in one line, with hashes of model and data."""
-        recipe = ", ".join(f"{name}={value!r}" for name, value in vars(self.training).items() if value is not None)
-        stated: dict[str, object] = {"trials": self.trials, "attack_trained": self.attack_trained}
-        stated |= {"repeat": len(seeds), "seed": seeds[0]}
+    def signature(self, variants: Sequence[Variant], seeds: range, *, name: str | None = None) -> str:
+        """Return the call in one line, with digests of model and data; ``name`` is that of the model."""
+        recipe = ", ".join(f"{field}={value!r}" for field, value in vars(self.training).items() if value is not None)
         attacks = self.attacks if isinstance(self.attacks, str) else [str(each) for each in self.attacks]
         written = f"training=rr.TrainingRecipe({recipe}), "
         size = self.attacked_batch_size
         written += f"update=rr.UpdateRecipe(batch_size={size}), " if size > 1 else ""
-        written += ", ".join(f"{name}={value!r}" for name, value in stated.items())
+        options = f"seed={seeds[0]!r}, repeat={len(seeds)!r}, attack_trained={self.attack_trained!r}"
+        written += f"trials={self.trials!r}, options=rr.TradeoffOptions({options})"
         labels = [variant.label for variant in variants[1:]]
-        subject = f"{type(self.model).__name__} {self._subject['model']}, {self.dataset.name} {self._subject['data']}"
+        model = f"{name or type(self.model).__name__} {self._digests['model']}"
+        subject = f"{model}, {self.dataset.name} {self._digests['data']}"
         return f"rr.tradeoff(model, data, {labels}, {attacks!r}, {written})  # {subject}"
 
-    def fingerprint(self, variant: Variant, seed: int) -> str:
-        """The hash of all that a cell depends on."""
+    def cell_digest(self, variant: Variant, seed: int) -> str:
+        """Return the digest of everything that a cell depends on."""
         own = {"label": variant.label, "defense": variant.fresh(), "seed": seed}
-        return short_digest(sorted({**self._hashes, **own}.items()))
+        return short_digest(sorted({**self._shared_settings, **own}.items()))
 
     @cached_property
-    def _subject(self) -> dict[str, str]:
+    def _digests(self) -> dict[str, str]:
         """Digests of model and data."""
         return {"model": network_digest(self.model), "data": self.dataset.fingerprint}
 
     @cached_property
-    def _hashes(self) -> dict[str, str]:
-        """What the cells of this study share, as text."""
+    def _shared_settings(self) -> dict[str, str]:
+        """Settings that all cells of this study share, as text."""
         return {
-            **self._subject,
+            **self._digests,
             "test": "" if self.test is None else self.test.fingerprint,
             "test_share": repr(self.test_share),
             "threat": repr(self.threat),
@@ -305,17 +329,19 @@ class Study:
             "loss": content_digest(self.loss_fn),
             "attacked": repr((self.trials, self.attacked_batch_size, self.attack_trained)),
             "columns": repr(self.dataset.columns),
-            "measured": _MEASURED,
+            "measured": _MEASUREMENT_VERSION,
             "versions": repr(environment().versions),
         }
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_noun(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' if count > 1 else ''}"
 
 
-def _score(attacker: str, planned: PlannedAttack, trials: Sequence[Trial], guesses: Sequence[Trial]) -> AttackScore:
-    """Means over records; where an attack gives nothing its adversary still has the guess."""
+def _mean_score(
+    attacker: str, planned: PlannedAttack, trials: Sequence[Trial], guesses: Sequence[Trial]
+) -> AttackScore:
+    """Return mean scores over records; a baseline replaces the estimates of failed attacks."""
     scores: dict[str, list[float]] = {"mse": [], "psnr": []}
     failures = 0
     for trial, guess in zip(trials, guesses, strict=True):
@@ -329,5 +355,6 @@ def _score(attacker: str, planned: PlannedAttack, trials: Sequence[Trial], guess
 
 
 def _rng(seed: int, purpose: str) -> torch.Generator:
+    """Return a generator for one purpose: independent streams, so that a change in one part shifts no other."""
     digest = hashlib.sha256(repr((seed, purpose)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") % _SEEDS)
