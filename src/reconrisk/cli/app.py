@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -46,7 +47,7 @@ def options(
     """Measure and bound how much of a private training record can be reconstructed from a release."""
 
 
-EXAMPLES = {
+EXAMPLES: dict[Callable[..., None], str] = {
     demo: "reconrisk demo --out demo-report",
     audit: "reconrisk audit --model lenet --data mnist --defense none --defense 'gaussian_noise(std=0.01)'",
     rebuild: "reconrisk rebuild inverting_gradients --model lenet --data mnist --records 0,1 --out folder",
@@ -74,5 +75,5 @@ def _join_lines(text: str) -> str:
 
 
 for command, example in EXAMPLES.items():
-    words = {"help": _join_lines(command.__doc__ or ""), "epilog": f"Example: {example}"}
-    app.command(command.__name__.replace("_", "-"), **words)(command)
+    name, words = command.__name__.replace("_", "-"), _join_lines(command.__doc__ or "")
+    app.command(name, help=words, epilog=f"Example: {example}")(command)
