@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.matching.distances import squares
-from reconrisk.attacks.matching.loop import compared
+from reconrisk.attacks.matching.distances import sum_of_squares
+from reconrisk.attacks.matching.loop import whiten_and_mask
 from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling, GuidedTrajectory
 from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Attack, Observation
@@ -91,7 +91,9 @@ def guided(
     seconds = (time.process_time() - begun) / len(parts)
     rows = targets.split([part.batch_size for part in parts])
     peaks = [each.oracle_peak(some)[1] for each, some in zip(found, rows, strict=True)]
-    return Outcome(torch.cat([each.chosen for each in found]), seconds, len(parts), torch.cat(peaks), tuple(found))
+    return Outcome(
+        torch.cat([each.estimates_at_stop for each in found]), seconds, len(parts), torch.cat(peaks), tuple(found)
+    )
 
 
 def trajectories(attack: GuidedSampling, parts: Sequence[Observation], *, seed: int) -> list[GuidedTrajectory]:
@@ -158,11 +160,11 @@ def words(outcome: Outcome, targets: Tensor) -> str:
 def _residuals(parts: Sequence[Observation], caused: Sequence[Mapping[str, Tensor]]) -> Tensor:
     """Sums of squares in units of the noise where it is known, else of all observations together."""
     with torch.no_grad():
-        observed = [compared(part.released, part) for part in parts]
-        made = [compared(each, part) for each, part in zip(caused, parts, strict=True)]
+        observed = [whiten_and_mask(part.released, part) for part in parts]
+        made = [whiten_and_mask(each, part) for each, part in zip(caused, parts, strict=True)]
         left = [
-            squares({name: one[name] - value for name, value in other.items()})
+            sum_of_squares({name: one[name] - value for name, value in other.items()})
             for one, other in zip(made, observed, strict=True)
         ]
         known = parts[0].noise_std is not None
-        return torch.stack(left) / (1.0 if known else torch.stack([squares(each) for each in observed]).sum())
+        return torch.stack(left) / (1.0 if known else torch.stack([sum_of_squares(each) for each in observed]).sum())

@@ -12,8 +12,8 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for
-from reconrisk.attacks.matching.distances import squares
-from reconrisk.attacks.matching.loop import compared
+from reconrisk.attacks.matching.distances import sum_of_squares
+from reconrisk.attacks.matching.loop import whiten_and_mask
 from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling, ggss_r
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.observation import Observation
@@ -196,7 +196,7 @@ class _Measured:
         self._observation, self._of, self._distance = observation, of, attack.distance
         self._labels = labels_for(observation)
         dtype = torch.get_default_dtype()
-        self._observed = compared({name: t.to(dtype) for name, t in observation.released.items()}, observation)
+        self._observed = whiten_and_mask({name: t.to(dtype) for name, t in observation.released.items()}, observation)
 
     def at(self, time: int, mean: Tensor, clean: Tensor, confidence: float) -> GapAt:
         """The gap of this time."""
@@ -214,12 +214,12 @@ class _Measured:
 
     def _value(self, records: Tensor) -> Tensor:
         with torch.no_grad():
-            caused = compared(self._observation.forward(records, self._labels), self._observation)
+            caused = whiten_and_mask(self._observation.forward(records, self._labels), self._observation)
         if self._of == "release":
             return torch.cat([value.flatten() for value in caused.values()]).double()
         if self._distance is not None:
             return self._distance(caused, self._observed).double().reshape(1)
-        residual = squares({name: caused[name] - value for name, value in self._observed.items()})
+        residual = sum_of_squares({name: caused[name] - value for name, value in self._observed.items()})
         return residual.double().sqrt().reshape(1)
 
 

@@ -168,7 +168,7 @@ def draw(cases: dict[str, Case], believed: Study, path: Path) -> None:
     grid = []
     for name, case in _by_vulnerability(cases):
         way = case.outcomes[PAPER_RATE].trajectories[0]
-        pictures = [*_along(way), way.chosen[0], believed.inputs[0]]
+        pictures = [*_along(way), way.estimates_at_stop[0], believed.inputs[0]]
         grid.append((f"{name}, RV {case.vulnerability:.3g}", [each.numpy() for each in pictures]))
     names = [*[f"{share:.0%}" for share in torch.linspace(0, 1, SHOWN).tolist()], "choice", "target"]
     write_grid(path, names, grid, title=f"GGSS-R, {believed.said}", data_range=(0.0, 1.0))

@@ -110,9 +110,11 @@ def test_tables_are_searched_as_tables():
 
 
 def test_who_needs_other_records_says_so():
-    with pytest.raises(InvalidInput, match=r"records beside the attacked ones for class_mean.*--records 0-9"):
+    with pytest.raises(
+        InvalidInput, match=r"public records for class_mean, other than the attacked ones.*--records 0-9"
+    ):
         configured("class_mean", public=None)
-    with pytest.raises(InvalidInput, match="Expected data for best_candidate"):
+    with pytest.raises(InvalidInput, match="Expected candidate records for best_candidate"):
         configured("best_candidate", data=None)
     assert len(configured("class_mean", data=None)[0].means) == 6
 

@@ -1,4 +1,4 @@
-"""A plain function as an attack: accepted as it is, or refused with what to write."""
+"""A plain function as an attack: accepted unchanged, or refused with advice."""
 
 import dataclasses
 import math
@@ -86,7 +86,7 @@ def test_an_attack_is_returned_as_it_is():
 def test_what_is_not_finite_is_a_failure_that_counts_its_values():
     found = attack_from_function(lambda observation, rng: torch.tensor([[0.0, math.nan, math.inf]]))(SEEN, rng=rng())
     assert found.status.ending is Ending.DIVERGED
-    assert found.status.cause == "2 of 3 values that it returned are not finite"
+    assert found.status.cause == "2 of 3 returned values are not finite"
 
 
 def test_estimates_lose_their_graph_and_whole_numbers_become_real():
@@ -128,9 +128,9 @@ def test_needs_that_are_no_threat_are_refused():
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (None, "what function returned='NoneType' to be a tensor of shape (n, 3) with n up to batch_size=2"),
+        (None, "the result of function='NoneType' to be a tensor of shape (n, 3) with n up to batch_size=2"),
         ([[0.0] * 3], "Return the estimates as a torch tensor, or a Reconstruction."),
-        (torch.zeros(3), "shape of what function returned=(3,) to be a tensor of shape (n, 3)"),
+        (torch.zeros(3), "shape of the result of function=(3,) to be a tensor of shape (n, 3)"),
         (torch.zeros(3), "Return estimates[None]."),
         (torch.zeros(()), "=() to be a tensor of shape (n, 3)"),
         (torch.zeros(1, 4), "=(1, 4) to be a tensor of shape (n, 3)"),
@@ -232,7 +232,7 @@ def test_every_study_takes_a_plain_function_or_says_what_is_missing(study):
         (lambda observation: None, r"to take \(observation, \*, rng\)"),
         (Tensors, "the class Tensors' to be configured"),
         (5, "to be"),
-        (Tensors(), "returned='Tensor' to be a Reconstruction"),
+        (Tensors(), "the result of constant_guess='Tensor' to be a Reconstruction"),
         (Nothing(), "Expected estimates=0 >= 1"),
     ]:
         with pytest.raises(rr.InvalidInput, match=message):

@@ -1,4 +1,4 @@
-"""Priors that a word states: names of the package, folders, and what is said where there is none."""
+"""Priors by name: shipped names, folders, and the error for unknown ones."""
 
 import json
 import sys

@@ -60,7 +60,7 @@ INFORMED = {
     "residual_reconstructor",
     "save_reconstructor",
 }
-"""Those of whoever sees a trained model, which take more than settings; by name, glm reads an observation."""
+"""Attacks on a trained model, which take more than settings; by name, glm reads an observation."""
 
 
 def test_every_public_attack_has_its_name():
@@ -93,7 +93,7 @@ def test_steps_are_the_iterations_of_attacks_that_count_these():
         ("dlg", {"step": 3}, r"Expected step=3 to be left out for dlg. It takes .* Did you mean steps\?"),
         ("analytic", {"seconds": 3.0}, "Expected seconds=3.0 to be left out for analytic"),
         ("dlg", {"steps": 0}, "Expected steps=0 >= 1"),
-        ("class_mean", {}, "Expected means for class_mean. Pass what the adversary believes."),
+        ("class_mean", {}, "Expected means for class_mean. Pass the knowledge of the adversary."),
     ],
 )
 def test_what_does_not_fit_is_refused(name, settings, message):
@@ -135,7 +135,7 @@ def test_the_last_of_two_equal_names_counts():
         ("dlg", "seconds=soon", "to be a number or none."),
         ("imprint", "measurement=median", "to be mean or random."),
         ("imprint", "isolated=1", "to be true or false."),
-        ("imprint", "public=mnist", "to be one that a word can state. Set it in Python instead."),
+        ("imprint", "public=mnist", "to have a type that can be written as text. Set it in Python instead."),
         ("inverting_gradients", "parametrization=tabular", "Set it in Python instead."),
         ("analytic", "estimate=best", "to be one of least_squares, ratio, .* or none."),
     ],

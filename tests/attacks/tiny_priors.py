@@ -1,4 +1,4 @@
-"""Priors of pictures (1, 8, 8) that nobody trained: folders to read, and a package that ships them."""
+"""Untrained priors for images (1, 8, 8): folders to read, and a package that ships them."""
 
 from __future__ import annotations
 

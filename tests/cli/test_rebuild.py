@@ -118,7 +118,7 @@ def test_a_prior_is_stated_by_a_word_and_told_in_the_report(work):
     ("words", "message"),
     [
         (["ggss_r", "--setting", "prior=nobodys"], "Expected prior='nobodys' to be gaussian, shipped.* or a folder"),
-        (["gifd", "--setting", "prior=gaussian"], "to be one that makes records"),
+        (["gifd", "--setting", "prior=gaussian"], "to be a generator"),
         (["gifd", "--setting", "prior=wide"], "The prior wide does not fit the records. Expected prior.shape"),
         (["gifd"], "to be that of a shipped prior"),
     ],

@@ -74,7 +74,7 @@ ROWS = {
         planted=True,
     ),
     "trap_weights": Row(
-        lambda: rr.attacks.trap_weights(neurons=400).calibrated(4, PUBLIC.inputs),
+        lambda: rr.attacks.trap_weights(neurons=400).calibrate(4, PUBLIC.inputs),
         records=4,
         network=linear_network,
         decibels=60.0,

@@ -104,7 +104,7 @@ def test_the_commands_of_the_page_use_them_by_name(installed, tmp_path):
         assert word in text
     assert installed.imported == {"tiny_plugins", *(f"tiny_plugins.{kind}" for kind in ("attack", "defense", "metric"))}
     text = installed.shell(commands[2], tmp_path)
-    assert "smooth_digits (offered as smooth_digits)" in text
+    assert "smooth_digits (provided by a plugin as smooth_digits)" in text
     assert installed.imported == {"tiny_plugins", "tiny_plugins.prior"}
 
 

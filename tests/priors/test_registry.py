@@ -83,10 +83,10 @@ def test_a_ready_prior_is_stated_by_its_name(plugins):
     assert is_prior_name("our_ready")
     found = prior_by_name("our_ready", ("gaussian",), (0.0, 2.0))
     assert found.value.data_range == (0.0, 2.0)
-    assert found.said == "ready (offered as our_ready, scaled from [0, 1] to [0, 2])"
+    assert found.said == "ready (provided by a plugin as our_ready, scaled from [0, 1] to [0, 2])"
     attack = rr.attacks.ggss_r(found.value)
     assert found.is_of(attack)
-    with pytest.raises(rr.InvalidInput, match="a kind that the attack takes, gan, it is gaussian"):
+    with pytest.raises(rr.InvalidInput, match=r"a kind that the attack takes \(gan\), not gaussian"):
         prior_by_name("our_ready", ("gan",))
     with pytest.raises(rr.InvalidInput, match="its function returned a NoneType"):
         prior_by_name("our_nothing", ("gaussian",))
@@ -98,7 +98,7 @@ def test_a_kind_that_is_fitted_takes_public_records(plugins):
     assert found.said == "learned (fitted to 40 public records)"
     with pytest.raises(rr.InvalidInput, match="to come with public records"):
         prior_by_name("our_learned", ("gaussian",))
-    with pytest.raises(rr.InvalidInput, match="records beside the attacked ones for the prior our_learned"):
+    with pytest.raises(rr.InvalidInput, match="public records for the prior our_learned, other than the attacked ones"):
         PublicKnowledge(data.shape).prior("our_learned", ("gaussian",))
 
 
@@ -116,7 +116,7 @@ def test_a_folder_is_read_by_the_kind_that_the_attack_takes(plugins, tmp_path):
     torch.save(torch.tensor([0.25, 0.75]), tmp_path / "mine" / "mean.pt")
     found = prior_by_name(str(tmp_path / "mine"), ("our_stored",))
     assert (found.value.mean.tolist(), found.source) == ([0.25, 0.75], "read from a folder")
-    with pytest.raises(rr.InvalidInput, match="These are not read from a folder"):
+    with pytest.raises(rr.InvalidInput, match="Priors of these kinds are not read from a folder"):
         prior_by_name(str(tmp_path / "mine"), ("gaussian",))
 
 
@@ -172,7 +172,7 @@ def test_the_name_of_a_kind_without_a_row_states_what_its_attack_fits(own_kind):
     assert knows == {rr.Knows.PRIOR}
     assert attack_from_knowledge("draws", {}, public)[0].prior is by_word.prior
     assert public.prior_of(by_word).said == "mine (fitted to 40 public records)"
-    with pytest.raises(rr.InvalidInput, match="records beside the attacked ones for the prior mine"):
+    with pytest.raises(rr.InvalidInput, match="public records for the prior mine, other than the attacked ones"):
         attack_from_knowledge("draws", {"prior": "mine"}, PublicKnowledge(data.shape))
 
 
@@ -185,7 +185,7 @@ def test_the_prior_of_a_kind_without_a_row_is_a_guess_of_an_audit(own_kind):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("our_not_learned", "prior='our_not_learned' to be a prior, its function returned a NoneType"),
+        ("our_not_learned", "prior='our_not_learned' to be a prior, but its function returned a NoneType"),
         ("our_raising", "the prior 'our_raising' of stand-in 1.5 to be configured, it raised RuntimeError: not today"),
     ],
 )

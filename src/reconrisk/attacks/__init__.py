@@ -1,13 +1,13 @@
 """Attacks: callables from an observation to a reconstruction. An attack never sees the target.
 
-Start with ``baselines.py`` (guesses that every attack must beat) and ``registry.py`` (one row per attack);
-``knowledge.py`` configures an attack by name from public knowledge, ``prior_choice.py`` finds priors by name. Families,
-each on the ones before it: ``labels/``, then ``analytic/``, ``matching/``, ``gauss_newton/`` and ``informed/``, then
-``malicious_server/`` (on analytic) and ``with_prior/`` (on matching and gauss_newton). ``first_layer.py`` reads the
-gradient of a layer that sees the record; ``best_candidate.py`` tries all given candidates.
+Start with ``baselines.py`` (guesses that every attack must beat) and ``registry.py`` (one row per attack).
+``knowledge.py`` configures an attack by name from public knowledge; ``prior_choice.py`` finds priors by name. Each
+family may use the ones before it: ``labels/``; then ``analytic/``, ``matching/``, ``gauss_newton/`` and ``informed/``;
+then ``malicious_server/`` (on analytic) and ``with_prior/`` (on matching and gauss_newton). ``first_layer.py`` reads
+the gradient of a linear layer on the record; ``best_candidate.py`` tries every given candidate.
 
-Records, draws and labels of an attack are on the device of the release (``Observation.device``). Random numbers are
-drawn on the device of their generator and moved. ``tests/other_device.py`` is a stand-in for a graphics card.
+Reconstructions, random draws and labels of an attack are on the device of the release (``Observation.device``). Random
+numbers are drawn on the device of their generator and then moved. ``tests/other_device.py`` simulates a GPU.
 """
 
 from reconrisk.core.lazy import lazy_names

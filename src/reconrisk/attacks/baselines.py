@@ -1,8 +1,8 @@
-"""Guesses that ignore the release, or use its labels only: every attack has to beat them.
+"""Baselines: guesses that ignore the release, or use its labels only. Every attack must beat them.
 
-:func:`constant_guess`, :func:`prior_mean` and :func:`class_mean` need little knowledge. :func:`prior_alone` is the
-guess of a generative prior without any update: a prior makes plausible records of nothing, and a plausible record is
-not a leaked one.
+:func:`constant_guess`, :func:`prior_mean` and :func:`class_mean` need little knowledge. :func:`prior_alone` guesses
+from a generative prior without any update. It separates leakage from plausibility: a plausible record is not a leaked
+one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from reconrisk.attacks.knowledge import PublicKnowledge
 
 WITH_PRIOR = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
-"""The weakest adversary who may hold a belief about the records."""
+"""Weakest threat model of an adversary with a prior over the records."""
 
-_ROUNDING = 1e-5  # relative: a float32 mean of values at the end of the range may round to beyond it
+_ROUNDING = 1e-5  # relative slack: a float32 mean of values at the end of the range may round beyond it
 
 
 @dataclass(frozen=True)
 class ConstantGuess:
-    """The configured attack that :func:`constant_guess` returns."""
+    """Attack configured by :func:`constant_guess`."""
 
     value: float | None = None
     needs: ThreatModel = HONEST_BUT_CURIOUS
@@ -44,22 +44,23 @@ class ConstantGuess:
             check_finite("value", self.value)
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """The same value everywhere; ``rng`` is not used."""
+        """Guess the same value everywhere; ``rng`` is not used."""
         begun = time.monotonic()
         check_knows(observation, self.needs)
+        # The middle of the range minimises the worst-case squared error.
         value = sum(observation.data_range) / 2 if self.value is None else self.value
         guess = torch.full((1, *observation.input_shape), value, dtype=torch.float64)
         check_record_shape("value", guess, observation, leading=(1,))
-        return _guessed(observation, guess, repr(self), f"every value is {value:g}", begun)
+        return _build_guess(observation, guess, repr(self), f"every value is {value:g}", begun)
 
     def __repr__(self) -> str:
-        """Every setting."""
+        """Return the call with every setting."""
         return f"constant_guess(value={self.value})"
 
 
 @dataclass(frozen=True, eq=False)
 class PriorMean:
-    """The configured attack that :func:`prior_mean` returns."""
+    """Attack configured by :func:`prior_mean`."""
 
     mean: Tensor
     needs: ThreatModel = WITH_PRIOR
@@ -68,20 +69,20 @@ class PriorMean:
         _check_tensor("mean", self.mean)
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """The mean for every record; ``rng`` is not used."""
+        """Guess the mean for every record; ``rng`` is not used."""
         begun = time.monotonic()
         check_knows(observation, self.needs)
         check_record_shape("mean", self.mean, observation, leading=())
-        return _guessed(observation, self.mean[None].double(), repr(self), "every record is the prior mean", begun)
+        return _build_guess(observation, self.mean[None].double(), repr(self), "every record is the prior mean", begun)
 
     def __repr__(self) -> str:
-        """Every setting; the mean by its shape."""
+        """Return the call with every setting; tensors are shown by shape."""
         return f"prior_mean(tensor of shape {tuple(self.mean.shape)})"
 
 
 @dataclass(frozen=True, eq=False)
 class ClassMean:
-    """The configured attack that :func:`class_mean` returns."""
+    """Attack configured by :func:`class_mean`."""
 
     means: Tensor
     needs: ThreatModel = WITH_PRIOR
@@ -92,7 +93,7 @@ class ClassMean:
             raise invalid_input("means.shape", tuple(self.means.shape), "to be (classes, *shape of a record)")
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """The mean of each record's class, known or inferred; ``rng`` is not used."""
+        """Guess the mean of each record's class, known or inferred; ``rng`` is not used."""
         begun = time.monotonic()
         check_knows(observation, self.needs)
         classes = len(self.means)
@@ -100,26 +101,38 @@ class ClassMean:
         labels = labels_for(observation)
         if labels.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes:
             raise invalid_input(
-                "labels", labels.tolist(), f"to be classes with a mean, 0 to {classes - 1}", "Pass all means."
+                "labels",
+                labels.tolist(),
+                f"to be classes with a mean, 0 to {classes - 1}",
+                "Pass the means of all classes.",
             )
         guess = self.means.double()[labels.to(self.means.device)]
-        made = _guessed(observation, guess, repr(self), "every record is the mean of its class", begun)
+        made = _build_guess(observation, guess, repr(self), "every record is the mean of its class", begun)
         return replace(made, account=replace(made.account, labels=tuple(int(label) for label in labels)))
 
     def __repr__(self) -> str:
-        """Every setting; the means by their shape."""
+        """Return the call with every setting; tensors are shown by shape."""
         return f"class_mean(tensor of shape {tuple(self.means.shape)})"
 
 
 def constant_guess(value: float | None = None) -> ConstantGuess:
-    r"""Guess the same value for every coordinate of every record, by default the middle of the range.
+    r"""Configure a baseline that guesses one value for every coordinate of every record.
 
     .. math:: \hat x_i = (\mathrm{low} + \mathrm{high}) / 2
 
+    Args:
+        value: The guess for every coordinate; None takes the middle of the data range.
+
+    Returns:
+        The configured baseline.
+
+    Raises:
+        InvalidInput: If ``value`` is not finite; when the baseline is called, if it is outside the data range.
+
     Assumes: nothing.
-    Guarantee: nothing of the release is read, so every threat covers it, whatever it sees. The middle has the smallest
-    worst case over the range, (high - low)^2/4.
-    Edge cases: a value outside the data range is refused. The objective is inf: nothing speaks for the guess.
+    Guarantee: the release is never read, so every threat model covers this baseline. The middle of the range has the
+    smallest worst-case squared error over the range, (high - low)^2/4.
+    Edge cases: a value outside the data range is refused. The objective is inf, since no evidence supports the guess.
 
     >>> observation = Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, HONEST_BUT_CURIOUS, (2,), (0.0, 1.0))
     >>> constant_guess()(observation, rng=torch.Generator()).estimates
@@ -129,13 +142,23 @@ def constant_guess(value: float | None = None) -> ConstantGuess:
 
 
 def prior_mean(mean: Tensor) -> PriorMean:
-    r"""Guess the mean of the prior for every record.
+    r"""Configure a baseline that guesses the mean of the prior for every record.
 
     .. math:: \hat x = \mathrm E[X]
 
-    Assumes: ``mean``, shaped as a record, is what the adversary believes: the threat knows the prior.
-    Guarantee: the smallest mean squared error of all guesses that ignore the release, the variance of the prior.
-    Edge cases: a mean outside the data range is refused. The objective is inf: nothing speaks for the guess.
+    Args:
+        mean: Mean of the adversary's prior, shaped as one record.
+
+    Returns:
+        The configured baseline.
+
+    Raises:
+        InvalidInput: If ``mean`` is not a finite floating point tensor; when the baseline is called, if its shape or
+            range is not that of the records.
+
+    Assumes: ``mean`` is the mean of the adversary's prior; the threat model includes knowledge of the prior.
+    Guarantee: no guess that ignores the release has a smaller mean squared error; it equals the variance of the prior.
+    Edge cases: a mean outside the data range is refused. The objective is inf, since no evidence supports the guess.
 
     >>> threat = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
     >>> observation = Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, threat, (2,), (0.0, 1.0))
@@ -146,13 +169,23 @@ def prior_mean(mean: Tensor) -> PriorMean:
 
 
 def class_mean(means: Tensor) -> ClassMean:
-    r"""Guess the mean of a record's class.
+    r"""Configure a baseline that guesses the mean of each record's class.
 
     .. math:: \hat x_i = \mathrm E[X \mid y_i]
 
-    Assumes: row c of ``means`` is what the adversary believes of class c: the threat knows the prior. Labels that the
-    threat does not know are inferred from the release (:func:`reconrisk.attacks.labels.infer.labels_for`).
-    Guarantee: the smallest mean squared error of all guesses that use the labels alone, where these are right.
+    Args:
+        means: Mean of the records of each class, of shape (classes, \*shape of a record).
+
+    Returns:
+        The configured baseline.
+
+    Raises:
+        InvalidInput: If ``means`` is not a finite floating point tensor with at least two axes; when the baseline is
+            called, if a label has no mean or the shape or range is not that of the records.
+
+    Assumes: row c of ``means`` is the prior mean of class c; the threat model includes knowledge of the prior. Unknown
+    labels are inferred from the release (:func:`reconrisk.attacks.labels.infer.labels_for`).
+    Guarantee: no guess from correct labels alone has a smaller mean squared error.
     Edge cases: a label without a mean, and means outside the data range, are refused. The objective is inf.
 
     >>> threat = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
@@ -165,22 +198,41 @@ def class_mean(means: Tensor) -> ClassMean:
 
 
 def check_knows(observation: Observation, needs: ThreatModel) -> None:
-    """Refuse a threat without the side information of ``needs``; what it sees may be any part of the training."""
+    """Check that the threat model of an observation grants the side information that an attack needs.
+
+    Args:
+        observation: The observation that the attack receives.
+        needs: The weakest threat model that allows the attack. Its ``sees`` is ignored.
+
+    Raises:
+        InvalidInput: If the threat model of the observation lacks some of the knowledge.
+    """
     observation.check_covers(replace(needs, sees=observation.threat.sees))
 
 
 def check_record_shape(name: str, value: Tensor, observation: Observation, *, leading: tuple[int, ...]) -> None:
-    """Refuse beliefs that are not shaped as the records, or lie beyond their range."""
+    """Check that a tensor has the shape of the records and lies in their data range.
+
+    Args:
+        name: Name of the argument, for the error message.
+        value: The tensor to check.
+        observation: The observation with the expected shape and range.
+        leading: Axes in front of those of a record.
+
+    Raises:
+        InvalidInput: If the shape differs, or values exceed the data range by more than rounding.
+    """
     expected = (*leading, *observation.input_shape)
     if tuple(value.shape) != expected:
-        raise invalid_input(f"{name}.shape", tuple(value.shape), f"to be {expected}, by the records' shape")
+        raise invalid_input(f"{name}.shape", tuple(value.shape), f"to be {expected}, from the shape of the records")
     low, high = observation.data_range
+    # Rounding scales with the magnitude of the values, not only with the width of the range.
     slack = _ROUNDING * max(high - low, abs(low), abs(high))
     smallest, largest = (float(end) for end in value.aminmax())
     if smallest < low - slack or largest > high + slack:
         found = f"between {smallest:g} and {largest:g}"
         raise invalid_input(
-            name, found, f"to lie in data_range={observation.data_range}", "Scale them as the records are."
+            name, found, f"to lie in data_range={observation.data_range}", "Scale the values as the records are scaled."
         )
 
 
@@ -193,9 +245,10 @@ def _check_tensor(name: str, value: object) -> None:
     check_all_finite(name, value)
 
 
-def _guessed(observation: Observation, guess: Tensor, attack: str, cause: str, begun: float) -> Reconstruction:
-    """One guess for all records, or one for each."""
+def _build_guess(observation: Observation, guess: Tensor, attack: str, cause: str, begun: float) -> Reconstruction:
+    """Build the reconstruction from one guess for all records, or from one guess per record."""
     low, high = observation.data_range
+    # A single guess broadcasts over the batch; a guess per record passes unchanged.
     estimates = guess.detach().expand(observation.batch_size, *observation.input_shape).clamp(low, high)
     account = Account(
         attack,
@@ -211,7 +264,7 @@ Guess = Literal["mean", "draw"]
 
 @dataclass(frozen=True, eq=False)
 class PriorAlone:
-    """The configured attack that :func:`prior_alone` returns."""
+    """Attack configured by :func:`prior_alone`."""
 
     prior: Prior
     guess: Guess = "mean"
@@ -229,37 +282,50 @@ class PriorAlone:
         check_whole("steps", self.steps)
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """The same guess for every record, or a draw for each."""
+        """Guess the prior mean for every record, or draw one record for each; see ``guess``."""
         begun = time.monotonic()
         check_knows(observation, self.needs)
         self.prior.check_fits(observation.input_shape, observation.data_range)
         if self.guess == "draw":
             drawn = draw_within_range(self.prior, observation.batch_size, rng, steps=self.steps)
-            return _guessed(observation, drawn, repr(self), "every record is drawn from the prior", begun)
+            return _build_guess(observation, drawn, repr(self), "every record is drawn from the prior", begun)
         mean = self.prior.mean
         if mean is None:
+            # No closed form: a Monte Carlo mean.
             mean = draw_within_range(self.prior, self.draws, rng, steps=self.steps).mean(0)
-        return _guessed(observation, mean, repr(self), "every record is the prior's mean", begun)
+        return _build_guess(observation, mean, repr(self), "every record is the prior's mean", begun)
 
     def __repr__(self) -> str:
-        """Every setting; the prior by its name."""
+        """Return the call with every setting; the prior is shown by name."""
         return f"prior_alone({self.prior.name}, guess={self.guess!r}, draws={self.draws}, steps={self.steps})"
 
 
 def prior_alone(prior: Prior, *, guess: Guess = "mean", draws: int = 64, steps: int = 50) -> PriorAlone:
-    r"""Guess records from the prior, without any look at the release.
+    r"""Configure a baseline that guesses records from a generative prior and ignores the release.
 
     .. math:: \hat x = \mathrm E[X] \quad \text{or} \quad \hat x \sim X
 
-    "mean" is the best guess in squared error, "draw" is a plausible record, as far from the target as two records are
-    from each other. The mean is exact for a Gaussian prior, also where an attack has it as a denoiser; of others it is
-    that of ``draws`` records, whose squared error is larger by the variance of a record, divided by ``draws``.
-    ``steps`` are those of a diffusion.
+    The mean is exact for a Gaussian prior, also in its form as a denoiser. For other priors it is the mean of ``draws``
+    samples, which adds the variance of a record divided by ``draws`` to the squared error.
 
-    Assumes: a prior of the shape and range of the records: the threat knows the prior.
-    Guarantee: of the observation it reads shape, range and number of the records, and nothing that was released: every
-    threat that knows the prior covers it, whatever it sees. What this guess has as well, no attack has leaked.
-    Edge cases: a prior of another shape or range is refused. The objective is inf: nothing speaks for the guess.
+    Args:
+        prior: Generative prior over records.
+        guess: "mean" is the best guess in squared error. "draw" is one plausible record, as far from the target as two
+            records of the prior are from each other.
+        draws: Number of samples that estimate the mean, where the prior has no exact one.
+        steps: Sampling steps per draw, for a diffusion.
+
+    Returns:
+        The configured baseline.
+
+    Raises:
+        InvalidInput: If a setting is invalid; when the baseline is called, if the prior does not fit the records.
+
+    Assumes: a prior of the shape and range of the records; the threat model includes knowledge of the prior.
+    Guarantee: only the shape, range and number of the records are read, never a released value, so every threat model
+    that includes the prior covers this baseline. Anything that it also guesses right is no leakage.
+    Edge cases: a prior of another shape or range is refused. The objective is inf, since no evidence supports the
+    guess.
     Reference: the mean has the smallest mean squared error of all constants, chapter 1.5, Bishop (2006).
 
     >>> from reconrisk.priors.gaussian import gaussian
@@ -272,18 +338,41 @@ def prior_alone(prior: Prior, *, guess: Guess = "mean", draws: int = 64, steps: 
 
 
 def mean_of_public_records(knowledge: PublicKnowledge, given: Mapping[str, object]) -> dict[str, object]:
-    """Return the mean of public records as a setting of :func:`prior_mean`."""
+    """Return the mean of the public records as a setting of :func:`prior_mean`.
+
+    Args:
+        knowledge: Public knowledge with the public records.
+        given: Settings stated by the user; not used.
+
+    Returns:
+        The setting ``mean``.
+
+    Raises:
+        InvalidInput: If there are no public records.
+    """
     del given
     return {"mean": _mean(knowledge.records("prior_mean").inputs)}
 
 
 def class_means_of_public_records(knowledge: PublicKnowledge, given: Mapping[str, object]) -> dict[str, object]:
-    """Return a mean for each class as a setting of :func:`class_mean`; that of all records for an empty class."""
+    """Return the mean of each class of the public records as a setting of :func:`class_mean`.
+
+    Args:
+        knowledge: Public knowledge with labelled public records.
+        given: Settings stated by the user; not used.
+
+    Returns:
+        The setting ``means``. A class without records has the mean of all records.
+
+    Raises:
+        InvalidInput: If there are no public records, or their labels are not classes.
+    """
     del given
     public = knowledge.records("class_mean")
     labels, every = public.class_labels, public if knowledge.candidates is None else knowledge.candidates
     classes = len(every.classes) if every.classes is not None else int(every.class_labels.max()) + 1
     sums = torch.zeros(classes, *public.shape, dtype=torch.float64).index_add_(0, labels, public.inputs.double())
+    # Double precision: float32 sums over many records lose digits.
     counts = torch.bincount(labels, minlength=classes).view(-1, *[1] * len(public.shape))
     means = torch.where(counts > 0, sums / counts.clamp_min(1), _mean(public.inputs).double())
     return {"means": means.to(public.inputs.dtype)}

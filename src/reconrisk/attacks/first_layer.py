@@ -1,4 +1,4 @@
-"""The released gradient of a linear layer that reads the record: noisy multiples of the record, one per neuron."""
+"""Released gradient of a linear layer on the record: one noisy multiple of the record per neuron."""
 
 from __future__ import annotations
 
@@ -18,18 +18,26 @@ from reconrisk.releases.observe import model_of
 
 Scales = float | tuple[float, ...]
 
-_ROUNDS = 200
-_SETTLED = 1e-12
+_ROUNDS = 200  # alternations; convergence is linear, like that of the power method
+_SETTLED = 1e-12  # change of the unit direction that ends the alternation, near double precision
 
 
 @dataclass(frozen=True, eq=False)
 class LayerGradient:
-    r"""What was released of a linear layer: rows :math:`s_j x` and, with a bias, :math:`s_j`, all with noise.
+    """Released gradient of a linear layer: rows :math:`s_j x` and, with a bias, :math:`s_j`, all with noise.
 
-    ``weight_precision`` (a column, or one value per entry) and ``bias_precision`` are one over the variance of the
-    noise, 1 where ``noisy`` is false, 0 where a value was not sent. ``planted`` holds the :math:`s_j` up to a common
-    factor if the adversary chose them, ``scales`` the :math:`s_j` themselves where they are known. ``reads_record`` is
-    None where the model is not at hand.
+    Attributes:
+        name: Name of the weight in the release.
+        weight: Released gradient of the weight, one row per neuron.
+        weight_precision: One over the noise variance, as a column or one value per entry; 1 if not ``noisy``, 0 for
+            values that were not sent.
+        bias: Released gradient of the bias, or None.
+        bias_precision: The same as ``weight_precision`` for the bias.
+        noisy: True if the noise is known.
+        reads_record: True if a probe shows that the input of the layer is the record; None if the model is not
+            available.
+        planted: The :math:`s_j` up to a common factor, if the adversary chose them.
+        scales: The :math:`s_j` themselves, if they are known.
     """
 
     name: str
@@ -44,41 +52,42 @@ class LayerGradient:
 
     @property
     def is_active(self) -> bool:
-        """Whether anything of the record can be in it."""
+        """Return True if the gradient can carry information about the record."""
         return bool(self.weight.any()) and (self.bias is None or bool(self.bias.any()))
 
     @property
-    def unsent(self) -> int:
-        """How many values of the record no row holds, of those whose bias was sent where there is one."""
+    def missing_values(self) -> int:
+        """Number of values of the record that no usable row holds; a row without its bias is not usable."""
         sent = (self.weight_precision > 0).expand_as(self.weight)
         if self.bias_precision is not None and self.scales is None:
+            # A row without its bias has an unknown scale and cannot be used.
             sent = sent & (self.bias_precision > 0)[:, None]
         return int((~sent.any(0)).sum())
 
-    def known_bias(self) -> Tensor:
-        """The gradient of the bias, or an error that says what is missing."""
+    def require_bias(self) -> Tensor:
+        """Return the gradient of the bias; raise InvalidInput if the layer has none."""
         if self.bias is None:
             raise InvalidInput(
                 f"Expected a released linear layer with bias on {self.weight.shape[1]} features, {self.name!r} has "
-                "none. Use estimate=known_norm(), or state scales."
+                "none. Use estimate=known_norm(), or pass scales."
             )
         return self.bias
 
     def weighted_mean(self, scales: Tensor) -> tuple[Tensor, Tensor]:
-        r"""The mean of the rows over their scales with weights :math:`s_j^2` over the noise, and its variance.
+        r"""Return the precision-weighted mean of the rows divided by their scales, and its variance.
 
         .. math:: \hat x = \sum_j s_j w_j / \tau_j^2 \Big/ \sum_j s_j^2 / \tau_j^2
 
         Edge cases: a coordinate that no row holds is 0 with infinite variance; without noise the variance is 0.
         """
         information = ((scales * scales) @ self.weight_precision).expand(self.weight.shape[1])
-        mean = _ratio(scales @ (self.weight_precision * self.weight), information)
+        mean = _divide_or_zero(scales @ (self.weight_precision * self.weight), information)
         return mean, torch.where(information > 0, float(self.noisy) / information, math.inf)
 
     def rank_one(self) -> tuple[Tensor, Tensor | None]:
-        r"""The best fit :math:`s_j (x, 1)` to weight and bias as (multiple of x, same multiple of 1).
+        """Return the best fit :math:`s_j (x, 1)` to weight and bias as (multiple of x, same multiple of 1).
 
-        Alternating weighted least squares; for equal noise everywhere the leading right singular vector.
+        Uses alternating weighted least squares. For equal noise everywhere this is the leading right singular vector.
         """
         values, precision = self.weight, self.weight_precision
         if self.bias is not None and self.bias_precision is not None:
@@ -86,42 +95,57 @@ class LayerGradient:
             entries = precision.expand_as(self.weight)
             precision = torch.cat([entries, self.bias_precision[:, None]], 1)
         weighted, before = precision * values, torch.zeros_like(values[0])
+        # Start from the largest row, which is rarely orthogonal to the leading direction.
         scales = values @ values[int(values.norm(dim=1).argmax())]
         for _ in range(_ROUNDS):
-            along = _ratio(scales @ weighted, ((scales * scales) @ precision).expand_as(before))
+            along = _divide_or_zero(scales @ weighted, ((scales * scales) @ precision).expand_as(before))
             along = _unit(along)
+            # A direction and its negative are the same fit.
             if min(float((along - before).norm()), float((along + before).norm())) < _SETTLED:
                 break
             squares = along * along
+            # A single column of precisions is shared by all entries of a row.
             squares = squares if precision.shape == values.shape else squares.sum(0, keepdim=True)
-            before, scales = along, _ratio(weighted @ along, precision @ squares)
+            before, scales = along, _divide_or_zero(weighted @ along, precision @ squares)
         return (along, None) if self.bias is None else (along[:-1], along[-1])
 
     def direction(self, data_range: tuple[float, float]) -> Tensor:
-        """The record up to its length; without a bias the sign is the one that fits the data range."""
+        """Return the record up to its length; without a bias the sign is chosen to fit the data range."""
         if self.planted is not None:
             return _unit(self.weighted_mean(self.planted)[0])
         along, one = self.rank_one()
+        # Without a bias the sign is free: choose the one whose mean has the sign of the middle of the range.
         sign = along.sum() * sum(data_range) if one is None else one
         return _unit(-along if bool(sign < 0) else along)
 
     def residual(self, estimate: Tensor) -> float:
-        """Norm of what the estimate leaves unexplained of the rows, relative to them, over the values that were sent.
+        """Return the norm of the residual of an estimate relative to the rows, over the values that were sent.
 
-        The scales are those of the bias, or known ones, or else the best for this estimate.
+        The scales are the gradient of the bias, else known scales, else the best ones for this estimate.
         """
         sent = (self.weight_precision > 0).expand_as(self.weight)
         scales = self.bias if self.bias is not None else self.scales
         if scales is None:
-            scales = _ratio(self.weight @ estimate, estimate @ estimate)
+            # Least-squares scale of each row for this estimate.
+            scales = _divide_or_zero(self.weight @ estimate, estimate @ estimate)
         left = (self.weight - scales[:, None] * estimate)[sent]
         return float(left.norm() / self.weight.norm())
 
 
 def read_layer(observation: Observation, *, neurons: int | None = None) -> LayerGradient:
-    """The first released linear layer on the record's features; ``neurons`` says how many it must have.
+    """Find the first released linear layer on the features of the record.
 
-    A layer that is seen to read the record, by a probe sent through the model, goes before others of its width.
+    Among layers of the right width, a layer that reads the record is preferred. A probe through the model tests this.
+
+    Args:
+        observation: The observation with the release.
+        neurons: Required number of neurons; None accepts any.
+
+    Returns:
+        The released gradient of the layer.
+
+    Raises:
+        InvalidInput: If no released tensor has the shape of such a layer.
     """
     features = math.prod(observation.input_shape)
     names = [
@@ -133,18 +157,21 @@ def read_layer(observation: Observation, *, neurons: int | None = None) -> Layer
         shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in observation.released.items())
         wanted = "linear layer with bias" if neurons is None else f"linear layer of {neurons} neurons"
         raise InvalidInput(
-            f"Expected a released {wanted} on {features} features, there are: {shapes}. "
+            f"Expected a released {wanted} on {features} features, found {shapes}. "
             + (
                 "Use an attack that optimises, such as gauss_newton()."
                 if neurons is None
-                else "Train what plant() gives."
+                else "Train the model that plant() returns."
             )
         )
+    # Several layers may have the width of the record; the probe tells which one reads it.
     reading = {name: _reads_record(observation, name) for name in names}
     name = next((name for name in names if reading[name]), names[0])
     released, bias = observation.released, _bias_name(observation.released, name)
     precision = _precision(observation, name)
-    if bool((precision == precision[:, :1]).all()):  # once per row: a layer of many neurons is large enough once
+    if bool(
+        (precision == precision[:, :1]).all()
+    ):  # keep one column: a second copy of a wide layer would double the memory
         precision = precision[:, :1]
     return LayerGradient(
         name=name,
@@ -157,52 +184,79 @@ def read_layer(observation: Observation, *, neurons: int | None = None) -> Layer
     )
 
 
-def with_scales(
+def attach_scales(
     layer: LayerGradient,
     scales: Scales | None,
     observation: Observation,
     labels: Callable[[Observation], Tensor] = labels_for,
 ) -> LayerGradient:
-    r"""The layer with its :math:`s_j`: the stated ones, or those that the known release has at a first estimate.
+    """Return the layer with its scales :math:`s_j`, stated or replayed through the known release.
 
-    The first estimate has the known norm, or else is the fit to weight and bias. Where the scales depend on the norm
-    alone, as for a planted layer that is clipped, the replayed ones are exact.
+    Replayed scales are those of a first estimate: the one with the known norm, else the fit to weight and bias. They
+    are exact where they depend on the norm only, as for a planted layer under clipping.
+
+    Args:
+        layer: The released gradient of the layer.
+        scales: Stated scales, one for all neurons or one per neuron; None replays them.
+        observation: The observation with the forward map.
+        labels: Function that returns the labels to replay with.
+
+    Returns:
+        The layer with ``scales``.
+
+    Raises:
+        InvalidInput: If stated scales are invalid, or there is neither a bias nor a known norm to replay with.
     """
     if scales is not None:
-        return replace(layer, scales=_stated_scales(scales, len(layer.weight)))
+        return replace(layer, scales=_scales_per_neuron(scales, len(layer.weight)))
     if observation.record_norms is not None:
+        # The direction needs no scales, so the known norm completes a first estimate.
         candidate = observation.record_norms.double() * layer.direction(observation.data_range)
     elif layer.bias is not None:
-        candidate = fitted(layer)
+        candidate = fit_record(layer)
     else:
-        remedy = "Add Knows.RECORD_NORM to the threat, or state scales."
+        remedy = "Add Knows.RECORD_NORM to the threat model, or pass scales."
         raise invalid_input(
-            "record_norms", None, "to be known for a layer without bias, whose scales depend on them", remedy
+            "record_norms", None, "to be known for a layer without bias, since its scales depend on them", remedy
         )
+    # The release of the first estimate shows the scales that clipping leaves.
     caused = observation.forward(candidate.view(1, *observation.input_shape), labels(observation))[layer.name]
-    return replace(layer, scales=_ratio(caused.detach().double() @ candidate, candidate @ candidate))
+    return replace(layer, scales=_divide_or_zero(caused.detach().double() @ candidate, candidate @ candidate))
 
 
-def fitted(layer: LayerGradient) -> Tensor:
-    """The record of the best fit to weight and bias, of any size where the bias is all noise."""
-    layer.known_bias()
+def fit_record(layer: LayerGradient) -> Tensor:
+    """Return the record of the best rank-one fit to weight and bias.
+
+    Args:
+        layer: The released gradient of a layer with bias.
+
+    Returns:
+        The flat record. Its size is arbitrary where the bias is pure noise.
+
+    Raises:
+        InvalidInput: If the layer has no bias.
+    """
+    layer.require_bias()
     along, one = layer.rank_one()
-    return _ratio(along, torch.zeros_like(along) if one is None else one)
+    return _divide_or_zero(along, torch.zeros_like(along) if one is None else one)
 
 
-def _stated_scales(scales: Scales, neurons: int) -> Tensor:
-    """The scales as one number for each neuron."""
+def _scales_per_neuron(scales: Scales, neurons: int) -> Tensor:
+    """Return the scales as one number per neuron."""
     numbers = (scales,) * neurons if isinstance(scales, (int, float)) else tuple(scales)
     if len(numbers) != neurons:
-        raise invalid_input("scales", f"{len(numbers)} numbers", f"to have one for each of {neurons} neurons")
+        raise invalid_input(
+            "scales", f"{len(numbers)} numbers", f"to be one number, or one for each of {neurons} neurons"
+        )
     values = torch.tensor([check_finite("scales", number) for number in numbers], dtype=torch.float64)
     if not values.any():
-        raise invalid_input("scales", scales, "to have one that is not zero")
+        raise invalid_input("scales", scales, "to have a nonzero entry")
     return values
 
 
 def _bias_name(released: Mapping[str, Tensor], name: str) -> str | None:
-    """The bias by its name as torch gives it; where names are the user's own, what follows the weight."""
+    """Return the name of the bias by torch's convention, else the next released tensor if its shape fits."""
+    # torch names weight and bias of a layer alike.
     if name.endswith("weight"):
         following: str | None = name.removesuffix("weight") + "bias"
     else:
@@ -214,6 +268,7 @@ def _bias_name(released: Mapping[str, Tensor], name: str) -> str | None:
 
 
 def _precision(observation: Observation, name: str) -> Tensor:
+    """Return one over the noise variance of each value; 0 for values that were not sent."""
     ones = torch.ones(observation.released[name].shape, dtype=torch.float64)
     if observation.noise_std is not None:
         ones = ones / observation.noise_std[name].double().square()
@@ -221,20 +276,21 @@ def _precision(observation: Observation, name: str) -> Tensor:
 
 
 def _reads_record(observation: Observation, name: str) -> bool | None:
-    """Whether the layer gets the record itself, by sending a ramp through the model; None without a model."""
+    """Return True if a ramp sent through the model reaches the layer unchanged; None without a model."""
     model = model_of(observation.forward)
     layer = None if model is None else dict(model.named_modules()).get(name.rpartition(".")[0])
     if model is None or layer is None:
         return None
     low, high = observation.data_range
     dtype = next(layer.parameters()).dtype
+    # A ramp has distinct values, so permutations and crops show as well.
     ramp = torch.linspace(low, high, math.prod(observation.input_shape), dtype=dtype)
 
     def stop(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         raise _Reached(arguments[0])
 
     handle = layer.register_forward_pre_hook(stop)
-    # Copies of the buffers, so that batch norm in training mode does not move its statistics.
+    # Copies of the buffers, so that batch norm in training mode does not update its statistics.
     buffers = {key: value.clone() for key, value in model.named_buffers()}
     try:
         with torch.no_grad():
@@ -247,7 +303,7 @@ def _reads_record(observation: Observation, name: str) -> bool | None:
 
 
 class _Reached(Exception):
-    """Ends a probe at the layer in question, however deep the network goes on."""
+    """Stops a probe at the layer of interest, so that the rest of the network need not run."""
 
     def __init__(self, read: Tensor) -> None:
         super().__init__()
@@ -259,6 +315,6 @@ def _unit(vector: Tensor) -> Tensor:
     return vector / length.clamp_min(torch.finfo(vector.dtype).tiny)
 
 
-def _ratio(over: Tensor, under: Tensor) -> Tensor:
-    """A quotient that is 0 where nothing is known."""
+def _divide_or_zero(over: Tensor, under: Tensor) -> Tensor:
+    """Divide elementwise; 0 where the denominator is 0."""
     return torch.where(under != 0, over / torch.where(under != 0, under, 1.0), 0.0)

@@ -1,4 +1,4 @@
-"""Attacks by name, configured with what is public about the records before any update."""
+"""Configure attacks by name from public knowledge about the records."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ from reconrisk.priors.load.folders import shipped_names, shipped_shape
 from reconrisk.priors.prior import Prior, is_prior
 from reconrisk.priors.registry import GAUSSIAN, PRIORS, SHIPPED
 
-_MORE_PUBLIC = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
-_PUBLIC_BESIDE_CAPTURED = "Pass public= (--data), records like those behind the update."
-_FEWEST = 30  # records that a covariance is fitted to
-_EACH_OF_MANY = 10  # records for each value of one, of which the attacked one is then a small part
+_MORE_PUBLIC = "Pass public=, or attack fewer records= (such as --records 0-9), so that the others are public."
+_PUBLIC_FOR_CAPTURED = "Pass public= (--data) with records like those of the update."
+_FEWEST = 30  # records; a covariance of fewer says little about records in general
+_PER_VALUE = 10  # public records per value of a record, so that an attacked record among them has little influence
 
 Settings = dict[str, object]
 
 
 class LabelledRecords(Protocol):
-    """Records with labels, as a data set has them."""
+    """Records with labels, as in a data set."""
 
     @property
     def inputs(self) -> Tensor:
-        """The records, first axis first."""
+        """The records, along the first axis."""
         ...
 
     @property
     def labels(self) -> Tensor | None:
-        """Their labels, if there are any."""
+        """Labels of the records, or None."""
         ...
 
     @property
     def class_labels(self) -> Tensor:
-        """Their labels where these are classes; refused otherwise."""
+        """Labels of the records as classes; raises InvalidInput if they are not classes."""
         ...
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes, if there are any."""
+        """Names of the classes, or None."""
         ...
 
     @property
@@ -70,14 +70,20 @@ class LabelledRecords(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PublicKnowledge:
-    """What an adversary may know before any update.
+    """Public facts that an adversary may know before any update.
 
-    The ``shape`` of a record is public, and so is what the ``columns`` of a table mean. ``public`` holds records like
-    those attacked, ``candidates`` all that the attacked ones may be; None if there are none. An update is of
-    ``batch_size`` records, and ``clip_norm`` its largest norm where a known defense clips it. Where a trained model is
-    released, ``trained_model`` is its kind (``reads`` of attacks). Values lie in ``data_range``. ``holds_targets`` says
-    that attacked records are among the public ones, ``is_captured`` that nobody has the attacked ones: errors advise
-    accordingly.
+    Attributes:
+        shape: Shape of one record.
+        batch_size: Number of records in an update.
+        public: Records like the attacked ones, or None.
+        candidates: All records that the attacked ones may be, or None.
+        columns: Meaning of the columns of a table, or None.
+        clip_norm: Largest norm of an update, where a known defense clips it; None otherwise.
+        trained_model: Kind of trained model that is released (see ``reads`` of attacks), or None for updates.
+        data_range: Range of the values of the records.
+        holds_targets: True if attacked records are among the public ones. Error messages depend on it.
+        is_captured: True if the attacked records are not available, as for a captured update. Error messages depend on
+            it.
     """
 
     shape: tuple[int, ...]
@@ -92,14 +98,19 @@ class PublicKnowledge:
     is_captured: bool = False
 
     def prior(self, word: str, kinds: tuple[str, ...]) -> StatedPrior:
-        """The prior of one of these kinds that a word states: ``gaussian``, ``shipped``, a shipped name, or a folder.
+        """Return the prior that a word names, of one of the given kinds.
 
-        Guarantee: the same object for the same word and kinds. A prior of records of another shape is refused by name.
+        Args:
+            word: ``gaussian``, ``shipped``, a shipped name, or a folder.
+            kinds: Kinds of priors that the attack takes, in order of preference.
+
+        Guarantee: the same object for the same word and kinds. A prior for records of another shape is refused by name.
         """
         if (word, kinds) not in self._priors:
             try:
                 self._priors[word, kinds] = self._read(word, kinds)
             except (InvalidInput, MissingExtra) as error:
+                # Errors are stored too, so that a large prior is not read again for every attack.
                 self._priors[word, kinds] = error
         found = self._priors[word, kinds]
         if isinstance(found, StatedPrior):
@@ -107,10 +118,10 @@ class PublicKnowledge:
         raise found
 
     def fit_own_prior(self, kind: str, fit: Callable[..., Prior]) -> Prior:
-        """Fit a prior of a kind without a row, which one attack alone takes, to the public records.
+        """Fit a prior of a kind that only one attack takes, and that has no row in ``PRIORS``, to the public records.
 
         Args:
-            kind: The kind, which is the word that states it.
+            kind: The kind, which is also the word that selects it.
             fit: Called with records and ``data_range=``.
 
         Guarantee: the same object for the same kind.
@@ -123,8 +134,9 @@ class PublicKnowledge:
         return self.prior(*key).value
 
     def prior_of(self, attack: Attack) -> StatedPrior | None:
-        """The prior that an attack has, if it has any, and where it comes from."""
+        """Return the prior of an attack with its origin, or None if it has no prior."""
         held = getattr(attack, "prior", None)
+        # A prior that was resolved here has a known origin; any other was configured by the caller.
         stated = (each for each in self._priors.values() if isinstance(each, StatedPrior) and each.is_of(attack))
         return next(
             stated, StatedPrior(held, "configured by the caller") if held is not None and is_prior(held) else None
@@ -148,34 +160,37 @@ class PublicKnowledge:
 
     @cached_property
     def _gaussian(self) -> StatedPrior:
-        """The normal law of public records, if they are many enough to tell of records in general."""
+        """Gaussian prior fitted to the public records, if they are numerous enough to be representative."""
         inputs, size = self.records("a Gaussian prior").inputs, math.prod(self.shape)
         if size > LARGEST_COVARIANCE:
             raise invalid_input("values of a record", size, f"<= {LARGEST_COVARIANCE} for a Gaussian prior")
-        least = max(_FEWEST, _EACH_OF_MANY * size if self.holds_targets else size)
+        # At least as many records as values, for a covariance of nearly full rank.
+        least = max(_FEWEST, _PER_VALUE * size if self.holds_targets else size)
         if len(inputs) < least:
             among = ", since attacked ones are among them" if self.holds_targets else ""
             raise invalid_input(
-                "public records", len(inputs), f">= {least} for a Gaussian prior{among}", self.more_public
+                "public records", len(inputs), f">= {least} for a Gaussian prior{among}", self.public_records_hint
             )
         return StatedPrior(fit_gaussian(inputs, data_range=self.data_range), f"fitted to {len(inputs)} public records")
 
     def records(self, attack: str) -> LabelledRecords:
-        """The public records, or an error that says who needs them."""
+        """Return the public records; raise InvalidInput naming the attack if there are none."""
         if self.public is None:
-            raise InvalidInput(f"Expected records beside the attacked ones for {attack}. {self.more_public}")
+            raise InvalidInput(
+                f"Expected public records for {attack}, other than the attacked ones. {self.public_records_hint}"
+            )
         return self.public
 
     @property
-    def more_public(self) -> str:
-        """What whoever lacks public records can do."""
-        return _PUBLIC_BESIDE_CAPTURED if self.is_captured else _MORE_PUBLIC
+    def public_records_hint(self) -> str:
+        """Advice on how to supply public records, for error messages."""
+        return _PUBLIC_FOR_CAPTURED if self.is_captured else _MORE_PUBLIC
 
 
 def configure_attack(
     attack: str | Attack, settings: Mapping[str, object] | None, knowledge: PublicKnowledge
 ) -> tuple[Attack, frozenset[Knows]]:
-    """Return the attack of a name with settings and public knowledge, or a configured one as it is.
+    """Configure an attack by name, or check that an attack is configured already.
 
     Args:
         attack: A name, a configured attack, or a plain function.
@@ -184,32 +199,41 @@ def configure_attack(
 
     Returns:
         The attack, and the knowledge that the derived settings require.
+
+    Raises:
+        InvalidInput: If a name or setting is unknown, or settings are given for a configured attack.
     """
     if isinstance(attack, str):
         return attack_from_knowledge(attack, dict(settings or {}), knowledge)
     if settings:
         raise invalid_input(
-            "settings", sorted(settings), "to be left out for a configured attack", "Configure it with them."
+            "settings",
+            sorted(settings),
+            "to be left out for a configured attack",
+            "Pass them when you configure the attack.",
         )
     return attack_from_function(attack), frozenset()
 
 
 def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowledge) -> tuple[Attack, frozenset[Knows]]:
-    """Configure an attack by name: stated settings as they are, the others from public knowledge.
+    """Configure an attack by name: stated settings are kept, the others are derived from public knowledge.
 
     A setting that is itself an attack, such as a warm start, may be a pair of its name and settings. A prior may be a
-    word (:meth:`PublicKnowledge.prior`); without one it is the shipped prior that fits, else one that is fitted to
-    public records.
+    word (:meth:`PublicKnowledge.prior`); by default it is the shipped prior that fits, else one fitted to public
+    records.
 
     Args:
         name: A name in :data:`reconrisk.attacks.registry.ATTACKS`, or of a plugin.
-        settings: Settings that are stated.
+        settings: Settings stated by the user.
         knowledge: Public facts that other settings are derived from.
 
     Returns:
         The attack, and the knowledge that the derived settings require.
 
-    Guarantee: settings that are stated stay as they are.
+    Raises:
+        InvalidInput: If the name or a setting is unknown, or a setting cannot be derived from the knowledge.
+
+    Guarantee: stated settings are never changed.
 
     >>> import torch
     >>> from reconrisk.data.dataset import Dataset
@@ -227,10 +251,11 @@ def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowle
     given = {**_settings_from_layout(name, knowledge), **settings, **nested}
     word = given.get("prior")
     if info.from_knowledge and word in info.priors and word not in PRIORS:
-        del given["prior"]  # a kind without a row: the attack's own function fits it
+        del given["prior"]  # a kind without a row in PRIORS: the attack's own function fits it
     elif info.priors and isinstance(word, str):
         given["prior"] = knowledge.prior(word, info.priors).value
     derived: Settings = {}
+    # Stated settings win over derived ones below; the function still sees them, to derive the others.
     if info.from_knowledge:
         derived = Info(name, info.from_knowledge, "").load()(knowledge, given)
     if info.priors and "prior" not in {**given, **derived}:
@@ -240,7 +265,13 @@ def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowle
 
 
 def name_of(attack: Attack) -> str:
-    """Return the name of the function that configured an attack, as far as it can be told.
+    """Return the name of the function that configured an attack.
+
+    Args:
+        attack: A configured attack.
+
+    Returns:
+        Its attribute ``name``, else the name in its representation.
 
     >>> name_of(attack_by_name("constant_guess"))
     'constant_guess'
@@ -250,10 +281,13 @@ def name_of(attack: Attack) -> str:
 
 
 def info_of(attack: str | Attack) -> AttackInfo | None:
-    """Return the row of an attack, by its name or by that of a configured one; None for an attack without a row.
+    """Return the registry row of an attack, or None for an attack without a row.
 
-    A plugin is not imported for that: whoever configured one has done so. What is not of this package has no row,
-    whatever it is called.
+    Args:
+        attack: A name or a configured attack.
+
+    Returns:
+        The row. Objects from outside this package have no row, whatever their name. Plugins are not imported.
     """
     if not isinstance(attack, str) and (isinstance(attack, FunctionAttack) or not _is_own(attack)):
         return None
@@ -269,6 +303,7 @@ def _settings_from_layout(name: str, knowledge: PublicKnowledge) -> Settings:
     """Derive settings from the shape of the records and the meaning of their columns."""
     known, settings = settings_of(name), Settings()
     if "total_variation" in known and len(knowledge.shape) != 3:
+        # Total variation needs channels, rows and columns.
         settings["total_variation"] = 0.0
     if "parametrization" in known and knowledge.columns is not None:
         from reconrisk.attacks.matching.variables import tabular
@@ -280,15 +315,17 @@ def _settings_from_layout(name: str, knowledge: PublicKnowledge) -> Settings:
 def _default_prior(info: AttackInfo, knowledge: PublicKnowledge) -> object:
     """Choose a shipped prior that fits, else the first kind that is fitted to public records.
 
-    Guarantee: where one fits but cannot be read for lack of an extra, the error names the extra: a fitted one in its
-    place would be a weaker attack, without a word.
+    Guarantee: if a shipped prior fits but an extra is missing to read it, the error names the extra. Falling back to a
+    fitted prior would weaken the attack silently.
     """
     if knowledge.public is None:
         shipped = ((kind, word) for kind in info.priors for word in shipped_names(kind))
         words = [word for kind, word in shipped if shipped_shape(kind, word) == knowledge.shape] or ["FOLDER"]
         stated = " or ".join(f"prior={word}" for word in dict.fromkeys(words))
-        remedy = f"State one that fits (--setting {stated}), or have one chosen. {knowledge.more_public}"
-        raise InvalidInput(f"Expected a prior for {info.name}: there are no public records to choose one by. {remedy}")
+        remedy = f"Name one that fits (--setting {stated}), or supply public records. {knowledge.public_records_hint}"
+        raise InvalidInput(
+            f"Expected a prior for {info.name}, since there are no public records to choose one with. {remedy}"
+        )
     try:
         return knowledge.prior(SHIPPED, info.priors).value
     except InvalidInput:

@@ -1,4 +1,4 @@
-"""A plain function as an attack: what people write first, with the checks that an attack of this package makes."""
+"""Plain functions as attacks, with the same checks as the attacks of this package."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ _SIGNATURE = "(observation, *, rng)"
 
 @dataclass(frozen=True, eq=False)
 class FunctionAttack:
-    """The attack that :func:`attack_from_function` returns.
+    """Attack made from a plain function by :func:`attack_from_function`.
 
-    Guarantee: two functions of one name with different code have different representations, so that stored trials of
-    one are never taken for those of the other.
+    Attributes:
+        function: Function ``(observation, *, rng)`` that returns a tensor of estimates or a Reconstruction.
+        name: Name of the attack in results.
+        needs: Weakest threat model that allows the attack.
+
+    Guarantee: two functions of the same name but with different code have different representations, so stored trials
+    of one are never taken for trials of the other.
     """
 
     function: Callable[..., Reconstruction | Tensor]
@@ -35,39 +40,42 @@ class FunctionAttack:
     needs: ThreatModel = HONEST_BUT_CURIOUS
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """Call the function, and check what it returns."""
+        """Call the function and check its result."""
         observation.check_covers(self.needs)
         begun = time.monotonic()
         found = self.function(observation, rng=rng)
         if isinstance(found, Reconstruction):
             return found
         estimates = self._estimates(found, observation)
-        status, lost = Status(Ending.CONVERGED, "it returned estimates"), int((~estimates.isfinite()).sum())
+        status, lost = Status(Ending.CONVERGED, "the function returned estimates"), int((~estimates.isfinite()).sum())
         if lost:
-            cause = f"{lost} of {estimates.numel()} values that it returned are not finite"
+            cause = f"{lost} of {estimates.numel()} returned values are not finite"
             status = Status(Ending.DIVERGED, cause, "Return finite estimates")
         account = Account(repr(self), status, (math.inf,) * len(estimates), Cost(time.monotonic() - begun, 0))
         return Reconstruction(estimates, account)
 
     def _estimates(self, found: object, observation: Observation) -> Tensor:
+        """Return the tensor as estimates; raise InvalidInput if its shape is not that of the records."""
         wanted = f"to be a tensor of shape (n, {', '.join(map(str, observation.input_shape))}) with n up to batch_size"
-        returned = f"what {self.name} returned"
+        returned = f"the result of {self.name}"
         if not isinstance(found, Tensor):
             kind, remedy = type(found).__name__, "Return the estimates as a torch tensor, or a Reconstruction."
             raise invalid_input(returned, kind, f"{wanted}={observation.batch_size}", remedy)
         shape = tuple(found.shape)
         if found.ndim == 0 or shape[1:] != observation.input_shape or not 0 < len(found) <= observation.batch_size:
             is_one = shape == observation.input_shape
-            remedy = "Return estimates[None]." if is_one else "Return one estimate for each record, records first."
+            remedy = "Return estimates[None]." if is_one else "Return one estimate per record, along the first axis."
             raise invalid_input(f"shape of {returned}", shape, f"{wanted}={observation.batch_size}", remedy)
         return found.detach() if found.is_floating_point() else found.detach().to(torch.get_default_dtype())
 
     @cached_property
     def _digest(self) -> str:
-        return short_digest(identify_settings(self.function))  # also of one that holds a lock, by its address
+        return short_digest(
+            identify_settings(self.function)
+        )  # objects that cannot be digested, such as locks, count by their address
 
     def __repr__(self) -> str:
-        """The name, and a digest of the code, which is all the settings that there are."""
+        """Return the name with a digest of the code, in place of settings."""
         return f"{self.name}(code={self._digest})"
 
 
@@ -76,19 +84,19 @@ def attack_from_function(function: Any) -> Attack:
 
     Args:
         function: Returns estimates of the records as a tensor, one per row, or a
-            :class:`~reconrisk.core.reconstruction.Reconstruction`. Its attribute ``needs``, a ThreatModel, states the
-            weakest adversary who could run it; without it that is an honest server that reads one update. An object
-            that is an attack already is returned as it is.
+            :class:`~reconrisk.core.reconstruction.Reconstruction`. Its optional attribute ``needs``, a ThreatModel, is
+            the weakest threat model that allows the attack (default: an honest server that reads one update). An object
+            that is an attack already is returned unchanged.
 
     Returns:
-        The attack, named as the function is.
+        The attack, with the name of the function.
 
     Raises:
-        InvalidInput: If it is no function, cannot be called so, or is the constructor of an attack.
+        InvalidInput: If ``function`` is not callable, has another signature, or is the class of an attack.
 
-    Guarantee: what the function returns is refused unless it has the shape of at most ``batch_size`` records. Values
-    that are not finite make the attempt a failure.
-    Edge cases: the objective of a tensor is inf, since nothing says how well it explains the release.
+    Guarantee: a result is refused unless it has the shape of at most ``batch_size`` records. Values that are not finite
+    make the attempt a failure.
+    Edge cases: the objective of a returned tensor is inf, since the function does not report its fit to the release.
 
     >>> def middle(observation, *, rng):
     ...     return torch.full((observation.batch_size, *observation.input_shape), 0.5)
@@ -108,7 +116,7 @@ Write def function(observation, *, rng): ...
     if not callable(function):
         remedy = f"Pass a name, a configured attack or a function {_SIGNATURE}."
         raise invalid_input("attack", type(function).__name__, "to be callable", remedy)
-    inner = function
+    inner = function  # a partial has no name: look through it
     while isinstance(inner, partial):
         inner = inner.func
     name = getattr(inner, "__name__", type(inner).__name__)
@@ -117,30 +125,35 @@ Write def function(observation, *, rng): ...
         remedy = "Write needs = rr.ThreatModel(sees='one-update'), for instance."
         raise invalid_input(f"needs of {name}", needs, "to be a ThreatModel", remedy)
     _check_signature(name, function)
+    # A function with an attribute needs is still a plain function; only other objects with it are attacks.
     is_attack = hasattr(function, "needs") and not inspect.isroutine(function)
     return function if is_attack else FunctionAttack(function, name, needs)
 
 
 def check_reconstruction(name: str, found: object, observation: Observation) -> Reconstruction:
-    """Return what an attack found, or refuse what is no reconstruction of the records of an observation.
+    """Check that an attack returned a reconstruction of at most as many records as the update has.
 
     Args:
-        name: The name of the attack.
-        found: What the attack returned.
-        observation: What it was called with.
+        name: Name of the attack, for the error message.
+        found: The value that the attack returned.
+        observation: The observation that the attack was called with.
+
+    Returns:
+        ``found``, unchanged.
 
     Raises:
-        InvalidInput: If it is no Reconstruction, or has no estimate, or more than there are records.
+        InvalidInput: If ``found`` is not a Reconstruction, has no estimate, or has more estimates than there are
+            records.
     """
     if not isinstance(found, Reconstruction):
         remedy = "Return a Reconstruction; a plain function may return a tensor."
-        raise invalid_input(f"what {name} returned", type(found).__name__, "to be a Reconstruction", remedy)
+        raise invalid_input(f"the result of {name}", type(found).__name__, "to be a Reconstruction", remedy)
     count, most = len(found.estimates), observation.batch_size
     if not count:
-        raise invalid_input("estimates", count, ">= 1", f"{name} must return NaN for what it does not find.")
-    if count > most:  # matching would choose the best of many guesses
+        raise invalid_input("estimates", count, ">= 1", f"{name} must return NaN for records that it does not find.")
+    if count > most:  # scoring matches estimates to records, and would pick the best of many guesses
         raise invalid_input(
-            "estimates", count, f"<= {most}, the records", f"{name} must choose among its estimates itself."
+            "estimates", count, f"<= {most}, the number of records", f"{name} must choose among its estimates itself."
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Priors that a word states: fitted to public records, shipped with the package, in a folder, or of a plugin."""
+"""Find a prior by name: fitted to public records, shipped with the package, in a folder, or from a plugin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from reconrisk.priors.train.training_state import trained_in
 
 @dataclass(frozen=True, eq=False)
 class StatedPrior:
-    """A prior with where it comes from, in words; ``trained_on`` names the data of a shipped one."""
+    """A prior together with its origin.
+
+    Attributes:
+        value: The prior.
+        source: Origin of the prior in words, such as "fitted to 200 public records".
+        trained_on: Name of the data that a shipped prior was trained on; empty for other priors.
+    """
 
     value: Prior
     source: str
@@ -27,18 +33,18 @@ class StatedPrior:
 
     @property
     def word(self) -> str:
-        """What states it, of whatever kind an attack takes."""
+        """Word that selects this prior, for any attack that takes its kind."""
         kind, name = self.value.kind, self.value.name
         return name if kind in (DIFFUSION, GAUSSIAN, name) else f"{kind}/{name}"
 
     @property
     def said(self) -> str:
-        """Which it is, and whom it may not be tried on."""
-        warning = "; what it rebuilds of those it may only remember" if self.trained_on else ""
+        """Name and origin of the prior, with a warning about its own training records."""
+        warning = "; reconstructions of its own training records may come from memory" if self.trained_on else ""
         return f"{self.value.name} ({self.source}){warning}"
 
     def is_of(self, attack: Any) -> bool:
-        """Return True if an attack holds this prior, as it is or in another form, such as a denoiser."""
+        """Return True if an attack holds this prior, as it is or in another form such as a denoiser."""
         held = getattr(attack, "prior", None)
         if held is self.value or not is_prior(held):
             return held is self.value
@@ -46,7 +52,13 @@ class StatedPrior:
 
 
 def is_fitted(word: str) -> bool:
-    """Return True if a word states a kind of prior that is fitted to public records.
+    """Return True if a word names a kind of prior that is fitted to public records.
+
+    Args:
+        word: The word to test.
+
+    Returns:
+        True for a fitted kind.
 
     >>> is_fitted("gaussian"), is_fitted("shipped")
     (True, False)
@@ -55,7 +67,13 @@ def is_fitted(word: str) -> bool:
 
 
 def is_prior_name(word: str) -> bool:
-    """Return True if a word states a prior by itself, and not by a folder.
+    """Return True if a word names a prior, rather than a folder.
+
+    Args:
+        word: The word to test.
+
+    Returns:
+        True for a fitted kind, ``shipped``, a shipped name (with or without its kind) or the prior of a plugin.
 
     >>> is_prior_name("gaussian"), is_prior_name("gan/mnist"), is_prior_name("./mnist")
     (True, True, False)
@@ -67,13 +85,16 @@ def is_prior_name(word: str) -> bool:
 
 
 def fit_prior(word: str, kinds: tuple[str, ...], records: Tensor, data_range: tuple[float, float]) -> StatedPrior:
-    """Fit the prior that a word states to public records.
+    """Fit the prior that a word names to public records.
 
     Args:
         word: A kind of prior that is fitted to records.
-        kinds: The kinds that an attack takes.
+        kinds: Kinds of priors that the attack takes.
         records: Public records.
-        data_range: The range of their values.
+        data_range: Range of their values.
+
+    Returns:
+        The fitted prior with its origin.
 
     Raises:
         InvalidInput: If the attack takes no prior of this kind.
@@ -84,12 +105,23 @@ def fit_prior(word: str, kinds: tuple[str, ...], records: Tensor, data_range: tu
 
 
 def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, float] = (0.0, 1.0)) -> StatedPrior:
-    """The shipped prior of a name, or the one in a folder, for records of this range; ``gan/mnist`` says its kind too.
+    """Load the shipped prior of a name, or the prior in a folder.
 
-    One that was trained on records of another range is scaled, the ends of its range to those of this one, and the
-    source says so. Whether the records fill the range they are declared in cannot be seen here.
+    A prior trained on records of another range is rescaled linearly to ``data_range``, and its source says so. The
+    function cannot check that the records fill the declared range.
 
-    Guarantee: nothing is downloaded, and what is neither a name nor a folder is refused.
+    Args:
+        word: Name of a shipped prior, optionally with its kind (``gan/mnist``), name of a plugin's prior, or a folder.
+        kinds: Kinds of priors that the attack takes, in order of preference.
+        data_range: Range of the values of the records.
+
+    Returns:
+        The prior with its origin.
+
+    Raises:
+        InvalidInput: If ``word`` is neither a known name nor a folder, needs public records, or is of another kind.
+
+    Guarantee: nothing is downloaded, and a word that is neither a name nor a folder is refused.
     Edge cases: ``gaussian`` and ``shipped``, which need public records, are refused here.
 
     >>> prior_by_name("gaussian", ("diffusion",))
@@ -98,14 +130,15 @@ def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, fl
     """
     if word == SHIPPED or is_fitted(word):
         raise invalid_input("prior", word, "to come with public records", "Pass the prior itself.")
+    # A shipped name goes before a folder of the same name; ./name selects the folder.
     stated, _, name = word.rpartition("/")
     kind = next((kind for kind in kinds if name in shipped_names(kind) and stated in ("", kind)), None)
     if kind is not None:
-        return _as_shipped(_read(kind, name, data_range))
+        return _describe_shipped(_read(kind, name, data_range))
     if word in PRIORS and PRIORS[word].source == "nothing":
         found = _check_prior(word, PRIORS.configure(word))
         _check_kind(word, found, kinds)
-        source = f"offered as {word}{_scaled(found.data_range, data_range)}"
+        source = f"provided by a plugin as {word}{_scaling_note(found.data_range, data_range)}"
         return StatedPrior(found if found.data_range == data_range else found.scaled_to(data_range), source)
     if not Path(word).expanduser().is_dir():
         names = [name for kind in kinds for name in shipped_names(kind)]
@@ -117,9 +150,20 @@ def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, fl
 
 
 def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float, float]) -> StatedPrior:
-    """The shipped prior of the first of these kinds that has the records' shape, the one that explains them best.
+    """Return the shipped prior that fits the records best, of the first kind that has one of their shape.
 
-    Guarantee: where there is one but for a missing extra, the error names the extra.
+    Args:
+        records: Public records.
+        kinds: Kinds of priors that the attack takes, in order of preference.
+        data_range: Range of the values of the records.
+
+    Returns:
+        The prior with its origin.
+
+    Raises:
+        InvalidInput: If no shipped prior has the shape of the records.
+
+    Guarantee: if a shipped prior fits but an extra is missing to read it, the error names the extra.
     """
     shape = tuple(records.shape[1:])
     unread: tuple[str, str] | None = None
@@ -127,11 +171,14 @@ def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float
         names = [name for name in shipped_names(kind) if shipped_shape(kind, name) == shape]
         found = fitting(records, data_range, kind=kind) if names else None
         if found is not None:
-            return _as_shipped(found)
+            return _describe_shipped(found)
+        # A prior of this shape exists but cannot be read: remember it for the error message.
         unread = (kind, names[0]) if names else unread
     if unread is not None:
-        return _as_shipped(_read(*unread, data_range))  # which says what is missing to read it
-    raise invalid_input("shape of a record", shape, "to be that of a shipped prior", "Train one, and pass its folder.")
+        return _describe_shipped(_read(*unread, data_range))  # raises an error that names the missing extra
+    raise invalid_input(
+        "shape of a record", shape, "to be that of a shipped prior", "Train a prior and pass its folder."
+    )
 
 
 def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> Prior:
@@ -140,37 +187,39 @@ def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> Prior
 
 def _check_prior(word: str, found: object) -> Prior:
     if not is_prior(found):
-        raise invalid_input("prior", word, f"to be a prior, its function returned a {type(found).__name__}")
+        raise invalid_input("prior", word, f"to be a prior, but its function returned a {type(found).__name__}")
     return found
 
 
 def _check_kind(word: str, prior: Prior, kinds: tuple[str, ...]) -> None:
     if prior.kind not in kinds:
         raise invalid_input(
-            "prior", word, f"to be of a kind that the attack takes, {' or '.join(kinds)}, it is {prior.kind}"
+            "prior", word, f"to be of a kind that the attack takes ({' or '.join(kinds)}), not {prior.kind}"
         )
 
 
 def _from_folder(folder: Path, kinds: tuple[str, ...], data_range: tuple[float, float]) -> StatedPrior:
     readable = [kind for kind in kinds if kind in PRIORS and PRIORS[kind].source == "folder"]
     if not readable:
-        raise invalid_input("prior", str(folder), f"to be {' or '.join(kinds)}", "These are not read from a folder.")
+        raise invalid_input(
+            "prior", str(folder), f"to be {' or '.join(kinds)}", "Priors of these kinds are not read from a folder."
+        )
     folder = folder.expanduser()
     trained = trained_in(folder)
     if trained is None:
         return StatedPrior(_read(readable[0], folder, data_range), "read from a folder")
     found = _read(trained.kind if trained.kind in readable else readable[0], folder, data_range)
-    said = f"read from a folder, trained on {trained.count:,} records that must not be attacked"
-    return StatedPrior(found, said + _scaled(trained.data_range, data_range))
+    source = f"read from a folder, trained on {trained.count:,} records that must not be attacked"
+    return StatedPrior(found, source + _scaling_note(trained.data_range, data_range))
 
 
-def _as_shipped(prior: Prior) -> StatedPrior:
-    scaled = _scaled(range_in(prior_folder(prior.name, prior.kind)), prior.data_range)
+def _describe_shipped(prior: Prior) -> StatedPrior:
+    scaled = _scaling_note(range_in(prior_folder(prior.name, prior.kind)), prior.data_range)
     return StatedPrior(prior, f"shipped, trained on the training records of {prior.name}{scaled}", prior.name)
 
 
-def _scaled(trained: tuple[float, float], data_range: tuple[float, float]) -> str:
-    """What is said of a prior that is used in another range than that of its training."""
+def _scaling_note(trained: tuple[float, float], data_range: tuple[float, float]) -> str:
+    """Return a note about rescaling, or an empty text if the prior is used in the range of its training."""
     if tuple(map(float, data_range)) == trained:
         return ""
     one, other = (f"[{low:g}, {high:g}]" for low, high in (trained, data_range))
@@ -178,7 +227,16 @@ def _scaled(trained: tuple[float, float], data_range: tuple[float, float]) -> st
 
 
 def check_prior_fits(prior: Prior, shape: tuple[int, ...], data_range: tuple[float, float]) -> None:
-    """Refuse a prior that was made for records of another shape or range, by its name."""
+    """Check that a prior has the shape and range of the records.
+
+    Args:
+        prior: The prior to check.
+        shape: Shape of one record.
+        data_range: Range of the values of the records.
+
+    Raises:
+        InvalidInput: If the prior was made for records of another shape or range; the message names the prior.
+    """
     try:
         prior.check_fits(shape, data_range)
     except InvalidInput as error:

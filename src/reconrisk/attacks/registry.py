@@ -1,6 +1,6 @@
-"""Every attack in one row: its code, the knowledge and priors it takes, and the audits that run it.
+"""Registry of attacks: one row per attack with its code, required knowledge, priors and audit portfolios.
 
-:data:`ATTACKS` is the only table of attacks. The command line, audits and docs read it; nothing is imported before an
+:data:`ATTACKS` is the only table of attacks. The command line, audits and docs read it. Nothing is imported before an
 attack is used. Attacks of other distributions (entry point group ``reconrisk.attacks``) are found by name as well.
 """
 
@@ -20,7 +20,7 @@ from reconrisk.core.validation import check_settings, did_you_mean, invalid_inpu
 from reconrisk.priors.registry import DIFFUSION, GAN, GAUSSIAN, PRIORS, SHIPPED
 
 ESTIMATOR, TRAINING = "estimator", "training"
-"""Kinds of trained models that attacks read: a fitted linear estimator, a network with a known training."""
+"""Kinds of trained models that attacks read: a fitted linear estimator, a network with a known training run."""
 
 Settings = Mapping[str, object]
 
@@ -29,20 +29,22 @@ Settings = Mapping[str, object]
 class AttackInfo(Info):
     """A row of :data:`ATTACKS`.
 
-    Args:
+    Attributes:
         guess_for: None for an attack. For a baseline, which ignores the release, the knowledge that it requires.
         reads: Kinds of trained models that the attack inverts; empty for attacks on updates.
-        priors: Kinds of generative priors that it takes; a bare prior name is of the first kind that has it. A kind
+        priors: Kinds of generative priors that it takes; a bare prior name means the first kind that has it. A kind
             that no other attack takes needs no row in ``PRIORS``: ``from_knowledge`` then derives the setting prior.
-        plants_layer: The attack needs a layer that a malicious server puts into the model.
-        any_release: The attack recomputes the release of candidates, so any release will do.
-        knows: Knowledge that the attack is configured with; an audit skips it where the threat does not grant this.
-        whole_update: The attack rebuilds every record of an update; otherwise updates of one record only.
-        from_knowledge: ``"module:function"`` that derives settings from public knowledge, if there is one. It takes a
-            :class:`~reconrisk.attacks.knowledge.PublicKnowledge` and the stated settings.
-        words: ``"module:function"`` by setting, for settings that a word states; the function reads the word.
-        portfolios: For each portfolio of audits, pairs of a rough cost and the settings it is run with. The cost is a
-            number of evaluations: one computes the release and its derivative. It was measured on small networks.
+        plants_layer: True if the attack needs a layer that a malicious server puts into the model.
+        any_release: True if the attack recomputes the release of candidates, so that any release will do.
+        knows: Knowledge that the attack is configured with; an audit skips it where the threat model does not grant
+            this.
+        whole_update: True if the attack reconstructs every record of an update; False if updates must have one record.
+        from_knowledge: ``"module:function"`` that derives settings from public knowledge, or empty. The function takes
+            a :class:`~reconrisk.attacks.knowledge.PublicKnowledge` and the stated settings.
+        words: ``"module:function"`` by setting, for settings that a word on the command line can state; the function
+            reads the word.
+        portfolios: For each portfolio of audits, pairs of a rough cost and the settings to run with. The cost is a
+            number of evaluations, each of the release and its derivative, measured on small networks.
     """
 
     guess_for: frozenset[Knows] | None = None
@@ -58,12 +60,12 @@ class AttackInfo(Info):
 
     @property
     def is_baseline(self) -> bool:
-        """True if the attack ignores the release."""
+        """Return True if the attack ignores the release."""
         return self.guess_for is not None
 
 
-# A clean update is explained to rounding after thousands of evaluations of a normal prior's coordinates, where other
-# attacks are exact in a hundred; under noise these few suffice.
+# A clean update takes a Gaussian prior thousands of evaluations to fit to rounding, where other attacks are exact in a
+# hundred. Under noise these few iterations suffice.
 _NORMAL_PRIOR: Settings = {"prior": GAUSSIAN, "iterations": 5, "inner_iterations": 30}
 _NORMAL_START: Settings = {**_NORMAL_PRIOR, "warm_start": ("ggss_r", {"prior": GAUSSIAN})}
 _ESTIMATE = {"estimate": "reconrisk.attacks.analytic.estimates:estimate_by_name"}
@@ -78,7 +80,7 @@ _ROWS = (
     AttackInfo(
         "idlg",
         "reconrisk.attacks.matching.published:idlg",
-        "The same with labels read off the gradient first.",
+        "The same with labels inferred from the gradient.",
         portfolios={"thorough": [(1000, {"restarts": 2})]},
     ),
     AttackInfo(
@@ -96,7 +98,7 @@ _ROWS = (
     AttackInfo(
         "span_inversion",
         "reconrisk.attacks.matching.span_inversion:span_inversion",
-        "Cosine within what a first linear layer spans.",
+        "Cosine within the span of a first linear layer.",
         portfolios={"thorough": [(3000, {})]},
     ),
     AttackInfo(
@@ -130,14 +132,14 @@ _ROWS = (
     AttackInfo(
         "ggss_r",
         "reconrisk.attacks.with_prior.guided_diffusion:ggss_r",
-        "A diffusion that the update guides.",
+        "Diffusion sampling guided by the update.",
         priors=(DIFFUSION, GAUSSIAN),
         portfolios={"thorough": [(100, {"prior": SHIPPED})]},
     ),
     AttackInfo(
         "finetuned_diffusion",
         "reconrisk.attacks.with_prior.finetuned_diffusion:finetuned_diffusion",
-        "A diffusion whose weights are fitted to the update.",
+        "Tunes the weights of a diffusion to fit the update.",
         priors=(DIFFUSION,),
     ),
     AttackInfo(
@@ -157,7 +159,7 @@ _ROWS = (
     AttackInfo(
         "gifd",
         "reconrisk.attacks.with_prior.gifd:gifd",
-        "The same by the features between its layers.",
+        "The same in the features between its layers.",
         priors=(GAN,),
     ),
     AttackInfo(
@@ -255,7 +257,7 @@ _ROWS = (
 
 
 def _row_from_plugin(plugin: Plugin, build: Any) -> AttackInfo:
-    """Return the row of a plugin whose entry point names the function that configures the attack."""
+    """Return the row of a plugin; its entry point must name the function that configures the attack."""
     if "observation" in inspect.signature(build).parameters:
         remedy = "Let the entry point name a function that returns it: def configure(): return attack."
         raise invalid_input(f"{plugin.where} of {plugin.distribution}", "an attack", "to configure an attack", remedy)
@@ -263,12 +265,18 @@ def _row_from_plugin(plugin: Plugin, build: Any) -> AttackInfo:
 
 
 ATTACKS: Registry[AttackInfo] = Registry("attack", _ROWS, _row_from_plugin)
-"""All attacks by name: those that optimise, those that solve, those that only guess."""
+"""All attacks by name: by optimisation, by direct solution, and baselines."""
 
 
 @dataclass(frozen=True)
 class PortfolioEntry:
-    """An attack of a portfolio, with the settings it is run with and a rough number of evaluations."""
+    """An attack in a portfolio of audits.
+
+    Attributes:
+        name: Name of the attack in :data:`ATTACKS`.
+        evaluations: Rough number of evaluations of the release that it takes.
+        settings: Settings that it runs with.
+    """
 
     name: str
     evaluations: int
@@ -284,9 +292,11 @@ PORTFOLIOS: Mapping[str, tuple[PortfolioEntry, ...]] = {
     )
     for name in ("quick", "thorough")
 }
-"""Attacks that an audit chooses from by what its threat allows, cheapest first."""
+"""Attacks that an audit selects from, cheapest first; it runs the ones that its threat model allows."""
 
-_SYNONYMS = {"steps": "iterations"}  # one word for the length of a search, however an attack calls its steps
+_SYNONYMS = {
+    "steps": "iterations"
+}  # "steps" is the length of a search on the command line, also for attacks that count iterations
 
 
 def attack_by_name(name: str, **settings: object) -> Attack:
@@ -312,12 +322,15 @@ def attack_by_name(name: str, **settings: object) -> Attack:
     """
     info, known = ATTACKS[name], settings_of(name)
     given = {
-        _SYNONYMS[key] if key not in known and _SYNONYMS.get(key) in known else key: settings[key] for key in settings
+        # Translate only where the attack lacks the word itself, so that real settings keep their meaning.
+        _SYNONYMS[key] if key not in known and _SYNONYMS.get(key) in known else key: settings[key]
+        for key in settings
     }
-    check_settings(name, known, given, "Pass what the adversary believes.")
+    check_settings(name, known, given, "Pass the knowledge of the adversary.")
     nested = {key: attack_by_name(value[0], **value[1]) for key, value in given.items() if is_stated_attack(value)}
     prior, read = given.get("prior"), {}
     if isinstance(prior, str) and info.priors:
+        # Imported here, so that listing attacks stays fast.
         from reconrisk.attacks.prior_choice import prior_by_name  # reads weights with torch
 
         read = {"prior": prior_by_name(prior, info.priors).value}
@@ -330,7 +343,13 @@ def attack_by_name(name: str, **settings: object) -> Attack:
 
 
 def is_stated_attack(value: object) -> TypeGuard[tuple[str, Mapping[str, Any]]]:
-    """Return True if a setting is an attack, stated as a pair of its name and its settings.
+    """Return True if a setting is an attack, written as a pair of its name and its settings.
+
+    Args:
+        value: The setting to test.
+
+    Returns:
+        True for a pair of a name and a mapping.
 
     >>> is_stated_attack(("inverting_gradients", {"steps": 100})), is_stated_attack((0.0, 1.0))
     (True, False)
@@ -339,7 +358,16 @@ def is_stated_attack(value: object) -> TypeGuard[tuple[str, Mapping[str, Any]]]:
 
 
 def settings_of(name: str) -> dict[str, inspect.Parameter]:
-    """Return the settings that the attack ``name`` takes.
+    """Return the settings that an attack takes.
+
+    Args:
+        name: Name of the attack in :data:`ATTACKS`, or of a plugin.
+
+    Returns:
+        The parameters of its configuring function by name.
+
+    Raises:
+        InvalidInput: If the name is unknown.
 
     >>> list(settings_of("constant_guess"))
     ['value']
@@ -348,20 +376,21 @@ def settings_of(name: str) -> dict[str, inspect.Parameter]:
 
 
 def settings_from_text(name: str, texts: Sequence[str]) -> dict[str, object]:
-    """Read settings written as ``name=value`` as the types that the attack takes.
+    """Parse settings written as ``name=value`` into the types that the attack takes.
 
-    Numbers, words, true, false and none are read. A prior stays the word that states it, since it may come from public
-    records.
+    Numbers, words, true, false and none are parsed. A prior stays a word, since it may be fitted to public records
+    later.
 
     Args:
-        name: The name of the attack.
+        name: Name of the attack.
         texts: One ``name=value`` for each setting.
 
     Returns:
         The settings by name.
 
     Raises:
-        InvalidInput: If a text is no ``name=value``, the attack has no such setting, or a word cannot state it.
+        InvalidInput: If a text is not ``name=value``, the attack has no such setting, or the setting cannot be written
+            as text.
 
     >>> settings_from_text("imprint", ["bins=64", "isolated=false", "measurement=random"])
     {'bins': 64, 'isolated': False, 'measurement': 'random'}
@@ -385,6 +414,7 @@ def settings_from_text(name: str, texts: Sequence[str]) -> dict[str, object]:
 
 
 def _read(text: str, word: str, hint: Any) -> object:
+    """Parse a word as the first alternative of a type hint that accepts it."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     choices = {choice: typing.get_origin(choice) or choice for choice in (typing.get_args(hint) if union else (hint,))}
     for choice, kind in choices.items():
@@ -397,8 +427,8 @@ def _read(text: str, word: str, hint: Any) -> object:
         for choice, kind in choices.items()
         if kind in _READERS
     ]
-    if words in ([], ["none"]):
-        raise invalid_input("setting", text, "to be one that a word can state", "Set it in Python instead.")
+    if words in ([], ["none"]):  # only None can be written, so the setting is an object
+        raise invalid_input("setting", text, "to have a type that can be written as text", "Set it in Python instead.")
     raise invalid_input("setting", text, f"to be {' or '.join(words)}")
 
 

@@ -187,7 +187,7 @@ def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(InvalidInput, match=r"scales=1.0 to be None for estimate=Ratio"):
         analytic(estimate=ratio(), scales=1.0)
     observation = observe(nn.Linear(3, 2), torch.ones(1, 3), torch.tensor([0]))
-    for scales, message in (((1.0,), "one for each of 2 neurons"), (0.0, "one that is not zero")):
+    for scales, message in (((1.0,), "one for each of 2 neurons"), (0.0, "to have a nonzero entry")):
         with pytest.raises(InvalidInput, match=message):
             analytic(estimate=known_scale(), scales=scales)(observation, rng=torch.Generator())
 
@@ -288,7 +288,7 @@ def test_without_a_model_exactness_is_confirmed_by_the_release():
         assert f"factor {factor:g}" in result.status.cause
     result = analytic()(without_model(record, square=True), rng=torch.Generator())
     assert result.status.ending is Ending.NOT_APPLICABLE
-    assert "release is off by" in result.status.cause
+    assert "release of the estimate differs by" in result.status.cause
 
 
 def test_without_a_model_and_labels_exactness_stays_open(monkeypatch):
@@ -300,7 +300,7 @@ def test_without_a_model_and_labels_exactness_stays_open(monkeypatch):
     result = analytic()(observation, rng=torch.Generator())
     torch.testing.assert_close(result.estimates, torch.tensor([[0.2, 0.4, 0.9]]), rtol=0, atol=1e-6)
     assert result.status.ending is Ending.CONVERGED
-    assert "without labels it is open" in result.status.cause
+    assert "without labels the release cannot be checked" in result.status.cause
 
 
 def test_an_adversary_without_an_update_cannot_run_it():
@@ -313,7 +313,7 @@ def test_a_record_beyond_the_stated_range_is_not_called_exact():
     model, target, label = network(6, 5, 0)
     result = analytic()(observe(model, target + 2, label), rng=torch.Generator())
     assert result.status.ending is Ending.CONVERGED
-    assert "cut to (0.0, 1.0)" in result.status.cause
+    assert "clipped to (0.0, 1.0)" in result.status.cause
     assert "data_range" in result.status.remedy
 
 
@@ -325,4 +325,4 @@ def test_a_record_of_which_values_were_not_sent_is_not_called_exact():
     released = {name: value * kept[name] for name, value in seen.released.items()}
     result = analytic()(replace(seen, released=released, kept=kept), rng=torch.Generator())
     assert result.status.ending is Ending.CONVERGED
-    assert "1 values of the record were not in it" in result.status.cause
+    assert "which lack 1 values of the record" in result.status.cause

@@ -157,7 +157,7 @@ def test_noise_that_is_not_known_is_fitted_by_equal_errors():
     best = gauss_newton()(informed, rng=torch.Generator().manual_seed(0))
     torch.testing.assert_close(result.estimates, best.estimates, rtol=0, atol=2e-3)
     assert result.status.ending is Ending.CONVERGED
-    assert "3 of 3 starts alike" in str(result.status)
+    assert "3 of 3 starts agree" in str(result.status)
 
 
 def test_the_same_generator_gives_the_same_estimate_and_another_a_different_path():
@@ -301,7 +301,7 @@ def test_bad_settings_are_refused(settings, message):
 
 def test_a_prior_of_another_shape_is_refused():
     observation = linear_observation(torch.eye(3).double(), torch.ones(3), LABELLED.knowing(Knows.PRIOR))
-    with pytest.raises(InvalidInput, match=r"expand to the records, \(1, 3\)"):
+    with pytest.raises(InvalidInput, match=r"expand to the shape of the records, \(1, 3\)"):
         gauss_newton(prior_mean=torch.zeros(4), prior_std=1.0)(observation, rng=seeded(0))
 
 
@@ -325,7 +325,7 @@ def test_a_release_of_fewer_values_than_are_unknown_is_not_called_exact():
     result = gauss_newton()(observation, rng=torch.Generator().manual_seed(0))
     assert float(result.estimates.sum()) == pytest.approx(0.5, abs=1e-5)
     assert result.status.ending is Ending.CONVERGED
-    assert "other records may fit" in result.status.remedy
+    assert "Other records may fit" in result.status.remedy
 
 
 def test_laplacian_noise_is_fitted_by_least_absolute_values():

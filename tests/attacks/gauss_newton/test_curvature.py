@@ -4,7 +4,7 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.attacks.gauss_newton import curvature as gauss_newton_curvature
-from reconrisk.attacks.gauss_newton.curvature import assembled
+from reconrisk.attacks.gauss_newton.curvature import assemble_curvature
 from reconrisk.attacks.gauss_newton.problem import Likelihood, Point
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
@@ -37,7 +37,7 @@ def spread(point, solve):
 def test_the_matrix_is_that_of_the_jacobian_within_a_factor_of_nine():
     point = network_point()
     assert len(point.residual) > 8 * point.inputs.numel()  # so that rows are hashed
-    curvature = assembled(point, rng=torch.Generator().manual_seed(0), in_time=lambda: True)
+    curvature = assemble_curvature(point, rng=torch.Generator().manual_seed(0), in_time=lambda: True)
     # d rows of 4d random ones: condition ((1 + 1/2) / (1 - 1/2))^2 = 9 in the limit, a little more for d = 100
     assert spread(point, curvature.solver(0.0)) < 14
     assert spread(point, lambda vector: vector) > 50
@@ -46,13 +46,13 @@ def test_the_matrix_is_that_of_the_jacobian_within_a_factor_of_nine():
 def test_large_problems_agree_up_to_single_precision(monkeypatch):
     point = network_point()
     monkeypatch.setattr(gauss_newton_curvature, "_SMALL", 50)
-    curvature = assembled(point, rng=torch.Generator().manual_seed(0), in_time=lambda: True)
+    curvature = assemble_curvature(point, rng=torch.Generator().manual_seed(0), in_time=lambda: True)
     assert spread(point, curvature.solver(0.0)) < 60  # ((1 + .71) / (1 - .71))^2 = 34 in the limit
 
 
 def test_solving_within_free_values_keeps_the_others():
     point = network_point()
-    curvature = assembled(point, rng=torch.Generator().manual_seed(0), in_time=lambda: True)
+    curvature = assemble_curvature(point, rng=torch.Generator().manual_seed(0), in_time=lambda: True)
     free = torch.rand(point.inputs.shape, generator=torch.Generator().manual_seed(1)) < 0.5
     vector = torch.ones_like(point.inputs) * free
     found = curvature.solver_within(free)(vector)
@@ -87,9 +87,9 @@ def test_what_torch_cannot_vectorise_or_gets_wrong_is_multiplied_column_by_colum
         labels=torch.tensor([0]),
     )
     point = Point(Likelihood(observation, observation.labels), torch.full((1, 5), 0.7, dtype=torch.float64))
-    curvature = assembled(point, rng=torch.Generator().manual_seed(0), in_time=lambda: True)
+    curvature = assemble_curvature(point, rng=torch.Generator().manual_seed(0), in_time=lambda: True)
     assert spread(point, curvature.solver(0.0)) == pytest.approx(1, rel=1e-3)  # few rows are not hashed
 
 
 def test_no_matrix_is_assembled_when_time_is_up():
-    assert assembled(network_point(), rng=torch.Generator(), in_time=lambda: False) is None
+    assert assemble_curvature(network_point(), rng=torch.Generator(), in_time=lambda: False) is None

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from reconrisk.attacks.gauss_newton.curvature import assembled
+from reconrisk.attacks.gauss_newton.curvature import assemble_curvature
 from reconrisk.attacks.gauss_newton.descent import BoundedDescent, Outcome
 from reconrisk.attacks.gauss_newton.problem import Likelihood, Point
 from reconrisk.core.observation import Observation
@@ -31,7 +31,7 @@ def curved_point(seed):
 def test_the_end_satisfies_the_conditions_of_a_minimum_within_the_range(seed, preconditioned):
     point, _, _ = curved_point(seed)
     rng = torch.Generator().manual_seed(0)
-    curvature = assembled(point, rng=rng, in_time=lambda: True) if preconditioned else None
+    curvature = assemble_curvature(point, rng=rng, in_time=lambda: True) if preconditioned else None
     descent = BoundedDescent(point, 60, 50, (0.0, 1.0), rng, lambda: True, curvature)
     assert descent.run("") is Outcome.STATIONARY
     end = descent.point

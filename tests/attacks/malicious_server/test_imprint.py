@@ -160,7 +160,7 @@ def test_a_law_of_the_measurement_serves_as_well_as_records(law):
 def test_records_of_one_mean_need_a_random_measurement():
     rng = torch.Generator().manual_seed(0)
     table = nn.functional.one_hot(torch.randint(9, (300, 5), generator=rng), 9).flatten(1).float()
-    with pytest.raises(rr.InvalidInput, match=r'the public measurements tie\. Use fewer bins.*measurement="random"'):
+    with pytest.raises(rr.InvalidInput, match=r'but public measurements tie\. Use fewer bins.*measurement="random"'):
         imprint(bins=100, public=table).plant(nn.Linear(45, 2), (45,))
     attack = imprint(bins=100, public=table[20:], measurement="random")
     planted = attack.plant(nn.Linear(45, 2), (45,), rng=rng)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from reconrisk.attacks import imprint, trap_weights
-from reconrisk.attacks.malicious_server.planting import planted_rows, read_by_layer, read_records
+from reconrisk.attacks.malicious_server.planting import layer_inputs, planted_rows, read_records
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import MALICIOUS_SERVER
@@ -23,7 +23,7 @@ def observation(shape=(12,), batch_size=4, data_range=(0.0, 1.0)):
 
 def rows_of(shares, records):
     """The gradient of neurons, by the share that each record has in each."""
-    summed = shares @ read_by_layer(records)
+    summed = shares @ layer_inputs(records)
     return planted_rows({"planted.weight": summed}, records.shape[1], len(shares))
 
 
@@ -118,7 +118,7 @@ def test_values_out_of_range_are_not_believed():
 
 
 def test_an_update_that_was_not_planted_is_refused():
-    with pytest.raises(InvalidInput, match=r"released=\['weight'\] to hold planted.weight. Release the update of"):
+    with pytest.raises(InvalidInput, match=r"released=\['weight'\] to hold planted.weight. Release an update of"):
         planted_rows({"weight": torch.ones(2, 2)}, 12, 8)
     with pytest.raises(InvalidInput, match=r"shape=\(4, 17\) to be \(8, 17\)"):
         planted_rows({"planted.weight": torch.ones(4, 17)}, 12, 8)

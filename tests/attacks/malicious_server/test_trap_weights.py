@@ -74,7 +74,7 @@ def test_as_many_digits_of_a_batch_are_recovered_as_expected_and_exactly(digits,
 
 def test_calibration_finds_the_scale_at_which_most_are_recovered(public):
     attack = trap_weights(neurons=100)
-    best = attack.calibrated(32, public, trials=8)
+    best = attack.calibrate(32, public, trials=8)
     counts = {
         scale: trap_weights(neurons=100, scale=scale).expected_recovered(32, public, trials=20).value
         for scale in (best.scale, best.scale / 2, (1 + best.scale) / 2)
@@ -152,11 +152,11 @@ def test_bad_settings_are_refused(public):
         trap_weights(scale=1.5)
     with pytest.raises(rr.InvalidInput, match=r"scale=0.0 > 0"):
         trap_weights(scale=0.0)
-    with pytest.raises(rr.InvalidInput, match="to hold two values at least"):
+    with pytest.raises(rr.InvalidInput, match="to hold at least two values"):
         trap_weights().plant(nn.Linear(1, 2), (1,))
     with pytest.raises(rr.InvalidInput, match="at least 5000 records"):
         trap_weights().expected_recovered(5000, public)
     with pytest.raises(rr.InvalidInput, match="trials=1 >= 2"):
         trap_weights().expected_recovered(5, public, trials=1)
     with pytest.raises(rr.InvalidInput, match="public to be finite"):
-        trap_weights().calibrated(1, torch.full((2, 4), math.nan))
+        trap_weights().calibrate(1, torch.full((2, 4), math.nan))

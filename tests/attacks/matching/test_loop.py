@@ -203,7 +203,7 @@ def test_a_forward_map_that_is_never_a_number_diverges():
 
 def test_the_account_names_every_setting():
     found = attack(steps=2, regularizers=(L2Norm(0.125),))(toy(matrix_times), rng=generator())
-    for part in ("LBFGS(memory=30", "weight=0.125", "steps=2", "NormalStart(spread=0.25)", "GivenLabels()", "Values()"):
+    for part in ("LBFGS(memory=30", "weight=0.125", "steps=2", "NormalStart(spread=0.25)", "FixedLabels()", "Values()"):
         assert part in found.account.attack
 
 

@@ -69,7 +69,7 @@ def observation(request):
 
 def objective_of(observation, distance=None, regularizers=()):
     distance = SquaredError() if distance is None else distance
-    return Objective.of(
+    return Objective.build(
         observation, distance, regularizers, Values(), lambda v: LABELS.expand(len(v["inputs"]), len(LABELS))
     )
 
@@ -218,7 +218,9 @@ def test_values_that_were_not_sent_do_not_count():
     sent = torch.tensor([1.0, 0.0, 2.0, 0.0])
     threat = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE)
     seen = Observation({"y": sent}, forward, threat, (4,), (0.0, 4.0), kept={"y": sent != 0})
-    objective = at_scale(Objective.of(seen, SquaredError(), (), Values(), lambda v: torch.zeros(len(v["inputs"]), 1)))
+    objective = at_scale(
+        Objective.build(seen, SquaredError(), (), Values(), lambda v: torch.zeros(len(v["inputs"]), 1))
+    )
     point = objective({"inputs": torch.tensor([[[0.25, 0.9, 0.75, 0.3]]])})  # decoded 1, 3.6, 3, 1.2
     assert float(point.values) == pytest.approx(1 / 5 / 0.7, rel=1e-6)
     assert point.gradients["inputs"][0, 0, 1].item() == point.gradients["inputs"][0, 0, 3].item() == 0

@@ -153,11 +153,11 @@ def test_a_table_of_numbers_alone_is_clipped():
         (lambda: tabular(COLUMNS[1:]), "start of column 'work'=1 to be 0"),
         (
             lambda: tabular(COLUMNS, whole=["sex"]),
-            "whole='sex' to be one of the columns of numbers age, constant, height",
+            "whole='sex' to be one of the numeric columns age, constant, height",
         ),
         (
             lambda: tabular(COLUMNS, whole=["height"]),
-            "whole='height' to have whole ends of its range, they are 1.2 and",
+            "whole='height' to have an integer range, not 1.2 to",
         ),
         (
             lambda: tabular(COLUMNS).begin(seen((WIDTH + 1,)), torch.zeros(1, 1, WIDTH + 1), torch.Generator()),

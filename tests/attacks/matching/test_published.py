@@ -1,4 +1,4 @@
-"""Batch norm in train and in eval mode, and what its statistics are worth to an attack."""
+"""Batch norm in train and in eval mode, and the value of its statistics to an attack."""
 
 import dataclasses
 import math

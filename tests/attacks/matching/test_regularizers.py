@@ -231,7 +231,7 @@ def test_without_statistics_to_go_by_there_is_no_penalty(model):
 
 
 def test_statistics_without_a_model_are_refused_with_the_way_out():
-    with pytest.raises(InvalidInput, match=r"Expected a release of a model.*batch_norm=0"):
+    with pytest.raises(InvalidInput, match=r"Expected the release of a model.*batch_norm=0"):
         BatchNormStatistics(1.0).bind(seen((1, 6, 6)))
 
 

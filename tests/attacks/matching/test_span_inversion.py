@@ -95,7 +95,7 @@ def test_beside_a_likelihood_of_known_noise_it_has_no_weight():
     [
         (
             nn.Sequential(nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(12, 2)),
-            "layer='3.weight' to read the record, something before it changes it. Pass span=0",
+            "layer='3.weight' to read the record unchanged. Pass span=0",
         ),
         (
             nn.Sequential(nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 1, 2), nn.Flatten(), nn.Linear(6, 2)),

@@ -1,4 +1,4 @@
-"""Tuning a diffusion's weights: what it samples, what tuning reaches, and that the prior stays as it is."""
+"""Tuning the weights of a diffusion: its samples, the fit it reaches, and that the prior is not changed."""
 
 import pytest
 import torch

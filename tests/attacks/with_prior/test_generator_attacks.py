@@ -13,7 +13,7 @@ from reconrisk.attacks.matching.loop import GradientMatching
 from reconrisk.attacks.with_prior.ggl import ggl
 from reconrisk.attacks.with_prior.gias import gias
 from reconrisk.attacks.with_prior.gifd import gifd
-from reconrisk.attacks.with_prior.latents import _in_ball
+from reconrisk.attacks.with_prior.latents import _project_to_ball
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Ending
@@ -110,7 +110,7 @@ def test_same_seed_same_estimate(name):
 
 @pytest.mark.parametrize("build", [gias, ggl])
 def test_what_is_no_generator_is_refused(build):
-    with pytest.raises(InvalidInput, match="to be one that makes records"):
+    with pytest.raises(InvalidInput, match="to be a generator"):
         build(lambda latents: latents)
 
 
@@ -149,7 +149,7 @@ def test_a_small_ball_keeps_features_near_what_the_generator_makes():
 def test_the_projection_onto_a_ball_is_the_nearest_point(seed, radius):
     rng = torch.Generator().manual_seed(seed)
     vector = torch.randn(7, generator=rng, dtype=torch.float64)
-    nearest = _in_ball(vector, radius)
+    nearest = _project_to_ball(vector, radius)
     assert float(nearest.abs().sum()) <= radius * (1 + 1e-12)
     # no point of the ball is on the far side: <v - p, q - p> <= 0 for every q in it
     others = torch.randn(500, 7, generator=rng, dtype=torch.float64)

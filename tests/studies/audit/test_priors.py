@@ -316,7 +316,7 @@ def test_the_signature_of_a_default_threat_states_none_where_priors_would_be_los
             {"shape": SHAPE, "public": PICTURES, "holds_targets": True},
             "Expected public records=70 >= 640 for a Gaussian prior, since attacked ones are among them",
         ),
-        ({"public": None}, "Expected records beside the attacked ones for a Gaussian prior"),
+        ({"public": None}, "Expected public records for a Gaussian prior, other than the attacked ones"),
         ({"shape": (5000,)}, "Expected values of a record=5000 <= 4096"),
     ],
 )

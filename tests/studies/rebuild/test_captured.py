@@ -127,8 +127,11 @@ def test_the_loss_is_told_by_the_outputs_and_by_public_labels():
             {"gradient": {**gradient(mlp()), "0.bias": torch.full((8,), torch.nan)}},
             r"gradient\['0.bias'\] to be finite",
         ),
-        ({"gradient": gradient(mlp()), "attack": "class_mean"}, "Expected records beside the attacked ones"),
-        ({"gradient": gradient(mlp()), "attack": "best_candidate"}, "Expected data for best_candidate"),
+        (
+            {"gradient": gradient(mlp()), "attack": "class_mean"},
+            "Expected public records for class_mean, other than the attacked ones",
+        ),
+        ({"gradient": gradient(mlp()), "attack": "best_candidate"}, "Expected candidate records for best_candidate"),
     ],
 )
 def test_what_does_not_fit_is_refused(words, message):

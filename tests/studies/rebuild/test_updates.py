@@ -243,7 +243,10 @@ def rebuild_with_recipe(attack="constant_guess", recipe=None, **words):
         ({"attack": "dlgg"}, r"Did you mean dlg\?"),
         ({"public": Dataset("p", torch.rand(3, 4))}, r"to hold records of shape \(5,\)"),
         ({"recipe": {"local_steps": 3}}, "Local training needs both"),
-        ({"records": range(12), "attack": "prior_mean"}, "Expected records beside the attacked ones"),
+        (
+            {"records": range(12), "attack": "prior_mean"},
+            "Expected public records for prior_mean, other than the attacked ones",
+        ),
     ],
 )
 def test_bad_input_is_refused_before_the_work(words, message):

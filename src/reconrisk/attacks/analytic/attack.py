@@ -1,8 +1,8 @@
-"""Inversion of a linear layer that reads the record: exact without noise, and the best use of the gradient under noise.
+"""Inversion of a linear layer on the record: exact without noise, and the best use of its gradient under noise.
 
-:func:`average_observations` joins several updates of the same record into one with less noise. An attack reports
-``exact`` only if that can be checked: a probe shows that the layer reads the record, or the release of the estimate is
-the observed one.
+:func:`average_observations` combines several updates of the same record into one with less noise. An attack reports
+``exact`` only if this can be checked: a probe shows that the layer reads the record, or the estimate reproduces the
+observed release.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.analytic.estimates import LayerEstimate, known_norm, least_squares, total_least_squares
-from reconrisk.attacks.first_layer import LayerGradient, Scales, read_layer, with_scales
+from reconrisk.attacks.first_layer import LayerGradient, Scales, attach_scales, read_layer
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
@@ -27,15 +27,25 @@ from reconrisk.core.validation import check_not_empty, invalid_input
 
 
 def average_observations(observations: Sequence[Observation]) -> Observation:
-    r"""The mean of several observations of the same records through the same parameters, as one observation.
+    r"""Average several observations of the same records under the same parameters into one observation.
 
     .. math:: \bar y = \sum_k y_k / \tau_k^2 \Big/ \sum_k 1 / \tau_k^2, \quad
               \bar\tau^{-2} = \sum_k \tau_k^{-2}
 
-    Assumes: the adversary can tell that the updates hold the same records, and the parameters were the same in each, as
-    when a malicious server sends them; neither can be checked here.
-    Guarantee: with known equal noise the variance of every value is that of one observation over their number.
-    Edge cases: without known noise the plain mean; values that were never sent stay unsent.
+    Args:
+        observations: Observations of updates of the same records, with one threat model that sees every update.
+
+    Returns:
+        One observation with the precision-weighted mean of the releases and its noise.
+
+    Raises:
+        InvalidInput: If the sequence is empty, the threat model does not see every update, or the observations disagree
+            in threat model, shapes, range, batch size, labels or norms.
+
+    Assumes: the adversary knows that the updates hold the same records, and the parameters were the same in each, as
+    when a malicious server sends them. Neither can be checked here.
+    Guarantee: with known equal noise, the variance of every value is that of one observation divided by their number.
+    Edge cases: without known noise the result is the plain mean. Values that were never sent stay unsent.
     Reference: Proposition IV.10, riess2025.
 
     >>> from reconrisk.core.threat import ThreatModel
@@ -44,10 +54,11 @@ def average_observations(observations: Sequence[Observation]) -> Observation:
     >>> average_observations(seen).released
     {'y': tensor([1.5000])}
     """
-    check_not_empty("observations", observations, "Pass those that hold the record.")
+    check_not_empty("observations", observations, "Pass the observations of the updates that hold the record.")
     first = observations[0]
     for other in observations[1:]:
         _check_match(first, other)
+    # Inverse-variance weighting; without known noise all precisions are 1, which is the plain mean.
     precisions = [{name: _precision(each, name) for name in first.released} for each in observations]
     totals = {name: functools.reduce(torch.add, [each[name] for each in precisions]) for name in first.released}
     released = {}
@@ -57,7 +68,7 @@ def average_observations(observations: Sequence[Observation]) -> Observation:
         released[name] = torch.where(total > 0, whole / torch.where(total > 0, total, 1.0), 0.0)
     kept = None if first.kept is None else {name: total > 0 for name, total in totals.items()}
     noise_std = None
-    if first.noise_std is not None:  # where nothing was sent that of one observation, since it does not matter
+    if first.noise_std is not None:  # for unsent values any standard deviation does: take that of the first
         noise_std = {
             name: torch.where(total > 0, torch.where(total > 0, total, 1.0).rsqrt(), first.noise_std[name])
             for name, total in totals.items()
@@ -74,32 +85,30 @@ def _precision(observation: Observation, name: str) -> Tensor:
 
 def _check_match(first: Observation, other: Observation) -> None:
     if first.threat.sees is not Sees.EVERY_UPDATE:
-        raise invalid_input(
-            "threat", first.threat, "to see every update, of which these are several", "Use Sees.EVERY_UPDATE."
-        )
+        raise invalid_input("threat", first.threat, "to see every update, to average several", "Use Sees.EVERY_UPDATE.")
     for name in ("threat", "input_shape", "data_range", "batch_size"):
         if getattr(first, name) != getattr(other, name):
             raise invalid_input(name, getattr(other, name), f"to be {getattr(first, name)} in every observation")
     shapes, expected = ({key: tuple(value.shape) for key, value in each.released.items()} for each in (other, first))
     if shapes != expected:
-        raise invalid_input("released", shapes, f"to have the names and shapes of the first, {expected}")
+        raise invalid_input("released", shapes, f"to have the names and shapes of the first observation, {expected}")
     for name in ("labels", "record_norms"):
         mine, its = getattr(first, name), getattr(other, name)
         if mine is not None and its is not None and not torch.equal(mine, its):
-            raise invalid_input(name, its.tolist(), f"to be {mine.tolist()}, as for the same records")
+            raise invalid_input(name, its.tolist(), f"to be {mine.tolist()}, since the records are the same")
     for name in ("noise_std", "kept"):
         if (getattr(first, name) is None) != (getattr(other, name) is None):
-            raise invalid_input(name, "given for some", "to be known of every observation or of none")
+            raise invalid_input(name, "given for some", "to be known for every observation or for none")
 
 
-_ROUNDING = 1e-3  # of a relative residual: a wrong layer leaves far more, also in half precision
-_EXACT = 1e-5  # the same for an exact estimate: float32 releases leave 1e-7, noise that nobody knows of leaves more
-_OTHER_ATTACK = "Use an attack that optimises, such as gauss_newton()"
+_ROUNDING = 1e-3  # relative residual explained by rounding: a wrong layer leaves far more, even in half precision
+_EXACT = 1e-5  # relative residual of an exact estimate: float32 leaves 1e-7, undeclared noise leaves more
+_OTHER_ATTACK = "Use an attack by optimisation, such as gauss_newton()"
 
 
 @dataclass(frozen=True)
 class Analytic:
-    """The configured attack that :func:`analytic` returns."""
+    """Attack configured by :func:`analytic`."""
 
     estimate: LayerEstimate | None = None
     scales: Scales | None = None
@@ -109,16 +118,17 @@ class Analytic:
 
     @property
     def needs(self) -> ThreatModel:
-        """One update, and what the estimate knows beyond it."""
-        return HONEST_BUT_CURIOUS.knowing(*known_for(self.estimate, self.scales))
+        """Weakest threat model: one update, and the side information of the estimate."""
+        return HONEST_BUT_CURIOUS.knowing(*required_knowledge(self.estimate, self.scales))
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """Estimate the one record behind ``observation``; ``rng`` is not used, the attack is deterministic."""
+        """Estimate the single record of ``observation``; ``rng`` is not used, the attack is deterministic."""
         begun = time.monotonic()
         observation.check_covers(self.needs)
-        check_single(observation)
+        check_single_record(observation)
         layer = read_layer(observation)
         estimate = self.estimate
+        # The known norm helps under noise, and replaces the bias where there is none.
         if estimate is None and observation.record_norms is not None and (layer.noisy or layer.bias is None):
             estimate = known_norm()
         elif estimate is None:
@@ -126,29 +136,38 @@ class Analytic:
         attack = f"Analytic(estimate={estimate!r}, scales={self.scales!r})"
         evaluations = 0
         if estimate.uses_scales and layer.is_active:
-            layer, evaluations = with_scales(layer, self.scales, observation), int(self.scales is None)
-        return inverted(layer, estimate, observation, attack=attack, begun=begun, evaluations=evaluations)
+            layer, evaluations = attach_scales(layer, self.scales, observation), int(self.scales is None)
+        return invert_layer(layer, estimate, observation, attack=attack, begun=begun, evaluations=evaluations)
 
 
 def analytic(*, estimate: LayerEstimate | None = None, scales: Scales | None = None) -> Analytic:
-    r"""Rebuild a record from the gradient of the first linear layer, whose rows are multiples of it.
+    r"""Reconstruct a record from the gradient of the first linear layer, whose rows are multiples of the record.
 
     .. math:: w_j = s_j x + \mathrm{noise}, \quad b_j = s_j + \mathrm{noise}, \qquad
               \hat x = \sum_j b_j w_j \Big/ \sum_j b_j^2
 
-    ``estimate`` says how: :func:`least_squares`, :func:`ratio`, :func:`total_least_squares`, :func:`known_scale`,
-    :func:`james_stein`, :func:`known_norm` or :func:`posterior_mean`. Without it, known_norm() if the norm is known,
-    total_least_squares() if noise is known, and least_squares() else. ``scales`` states the :math:`s_j` for estimates
-    that use them, one for all or one for each neuron; without it they are read off the known release, clipping
-    included, at a first estimate.
+    Args:
+        estimate: Estimator of the record: :func:`least_squares`, :func:`ratio`, :func:`total_least_squares`,
+            :func:`known_scale`, :func:`james_stein`, :func:`known_norm` or :func:`posterior_mean`. None uses
+            known_norm() if the norm is known, total_least_squares() if the noise is known, and least_squares()
+            otherwise.
+        scales: The :math:`s_j` for estimates that use them, one for all neurons or one per neuron. None replays them
+            through the known release, clipping included, at a first estimate.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If ``estimate`` is not an estimate, or ``scales`` are given for an estimate that does not use
+            them; when the attack is called, if the update has several records or no suitable layer was released.
 
     Assumes: a batch of one; a released linear layer whose input is the record, with bias unless norm or scales are
-    known. Several local steps on the one record do as well.
-    Guarantee: exact without noise whenever one neuron of the layer is active; the status says exact only if the layer
-    is seen to read the record or the release of the estimate is the observed one.
-    Edge cases: all neurons inactive, or a layer that reads something else than the record, end as not applicable. The
-    estimate is cut to the data range: for the law of an estimate as such, state a wide one. Values that a known defense
-    did not send are left out.
+    known. Several local steps on the one record are allowed.
+    Guarantee: exact without noise whenever one neuron of the layer is active. The status is exact only if a probe shows
+    that the layer reads the record, or the estimate reproduces the observed release.
+    Edge cases: if no neuron is active, or the layer reads something other than the record, the status is not
+    applicable. The estimate is clipped to the data range; to study the law of an estimate itself, declare a wide range.
+    Values that a known defense did not send are left out.
     Reference: Proposition 3.1, `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_; Section III, riess2025.
 
     >>> from reconrisk.releases.updates.gradient import GradientMap
@@ -162,8 +181,16 @@ def analytic(*, estimate: LayerEstimate | None = None, scales: Scales | None = N
     return Analytic(estimate, scales)
 
 
-def known_for(estimate: LayerEstimate | None, scales: Scales | None) -> frozenset[Knows]:
-    """The side information of an estimate; scales that are not stated are replayed through the known defense."""
+def required_knowledge(estimate: LayerEstimate | None, scales: Scales | None) -> frozenset[Knows]:
+    """Return the side information that an estimate requires.
+
+    Args:
+        estimate: The configured estimate; None requires nothing.
+        scales: Stated scales. Without them an estimate that uses scales replays the known defense.
+
+    Returns:
+        The knowledge that the threat model must grant.
+    """
     if estimate is None:
         return frozenset()
     replayed = estimate.uses_scales and scales is None
@@ -171,7 +198,15 @@ def known_for(estimate: LayerEstimate | None, scales: Scales | None) -> frozense
 
 
 def check_estimate(estimate: LayerEstimate | None, scales: Scales | None) -> None:
-    """Refuse an estimate that is not one, and scales that would not be used."""
+    """Check that an estimate is valid and that stated scales would be used.
+
+    Args:
+        estimate: The estimate to check, or None.
+        scales: Stated scales, or None.
+
+    Raises:
+        InvalidInput: If ``estimate`` is not a LayerEstimate, or it does not use the stated ``scales``.
+    """
     if not (estimate is None or isinstance(estimate, LayerEstimate)):
         raise invalid_input("estimate", estimate, "to be an estimate", "Write estimate=rr.attacks.known_norm().")
     if scales is not None and (estimate is None or not estimate.uses_scales):
@@ -180,15 +215,22 @@ def check_estimate(estimate: LayerEstimate | None, scales: Scales | None) -> Non
         )
 
 
-def check_single(observation: Observation) -> None:
-    """Refuse batches, whose layer holds a mixture of the records."""
+def check_single_record(observation: Observation) -> None:
+    """Check that an update has a single record, since the gradient of a layer mixes the records of a batch.
+
+    Args:
+        observation: The observation to check.
+
+    Raises:
+        InvalidInput: If the batch size is not 1.
+    """
     if observation.batch_size != 1:
         raise InvalidInput(
-            f"Expected batch_size={observation.batch_size} to be 1: a layer's gradient mixes the records."
+            f"Expected batch_size={observation.batch_size} to be 1. The gradient of a layer mixes all records."
         )
 
 
-def inverted(
+def invert_layer(
     layer: LayerGradient,
     estimate: LayerEstimate,
     observation: Observation,
@@ -197,14 +239,26 @@ def inverted(
     begun: float,
     evaluations: int,
 ) -> Reconstruction:
-    """The estimate from a layer, cut to the data range, with the status it deserves.
+    """Estimate the record from a layer, clip it to the data range and report the status.
 
-    The objective is the norm of what the estimate leaves unexplained of the layer, relative to the layer.
+    The objective is the norm of the residual of the layer's gradient, relative to the gradient.
+
+    Args:
+        layer: The released gradient of the layer.
+        estimate: The configured estimate.
+        observation: The observation that the attack received.
+        attack: Representation of the attack, for the account.
+        begun: Start time of the attack (``time.monotonic``).
+        evaluations: Evaluations of the release so far.
+
+    Returns:
+        The reconstruction; the middle of the data range if the layer cannot be inverted.
     """
     low, high = observation.data_range
+    # The fallback is the middle of the range.
     flat, residual = torch.full_like(layer.weight[0], (low + high) / 2), math.inf
     if layer.reads_record is False:
-        cause = f"the layer does not read the record: a probe reaches {layer.name!r} changed"
+        cause = f"the layer does not read the record: a probe is changed before it reaches {layer.name!r}"
         status = Status(Ending.NOT_APPLICABLE, cause, _OTHER_ATTACK)
     elif not layer.is_active:
         status = Status(Ending.NOT_APPLICABLE, "no neuron of the layer is active", "Attack the other layers")
@@ -213,12 +267,13 @@ def inverted(
         residual = layer.residual(flat)
         status = _status(layer, estimate, residual)
         if layer.reads_record is None and status.ending is Ending.EXACT:
-            status, evaluations = _confirmed(observation, flat), evaluations + 1
+            status, evaluations = _confirm_exact(observation, flat), evaluations + 1
+        # Rounding at the ends of the range does not count as leaving it.
         smallest, largest = (float(end) for end in flat.aminmax())
         is_within = max(low - smallest, largest - high) <= _ROUNDING * (high - low)
-        if status.ending is Ending.EXACT and not is_within:  # the estimate is cut to the stated range
-            cut = f"with values from {smallest:.3g} to {largest:.3g} that are cut to {observation.data_range}"
-            remedy = "State the range of the records as data_range"
+        if status.ending is Ending.EXACT and not is_within:  # clipping makes it inexact
+            cut = f"with values from {smallest:.3g} to {largest:.3g} clipped to {observation.data_range}"
+            remedy = "Pass the range of the records as data_range"
             status = Status(Ending.CONVERGED, f"{status.cause}, {cut}", remedy)
     account = Account(attack, status, (residual,), Cost(time.monotonic() - begun, evaluations))
     estimates = flat.clamp(low, high).view(1, *observation.input_shape).to(torch.get_default_dtype())
@@ -226,35 +281,36 @@ def inverted(
 
 
 def _status(layer: LayerGradient, estimate: LayerEstimate, residual: float) -> Status:
-    unsent = layer.unsent
+    unsent = layer.missing_values
     if unsent and not layer.noisy:
-        cause = f"{estimate!r} over what was sent of {layer.name!r}; {unsent} values of the record were not in it"
+        cause = f"{estimate!r} over the sent values of {layer.name!r}, which lack {unsent} values of the record"
         return Status(Ending.CONVERGED, cause, _OTHER_ATTACK)
     if residual < _EXACT and not layer.noisy:
-        return Status(Ending.EXACT, f"the estimate explains the gradient of {layer.name!r}")
+        return Status(Ending.EXACT, f"the estimate reproduces the gradient of {layer.name!r}")
     return Status(
         Ending.CONVERGED, f"{estimate!r} over {len(layer.weight)} noisy neurons, relative residual {residual:.1e}"
     )
 
 
-def _confirmed(observation: Observation, flat: Tensor) -> Status:
-    """Exact only if the estimate has the observed release, up to a factor that unknown clipping may have left."""
+def _confirm_exact(observation: Observation, flat: Tensor) -> Status:
+    """Report exact only if the estimate reproduces the release, up to a factor left by unknown clipping."""
     try:
         labels = labels_for(observation)
     except InvalidInput:
-        cause = (
-            "the estimate explains the layer's gradient; without labels it is open whether the layer reads the record"
-        )
-        return Status(Ending.CONVERGED, cause, "Add Knows.LABELS to the threat")
+        cause = "the estimate reproduces the gradient of the layer; without labels the release cannot be checked"
+        return Status(Ending.CONVERGED, cause, "Add Knows.LABELS to the threat model")
     candidate = observation.forward(flat.view(1, *observation.input_shape), labels)
     names = list(observation.released)
     observed = torch.cat([observation.released[name].double().flatten() for name in names])
     caused = torch.cat([candidate[name].detach().double().flatten() for name in names])
+    # Least-squares factor between the two releases, which unknown clipping leaves below 1.
     factor = (caused @ observed) / (caused @ caused).clamp_min(torch.finfo(caused.dtype).tiny)
     off = float((factor * caused - observed).norm() / observed.norm())
     if off < _EXACT and factor > 0:
-        return Status(Ending.EXACT, f"the estimate has the observed release, up to the factor {float(factor):.4g}")
+        return Status(
+            Ending.EXACT, f"the estimate reproduces the observed release, up to the factor {float(factor):.4g}"
+        )
     if off < _ROUNDING and factor > 0:
-        return Status(Ending.CONVERGED, f"the estimate's release is off by {off:.1e}: rounding or noise")
-    cause = f"the layer does not read the record: the estimate's release is off by {off:.1e}"
+        return Status(Ending.CONVERGED, f"the release of the estimate differs by {off:.1e}: rounding or noise")
+    cause = f"the layer does not read the record: the release of the estimate differs by {off:.1e}"
     return Status(Ending.NOT_APPLICABLE, cause, _OTHER_ATTACK)

@@ -1,4 +1,4 @@
-"""Estimates of a record from the gradient of a layer that reads it: what each assumes and how it treats noise."""
+"""Estimates of a record from the gradient of a layer that reads it, with their assumptions and treatment of noise."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.first_layer import LayerGradient, fitted
+from reconrisk.attacks.first_layer import LayerGradient, fit_record
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_all_finite, check_finite, check_nonnegative, check_positive, invalid_input
 
 
 class LayerEstimate(ABC):
-    """One way to estimate a record from the gradient of a layer; ``knows`` is the side information it needs.
+    """Estimator of a record from the gradient of a layer.
 
-    ``uses_scales`` says that it works on the mean of the rows over their scales, which must then be known.
+    Attributes:
+        knows: Side information that the estimator needs.
+        uses_scales: True if it works on the mean of the rows divided by their scales, which must then be known.
     """
 
     knows: ClassVar[frozenset[Knows]] = frozenset()
@@ -27,25 +29,26 @@ class LayerEstimate(ABC):
 
     @abstractmethod
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
-        """The record as one row of numbers."""
+        """Return the estimated record as a flat vector."""
 
 
 @dataclass(frozen=True)
 class LeastSquares(LayerEstimate):
-    """The configured estimate that :func:`least_squares` returns."""
+    """Estimate configured by :func:`least_squares`."""
 
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
-        """The record as one row of numbers."""
-        return layer.weighted_mean(layer.known_bias())[0]
+        """Return the estimated record as a flat vector."""
+        return layer.weighted_mean(layer.require_bias())[0]
 
 
 @dataclass(frozen=True)
 class Ratio(LayerEstimate):
-    """The configured estimate that :func:`ratio` returns."""
+    """Estimate configured by :func:`ratio`."""
 
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
-        """The record as one row of numbers."""
-        bias = layer.known_bias()
+        """Return the estimated record as a flat vector."""
+        bias = layer.require_bias()
+        # Signal-to-noise ratio of each bias.
         clearness = bias.abs() if layer.bias_precision is None else bias.abs() * layer.bias_precision.sqrt()
         clearest = int(clearness.argmax())
         return layer.weight[clearest] / bias[clearest]
@@ -53,27 +56,27 @@ class Ratio(LayerEstimate):
 
 @dataclass(frozen=True)
 class TotalLeastSquares(LayerEstimate):
-    """The configured estimate that :func:`total_least_squares` returns."""
+    """Estimate configured by :func:`total_least_squares`."""
 
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
-        """The record as one row of numbers."""
-        return fitted(layer)
+        """Return the estimated record as a flat vector."""
+        return fit_record(layer)
 
 
 @dataclass(frozen=True)
 class KnownScale(LayerEstimate):
-    """The configured estimate that :func:`known_scale` returns."""
+    """Estimate configured by :func:`known_scale`."""
 
     uses_scales = True
 
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
-        """The record as one row of numbers."""
+        """Return the estimated record as a flat vector."""
         return _scaled_mean(layer)[0]
 
 
 @dataclass(frozen=True)
 class JamesStein(LayerEstimate):
-    """The configured estimate that :func:`james_stein` returns."""
+    """Estimate configured by :func:`james_stein`."""
 
     toward: float = 0.0
     knows = frozenset({Knows.DEFENSE})
@@ -83,21 +86,22 @@ class JamesStein(LayerEstimate):
         check_finite("toward", self.toward)
 
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
-        """The record as one row of numbers."""
+        """Return the estimated record as a flat vector."""
         mean, variance = _scaled_mean(layer)
         held = variance.isfinite()
         apart = torch.where(held, mean - self.toward, 0.0)
         noise = torch.where(held & (variance > 0), apart.square() / variance, 0.0).sum()
         dimensions = int(held.sum())
-        if dimensions <= 2 or not layer.noisy:
+        if dimensions <= 2 or not layer.noisy:  # shrinkage helps from three dimensions on (Stein 1956)
             return self.toward + apart
+        # Positive-part James-Stein factor, in whitened coordinates.
         kept = (1 - (dimensions - 2) / noise.clamp_min(torch.finfo(noise.dtype).tiny)).clamp_min(0.0)
         return self.toward + kept * apart
 
 
 @dataclass(frozen=True)
 class KnownNorm(LayerEstimate):
-    """The configured estimate that :func:`known_norm` returns."""
+    """Estimate configured by :func:`known_norm`."""
 
     success_mse: float | None = None
     knows = frozenset({Knows.RECORD_NORM})
@@ -107,20 +111,19 @@ class KnownNorm(LayerEstimate):
             check_nonnegative("success_mse", self.success_mse)
 
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
-        """The record as one row of numbers."""
+        """Return the estimated record as a flat vector."""
         if observation.record_norms is None:
-            raise invalid_input(
-                "record_norms", None, "to be known", "Observe with a threat that has Knows.RECORD_NORM."
-            )
+            raise invalid_input("record_norms", None, "to be known", "Add Knows.RECORD_NORM to the threat model.")
         along = layer.direction(observation.data_range)
         allowed = len(along) * (self.success_mse or 0.0)
+        # rho^2 = d * eta; the clamp covers rho >= r, where the zero vector already succeeds.
         length = (observation.record_norms.double().square() - allowed).clamp_min(0.0).sqrt()
         return length * along
 
 
 @dataclass(frozen=True, eq=False)
 class PosteriorMean(LayerEstimate):
-    """The configured estimate that :func:`posterior_mean` returns."""
+    """Estimate configured by :func:`posterior_mean`."""
 
     mean: float | Tensor
     std: float | Tensor
@@ -133,23 +136,24 @@ class PosteriorMean(LayerEstimate):
         else:
             check_finite("mean", self.mean)
         if not isinstance(self.std, Tensor):
-            check_positive("std", self.std, "Without spread the record is known beforehand.")
+            check_positive("std", self.std, "A prior without spread leaves nothing to reconstruct.")
             return
         check_all_finite("std", self.std)
         if not bool((self.std > 0).all()):
             raise invalid_input(
-                "std.min()", float(self.std.min()), "> 0", "Without spread a value is known beforehand."
+                "std.min()", float(self.std.min()), "> 0", "A prior without spread leaves nothing to reconstruct."
             )
 
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
-        """The record as one row of numbers."""
+        """Return the estimated record as a flat vector."""
         seen, variance = _scaled_mean(layer)
         mean, std = (_flat(name, getattr(self, name), observation) for name in ("mean", "std"))
+        # Kalman gain t^2 / (t^2 + v); 0 for values that were not sent, which keep the prior mean.
         trust = torch.where(variance.isfinite(), std.square() / (std.square() + variance), 0.0)
         return mean + trust * (seen - mean)
 
     def __repr__(self) -> str:
-        """Shapes instead of values where mean and deviation are tensors."""
+        """Return the call with every setting; tensors are shown by shape."""
         mean, std = (
             f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value!r}"
             for value in (self.mean, self.std)
@@ -158,12 +162,16 @@ class PosteriorMean(LayerEstimate):
 
 
 def least_squares() -> LeastSquares:
-    r"""Least squares over the neurons, with the gradient of the bias taken as exact.
+    r"""Configure least squares over the neurons, with the gradient of the bias taken as exact.
 
     .. math:: \hat x = \sum_j b_j w_j \Big/ \sum_j b_j^2
 
+    Returns:
+        The configured estimate.
+
     Guarantee: exact without noise whenever one neuron is active.
-    Edge cases: noise on the bias draws it to zero, by about :math:`1 + M \tau^2 / |s|^2` for M neurons.
+    Edge cases: noise on the bias shrinks the estimate toward zero, by a factor of about :math:`1 + M \tau^2 / |s|^2`
+    for M neurons.
     Reference: Proposition 3.1, `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_.
 
     >>> least_squares()
@@ -173,9 +181,12 @@ def least_squares() -> LeastSquares:
 
 
 def ratio() -> Ratio:
-    r"""The row of the clearest neuron over the gradient of its bias.
+    r"""Configure the ratio of a row to the gradient of its bias, for the neuron with the clearest bias.
 
     .. math:: \hat x = w_j / b_j, \quad j = \arg\max |b_j| / \tau_j
+
+    Returns:
+        The configured estimate.
 
     Guarantee: exact without noise whenever one neuron is active. Under noise each value is a ratio of two normal
     variables: it has no mean, and is Cauchy only if both have mean zero.
@@ -189,14 +200,17 @@ def ratio() -> Ratio:
 
 
 def total_least_squares() -> TotalLeastSquares:
-    r"""The record that fits rows and bias best when both are noisy and every scale is unknown.
+    r"""Configure the best fit to rows and bias when both are noisy and the scales are unknown.
 
     .. math:: \hat x = \arg\min_x \min_s \sum_j |w_j - s_j x|^2/\tau_w^2 + (b_j - s_j)^2/\tau_b^2
 
-    Guarantee: exact without noise; the maximum likelihood under Gaussian noise. For equal noise its level need not be
-    known: the answer is the leading right singular vector of (weight, bias), divided by its last entry.
-    Edge cases: with one neuron it is the ratio; a record has no finite limit where the bias is all noise, and is then
-    cut to the data range.
+    Returns:
+        The configured estimate.
+
+    Guarantee: exact without noise; maximum likelihood under Gaussian noise. If the noise is equal everywhere, its level
+    need not be known: the estimate is the leading right singular vector of (weight, bias), divided by its last entry.
+    Edge cases: with one neuron it equals the ratio. Where the bias is pure noise the fit is unbounded, and the estimate
+    is clipped to the data range.
     Reference: `Golub and Van Loan (1980) <https://doi.org/10.1137/0717073>`_; the likelihood of equations 11 and 12,
     riess2025.
 
@@ -207,13 +221,16 @@ def total_least_squares() -> TotalLeastSquares:
 
 
 def known_scale() -> KnownScale:
-    r"""The mean of the rows over their scales, each weighted by its squared scale.
+    r"""Configure the mean of the rows divided by their scales, weighted by the squared scales.
 
     .. math:: \hat x = \sum_j s_j w_j \Big/ \sum_j s_j^2 \sim N\bigl(x, \tau^2 / |s|^2\, I\bigr)
 
-    Assumes: the scales are right: stated to the attack, or replayed by it from the known release.
-    Guarantee: unbiased, and the least variance of all unbiased estimates; the error follows the chi-square law.
-    Edge cases: equation 14 of riess2025 averages the rows over their scales plainly, which is right for equal ones.
+    Returns:
+        The configured estimate.
+
+    Assumes: the scales are correct: stated to the attack, or replayed by it through the known release.
+    Guarantee: unbiased, with the least variance of all unbiased estimates. The error follows the chi-square law.
+    Edge cases: equation 14 of riess2025 uses the unweighted mean, which is the same for equal scales only.
     Reference: equations 14 and 17, riess2025, corrected.
 
     >>> known_scale()
@@ -223,14 +240,22 @@ def known_scale() -> KnownScale:
 
 
 def james_stein(*, toward: float = 0.0) -> JamesStein:
-    r"""The mean of the rows over their scales, shrunk by as much as its noise suggests.
+    r"""Configure the estimate of :func:`known_scale`, shrunk by an amount that its noise determines.
 
     .. math:: \hat x = c + \Bigl(1 - \frac{(d-2)\, v}{|y - c|^2}\Bigr)_+ (y - c), \quad y \sim N(x, v I)
 
-    Notation: ``toward`` c, a public guess for every value, such as the middle of the data range.
-    Guarantee: a smaller expected error than :func:`known_scale`, whatever the record, from three dimensions on.
-    Edge cases: with unequal noise it is applied after division by its deviations; up to two dimensions and without
-    noise nothing is shrunk.
+    Args:
+        toward: Centre c of the shrinkage, a public guess for every value, such as the middle of the data range.
+
+    Returns:
+        The configured estimate.
+
+    Raises:
+        InvalidInput: If ``toward`` is not finite.
+
+    Guarantee: a smaller expected error than :func:`known_scale` for every record, from three dimensions on.
+    Edge cases: with unequal noise it is applied after division by the standard deviations. Nothing is shrunk without
+    noise, or in one or two dimensions.
     Reference: `James and Stein (1961) <https://projecteuclid.org/euclid.bsmsp/1200512173>`_, positive part.
 
     >>> james_stein(toward=0.5)
@@ -240,12 +265,21 @@ def james_stein(*, toward: float = 0.0) -> JamesStein:
 
 
 def known_norm(success_mse: float | None = None) -> KnownNorm:
-    r"""The direction of the rows, at the length that serves best for the known norm of the record.
+    r"""Configure the direction of the rows, at the best length for the known norm of the record.
 
     .. math:: \hat x = \sqrt{r^2 - \rho^2}\; y/|y|, \quad \rho^2 = d \, \eta
 
-    Notation: ``success_mse`` eta is the error below which the attack counts as a success; None gives length r.
-    Guarantee: for a planted layer no attack that knows the norm alone succeeds more often, on average over directions
+    Args:
+        success_mse: Mean squared error :math:`\eta` below which the attack counts as a success. None uses the full norm
+            r.
+
+    Returns:
+        The configured estimate.
+
+    Raises:
+        InvalidInput: If ``success_mse`` is negative.
+
+    Guarantee: for a planted layer, no attack that knows only the norm succeeds more often, on average over directions
     and for the worst one. Neither scales nor noise need be known.
     Edge cases: where :math:`\rho \ge r` the estimate is zero, which always succeeds.
     Reference: ours; attains :func:`reconrisk.bounds.known_norm.from_scratch_success`.
@@ -257,14 +291,23 @@ def known_norm(success_mse: float | None = None) -> KnownNorm:
 
 
 def posterior_mean(*, mean: float | Tensor, std: float | Tensor) -> PosteriorMean:
-    r"""The mean of the record given the rows, for an adversary with a Gaussian prior on every value.
+    r"""Configure the posterior mean of the record under a Gaussian prior on every value.
 
     .. math:: \hat x = m + \frac{t^2}{t^2 + v} (y - m), \quad x \sim N(m, t^2 I), \; y \sim N(x, v I)
 
-    Notation: ``mean`` m and ``std`` t, one number or a tensor of the record's shape.
-    Assumes: the prior holds and the scales do not depend on the record, as without clipping.
-    Guarantee: the least expected error and the most frequent success of all attacks.
-    Edge cases: values that were not sent are the prior's mean; without noise the prior does not matter.
+    Args:
+        mean: Prior mean m, one number or a tensor of the record's shape.
+        std: Prior standard deviation t, one number or a tensor of the record's shape.
+
+    Returns:
+        The configured estimate.
+
+    Raises:
+        InvalidInput: If ``mean`` is not finite or ``std`` is not positive.
+
+    Assumes: the prior is correct, and the scales do not depend on the record, as without clipping.
+    Guarantee: the least expected error and the highest success probability of all attacks.
+    Edge cases: values that were not sent get the prior mean. Without noise the prior has no effect.
     Reference: ours; attains :func:`reconrisk.bounds.gaussian_prior.gaussian_prior_success`.
 
     >>> posterior_mean(mean=0.5, std=0.1)
@@ -275,9 +318,7 @@ def posterior_mean(*, mean: float | Tensor, std: float | Tensor) -> PosteriorMea
 
 def _scaled_mean(layer: LayerGradient) -> tuple[Tensor, Tensor]:
     if layer.scales is None:
-        raise invalid_input(
-            "scales", None, "to be known", "State scales, or observe with a threat that has Knows.DEFENSE."
-        )
+        raise invalid_input("scales", None, "to be known", "Pass scales, or add Knows.DEFENSE to the threat model.")
     return layer.weighted_mean(layer.scales)
 
 
@@ -285,7 +326,9 @@ def _flat(name: str, value: float | Tensor, observation: Observation) -> Tensor:
     if not isinstance(value, Tensor):
         return torch.tensor(float(value), dtype=torch.float64)
     if tuple(value.shape) not in ((), observation.input_shape):
-        raise invalid_input(f"{name}.shape", tuple(value.shape), f"to be {observation.input_shape}, that of a record")
+        raise invalid_input(
+            f"{name}.shape", tuple(value.shape), f"to be {observation.input_shape}, the shape of a record"
+        )
     return value.detach().double().flatten()
 
 
@@ -295,7 +338,16 @@ _BY_NAME: Mapping[str, Callable[[], LayerEstimate]] = {
 
 
 def estimate_by_name(word: str) -> LayerEstimate | None:
-    """Return the estimate of this name with its default settings; None for ``"none"``.
+    """Return the estimate of a name with its default settings.
+
+    Args:
+        word: Name of an estimate, or ``"none"``.
+
+    Returns:
+        The configured estimate; None for ``"none"``.
+
+    Raises:
+        InvalidInput: If no estimate has this name.
 
     >>> estimate_by_name("james_stein")
     JamesStein(toward=0.0)

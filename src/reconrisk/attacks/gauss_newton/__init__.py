@@ -1,6 +1,6 @@
 """Maximum likelihood by damped Gauss-Newton.
 
 Read ``problem.py`` (residual in units of the noise, and solves with its Jacobian), then ``descent.py`` (steps from one
-start), then ``attack.py`` (starts one after the other). ``curvature.py`` assembles the matrix where products converge
-too slowly; ``laplace.py`` treats Laplacian noise by weighted least squares.
+start), then ``attack.py`` (a sequence of starts). ``curvature.py`` assembles the normal matrix where matrix-free
+products converge too slowly; ``laplace.py`` treats Laplacian noise by weighted least squares.
 """

@@ -1,6 +1,6 @@
-"""Maximum likelihood by damped Gauss-Newton: the records whose release fits the observed one best.
+"""Maximum likelihood by damped Gauss-Newton: find the records whose release fits the observed one best.
 
-:class:`Search` runs one start after the other until one fits the release; :func:`gauss_newton` configures the attack.
+:class:`Search` runs one start after the other until one fits the release. :func:`gauss_newton` configures the attack.
 """
 
 from __future__ import annotations
@@ -28,17 +28,25 @@ from reconrisk.core.validation import (
     invalid_input,
 )
 
-_SPREAD = 0.1  # of the data range, around its middle or the warm start
-_BEYOND = 1e-9  # of the data range: how far beyond it records may lie without a second descent within it
-_BOUNDED_ITERATIONS = 25  # enough to find which values lie at the ends of the range
-_TINY = 1e-8  # relative squared residual below which another start would find nothing else
-_SURPRISE = 5.0  # standard deviations of chi-square beyond which the fit is not that of the record
-_ALIKE = 0.01  # relative difference of objectives at which two starts have come to the same end
+_SPREAD = 0.1  # standard deviation of starts, as a share of the data range, around its middle or the warm start
+_BEYOND = 1e-9  # share of the data range by which records may exceed it without a second descent inside
+_BOUNDED_ITERATIONS = 25  # enough to identify the values at the ends of the range
+_TINY = 1e-8  # relative squared residual below which no further start is needed
+_SURPRISE = 5.0  # standard deviations of chi-square beyond which the fit cannot be that of the true record
+_ALIKE = 0.01  # relative difference of objectives up to which two starts found the same minimum
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long to search."""
+    """Budget and stopping rule of a search.
+
+    Attributes:
+        iterations: Largest number of Gauss-Newton steps per start.
+        inner_iterations: Largest number of conjugate gradient steps per Gauss-Newton step.
+        restarts: Largest number of starts.
+        seconds: Time limit in seconds; None for no limit.
+        tolerance: Step size at which a search without noise ends, as a share of the data range (root mean square).
+    """
 
     iterations: int
     inner_iterations: int
@@ -48,7 +56,7 @@ class Settings:
 
 
 class Search:
-    """The best records so far, ``estimates`` within the data range, and their ``objective``."""
+    """Search over several starts; ``estimates`` are the best records so far, with their ``objective``."""
 
     def __init__(
         self,
@@ -68,16 +76,17 @@ class Search:
         self._ends: list[float] = []
         self._outcome = Outcome.NOT_FINITE
         self._descent: Descent | BoundedDescent | None = None
+        # Double precision where possible: the normal equations square the condition number.
         dtype = working_precision(observation, labels, self.estimates)
         self._likelihood = Likelihood(observation, labels, prior, dtype)
 
     @property
     def evaluations(self) -> int:
-        """Releases and products with their derivative that were computed."""
+        """Number of evaluated releases and products with their derivative."""
         return self._likelihood.evaluations
 
     def run(self, begun: float) -> Status:
-        """Starts until one fits or the budget is spent."""
+        """Run starts until one fits or the budget is spent, and return the status."""
         if self._observation.is_zero:
             return ZERO_RELEASE
         self._begun = begun
@@ -85,16 +94,17 @@ class Search:
             for turn in range(self._settings.restarts):
                 outcome, objective = self._descend(self._start(turn), f"Gauss-Newton, start {turn + 1}")
                 self._ends.append(objective)
+                # Another start helps only after a descent that converged to a poor fit.
                 if self._fits() or outcome in (Outcome.ITERATIONS, Outcome.SECONDS):
                     break
         except KeyboardInterrupt:
             if self._descent is not None:
                 self._keep(self._descent.point.inputs, Outcome.ITERATIONS)
-            return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
+            return Status(Ending.INTERRUPTED, "stopped by the user", "Run again without interruption")
         return self._status()
 
     def _start(self, turn: int) -> Tensor:
-        """Noise around the middle of the range, or around the warm start, which comes first without."""
+        """Return noise around the middle of the range, or the warm start, first without noise and then with it."""
         low, high = self._observation.data_range
         noise = _SPREAD * (high - low) * torch.randn(self._shape, generator=self._rng, dtype=torch.float64)
         if self._warm_start is None:
@@ -109,9 +119,10 @@ class Search:
         return self._warm + noise
 
     def _descend(self, start: Tensor, label: str) -> tuple[Outcome, float]:
-        """Down to the best fit, then within the data range; if rounding does not explain the rest, by equal errors."""
+        """Descend from one start; if rounding does not account for the residual, repeat with equal errors."""
         likelihood = self._likelihood
         outcome, objective, end = self._fit(start.to(likelihood.dtype), label)
+        # Stationary but far from the release: the error is larger than rounding.
         unexplained = outcome in (Outcome.STATIONARY, Outcome.STALLED) and objective > _TINY
         if unexplained and not likelihood.knows_noise:
             likelihood.weigh(equally=True)
@@ -120,6 +131,7 @@ class Search:
         return outcome, objective
 
     def _fit(self, start: Tensor, label: str) -> tuple[Outcome, float, Tensor]:
+        """Descend to the best fit, then within the data range if the fit left it."""
         low, high = self._observation.data_range
         settings = self._settings
         descent = Descent(
@@ -136,6 +148,7 @@ class Search:
         ended = descent.point.inputs
         if outcome in (Outcome.NOT_FINITE, Outcome.SECONDS) or self._is_within(ended):
             return outcome, self._keep(ended, outcome), ended
+        # The unconstrained fit left the range: search again within it, from the clipped records.
         bounded = BoundedDescent(
             Point(self._likelihood, ended.clamp(low, high)),
             min(settings.iterations, _BOUNDED_ITERATIONS),
@@ -150,7 +163,7 @@ class Search:
         return outcome, self._keep(bounded.point.inputs, outcome), bounded.point.inputs
 
     def _is_within(self, inputs: Tensor) -> bool:
-        """Whether clipping to the range would change nothing, or leave the fit exact."""
+        """Return True if clipping to the range would change nothing, or would keep the fit exact."""
         low, high = self._observation.data_range
         clipped = inputs.clamp(low, high)
         if bool((clipped - inputs).abs().max() < _BEYOND * (high - low)):
@@ -162,13 +175,14 @@ class Search:
         return self._settings.seconds is None or time.monotonic() - self._begun < self._settings.seconds
 
     def _keep(self, inputs: Tensor, outcome: Outcome) -> float:
-        """Take these records if they are better than all before; their objective."""
+        """Record these records if they are the best so far, and return their objective."""
         low, high = self._observation.data_range
         clipped = inputs.detach().clamp(low, high)
         if not bool(clipped.isfinite().all()):
             return math.inf
         likelihood = self._likelihood
         chi_square = likelihood.chi_square(clipped)
+        # Negative log posterior with known noise; otherwise a residual whose scale does not depend on weights.
         objective = chi_square / 2 if likelihood.knows_noise else likelihood.relative_residual(clipped)
         if objective < self.objective:
             self.estimates, self.objective, self._outcome = clipped, objective, outcome
@@ -176,9 +190,11 @@ class Search:
         return objective
 
     def _fits(self) -> bool:
+        """Return True if the best records fit as well as the true ones would."""
         if not self._likelihood.knows_noise:
             return self._exact or self.objective < _TINY
         rows = self._likelihood.rows
+        # Chi-square with n degrees of freedom has mean n and variance 2n.
         return 2 * self.objective <= rows + _SURPRISE * math.sqrt(2 * rows)
 
     def _status(self) -> Status:
@@ -191,16 +207,16 @@ class Search:
         if not math.isfinite(self.objective):
             return Status(Ending.DIVERGED, "no start has a finite release", "Check the forward map")
         if self._exact and self._likelihood.rows < self.estimates.numel():
-            remedy = "Fewer values were sent than are unknown, so that other records may fit as well"
-            return Status(Ending.CONVERGED, f"the estimate has the observed release, {fit}", remedy)
+            remedy = "Other records may fit as well, since fewer values were sent than are unknown"
+            return Status(Ending.CONVERGED, f"the estimate reproduces the observed release, {fit}", remedy)
         if self._exact:
-            return Status(Ending.EXACT, f"the estimate has the observed release, {fit}")
+            return Status(Ending.EXACT, f"the estimate reproduces the observed release, {fit}")
         if self._outcome is Outcome.SECONDS:
             return Status(Ending.BUDGET_SPENT, f"{fit} after {self._settings.seconds:g} seconds", "Raise seconds")
         if self._outcome is Outcome.STATIONARY or self._fits():
             alike = sum(math.isclose(end, self.objective, rel_tol=_ALIKE) for end in self._ends)
-            remedy = "" if self._fits() or alike > 1 else "Raise restarts, or start from another attack by warm_start"
-            starts = f", {alike} of {len(self._ends)} starts alike" if alike > 1 else ""
+            remedy = "" if self._fits() or alike > 1 else "Raise restarts, or pass another attack as warm_start"
+            starts = f", {alike} of {len(self._ends)} starts agree" if alike > 1 else ""
             return Status(Ending.CONVERGED, f"{fit}{starts}", remedy)
         if self._outcome is Outcome.STALLED:
             return Status(Ending.BUDGET_SPENT, f"{fit}, {self._outcome.value}", "Raise inner_iterations or restarts")
@@ -209,7 +225,7 @@ class Search:
 
 @dataclass(frozen=True, eq=False)
 class GaussNewton:
-    """The configured attack that :func:`gauss_newton` returns."""
+    """Attack configured by :func:`gauss_newton`."""
 
     iterations: int = 50
     inner_iterations: int = 150
@@ -238,12 +254,12 @@ class GaussNewton:
 
     @property
     def needs(self) -> ThreatModel:
-        """One update; the prior if there is one, and what the warm start needs."""
+        """Weakest threat model: one update, the prior if there is one, and the needs of the warm start."""
         weakest = HONEST_BUT_CURIOUS if self.warm_start is None else self.warm_start.needs
         return weakest if self.prior_mean is None else weakest.knowing(Knows.PRIOR)
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """Estimate the records behind ``observation``, from noise around the middle of the range or the warm start."""
+        """Estimate the records of ``observation``, starting from noise around mid-range or from the warm start."""
         begun = time.monotonic()
         observation.check_covers(self.needs)
         labels = labels_for(observation)
@@ -255,12 +271,13 @@ class GaussNewton:
 
             def solve(weighted: Observation, start: Attack) -> Tensor:
                 nonlocal evaluations
+                # Each reweighted round starts from the estimates of the last one.
                 again = Search(replace(settings, restarts=1), weighted, labels, self._prior(observation), start, rng)
                 again.run(begun)
                 evaluations += again.evaluations
                 return again.estimates
 
-            estimates, objective = gauss_newton_laplace.refined(observation, labels, estimates, solve)
+            estimates, objective = gauss_newton_laplace.refine_laplace(observation, labels, estimates, solve)
         account = Account(
             attack=repr(self),
             status=status,
@@ -271,6 +288,7 @@ class GaussNewton:
         return Reconstruction(estimates.to(torch.get_default_dtype()), account)
 
     def _prior(self, observation: Observation) -> GaussianPrior | None:
+        """Return the prior expanded to the shape of the records, or None."""
         if self.prior_mean is None or self.prior_std is None:
             return None
         shape = (observation.batch_size, *observation.input_shape)
@@ -281,12 +299,12 @@ class GaussNewton:
             shapes = tuple(tuple(value.shape) for value in both)
             remedy = "Pass numbers or tensors shaped as a record."
             raise invalid_input(
-                "prior_mean and prior_std", shapes, f"to expand to the records, {shape}", remedy
+                "prior_mean and prior_std", shapes, f"to expand to the shape of the records, {shape}", remedy
             ) from error
         return GaussianPrior(mean, std)
 
     def __repr__(self) -> str:
-        """Every setting; tensors by their shape."""
+        """Return the call with every setting; tensors are shown by shape."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         for name in ("prior_mean", "prior_std"):
             if isinstance(given[name], Tensor):
@@ -305,26 +323,39 @@ def gauss_newton(
     prior_std: Tensor | float | None = None,
     warm_start: Attack | None = None,
 ) -> GaussNewton:
-    r"""Rebuild records from any smooth release by maximum likelihood, in damped Gauss-Newton steps.
+    r"""Reconstruct records from any smooth release by maximum likelihood, in damped Gauss-Newton steps.
 
     .. math:: \hat x = \arg\min_x \; (y - f(x))^T \Sigma^{-1} (y - f(x)) \; [+ (x - m)^T S^{-1} (x - m)]
 
-    Where the threat knows the defense, Sigma is the variance of its noise and values that were not sent do not count;
-    otherwise what is released is taken as exact up to rounding, and if no record fits it so, as carrying equal noise.
-    Noise that is known to be Laplacian is fitted by least absolute values. ``prior_mean`` m and ``prior_std``, of each
-    coordinate, make it the maximum a posteriori. The minimum is that within the data range.
+    If the threat model knows the defense, Sigma is the variance of its noise, and values that were not sent are
+    ignored. Otherwise the release is taken as exact up to rounding; if no record fits it then, equal noise on all
+    values is assumed. Known Laplacian noise is fitted by least absolute values. The minimum is taken over the data
+    range. Starts are tried in turn until one fits the release, and the lowest objective wins: the negative log
+    posterior up to a constant, or without known noise the squared residual relative to the release.
 
-    Assumes: a forward map that is differentiable twice in the records. Networks that are piecewise linear need a
-    ``warm_start``, an attack whose estimates are the first start, such as ``inverting_gradients()``.
-    Notation: each of at most ``iterations`` steps takes up to ``inner_iterations`` of conjugate gradients, and all
-    together at most ``seconds``. Without noise it ends once steps are below ``tolerance`` of the data range, root mean
-    square. A start that does not fit the release is followed by another, ``restarts`` in all. The lowest objective
-    wins: the negative log posterior up to a constant, or without known noise the squared residual relative to the
-    release.
+    Args:
+        iterations: Largest number of Gauss-Newton steps per start.
+        inner_iterations: Largest number of conjugate gradient steps per Gauss-Newton step.
+        restarts: Largest number of starts.
+        seconds: Time limit in seconds for all starts; None for no limit.
+        tolerance: Without noise the search ends once steps are below this share of the data range (root mean square).
+        prior_mean: Prior mean m, a number or a tensor that expands to the records. With ``prior_std`` the estimate is
+            the maximum a posteriori.
+        prior_std: Prior standard deviation of each coordinate, a number or a tensor that expands to the records.
+        warm_start: Attack whose estimates are the first start, such as ``inverting_gradients()``. None starts from
+            noise.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If a setting is out of its domain, or only one of ``prior_mean`` and ``prior_std`` is given.
+
+    Assumes: a forward map that is twice differentiable in the records. Piecewise linear networks need a ``warm_start``.
     Guarantee: no step raises the misfit. At small noise, where the Fisher information I is nonsingular and the record
-    inside the data range, the mean squared error is the Cramer-Rao bound tr(I^-1)/d.
-    Edge cases: interrupted, it returns the best records so far; a start whose release is not finite cannot win; without
-    known noise a prior decides only what the release leaves open.
+    is inside the data range, the mean squared error is the Cramer-Rao bound tr(I^-1)/d.
+    Edge cases: on interruption it returns the best records so far. A start whose release is not finite cannot win.
+    Without known noise a prior only decides what the release leaves undetermined.
     Reference: Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization; `Nielsen (1999)
     <https://orbit.dtu.dk/en/publications/damping-parameter-in-marquardts-method>`_ for the damping.
 

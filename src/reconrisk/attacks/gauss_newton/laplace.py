@@ -13,47 +13,58 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 
-_ROUNDS = 8
-_SMALLEST = 0.02  # of the standard deviation: residuals below weigh as if they were so large
-_SETTLED = 1e-3  # relative fall of the objective below which more rounds gain nothing
+_ROUNDS = 8  # most reweighted solves; they usually settle earlier
+_SMALLEST = 0.02  # residuals below this share of the standard deviation weigh as if they were that large
+_SETTLED = 1e-3  # relative decrease of the objective below which the rounds end
 
 
 @dataclass(frozen=True, eq=False)
-class GivenStart:
-    """An attack that answers with estimates found before: the warm start of a further round."""
+class FixedStart:
+    """Attack that returns given estimates, as the warm start of a further round."""
 
     estimates: Tensor
 
     @property
     def needs(self) -> ThreatModel:
-        """Nothing."""
+        """Weakest threat model: an honest server, since nothing is read."""
         return HONEST_BUT_CURIOUS
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """The estimates."""
+        """Return the estimates."""
         del rng
-        status = Status(Ending.CONVERGED, "found before")
+        status = Status(Ending.CONVERGED, "estimates of an earlier round")
         account = Account("given", status, (math.inf,) * observation.batch_size, Cost(0.0, 0))
         return Reconstruction(self.estimates, account)
 
 
-def refined(
-    observation: Observation, labels: Tensor, start: Tensor, solve: Callable[[Observation, GivenStart], Tensor]
+def refine_laplace(
+    observation: Observation, labels: Tensor, start: Tensor, solve: Callable[[Observation, FixedStart], Tensor]
 ) -> tuple[Tensor, float]:
-    r"""Estimates of maximum likelihood under Laplacian noise, from those of least squares, and their objective.
+    r"""Refine least-squares estimates to maximum likelihood under Laplacian noise.
 
     .. math:: \sqrt2 \sum_i |r_i| / \sigma_i \le \sum_i \frac{r_i^2}{2 s_i^2} + \mathrm{const}, \qquad
               s_i^2 = \sigma_i |r_i^0| / \sqrt2
 
-    Each round solves the right side, with equality at the residuals r0 of the round before: no round raises the sum.
+    Each round minimises the right side, which is tight at the residuals r0 of the round before, so no round raises the
+    sum.
+
+    Args:
+        observation: The observation with known Laplacian noise.
+        labels: Labels of the records.
+        start: Estimates of least squares.
+        solve: Solves a weighted least-squares problem from a start.
+
+    Returns:
+        The refined estimates, and their negative log-likelihood up to a constant.
 
     Reference: iteratively reweighted least squares as majorisation, `Hunter and Lange (2004)
     <https://doi.org/10.1198/0003130042836>`_.
     """
     best, objective = start, _objective(observation, labels, start)
     for _ in range(_ROUNDS):
-        found = solve(reweighted(observation, labels, best), GivenStart(best))
+        found = solve(reweight_laplace(observation, labels, best), FixedStart(best))
         value = _objective(observation, labels, found)
+        # Also ends the rounds if the objective is NaN.
         if not value < objective:
             break
         settled = objective - value < _SETTLED * objective
@@ -63,8 +74,17 @@ def refined(
     return best, objective
 
 
-def reweighted(observation: Observation, labels: Tensor, at: Tensor) -> Observation:
-    """The observation as if its noise were normal with the variances of the majorant."""
+def reweight_laplace(observation: Observation, labels: Tensor, at: Tensor) -> Observation:
+    """Return the observation with Gaussian noise whose variances are those of the majorant.
+
+    Args:
+        observation: The observation with known Laplacian noise.
+        labels: Labels of the records.
+        at: Records at which the majorant is tight.
+
+    Returns:
+        The observation with replaced noise.
+    """
     residuals, known = _residuals(observation, labels, at), observation.noise_std or {}
     stds = {
         name: (std.double() * residuals[name].abs().maximum(_SMALLEST * std.double()) / 2**0.5).sqrt().to(std)
@@ -74,7 +94,7 @@ def reweighted(observation: Observation, labels: Tensor, at: Tensor) -> Observat
 
 
 def _objective(observation: Observation, labels: Tensor, at: Tensor) -> float:
-    """Minus the logarithm of the likelihood, up to a constant; infinite where it is not finite."""
+    """Return the negative log-likelihood up to a constant; inf if it is not finite."""
     residuals, known = _residuals(observation, labels, at), observation.noise_std or {}
     kept = observation.kept or {name: torch.ones_like(value, dtype=torch.bool) for name, value in residuals.items()}
     total = sum(float((residuals[name].abs() / std.double())[kept[name]].sum()) for name, std in known.items())

@@ -1,7 +1,7 @@
-"""The least-squares problem of Gauss-Newton: released values in units of their noise, and linear solves at a point.
+"""Least-squares problem of Gauss-Newton: released values in units of their noise, and linear solves at a point.
 
-:class:`Likelihood` defines the fit and judges it. :class:`Point` has the records, their residual and solves with the
-Jacobian that use products only.
+:class:`Likelihood` defines and evaluates the fit. :class:`Point` holds records, their residual, and matrix-free
+products with the Jacobian.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ from torch import Tensor
 
 from reconrisk.core.observation import Observation
 
-_SMALLEST_SHARE = 1e-6  # of the release: a tensor smaller than that weighs as if it were so large
+_SMALLEST_SHARE = 1e-6  # share of the release; a smaller tensor weighs as if it were that large
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianPrior:
-    """What the adversary believes of each coordinate before seeing the release: independent, normal."""
+    """Independent normal prior on each coordinate.
+
+    Attributes:
+        mean: Mean of each coordinate.
+        std: Standard deviation of each coordinate.
+    """
 
     mean: Tensor
     std: Tensor
@@ -28,13 +33,22 @@ class GaussianPrior:
 
 @dataclass(eq=False)
 class Likelihood:
-    r"""Candidate records to their release in units of the noise, so that the fit is plain least squares.
+    r"""Map from candidate records to their release in units of the noise, so that the fit is plain least squares.
 
     .. math:: \chi^2(x) = (y - f(x))^T \Sigma^{-1} (y - f(x)) + (x - m)^T S^{-1} (x - m)
 
-    Known noise and unsent values enter as they are. Where no noise is known, what remains is rounding: its standard
-    deviation is taken as the precision times the geometric mean of the tensor's size and the whole release's, between
-    equal errors everywhere and errors relative to each tensor. After ``weigh_equally`` it is the same everywhere.
+    Known noise and unsent values enter as they are. Without known noise the error is rounding. Its standard deviation
+    is the precision times the geometric mean of the tensor's size and the size of the whole release, a compromise
+    between equal errors everywhere and errors relative to each tensor. After ``weigh(equally=True)`` it is the same
+    everywhere.
+
+    Attributes:
+        observation: The observation to fit.
+        labels: Labels of the records.
+        prior: Prior on the coordinates, or None.
+        dtype: Precision of the solve.
+        evaluations: Number of evaluated releases and products with their derivative.
+        observed: Observed values in units of the noise, followed by the prior mean.
     """
 
     observation: Observation
@@ -48,34 +62,34 @@ class Likelihood:
         self.weigh(equally=False)
 
     def weigh(self, *, equally: bool) -> None:
-        """Choose what the error is taken to be where no noise is known."""
+        """Choose the error model for unknown noise: equal everywhere, or relative to each tensor."""
         self.rounding_only = not equally and not self.knows_noise
         self._weights = _weights(self.observation, equally)
-        self.observed = self._joined(self.observation.released, None)
+        self.observed = self._join_values(self.observation.released, None)
 
     @property
     def knows_noise(self) -> bool:
-        """Whether the fit is in units of a known noise."""
+        """Return True if the fit is in units of a known noise."""
         return self.observation.noise_std is not None
 
     @property
     def rows(self) -> int:
-        """How many equations there are: values that were sent and are not drowned in infinite noise, and the prior."""
+        """Number of equations: sent values of finite noise, plus the coordinates of the prior."""
         rows = sum(int(weight.count_nonzero()) for weight in self._weights.values())
         return rows if self.prior is None else rows + self.prior.mean.numel()
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The values that ``observed`` is compared with, differentiable in ``inputs``."""
+        """Return the values to compare with ``observed``, differentiable in ``inputs``."""
         self.evaluations += 1
-        return self._joined(self.observation.forward(inputs, self.labels), inputs)
+        return self._join_values(self.observation.forward(inputs, self.labels), inputs)
 
     def chi_square(self, inputs: Tensor) -> float:
-        """The squared residual in units of the noise."""
+        """Return the squared residual in units of the noise."""
         with torch.no_grad():
             return float((self(inputs) - self.observed).square().sum())
 
     def relative_residual(self, inputs: Tensor) -> float:
-        """The squared residual of the values that were sent relative to these, without weights and prior."""
+        """Return the squared residual of the sent values relative to them, without weights and prior."""
         self.evaluations += 1
         with torch.no_grad():
             caused = self.observation.forward(inputs, self.labels)
@@ -85,7 +99,8 @@ class Likelihood:
         squares = sum(float((one - other).square().sum()) for one, other in pairs)
         return squares / sum(float(one.square().sum()) for one, _ in pairs)
 
-    def _joined(self, released: Mapping[str, Tensor], inputs: Tensor | None) -> Tensor:
+    def _join_values(self, released: Mapping[str, Tensor], inputs: Tensor | None) -> Tensor:
+        """Return weighted released values, and prior coordinates, as one vector."""
         dtype = self.dtype if inputs is None else inputs.dtype
         parts = [(released[name].to(dtype) * weight.to(dtype)).flatten() for name, weight in self._weights.items()]
         if self.prior is not None:
@@ -95,27 +110,37 @@ class Likelihood:
 
 
 def working_precision(observation: Observation, labels: Tensor, inputs: Tensor) -> torch.dtype:
-    """Double where the forward map takes it, else that of what was released."""
+    """Return double precision if the forward map accepts it, else the precision of the release.
+
+    Args:
+        observation: The observation with the forward map.
+        labels: Labels of the records.
+        inputs: Records to try.
+
+    Returns:
+        The precision to solve in.
+    """
     released = next(iter(observation.released.values()))
     try:
         with torch.no_grad():
             observation.forward(inputs.double(), labels)
-    except RuntimeError:  # parameters of another precision than the records
+    except RuntimeError:  # parameters and records have different precisions
         return released.dtype
     return torch.float64
 
 
 def _weights(observation: Observation, equal: bool) -> dict[str, Tensor]:
-    """One over the standard deviation of each value; 0 for those that say nothing."""
+    """Return one over the standard deviation of each value; 0 for values without information."""
     released = {name: tensor.double() for name, tensor in observation.released.items()}
     kept = observation.kept or {name: torch.ones_like(value, dtype=torch.bool) for name, value in released.items()}
     whole = _root_mean_square(torch.cat([value[kept[name]] for name, value in released.items()]))
-    # the relative precision of what was released, but not beyond what the solver itself rounds
+    # Relative precision of the release, but at least the rounding of the solver itself.
     kinds = [tensor.dtype for tensor in observation.released.values() if tensor.is_floating_point()]
     precision = max([torch.finfo(kind).eps for kind in kinds] + [1e-10])
     weights = {}
     for name, value in released.items():
         size = max(_root_mean_square(value[kept[name]]), _SMALLEST_SHARE * whole)
+        # Geometric mean of the sizes of tensor and release; see Likelihood.
         error = precision * (whole if equal else math.sqrt(size * whole))
         known = observation.noise_std
         std = torch.full_like(value, error) if known is None else known[name].double().clamp_min(precision * size)
@@ -132,7 +157,14 @@ Product = Callable[[Tensor], Tensor]
 
 @dataclass(eq=False)
 class Point:
-    """Records with their residual and the products of its Jacobian with vectors from either side."""
+    """Records with their residual and matrix-free products with its Jacobian.
+
+    Attributes:
+        likelihood: The least-squares problem.
+        inputs: The records.
+        residual: Observed minus predicted values, in units of the noise.
+        loss: Squared norm of the residual.
+    """
 
     likelihood: Likelihood
     inputs: Tensor
@@ -148,7 +180,7 @@ class Point:
         self._transposed: tuple[Tensor, Tensor] | None = None
 
     def pull(self, cotangent: Tensor) -> Tensor:
-        """Transposed Jacobian times a vector."""
+        """Return the transposed Jacobian times a vector."""
         self.likelihood.evaluations += 1
         if not self._values.requires_grad:
             return torch.zeros_like(self.inputs)
@@ -157,11 +189,12 @@ class Point:
         )[0]
 
     def push(self, tangent: Tensor) -> Tensor:
-        """Jacobian times a vector, as the derivative of J^T u in u: it reuses the graph instead of tracing forward."""
+        """Return the Jacobian times a vector, as the derivative of J^T u in u: the graph is reused."""
         self.likelihood.evaluations += 1
         if not self._values.requires_grad:
             return torch.zeros_like(self.residual)
         if self._transposed is None:
+            # J v = d(u^T J v)/du: differentiate the pullback in its cotangent (double backward).
             probe = torch.zeros_like(self._values, requires_grad=True)
             (pulled,) = torch.autograd.grad(
                 self._values, self._leaf, probe, create_graph=True, materialize_grads=True, allow_unused=True
@@ -175,7 +208,13 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A change of the records, what it does to the residual by the linear model, and whether the solve was finished."""
+    """A Gauss-Newton step.
+
+    Attributes:
+        change: Change of the records.
+        pushed: Predicted change of the released values, by the linear model.
+        finished: True if conjugate gradients converged.
+    """
 
     change: Tensor
     pushed: Tensor
@@ -192,19 +231,30 @@ def damped_step(
     precondition: Product | None = None,
     free: Tensor | None = None,
 ) -> Step:
-    """Conjugate gradients on (J^T J + damping) change = J^T residual, until the remainder is ``forcing`` of its start.
+    """Solve (J^T J + damping) change = J^T residual by conjugate gradients.
 
-    Where ``free`` is false the records stay; ``precondition`` must keep them too.
+    Args:
+        point: The current point.
+        damping: Levenberg-Marquardt damping.
+        forcing: Relative residual at which the solve ends.
+        iterations: Largest number of conjugate gradient steps.
+        in_time: Returns False once the time is up.
+        precondition: Approximate inverse of the matrix; it must keep fixed coordinates at zero.
+        free: Mask of coordinates that may change; None frees all.
+
+    Returns:
+        The step.
     """
 
-    def held(vector: Tensor) -> Tensor:
+    def restrict(vector: Tensor) -> Tensor:
         return vector if free is None else vector * free
 
-    solve = held if precondition is None else precondition
+    solve = restrict if precondition is None else precondition
     change, pushed = torch.zeros_like(point.inputs), torch.zeros_like(point.residual)
-    remainder = held(point.pull(point.residual))
+    remainder = restrict(point.pull(point.residual))
     direction = solve(remainder)
     norm = float((remainder * direction).sum())
+    # Norms are in the metric of the preconditioner.
     enough = forcing**2 * norm
     for _ in range(iterations):
         if not norm > 0 or not in_time():
@@ -212,7 +262,7 @@ def damped_step(
         image = point.push(direction)
         length = norm / float(image @ image + damping * direction.square().sum())
         change, pushed = change + length * direction, pushed + length * image
-        remainder = remainder - length * (held(point.pull(image)) + damping * direction)
+        remainder = remainder - length * (restrict(point.pull(image)) + damping * direction)
         conditioned = solve(remainder)
         previous, norm = norm, float((remainder * conditioned).sum())
         if norm <= enough:

@@ -1,5 +1,5 @@
-"""Labels of records, inferred from an update before any search.
+"""Inference of labels from an update, before any search for records.
 
 Read ``infer.py`` (the evidence in the gradient of the output layer, labels and their counts), then
-``separate_records.py`` (records of a small batch told apart by the same gradient).
+``separate_records.py`` (single records of a small batch, separated by the same gradient).
 """

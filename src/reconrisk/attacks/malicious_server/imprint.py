@@ -1,4 +1,4 @@
-"""Robbing the Fed: a planted layer that sorts the records of a batch into bins, and reads those alone in theirs."""
+"""Robbing the Fed: a planted layer sorts records into bins, and a record that is alone in its bin is revealed."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 Measurement = Literal["mean", "random"]
 NATURAL_BRIGHTNESS = Normal(0.45, 0.12)
-"""Mean value of a photograph with values in [0, 1]; the default law of what is measured."""
+"""Law of the mean value of a photograph with values in [0, 1]; the default law of the measurement."""
 
-_ROUNDINGS = 16  # units in the last place of a sum below which a difference of neighbours is dust
+_ROUNDINGS = 16  # units in the last place of a sum below which a difference of neighbours is rounding
 _TAIL = 10.0  # standard deviations that the outer bins reach beyond the inner quantiles
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Imprint:
-    """The configured attack that :func:`imprint` returns: ``plant`` the layer, then call it."""
+    """Attack configured by :func:`imprint`: call ``plant`` first, then the attack itself."""
 
     bins: int = 256
     public: Tensor | Distribution = NATURAL_BRIGHTNESS
@@ -64,16 +64,19 @@ class Imprint:
         _check_law(self.public, self.bins)
 
     def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
-        """Return the model with the planted layer before it."""
+        """Return the model behind the planted layer."""
         return SentModel(self.plant(check_has_model(model), input_shape), loss_fn)
 
     def plant(
         self, model: nn.Module, input_shape: Sequence[int], *, rng: torch.Generator | None = None
     ) -> PlantedModel:
-        """A new model that first measures each record and then runs a copy of ``model``, which stays as it is.
+        """Return a new model that measures each record in a planted layer, then runs a copy of ``model``.
 
-        ``rng`` draws the direction in which the layer moves records and the random measurement; without it they are the
-        same each time.
+        Args:
+            model: The model of the user; it is not changed.
+            input_shape: Shape of one record.
+            rng: Draws the direction in which the layer moves records, and the random measurement. Without it both are
+                fixed.
         """
         shape, rng = check_input_shape(input_shape), directions_rng(rng)
         features = math.prod(shape)
@@ -82,13 +85,14 @@ class Imprint:
             measure = torch.randn(features, generator=rng, dtype=torch.float64) / math.sqrt(features)
         edges, spread = self._edges(measure, shape)
         lower = edges[:-1]
+        # Isolated neurons rise from 0 to 1 within their bin; others rise slowly over the whole range.
         slopes = 1 / edges.diff() if self.isolated else torch.full_like(lower, 1 / (2 * _TAIL * spread))
         direction = random_direction(features, self.strength, rng)
         weight, bias = slopes[:, None] * measure, -slopes * lower
         return PlantedModel(model, shape, weight=weight, bias=bias, direction=direction, isolated=self.isolated)
 
     def _edges(self, measure: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, float]:
-        """The ends of the bins, equally likely under what is public, and the standard deviation of the measurement."""
+        """Return the edges of equally likely bins, and the standard deviation of the measurement."""
         levels = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
         if isinstance(self.public, Tensor):
             if tuple(self.public.shape[1:]) != shape:
@@ -101,20 +105,23 @@ class Imprint:
             inner = self.public.icdf(levels).double().flatten()
             middle, spread = float(self.public.mean), float(self.public.stddev)
         reach = _TAIL * spread
+        # The outer bins are finite but far out, so that practically no record lies beyond them.
         low = min([middle, *inner[:1].tolist()]) - reach
         high = max([middle, *inner[-1:].tolist()]) + reach
         edges = torch.cat([torch.tensor([low]), inner, torch.tensor([high])]).double()
-        if not bool((edges.diff() > 0).all()):  # NaN too
+        if not bool((edges.diff() > 0).all()):  # also catches NaN
             remedy = 'Use fewer bins, more public records, or measurement="random".'
-            raise invalid_input("bins", self.bins, "to have ends that differ: the public measurements tie", remedy)
+            raise invalid_input("bins", self.bins, "to have distinct edges, but public measurements tie", remedy)
         return edges, spread
 
     def expected_recovered(self, batch_size: int) -> float:
-        """How many records of a batch are alone in their bin on average, as in :func:`imprint`."""
+        """Return the expected number of records of a batch that are alone in their bin, as in :func:`imprint`."""
         size = check_whole("batch_size", batch_size)
         if not isinstance(self.public, Tensor) or self.bins == 1:
+            # Equally likely bins: a record is alone if the other n - 1 miss its bin.
             return size * (1 - 1 / self.bins) ** (size - 1)
         whole = len(self.public) + 1
+        # The probability of a bin is Beta(share, whole - share); average p (1 - p)^(n-1) over it.
         share = whole / self.bins
         return float(
             size * self.bins * np.exp(betaln(share + 1, whole - share + size - 1) - betaln(share, whole - share))
@@ -128,7 +135,7 @@ class Imprint:
         rows, rounding, variances = planted_rows(observation.released, features, self.bins), None, None
         if observation.noise_std is not None:
             variances = planted_rows(observation.noise_std, features, self.bins).square()
-        if not self.isolated:  # a neuron is active in its own bin and in all above
+        if not self.isolated:  # a neuron is active in its own bin and in all bins above
             rounding = _ROUNDINGS * torch.finfo(observation.released["planted.weight"].dtype).eps * rows[:, -1].abs()
             rows = rows - _next(rows)
             variances = None if variances is None else variances + _next(variances)
@@ -142,7 +149,7 @@ class Imprint:
         )
 
     def __repr__(self) -> str:
-        """Every setting; public records by their shape."""
+        """Return the call with every setting; public records are shown by shape."""
         public = f"{tuple(self.public.shape)} records" if isinstance(self.public, Tensor) else self.public
         return (
             f"imprint(bins={self.bins}, public={public}, measurement={self.measurement!r}, isolated={self.isolated}, "
@@ -164,22 +171,39 @@ def imprint(
     .. math:: \hat x = \frac{\nabla_{w_i} \ell - \nabla_{w_{i+1}} \ell}{\partial_{b_i} \ell - \partial_{b_{i+1}} \ell},
               \qquad \mathrm E[\text{recovered}] = n (1 - 1/k)^{n-1}
 
-    All neurons measure the same number of a record, its mean or a random projection, and are active above the i-th of
-    ``bins`` = k quantiles, so that neighbours differ by the records of one bin. ``isolated`` neurons are flat above
-    their bin too: x is read off one neuron without differences, so that records with a small share of the gradient are
-    read as exactly as the others, as are updates of several local steps. ``public`` gives the quantiles: the law of the
-    measurement, or N records like those attacked, from which the k bins come out unequal and
-    E[recovered] = n k B(m + 1, N - m + n) / B(m, N + 1 - m), m = (N + 1)/k, B the Beta function; exact for whole m. The
-    layer is put before the model and adds nothing to what that computes; a constant it reads stands for its bias.
+    All neurons measure the same number of a record, its mean or a random projection. The i-th neuron is active above
+    the i-th of k = ``bins`` quantiles, so neighbouring neurons differ by the records of one bin. The layer is put
+    before the model and adds nothing to its outputs; a constant input takes the place of its bias.
 
-    Assumes: the client runs the model it is sent, ``attack.plant(model, input_shape)``, and sends the gradient of the
+    Args:
+        bins: Number k of bins, which is the number of planted neurons.
+        public: Source of the quantiles: the law of the measurement, or N records like the attacked ones. With N records
+            the bins are unequal and E[recovered] = n k B(m + 1, N - m + n) / B(m, N + 1 - m), where m = (N + 1)/k and B
+            is the Beta function; exact for integer m.
+        measurement: "mean" measures the mean of a record, "random" a random projection.
+        isolated: True for neurons that are flat above their bin too. A record is then read off one neuron without
+            differences. Records with a small share of the gradient, and updates of several local steps, are then read
+            as exactly as others.
+        strength: Size of the move that an active neuron makes to each value of a record. Larger values raise the
+            gradient above noise.
+        tolerance: Relative mismatch of the witnesses up to which a reading counts as a single record.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If a setting is invalid; in ``plant``, if public measurements tie; when the attack is called, if
+            the planted layer was not released.
+
+    Assumes: the client trains the model it is sent, ``attack.plant(model, input_shape)``, and sends the gradient of the
     planted layer, or the result of plain SGD steps on it. The expectation holds for n independent records of the public
-    law, whose measurements do not tie and none of which the rest of the model ignores.
-    Guarantee: labels, loss and the rest of the model do not matter, batch norm in either mode included. A record counts
-    as recovered only if what the layer tells of its squares fits it to ``tolerance``, which a mixture does not.
+    law whose measurements do not tie and none of which the rest of the model ignores.
+    Guarantee: labels, loss and the rest of the model do not matter, including batch norm in either mode. A record
+    counts as recovered only if its witnesses, which the layer reveals, agree with it to ``tolerance``; those of a
+    mixture do not.
     Edge cases: rows that are not recovered hold the middle of the range, with objective inf. Bins without gradient are
-    skipped. Equal records count once. Noise is allowed for if the threat knows it, and
-    then mixtures that it hides pass as records; a larger ``strength`` raises the gradient above it. Pruning is not.
+    skipped. Equal records count once. Noise is allowed for if the threat model knows it; mixtures hidden by the noise
+    then pass as records. Pruning is not allowed for.
     Reference: the imprint module of `Fowl et al. (2022) <https://arxiv.org/abs/2110.13057>`_.
 
     >>> from reconrisk.releases.updates.gradient import GradientRelease
@@ -196,13 +220,13 @@ def imprint(
 
 
 def _next(rows: Tensor) -> Tensor:
-    """The row after each, zero after the last."""
+    """Return the row after each; zeros after the last."""
     return torch.cat([rows[1:], torch.zeros_like(rows[:1])])
 
 
 def _check_law(public: object, bins: int) -> None:
-    """Refuse what no quantiles can be taken from."""
-    remedy = "Pass records like those attacked, or torch.distributions.Normal(mean, std) of what is measured."
+    """Raise InvalidInput if no quantiles can be taken from ``public``."""
+    remedy = "Pass records like those attacked, or torch.distributions.Normal(mean, std) of the measurement."
     if isinstance(public, Tensor):
         if public.ndim < 2 or len(public) < max(bins, 2):
             raise invalid_input(
@@ -216,6 +240,7 @@ def _check_law(public: object, bins: int) -> None:
 
 
 def _has_quantiles(law: Distribution) -> bool:
+    """Return True if torch implements the quantile function of the law."""
     try:
         return bool(law.icdf(torch.tensor(0.5)).isfinite())
     except NotImplementedError:
@@ -223,9 +248,17 @@ def _has_quantiles(law: Distribution) -> bool:
 
 
 def settings_from_knowledge(knowledge: PublicKnowledge, given: Mapping[str, object]) -> dict[str, object]:
-    """Return public records as the law of the measurement, as a setting of :func:`imprint`.
+    """Return public records, or a normal law with their moments, as the setting ``public`` of :func:`imprint`.
 
-    Bins are quantiles of public records if these are enough and differ, else of a normal law with their moments.
+    Bins are quantiles of the public records if there are enough and they differ, else of a normal law with their
+    moments.
+
+    Args:
+        knowledge: Public knowledge with the public records.
+        given: Settings stated by the user.
+
+    Returns:
+        The setting ``public``; empty if it is stated or cannot be derived.
     """
     default = inspect.signature(imprint).parameters
     bins, measurement = (given.get(key, default[key].default) for key in ("bins", "measurement"))

@@ -1,4 +1,4 @@
-"""Trap weights: a planted layer of random neurons so hard to activate that many answer to a single record."""
+"""Trap weights: a planted layer of random neurons so hard to activate that many respond to a single record."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from reconrisk.releases.release import directions_rng
 if TYPE_CHECKING:
     from reconrisk.attacks.knowledge import PublicKnowledge
 
-_SCALES = tuple(number / 100 for number in range(5, 100))
-_CONFIDENCE = 0.95
+_SCALES = tuple(number / 100 for number in range(5, 100))  # candidates for calibration
+_CONFIDENCE = 0.95  # of the interval around the expected number of recovered records
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrapWeights:
-    """The configured attack that :func:`trap_weights` returns: ``plant`` the layer, then call it."""
+    """Attack configured by :func:`trap_weights`: call ``plant`` first, then the attack itself."""
 
     neurons: int = 1000
     scale: float = 0.95
@@ -55,24 +55,27 @@ class TrapWeights:
             raise invalid_input("scale", self.scale, "<= 1", "Above 1 most records activate most neurons.")
 
     def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
-        """Return the model with the planted layer before it."""
+        """Return the model behind the planted layer."""
         return SentModel(self.plant(check_has_model(model), input_shape), loss_fn)
 
     def plant(
         self, model: nn.Module, input_shape: Sequence[int], *, rng: torch.Generator | None = None
     ) -> PlantedModel:
-        """A new model that begins with the trap weights and then runs a copy of ``model``, which stays as it is.
+        """Return a new model that begins with the trap weights, then runs a copy of ``model``.
 
-        ``rng`` draws the weights and the direction in which the layer moves records; without it they are the same each
-        time.
+        Args:
+            model: The model of the user; it is not changed.
+            input_shape: Shape of one record.
+            rng: Draws the weights, and the direction in which the layer moves records. Without it both are fixed.
         """
         shape, rng = check_input_shape(input_shape), directions_rng(rng)
         features = math.prod(shape)
         if features < 2:
             raise invalid_input(
-                "input_shape", shape, "to hold two values at least", "Trap weights need values of both signs."
+                "input_shape", shape, "to hold at least two values", "Trap weights need one weight of each sign."
             )
         raising, lowering = _halves(self.neurons, features, rng)
+        # Divide by sqrt(d), so that activations do not grow with the size of a record.
         weight = (self.scale * raising - lowering) / math.sqrt(features)
         direction = random_direction(features, self.strength, rng)
         bias = weight.new_zeros(self.neurons)
@@ -81,29 +84,44 @@ class TrapWeights:
     def expected_recovered(
         self, batch_size: int, public: Tensor, *, trials: int = 20, rng: torch.Generator | None = None
     ) -> Estimate:
-        """How many records of a batch have a neuron to themselves on average, by draws of batches and weights.
+        """Estimate the number of records of a batch that have a neuron to themselves.
 
-        Assumes: ``public`` are records like those attacked, more than ``batch_size`` of them, none of which the rest of
-        the model ignores.
+        Args:
+            batch_size: Number of records in a batch.
+            public: Records like the attacked ones, more than ``batch_size`` of them.
+            trials: Simulated draws of a batch and weights.
+            rng: Source of randomness. Without it the draws are fixed.
+
+        Assumes: the rest of the model ignores none of the records.
         """
         check_whole("trials", trials, minimum=2, remedy="An interval needs two trials.")
-        counts = self._simulated(batch_size, public, [self.scale], trials, directions_rng(rng))[:, 0]
+        counts = self._simulate_recovered(batch_size, public, [self.scale], trials, directions_rng(rng))[:, 0]
         mean, error = float(counts.mean()), float(counts.std()) / math.sqrt(trials)
+        # Half width of the Student t interval.
         reach = float(stdtrit(trials - 1, (1 + _CONFIDENCE) / 2)) * error
         low, high = max(mean - reach, 0.0), min(mean + reach, float(batch_size))
         return Estimate(mean, low, high, _CONFIDENCE, trials, "Student t over batches and weights")
 
-    def calibrated(
+    def calibrate(
         self, batch_size: int, public: Tensor, *, trials: int = 10, rng: torch.Generator | None = None
     ) -> TrapWeights:
-        """The same attack with the scale, in steps of 0.01, that recovers most of batches of public records."""
-        counts = self._simulated(batch_size, public, _SCALES, check_whole("trials", trials), directions_rng(rng))
+        """Return the same attack with the scale that recovers most records of simulated batches.
+
+        Args:
+            batch_size: Number of records in a batch.
+            public: Records like the attacked ones, at least ``batch_size`` of them.
+            trials: Simulated draws of a batch and weights, per scale.
+            rng: Source of randomness. Without it the draws are fixed.
+        """
+        counts = self._simulate_recovered(
+            batch_size, public, _SCALES, check_whole("trials", trials), directions_rng(rng)
+        )
         return replace(self, scale=_SCALES[int(counts.mean(0).argmax())])
 
-    def _simulated(
+    def _simulate_recovered(
         self, batch_size: int, public: Tensor, scales: Sequence[float], trials: int, rng: torch.Generator
     ) -> Tensor:
-        """Records alone at some neuron, one row per trial and one column per scale."""
+        """Count the records alone at some neuron, one row per trial and one column per scale."""
         size = check_whole("batch_size", batch_size)
         if public.ndim < 2 or len(public) < size or public[0].numel() < 2:
             raise invalid_input(
@@ -112,10 +130,12 @@ class TrapWeights:
         check_all_finite("public", public)
         counts = torch.zeros(trials, len(scales), dtype=torch.float64)
         for trial in range(trials):
+            # New batch and new weights in every trial.
             batch = public[torch.randperm(len(public), generator=rng)[:size]].flatten(1).double()
             raising, lowering = (half @ batch.T for half in _halves(self.neurons, batch.shape[1], rng))
             for column, scale in enumerate(scales):
                 active = scale * raising > lowering
+                # A neuron that exactly one record activates reveals that record.
                 alone = active.sum(1, keepdim=True) == 1
                 counts[trial, column] = (active & alone).any(0).sum()
         return counts
@@ -138,7 +158,7 @@ class TrapWeights:
         )
 
     def __repr__(self) -> str:
-        """Every setting."""
+        """Return the call with every setting."""
         return (
             f"trap_weights(neurons={self.neurons}, scale={self.scale:g}, strength={self.strength:g}, "
             f"tolerance={self.tolerance:g})"
@@ -148,24 +168,38 @@ class TrapWeights:
 def trap_weights(
     *, neurons: int = 1000, scale: float = 0.95, strength: float = 0.1, tolerance: float = 1e-5
 ) -> TrapWeights:
-    r"""Read the records of a batch of any size off a first layer of random weights that a malicious server chose.
+    r"""Read the records of a batch of any size off a planted first layer of random weights.
 
     .. math:: w = \text{scale} \cdot |u| \text{ on one half of the values, } -|u'| \text{ on the other}, \qquad
               \hat x = \nabla_w \ell / \partial_b \ell
 
-    where the halves are random and u' is a shuffled u ~ N(0, I). A scale below 1 lets records with values above zero
-    activate few neurons. The best one depends on the records: ``attack.calibrated(batch_size, public)`` finds it, and
-    ``attack.expected_recovered(batch_size, public)`` says how many records have some neuron to themselves.
+    Here the halves are random, and u' is a shuffled u ~ N(0, I). A scale below 1 lets records with nonnegative values
+    activate few neurons. The best scale depends on the records: ``attack.calibrate(batch_size, public)`` finds it, and
+    ``attack.expected_recovered(batch_size, public)`` estimates the number of records with a neuron to themselves.
 
-    Assumes: the client runs the model it is sent, ``attack.plant(model, input_shape)``, and sends the gradient of the
-    planted layer, or the result of plain SGD steps on it. Values are not negative, for the weights to trap.
-    Guarantee: labels, loss and the rest of the model do not matter, batch norm in either mode included. A record counts
-    as recovered only if what the layer tells of its squares fits it to ``tolerance``, which a mixture does not.
+    Args:
+        neurons: Number of planted neurons.
+        scale: Size of the positive weights relative to the negative ones, at most 1.
+        strength: Size of the move that an active neuron makes to each value of a record. Larger values raise the
+            gradient above noise.
+        tolerance: Relative mismatch of the witnesses up to which a reading counts as a single record.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If a setting is invalid; when the attack is called, if the planted layer was not released.
+
+    Assumes: the client trains the model it is sent, ``attack.plant(model, input_shape)``, and sends the gradient of the
+    planted layer, or the result of plain SGD steps on it. Values are nonnegative, for the weights to trap.
+    Guarantee: labels, loss and the rest of the model do not matter, including batch norm in either mode. A record
+    counts as recovered only if its witnesses, which the layer reveals, agree with it to ``tolerance``; those of a
+    mixture do not.
     Edge cases: rows that are not recovered hold the middle of the range, with objective inf. Neurons without gradient
-    are skipped; what several of them tell counts once. Noise is allowed for if the threat knows it, and then
-    mixtures that it hides pass as records; a larger ``strength`` raises the gradient above it. Pruning is not.
-    Reference: the trap weights of `Boenisch et al. (2021) <https://arxiv.org/abs/2112.02918>`_, here with witnesses by
-    which the adversary tells single records from mixtures.
+    are skipped; a record found by several neurons counts once. Noise is allowed for if the threat model knows it;
+    mixtures hidden by the noise then pass as records. Pruning is not allowed for.
+    Reference: the trap weights of `Boenisch et al. (2021) <https://arxiv.org/abs/2112.02918>`_, here with witnesses
+    that distinguish single records from mixtures.
 
     >>> from reconrisk.releases.updates.gradient import GradientRelease
     >>> from reconrisk.releases.observe import observe
@@ -180,12 +214,13 @@ def trap_weights(
 
 
 def _halves(neurons: int, features: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Sizes of the weights that raise a neuron and of those that lower it, zero where the other half is."""
+    """Return the sizes of the raising and of the lowering weights, each zero on the other half of the values."""
     half = features // 2
     keys = torch.rand(neurons, features, generator=rng, device=rng.device, dtype=torch.float64)
+    # A random half of the values of each neuron.
     raised = keys <= keys.kthvalue(half, dim=1, keepdim=True).values
     sizes = torch.randn(neurons, half, generator=rng, device=rng.device, dtype=torch.float64).abs()
-    # shuffled, for else neighbours would cancel; an odd number of values leaves one of them out
+    # Shuffled, since weights of neighbouring values would cancel otherwise. An odd number of values leaves one out.
     others = torch.cat([sizes, sizes.new_zeros(neurons, features - 2 * half)], 1)
     others = others[:, torch.randperm(features - half, generator=rng, device=rng.device)]
     nothing = torch.zeros_like(keys)
@@ -193,9 +228,17 @@ def _halves(neurons: int, features: int, rng: torch.Generator) -> tuple[Tensor, 
 
 
 def settings_from_knowledge(knowledge: PublicKnowledge, given: Mapping[str, Any]) -> dict[str, object]:
-    """Return the scale that recovers most of batches of public records, if these are enough for a batch."""
+    """Return the scale that recovers most records of simulated batches of public records.
+
+    Args:
+        knowledge: Public knowledge with the public records.
+        given: Settings stated by the user.
+
+    Returns:
+        The setting ``scale``; empty if it is stated or there are too few public records.
+    """
     if "scale" in given or knowledge.public is None or len(knowledge.public.inputs) < knowledge.batch_size:
         return {}
     stated = {key: given[key] for key in ("neurons", "strength", "tolerance") if key in given}
-    attack = trap_weights(**stated).calibrated(knowledge.batch_size, knowledge.public.inputs)
+    attack = trap_weights(**stated).calibrate(knowledge.batch_size, knowledge.public.inputs)
     return {"scale": attack.scale}

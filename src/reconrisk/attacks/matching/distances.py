@@ -1,4 +1,4 @@
-"""How far the release of candidates is from the observed one: what an attack makes small."""
+"""Distances between the release of candidates and the observed one, which attacks minimise."""
 
 from __future__ import annotations
 
@@ -13,47 +13,54 @@ from reconrisk.core.validation import check_callable, check_positive
 
 Released = Mapping[str, Tensor]
 
-_ROUNDING = 100  # units of precision of the whole update that rounding may leave in one of its tensors
+_ROUNDING = 100  # rounding that one tensor may hold, in units of the precision of the whole update
 
 
 class Distance(Protocol):
-    """From a candidate release and the observed one, whitened and masked alike, to one number."""
+    """Protocol of a distance between a candidate release and the observed one, whitened and masked alike."""
 
     def __call__(self, candidate: Released, observed: Released) -> Tensor:
-        """Zero where the two agree."""
+        """Return the distance as a scalar; 0 where the two agree."""
         ...
 
 
 def check_distance(distance: object) -> None:
-    """Refuse a name in place of a distance."""
+    """Check that a distance is callable, rather than a name.
+
+    Args:
+        distance: The value to check.
+
+    Raises:
+        InvalidInput: If it is not callable.
+    """
     check_callable("distance", distance, "Pass one of reconrisk.attacks.matching.distances, such as Cosine().")
 
 
 @dataclass(frozen=True)
 class SquaredError:
-    r"""Squared difference over all released values, relative to the size of the observation.
+    """Squared difference of all released values, relative to the squared norm of the observation.
 
     .. math:: |f - y|^2 / |y|^2
 
-    Reference: equation 5, `Zhu et al. (2019) <https://arxiv.org/abs/1906.08935>`_, who leave the scale as it is.
+    Reference: equation 5, `Zhu et al. (2019) <https://arxiv.org/abs/1906.08935>`_, without the normalisation.
 
     >>> float(SquaredError()({"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([1.0, 2.0])}))
     0.20000000298023224
     """
 
     def __call__(self, candidate: Released, observed: Released) -> Tensor:
-        """The relative squared error."""
-        size = squares(observed).clamp_min(torch.finfo(next(iter(observed.values())).dtype).tiny)
+        """Return the relative squared error."""
+        size = sum_of_squares(observed).clamp_min(torch.finfo(next(iter(observed.values())).dtype).tiny)
         return _total((candidate[name] - value).square().sum() for name, value in observed.items()) / size
 
 
 @dataclass(frozen=True)
 class Cosine:
-    r"""One minus the cosine between all released values as one vector: blind to the scale of the update.
+    r"""One minus the cosine of all released values as one vector; independent of the scale of the update.
 
     .. math:: 1 - \langle f, y \rangle / (|f| \, |y|) = \tfrac{1}{2} \big| f / |f| - y / |y| \big|^2
 
-    Edge cases: one half where the candidate's release vanishes.
+    Edge cases: one half where the release of the candidate vanishes.
     Reference: equation 4, `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_.
 
     >>> round(float(Cosine()({"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([0.0, 2.0])})), 4)
@@ -61,23 +68,25 @@ class Cosine:
     """
 
     def __call__(self, candidate: Released, observed: Released) -> Tensor:
-        """Half the squared distance of the two directions, which keeps its digits where the cosine is almost one."""
+        """Return half the squared distance of the directions, which keeps its digits where the cosine is near 1."""
+        # Clamped before the root, whose derivative at zero is infinite.
         tiny = torch.finfo(next(iter(observed.values())).dtype).tiny
-        size, other = (squares(values).clamp_min(tiny).sqrt() for values in (candidate, observed))
+        size, other = (sum_of_squares(values).clamp_min(tiny).sqrt() for values in (candidate, observed))
         return _total((candidate[name] / size - value / other).square().sum() for name, value in observed.items()) / 2
 
 
 @dataclass(frozen=True)
 class LayerwiseCosine:
-    r"""Mean over the released tensors of one minus their cosine: early layers count as much as large ones.
+    r"""Mean over the released tensors of one minus their cosine, so that early layers count as much as large ones.
 
     .. math:: \sum_l w_l \Big(1 - \frac{\langle f_l, y_l \rangle}{|f_l| \, |y_l|}\Big) \Big/ \sum_l w_l, \quad
               w_l = \rho^{\,l}
 
-    ``ratio`` is rho: below 1 the first layers, which see the record, weigh more.
+    Attributes:
+        ratio: :math:`\rho`; below 1 the first layers, which are closest to the record, weigh more.
 
-    Edge cases: tensors that are zero in the observation up to rounding do not enter, such as the gradient of a bias
-    before batch norm in train mode, which is rounding alone.
+    Edge cases: tensors that are zero in the observation up to rounding are left out, such as the gradient of a bias
+    before batch norm in train mode.
 
     >>> one, other = {"a": torch.tensor([1.0, 0.0])}, {"a": torch.tensor([0.0, 1.0])}
     >>> float(LayerwiseCosine()(one, other))
@@ -90,8 +99,9 @@ class LayerwiseCosine:
         check_positive("ratio", self.ratio)
 
     def __call__(self, candidate: Released, observed: Released) -> Tensor:
-        """The weighted mean over tensors."""
-        total = squares(observed)
+        """Return the weighted mean over tensors."""
+        total = sum_of_squares(observed)
+        # Tensors below rounding relative to the whole update are noise and get weight zero.
         least = (_ROUNDING * torch.finfo(total.dtype).eps) ** 2 * total
         weights, terms = [], []
         for place, (name, value) in enumerate(observed.items()):
@@ -102,11 +112,14 @@ class LayerwiseCosine:
 
 @dataclass(frozen=True)
 class GaussianLikelihood:
-    r"""Negative log-likelihood under the known noise, per coordinate of the records, up to a constant.
+    r"""Negative log-likelihood under known Gaussian noise, per coordinate of the records, up to a constant.
 
     .. math:: \tfrac{1}{2 d} (y - f)^T \Sigma^{-1} (y - f)
 
-    Assumes: both sides are divided by the standard deviation of the noise already.
+    Attributes:
+        dimension: Number d of coordinates of all records.
+
+    Assumes: both arguments are already divided by the standard deviation of the noise.
 
     >>> float(GaussianLikelihood(2)({"w": torch.tensor([0.0])}, {"w": torch.tensor([2.0])}))
     1.0
@@ -115,7 +128,7 @@ class GaussianLikelihood:
     dimension: int
 
     def __call__(self, candidate: Released, observed: Released) -> Tensor:
-        """Half the squared residual over the dimension."""
+        """Return half the squared residual divided by the dimension."""
         residual = _total((candidate[name] - value).square().sum() for name, value in observed.items())
         return residual / (2 * self.dimension)
 
@@ -126,9 +139,11 @@ class LaplaceLikelihood:
 
     .. math:: \tfrac{\sqrt2}{d} \sum_i \sqrt{(y - f)_i^2 / \sigma_i^2 + \epsilon^2}
 
-    The small epsilon makes it differentiable where a value fits exactly.
+    Attributes:
+        dimension: Number d of coordinates of all records.
+        smooth: The small :math:`\epsilon` that makes the distance differentiable where a value fits exactly.
 
-    Assumes: both sides are divided by the standard deviation of the noise already.
+    Assumes: both arguments are already divided by the standard deviation of the noise.
 
     >>> round(float(LaplaceLikelihood(2)({"w": torch.tensor([0.0])}, {"w": torch.tensor([2.0])})), 3)
     1.414
@@ -138,13 +153,20 @@ class LaplaceLikelihood:
     smooth: float = 0.02
 
     def __call__(self, candidate: Released, observed: Released) -> Tensor:
-        """The sum of absolute residuals over the dimension, smoothed."""
+        """Return the smoothed sum of absolute residuals divided by the dimension."""
         terms = ((candidate[name] - value).square() + self.smooth**2 for name, value in observed.items())
         return 2**0.5 * _total(term.sqrt().sum() for term in terms) / self.dimension
 
 
-def squares(released: Released) -> Tensor:
-    """Sum of the squares of all values."""
+def sum_of_squares(released: Released) -> Tensor:
+    """Return the sum of the squares of all values.
+
+    Args:
+        released: Tensors by name.
+
+    Returns:
+        The sum as a scalar.
+    """
     return _total(value.square().sum() for value in released.values())
 
 

@@ -1,4 +1,4 @@
-"""How candidates move: update rules over all restarts at once."""
+"""Update rules for the candidates of all restarts at once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ Variables = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Variables of all restarts, each tensor with that axis first; objective per restart, and its gradients.
+    """Variables of all restarts with their objective and its gradients.
 
-    ``scores`` is the objective with the penalties it has at the end, by which candidates of all times are compared.
+    Attributes:
+        variables: Tensors by name, with the restarts along the first axis.
+        values: Objective of each restart.
+        gradients: Gradients of the objective by name.
+        scores: Objective with the final weights of the penalties, to compare candidates of different steps.
     """
 
     variables: Variables
@@ -32,23 +36,35 @@ Evaluate = Callable[[Variables], Point]
 
 
 class UpdateRule(Protocol):
-    """A rule to get from a point to the next; ``memory`` is its own."""
+    """Protocol of a rule that moves a point; ``memory`` is the private state of the rule."""
 
     def begin(self, point: Point) -> Any:
-        """What the rule remembers at the start."""
+        """Return the initial memory."""
         ...
 
     def step(self, evaluate: Evaluate, point: Point, memory: Any, progress: float) -> tuple[Point, Any]:
-        """The next point and memory; ``progress`` is the share of the budget that is spent."""
+        """Return the next point and memory.
+
+        Args:
+            evaluate: Evaluates the objective.
+            point: The current point.
+            memory: The current memory.
+            progress: Share of the budget that is spent.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Adam:
-    r"""Adam, on the signs of the gradient if ``signed``, with a learning rate that falls over the budget.
+    """Adam with a learning rate that falls over the budget.
 
-    ``learning_rate`` is in units of the data range. ``schedule`` "steps" divides it by ten after 3/8, 5/8 and 7/8
-    of the budget, as Inverting Gradients does; "cosine" lets it fall to zero evenly; "constant" keeps it.
+    Attributes:
+        learning_rate: Initial learning rate, in units of the data range.
+        signed: True to use only the signs of the gradient.
+        schedule: "steps" divides the rate by ten after 3/8, 5/8 and 7/8 of the budget, as Inverting Gradients does;
+            "cosine" lets it fall smoothly to almost zero; "constant" keeps it.
+        momentum: Decay of the mean of gradients.
+        second: Decay of the mean of squared gradients.
 
     Reference: `Kingma and Ba (2015) <https://arxiv.org/abs/1412.6980>`_; signs after
     `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_.
@@ -66,29 +82,31 @@ class Adam:
             raise invalid_input("schedule", self.schedule, 'to be "steps", "cosine" or "constant"')
 
     def begin(self, point: Point) -> Any:
-        """No steps and no averages yet."""
+        """Return a zero step count and zero averages."""
         zeros = {name: torch.zeros_like(value) for name, value in point.variables.items()}
         return 0, zeros, dict(zeros)
 
     def step(self, evaluate: Evaluate, point: Point, memory: Any, progress: float) -> tuple[Point, Any]:
-        """One step of Adam and one evaluation."""
+        """Take one step of Adam, with one evaluation."""
         count, means, squares = memory
         count += 1
         rate = self.learning_rate * self.factor(progress)
         variables: Variables = {}
         means, squares = dict(means), dict(squares)
         for name, gradient in point.gradients.items():
+            # A NaN coordinate stays where it is instead of spoiling the averages.
             slope = gradient.nan_to_num()
             slope = slope.sign() if self.signed else slope
             means[name] = torch.lerp(means[name], slope, 1 - self.momentum)
             squares[name] = torch.lerp(squares[name], slope.square(), 1 - self.second)
+            # Bias correction of the running means, Algorithm 1 of Kingma and Ba.
             mean = means[name] / (1 - self.momentum**count)
             size = (squares[name] / (1 - self.second**count)).sqrt() + 1e-8
             variables[name] = point.variables[name] - rate * mean / size
         return evaluate(variables), (count, means, squares)
 
     def factor(self, progress: float) -> float:
-        """Share of the learning rate left when ``progress`` of the budget is spent.
+        """Return the share of the learning rate that is left when ``progress`` of the budget is spent.
 
         >>> [Adam().factor(progress) for progress in (0, 0.5, 1)]
         [1.0, 0.1, 0.001]
@@ -96,22 +114,29 @@ class Adam:
         if self.schedule == "constant":
             return 1.0
         if self.schedule == "cosine":
-            return 0.5 * (1 + math.cos(math.pi * min(progress, 1.0))) + 1e-3
+            return 0.5 * (1 + math.cos(math.pi * min(progress, 1.0))) + 1e-3  # never quite 0, so the last steps move
+        # A literal such as 1e-3 is exact, while repeated products with 0.1 round.
         return float(f"1e-{sum(progress >= eighths / 8 for eighths in (3, 5, 7))}")
 
 
 @dataclass(frozen=True)
 class _Curvature:
+    """Pairs of steps and gradient changes of L-BFGS, oldest first."""
+
     steps: list[Tensor] = field(default_factory=list)
     changes: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class LBFGS:
-    """Limited-memory BFGS for every restart by itself, with backtracking so that no objective rises.
+    """Limited-memory BFGS for each restart separately, with backtracking so that no objective rises.
 
-    Assumes: a smooth objective. A restart that finds no decrease in ``trials`` halvings stays where it is and forgets
-    its curvature.
+    Attributes:
+        memory: Number of curvature pairs.
+        trials: Largest number of step halvings. A restart without decrease stays where it is and forgets its curvature.
+        decrease: Sufficient-decrease constant of the Armijo rule.
+
+    Assumes: a smooth objective.
     Reference: Algorithm 7.4, Nocedal and Wright (2006), Numerical Optimization.
     """
 
@@ -125,20 +150,21 @@ class LBFGS:
         check_nonnegative("decrease", self.decrease)
 
     def begin(self, point: Point) -> Any:
-        """No curvature yet."""
+        """Return an empty curvature memory."""
         return _Curvature()
 
     def step(self, evaluate: Evaluate, point: Point, memory: Any, progress: float) -> tuple[Point, Any]:
-        """One step along the quasi-Newton direction, halved until it helps."""
+        """Take one step along the quasi-Newton direction, halved until the objective falls."""
         del progress
         here, slope = _flat(point.variables), _flat(point.gradients)
         newton, curved = _inverse_hessian_times(memory, slope)
         direction = -newton
         descent = (direction * slope).sum(1)
         downhill = descent < 0
+        # Fall back to steepest descent where the quasi-Newton direction goes uphill.
         direction = torch.where(downhill[:, None], direction, -slope)
         descent = torch.where(downhill, descent, -slope.square().sum(1))
-        # without curvature a step has no scale: at most a twentieth of the range in the mean
+        # Without curvature a step has no scale: limit it to a twentieth of the range, root mean square.
         limit = 0.05 * math.sqrt(direction.shape[1]) / direction.norm(dim=1).clamp_min(1e-30)
         shrink = torch.where(curved, torch.ones_like(limit), limit.clamp_max(1.0))
         direction, descent = direction * shrink[:, None], descent * shrink
@@ -147,27 +173,44 @@ class LBFGS:
         settled = torch.zeros_like(point.values, dtype=torch.bool)
         for _ in range(self.trials):
             proposal = evaluate(_unflat(here + length[:, None] * direction, point.variables))
-            good = ~settled & (proposal.values <= point.values + self.decrease * length * descent)  # NaN is no decrease
-            best = chosen(good, proposal, best)
+            good = ~settled & (
+                proposal.values <= point.values + self.decrease * length * descent
+            )  # comparisons with NaN are False
+            best = select_points(good, proposal, best)
             settled = settled | good
             if bool(settled.all()):
                 break
+            # Only restarts without sufficient decrease halve their step.
             length = torch.where(settled, length, length / 2)
-        return best, self._remembered(memory, best, here, slope, settled)
+        return best, self._update_curvature(memory, best, here, slope, settled)
 
-    def _remembered(self, memory: _Curvature, best: Point, here: Tensor, slope: Tensor, moved: Tensor) -> _Curvature:
-        if not bool(moved.all()):  # what is stuck forgets its curvature; zero pairs change nothing
+    def _update_curvature(
+        self, memory: _Curvature, best: Point, here: Tensor, slope: Tensor, moved: Tensor
+    ) -> _Curvature:
+        """Append the latest curvature pair, and clear the memory of restarts that did not move."""
+        if not bool(moved.all()):  # zero pairs have no effect in the two-loop recursion
             kept = moved[:, None].to(here.dtype)
             memory = _Curvature([kept * past for past in memory.steps], [kept * past for past in memory.changes])
         step, change = _flat(best.variables) - here, _flat(best.gradients) - slope
+        # Curvature condition s^T y > 0, with a margin for rounding: the inverse Hessian must stay positive definite.
         curved = (step * change).sum(1) > 1e-10 * step.norm(dim=1) * change.norm(dim=1)
         step, change = step * curved[:, None], change * curved[:, None]
+        # Room for one more pair; a slice from -0 would keep all.
         keep = slice(-self.memory + 1, None) if self.memory > 1 else slice(0, 0)
         return _Curvature([*memory.steps[keep], step], [*memory.changes[keep], change])
 
 
-def chosen(which: Tensor, new: Point, old: Point) -> Point:
-    """For each restart the new point where ``which`` is true, else the old."""
+def select_points(which: Tensor, new: Point, old: Point) -> Point:
+    """Select for each restart the new point where a mask is true, else the old one.
+
+    Args:
+        which: Mask over the restarts.
+        new: Point to take where the mask is true.
+        old: Point to take elsewhere.
+
+    Returns:
+        The combined point.
+    """
 
     def pick(one: Tensor, other: Tensor) -> Tensor:
         return torch.where(which.view(-1, *[1] * (one.ndim - 1)), one, other)
@@ -181,7 +224,7 @@ def chosen(which: Tensor, new: Point, old: Point) -> Point:
 
 
 def _inverse_hessian_times(memory: _Curvature, vector: Tensor) -> tuple[Tensor, Tensor]:
-    """The two-loop recursion for every restart, and which restarts have curvature; pairs of zeros have no weight."""
+    """Run the two-loop recursion for every restart; also return the restarts that have curvature."""
     tiny = torch.finfo(vector.dtype).tiny
     weights = []
     for step, change in zip(reversed(memory.steps), reversed(memory.changes), strict=True):
@@ -191,7 +234,9 @@ def _inverse_hessian_times(memory: _Curvature, vector: Tensor) -> tuple[Tensor, 
         weights.append((weight, inner))
     weights.reverse()
     scale, curved = torch.ones_like(vector[:, 0]), torch.zeros_like(vector[:, 0], dtype=torch.bool)
-    for (_, inner), change in zip(weights, memory.changes, strict=True):  # the newest pair that is not zero
+    for (_, inner), change in zip(
+        weights, memory.changes, strict=True
+    ):  # scale of the newest nonzero pair, Eq. (7.20) of Nocedal and Wright
         scale = torch.where(inner > 0, inner / change.square().sum(1).clamp_min(tiny), scale)
         curved = curved | (inner > 0)
     vector = scale[:, None] * vector

@@ -1,6 +1,6 @@
 """Published attacks, assembled from the parts of this folder.
 
-- :func:`dlg` and :func:`idlg`: Deep Leakage from Gradients, with varied and with inferred labels.
+- :func:`dlg` and :func:`idlg`: Deep Leakage from Gradients, with optimised and with inferred labels.
 - :func:`inverting_gradients`: cosine distance, signed Adam, total variation.
 - :func:`grad_inversion`: batch norm statistics, and restarts that are pulled together.
 """
@@ -11,7 +11,7 @@ from reconrisk.attacks.matching.distances import Cosine, SquaredError
 from reconrisk.attacks.matching.loop import GradientMatching
 from reconrisk.attacks.matching.optimizers import LBFGS, Adam
 from reconrisk.attacks.matching.regularizers import BatchNormStatistics, GroupConsistency, L2Norm, TotalVariation
-from reconrisk.attacks.matching.variables import GivenLabels, NormalStart, Parametrization, Values, VariedLabels
+from reconrisk.attacks.matching.variables import FixedLabels, NormalStart, Parametrization, SoftLabels, Values
 
 
 def grad_inversion(
@@ -26,23 +26,40 @@ def grad_inversion(
     seconds: float | None = None,
     patience: int | None = None,
 ) -> GradientMatching:
-    r"""GradInversion: squared error of gradients, batch norm statistics, image priors, restarts that pull together.
+    r"""Configure GradInversion: squared error of gradients, batch norm statistics, image priors, consistent restarts.
 
     .. math:: \sum_l |\nabla_l(x) - y_l|^2 + \alpha_{tv} R_{tv} + \alpha_2 R_{2} + \alpha_{bn} R_{bn} + \alpha_g R_{g}
 
-    Labels are known or inferred first. Batch norm statistics are those of the batch where the threat knows them, else
-    the running ones of the model. In train mode the gradient does not change with the contrast of the records, which
-    the first batch norm takes away: statistics are then the only way to it. In eval mode they only guide the search.
+    Labels are known or inferred first. Batch norm statistics are those of the batch if the threat model knows them,
+    else the running statistics of the model. In train mode the first batch norm removes the contrast of the records, so
+    the gradient does not depend on it, and only the statistics reveal it. In eval mode they merely guide the search.
+
+    Args:
+        steps: Largest number of steps of Adam.
+        restarts: Number of starts, which move at once.
+        total_variation: Weight of the total variation; pass 0 for records that are not images.
+        l2_norm: Weight of the squared distance from the middle of the data range.
+        batch_norm: Weight of the mismatch of batch norm statistics.
+        group: Weight of the distance of each restart from the mean of all restarts.
+        learning_rate: Initial learning rate, in units of the data range.
+        seconds: Time limit in seconds; None for no limit.
+        patience: Steps without a gain of one part in a thousand after which the search stops; None for no such limit.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If a setting is out of its domain; when the attack is called, if the threat model or the release
+            does not support it.
 
     Assumes: as :func:`inverting_gradients`, but the scale of the update is known.
     Notation: the paper weighs sums over pixels, channels and parameters by 1e-3 (gradient), 1e-4 (total variation),
     1e-6 (norm) and 0.1 (statistics) for ImageNet, at learning rate 0.1 for images of unit variance, 20,000 steps and
     noise on the pixels. Here every term is a mean, relative to the data range, to the variance of a channel or to the
-    gradient's distance at the start; the weights are chosen anew, the rate is in units of the data range, total
-    variation falls to a hundredth, and there is no noise, since each restart keeps the best it has seen.
-    Edge cases: ``total_variation=0`` for records that are not images; without batch norm that term is zero. Agreement
-    of restarts is by the pixel-wise mean, without registration; batches with equal labels may come in another order
-    in each restart: pass ``group=0``.
+    distance at the start. The weights are chosen anew, the rate is in units of the data range, and total variation
+    falls to a hundredth. There is no noise, since each restart keeps its best point.
+    Edge cases: without batch norm its term is zero. Agreement of restarts uses the pixel-wise mean, without
+    registration. Restarts may order records of equal labels differently: pass ``group=0`` for such batches.
     Reference: Section 3, `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_.
 
     >>> grad_inversion(restarts=8).update
@@ -54,7 +71,7 @@ def grad_inversion(
         update=Adam(learning_rate, schedule="cosine"),
         steps=steps,
         regularizers=(
-            TotalVariation(total_variation, final_share=0.01),
+            TotalVariation(total_variation, final_share=0.01),  # smooth images first, then details
             L2Norm(l2_norm),
             BatchNormStatistics(batch_norm),
             GroupConsistency(group),
@@ -75,12 +92,29 @@ def inverting_gradients(
     patience: int | None = None,
     parametrization: Parametrization | None = None,
 ) -> GradientMatching:
-    """Inverting Gradients: cosine between gradients, Adam on signs, total variation, within the data range.
+    """Configure Inverting Gradients: cosine distance of gradients, Adam on signs, total variation.
 
-    Assumes: nothing of the network; the scale of the update may be unknown.
-    Notation: the learning rate is in units of the data range; ``total_variation`` weighs the variation against the
-    distance at the start and falls to a hundredth of itself over the budget. The paper keeps a fixed weight, lets the
-    rate fall in three steps and takes 4800 to 24000 of them; this way 200 to 1000 reach a smaller error.
+    Args:
+        steps: Largest number of steps of Adam.
+        restarts: Number of starts, which move at once.
+        total_variation: Weight of the total variation relative to the distance at the start; it falls to a hundredth
+            over the budget. Pass 0 for records that are not images.
+        learning_rate: Initial learning rate, in units of the data range.
+        seconds: Time limit in seconds; None for no limit.
+        patience: Steps without a gain of one part in a thousand after which the search stops; None for no such limit.
+        parametrization: Coordinates of the candidates, such as :func:`tabular`; None searches over the values
+            themselves.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If a setting is out of its domain; when the attack is called, if the threat model or the release
+            does not support it.
+
+    Assumes: nothing about the network. The scale of the update may be unknown.
+    Notation: the paper keeps a fixed weight, lowers the rate in three steps and takes 4800 to 24000 steps. The settings
+    here reach a smaller error in 200 to 1000 steps.
     Edge cases: ``total_variation=0`` for records that are not images.
     Reference: equation 4 and Section 4, `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_; the attack of
     chen2025 and a baseline of meng2025.
@@ -101,7 +135,7 @@ def inverting_gradients(
     )
 
 
-_EXACT = 1e-12  # of a relative squared error: float32 gradients do not get nearer
+_EXACT = 1e-12  # relative squared error at which the search stops: float32 gradients do not get closer
 
 
 def dlg(
@@ -111,10 +145,24 @@ def dlg(
     seconds: float | None = None,
     parametrization: Parametrization | None = None,
 ) -> GradientMatching:
-    """Deep Leakage from Gradients: squared error over records and soft labels by L-BFGS from normal noise.
+    """Configure Deep Leakage from Gradients: squared error over records and soft labels, by L-BFGS from normal noise.
 
-    Assumes: a smooth network; a loss that takes probabilities, unless the labels are known.
-    Notation: 300 steps are the paper's; its single start often fails, so several are made at once.
+    Args:
+        steps: Largest number of L-BFGS steps.
+        restarts: Number of starts, which move at once.
+        seconds: Time limit in seconds; None for no limit.
+        parametrization: Coordinates of the candidates, such as :func:`tabular`; None searches over the values
+            themselves.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If a setting is out of its domain; when the attack is called, if the threat model or the release
+            does not support it.
+
+    Assumes: a smooth network, and a loss that takes probabilities unless the labels are known.
+    Notation: 300 steps as in the paper. Its single start often fails, so several are made at once.
     Edge cases: as :class:`GradientMatching`.
     Reference: Algorithm 1 and Section 4.1, `Zhu et al. (2019) <https://arxiv.org/abs/1906.08935>`_; baseline of
     meng2025, Table 3.
@@ -129,10 +177,10 @@ def dlg(
         steps=steps,
         start=NormalStart(),
         parametrization=Values() if parametrization is None else parametrization,
-        labels=VariedLabels(),
+        labels=SoftLabels(),
         restarts=restarts,
         seconds=seconds,
-        patience=40,
+        patience=40,  # L-BFGS gains in almost every step until it is stuck
         tolerance=_EXACT,
     )
 
@@ -144,13 +192,27 @@ def idlg(
     seconds: float | None = None,
     parametrization: Parametrization | None = None,
 ) -> GradientMatching:
-    """Improved DLG: the labels are read off the gradient first, then only the records are varied.
+    """Configure improved DLG: labels are inferred from the gradient first, then only the records are optimised.
+
+    Args:
+        steps: Largest number of L-BFGS steps.
+        restarts: Number of starts, which move at once.
+        seconds: Time limit in seconds; None for no limit.
+        parametrization: Coordinates of the candidates, such as :func:`tabular`; None searches over the values
+            themselves.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If a setting is out of its domain; when the attack is called, if the threat model or the release
+            does not support it.
 
     Assumes: as :func:`dlg`; cross-entropy, for the labels.
     Reference: Algorithm 1, `Zhao et al. (2020) <https://arxiv.org/abs/2001.02610>`_.
 
     >>> idlg().labels
-    GivenLabels()
+    FixedLabels()
     """
     return GradientMatching(
         name="idlg",
@@ -159,9 +221,9 @@ def idlg(
         steps=steps,
         start=NormalStart(),
         parametrization=Values() if parametrization is None else parametrization,
-        labels=GivenLabels(),
+        labels=FixedLabels(),
         restarts=restarts,
         seconds=seconds,
-        patience=40,
+        patience=40,  # L-BFGS gains in almost every step until it is stuck
         tolerance=_EXACT,
     )

@@ -1,4 +1,4 @@
-"""What an attacker expects of records before seeing anything: smooth pictures, usual statistics, agreement."""
+"""Regularizers: expectations about records, such as smooth images, usual statistics and agreement of restarts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from reconrisk.core.validation import check_nonnegative, invalid_input
 from reconrisk.releases.observe import model_of, seen_by_batch_norm
 
 Penalty = Callable[[Tensor], Tensor]
-"""From candidates ``(restarts, records, *shape)`` to one number per restart."""
+"""Function from candidates ``(restarts, records, *shape)`` to one number per restart."""
 
 
 class Regularizer(Protocol):
-    """A penalty, weighted by ``weight`` beside a distance and by ``prior_weight`` beside a likelihood.
+    """Protocol of a weighted penalty on candidates.
 
-    Beside a distance the weight goes to ``final_share`` of itself over the budget: usual pictures first, then details.
+    Next to a distance the weight falls to ``final_share`` of itself over the budget: typical images first, then
+    details.
     """
 
     @property
     def weight(self) -> float:
-        """Weight beside a distance that is one at the start."""
+        """Weight next to a distance, which is 1 at the start."""
         ...
 
     @property
@@ -36,11 +37,11 @@ class Regularizer(Protocol):
 
     @property
     def prior_weight(self) -> float:
-        """Weight beside the likelihood of known noise, where the penalty is minus a log-density per coordinate."""
+        """Weight next to the likelihood of known noise, where the penalty is a negative log-density per coordinate."""
         ...
 
     def bind(self, observation: Observation) -> Penalty:
-        """The penalty for records of this observation, in units of the data range."""
+        """Return the penalty for the records of an observation, in units of the data range."""
         ...
 
 
@@ -50,7 +51,11 @@ class TotalVariation:
 
     .. math:: \mathrm{mean}_{c,h,w} |x_{c,h+1,w} - x_{c,h,w}| + \mathrm{mean}_{c,h,w} |x_{c,h,w+1} - x_{c,h,w}|
 
-    ``prior_weight`` is one over the mean difference expected of photographs, 0.05 of the range.
+    Attributes:
+        weight: Weight next to a distance.
+        prior_weight: Weight next to a likelihood; the default is one over the mean difference in photographs, 0.05 of
+            the range.
+        final_share: Share of ``weight`` that is left at the end.
 
     Reference: equation 4, `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_.
     """
@@ -63,10 +68,10 @@ class TotalVariation:
         _check_weights(self)
 
     def bind(self, observation: Observation) -> Penalty:
-        """Refused for records that are not images."""
+        """Return the penalty; raise InvalidInput for records that are not images."""
         shape = observation.input_shape
         if len(shape) < 2:
-            remedy = "Total variation needs rows and columns: pass total_variation=0 for tables."
+            remedy = "Total variation needs rows and columns. Pass total_variation=0 for tables."
             raise invalid_input("input_shape", shape, "to be that of an image", remedy)
         low, high = observation.data_range
 
@@ -80,11 +85,15 @@ class TotalVariation:
 
 @dataclass(frozen=True)
 class L2Norm:
-    r"""Mean square distance of the values from the middle of the data range: against extreme pixels.
+    r"""Mean squared distance of the values from the middle of the data range, against extreme pixels.
 
     .. math:: \mathrm{mean}_i \big( (x_i - m) / (b - a) \big)^2
 
-    ``prior_weight`` is that of a normal density whose standard deviation is a quarter of the range.
+    Attributes:
+        weight: Weight next to a distance.
+        prior_weight: Weight next to a likelihood; the default is a normal density with a quarter of the range as its
+            standard deviation.
+        final_share: Share of ``weight`` that is left at the end.
 
     Notation: the data range is (a, b), its middle m.
     Reference: the image prior of `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_, there the norm
@@ -99,23 +108,28 @@ class L2Norm:
         _check_weights(self)
 
     def bind(self, observation: Observation) -> Penalty:
-        """For records of any shape."""
+        """Return the penalty, for records of any shape."""
         low, high = observation.data_range
         return lambda inputs: ((inputs - (low + high) / 2) / (high - low)).square().flatten(1).mean(1)
 
 
 @dataclass(frozen=True)
 class GroupConsistency:
-    r"""Mean square distance of the candidates of a restart from the mean of all restarts.
+    r"""Mean squared distance of the candidates of a restart from the mean of all restarts.
 
     .. math:: \mathrm{mean}_i \big( (x^{(r)}_i - \tfrac{1}{R} \sum_s x^{(s)}_i) / (b - a) \big)^2
 
-    The mean is held fixed in the derivative, so a restart answers for its own place only. Agreement is no prior:
-    beside a likelihood it has no weight unless ``prior_weight`` says so.
+    The mean is held fixed in the derivative, so each restart moves only itself.
 
-    Assumes: record k is the same one in every restart, which the labels see to where they differ.
-    Edge cases: zero for a single restart; a restart that is not a number does not enter the mean.
-    Reference: group consistency, here with the pixel-wise mean, `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_.
+    Attributes:
+        weight: Weight next to a distance.
+        prior_weight: Weight next to a likelihood; 0 by default, since agreement of restarts is no prior.
+        final_share: Share of ``weight`` that is left at the end.
+
+    Assumes: record k is the same one in every restart, which distinct labels ensure.
+    Edge cases: zero for a single restart. A restart with NaN values does not enter the mean.
+    Reference: group consistency, here with the pixel-wise mean, `Yin et al. (2021)
+    <https://arxiv.org/abs/2104.07586>`_.
     """
 
     weight: float
@@ -126,26 +140,32 @@ class GroupConsistency:
         _check_weights(self)
 
     def bind(self, observation: Observation) -> Penalty:
-        """For records of any shape."""
+        """Return the penalty, for records of any shape."""
         low, high = observation.data_range
         return lambda inputs: ((inputs - inputs.detach().nanmean(0)) / (high - low)).square().flatten(1).mean(1)
 
 
 @dataclass(frozen=True)
 class BatchNormStatistics:
-    r"""Distance of the statistics that batch norm layers see of the candidates from the expected ones.
+    r"""Distance between the batch norm statistics of the candidates and the expected ones.
 
     .. math:: \frac{1}{L} \sum_l \bigg[ \Big(\mathrm{mean}_c \frac{(\mu_{lc} - m_{lc})^2}{v_{lc}}\Big)^{1/2}
               + \Big(\mathrm{mean}_c \frac{(\sigma^2_{lc} - v_{lc})^2}{v_{lc}^2}\Big)^{1/2} \bigg]
 
-    Expected are the statistics of the batch where the threat knows them, else the running ones of the model, which
-    the server has; those count ``running_share`` as much, since a batch differs from its population. The statistics
-    of the candidates are those of each restart's own batch, in train mode as in eval mode.
+    Expected are the statistics of the batch if the threat model knows them, else the running statistics of the model,
+    which the server has. The statistics of the candidates are those of each restart's own batch, in train mode as in
+    eval mode.
+
+    Attributes:
+        weight: Weight next to a distance.
+        prior_weight: Weight next to a likelihood.
+        final_share: Share of ``weight`` that is left at the end.
+        running_share: Relative weight of running statistics, since a batch differs from its population.
 
     Notation: mu and sigma^2 are mean and variance of channel c before layer l for the candidates; m and v (plus the
     layer's epsilon) the expected ones. The paper adds the norms without dividing by v.
-    Edge cases: running statistics as they are before training, mean 0 and variance 1, say nothing and do not enter;
-    without any layer to go by the penalty is zero. A forward map without a model is refused.
+    Edge cases: running statistics of an untrained model, mean 0 and variance 1, carry no information and are left out.
+    The penalty is zero if no layer remains. A forward map without a model is refused.
     Reference: batch norm regularisation of `Yin et al. (2021) <https://arxiv.org/abs/2104.07586>`_.
     """
 
@@ -159,17 +179,17 @@ class BatchNormStatistics:
         check_nonnegative("running_share", self.running_share)
 
     def bind(self, observation: Observation) -> Penalty:
-        """Refused where no model is behind the release."""
+        """Return the penalty; raise InvalidInput if the release has no model."""
         model = model_of(observation.forward)
         if model is None:
-            raise InvalidInput("Expected a release of a model for the statistics of its layers. Pass batch_norm=0.")
+            raise InvalidInput("Expected the release of a model, to compare batch norm statistics. Pass batch_norm=0.")
         network = model
         expected = _expected_statistics(network, observation, self.running_share)
 
         def penalty(inputs: Tensor) -> Tensor:
             if not expected:
                 return inputs.new_zeros(len(inputs))
-            seen = _seen(network, inputs)
+            seen = _batch_norm_inputs(network, inputs)
             deviations = [part.share * _deviation(seen[name], part) for name, part in expected.items() if name in seen]
             return torch.stack(deviations).mean(0)
 
@@ -178,7 +198,7 @@ class BatchNormStatistics:
 
 @dataclass(frozen=True, eq=False)
 class _Expected:
-    """What a batch norm layer should see, the epsilon it adds to the variance, and how much that counts."""
+    """Expected statistics of a batch norm layer, its epsilon and its relative weight."""
 
     mean: Tensor
     variance: Tensor
@@ -193,6 +213,7 @@ def _check_weights(part: Regularizer) -> None:
 
 
 def _expected_statistics(model: nn.Module, observation: Observation, running_share: float) -> dict[str, _Expected]:
+    """Collect known batch statistics, else informative running ones, by layer."""
     known = observation.batch_statistics or {}
     dtype = torch.get_default_dtype()
     found: dict[str, _Expected] = {}
@@ -200,6 +221,7 @@ def _expected_statistics(model: nn.Module, observation: Observation, running_sha
         mean, variance, share = known.get(f"{name}.mean"), known.get(f"{name}.var"), 1.0
         if mean is None or variance is None:
             mean, variance, share = layer.running_mean, layer.running_var, running_share
+            # Initial running statistics (mean 0, variance 1) carry no information.
             if mean is None or variance is None or not bool(mean.any() | (variance != 1).any()):
                 continue
         found[name] = _Expected(mean.detach().to(dtype), variance.detach().to(dtype), layer.eps, share)
@@ -211,12 +233,13 @@ def _batch_norms(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, kind)}
 
 
-def _seen(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """What each batch norm layer receives, (restarts, rows, channels, places); a record may be several rows.
+def _batch_norm_inputs(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    """Return the inputs of each batch norm layer, (restarts, rows, channels, places); a record may be several rows.
 
-    Where layers use the statistics of the batch, each restart is its own batch: one call each, since torch does not
-    vectorise over running statistics that it updates.
+    Where layers use the statistics of the batch, each restart is its own batch and needs its own call, since torch
+    cannot vectorise over running statistics that it updates.
     """
+    # In train mode, or without running statistics, records of a batch influence each other.
     mixing = any(layer.training or layer.running_mean is None for layer in _batch_norms(model).values())
     groups = list(inputs) if mixing else [inputs.flatten(0, 1)]
     seen = [seen_by_batch_norm(model, group) for group in groups]
@@ -229,9 +252,9 @@ def _seen(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
 
 
 def _deviation(values: Tensor, expected: _Expected) -> Tensor:
-    """Of mean and variance from the expected ones, relative to the variance: one number per restart."""
+    """Return the deviation of mean and variance relative to the expected variance, one number per restart."""
     size = expected.variance + expected.epsilon
-    # a norm, not the root of a mean of squares: its derivative at zero is zero, not NaN
+    # A norm, not the root of a mean of squares: its derivative at zero is zero, not NaN.
     shift = torch.linalg.vector_norm((values.mean((1, 3)) - expected.mean) / size.sqrt(), dim=1)
     spread = torch.linalg.vector_norm((values.var((1, 3), unbiased=False) - expected.variance) / size, dim=1)
     total: Tensor = (shift + spread) / len(size) ** 0.5

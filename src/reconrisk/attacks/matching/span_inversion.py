@@ -17,25 +17,30 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.validation import check_nonnegative, check_probability, invalid_input
 
-_EXACT = 1e-12  # of a relative squared error: float32 gradients do not get nearer
+_EXACT = 1e-12  # relative squared error at which the search stops: float32 gradients do not get closer
 _PATIENCE = 40  # steps of L-BFGS without a gain
-_GAP = 0.1  # singular values: the angle between what the gradient and the records span is of this order
+_GAP = 0.1  # ratio of singular values; the angle between the spans of gradient and records is of this order
 
 
 @dataclass(frozen=True)
 class FirstLayerSpan:
-    r"""Share of a candidate outside of what the gradient of the first linear layer spans, mean over records.
+    r"""Share of a candidate outside the span of the first linear layer's gradient, averaged over records.
 
     .. math:: \frac{1}{B} \sum_i \frac{|\tilde x_i - V V^T \tilde x_i|^2}{|\tilde x_i|^2}, \qquad
               \nabla_{(W, b)} = \sum_i \delta_i \tilde x_i^T = U S V^T, \quad \tilde x = (x, 1)
 
-    As long as there are fewer records than neurons and features, their gradients are independent, and then the rows
-    of the released gradient span the records, whatever the rest of the network does.
+    With fewer records than neurons and features, the gradients of the records are independent. The rows of the released
+    gradient then span the records, whatever the rest of the network computes.
 
-    Assumes: a linear layer that reads the record. Beside the likelihood of known noise it has no weight.
+    Attributes:
+        weight: Weight next to a distance.
+        prior_weight: Weight next to a likelihood; 0 by default, since noise destroys the span.
+        final_share: Share of ``weight`` that is left at the end.
+
+    Assumes: a linear layer that reads the record.
     Guarantee: 0 at the records of an exact release.
-    Edge cases: no penalty where the gradient is not of the rank of the batch: of a lower one some records are outside;
-    of a higher one there is noise, weight decay or the like, and what it spans is not the records.
+    Edge cases: no penalty unless the rank of the gradient is the batch size. With a lower rank some records are outside
+    the span; a higher rank comes from noise, weight decay or the like, and the span is not that of the records.
     Reference: the explicit low rank of gradients, `Dimitrov et al. (2024) <https://arxiv.org/abs/2403.03945>`_.
 
     >>> from reconrisk.core.threat import HONEST_BUT_CURIOUS
@@ -56,13 +61,15 @@ class FirstLayerSpan:
         check_probability("final_share", self.final_share)
 
     def bind(self, observation: Observation) -> Penalty:
-        """Refused without a linear layer that reads the record."""
+        """Return the penalty; raise InvalidInput without a linear layer that reads the record."""
         layer = _first_layer(observation)
         rows = layer.weight if layer.bias is None else torch.cat([layer.weight, layer.bias[:, None]], dim=1)
         _, sizes, directions = torch.linalg.svd(rows, full_matrices=False)
+        # Singular values of rounding, with a margin.
         rounding = 10 * torch.finfo(observation.released[layer.name].dtype).eps
         if not _has_rank(sizes, observation.batch_size, rounding):
             return lambda inputs: inputs.new_zeros(len(inputs))
+        # Leading right singular vectors: the span of the records with a 1 appended.
         basis = directions[: observation.batch_size].to(torch.get_default_dtype())
 
         def penalty(inputs: Tensor) -> Tensor:
@@ -88,16 +95,33 @@ def span_inversion(
     patience: int | None = None,
     parametrization: Parametrization | None = None,
 ) -> GradientMatching:
-    """Invert the gradient of a network that begins with a linear layer, within what the gradient of that layer spans.
+    """Invert the gradient of a network that begins with a linear layer, within the span of that layer's gradient.
 
-    Cosine between gradients and Adam on signs, as :func:`inverting_gradients`, or for ``smooth`` activations squared
-    error and L-BFGS, as :func:`idlg`; with :class:`FirstLayerSpan` of weight ``span``. Where the gradient alone is
-    nearly the same for other records, as with close numbers in a table, the span tells them apart.
+    Uses cosine distance and Adam on signs, as :func:`inverting_gradients`, plus :class:`FirstLayerSpan`. Where other
+    records have nearly the same gradient, as with close numbers in a table, the span distinguishes them.
+
+    Args:
+        steps: Largest number of steps.
+        restarts: Number of starts, which move at once.
+        span: Weight of :class:`FirstLayerSpan`; 0 leaves it out.
+        smooth: True for smooth activations: squared error and L-BFGS, as :func:`idlg`.
+        learning_rate: Initial learning rate of Adam, in units of the data range.
+        seconds: Time limit in seconds; None for no limit.
+        patience: Steps without a gain of one part in a thousand after which the search stops; None is 40 if ``smooth``,
+            else no such limit.
+        parametrization: Coordinates of the candidates, such as :func:`tabular`; None searches over the values
+            themselves.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If a setting is out of its domain; when the attack is called, if no released layer reads the
+            record and ``span`` is positive.
 
     Assumes: fewer records than neurons; little or no noise.
     Edge cases: as :class:`GradientMatching`; a network without such a layer is refused unless ``span=0``.
-    Reference: none for the whole; the rank of the gradient after `Dimitrov et al. (2024)
-    <https://arxiv.org/abs/2403.03945>`_.
+    Reference: ours; the rank of the gradient follows `Dimitrov et al. (2024) <https://arxiv.org/abs/2403.03945>`_.
 
     >>> span_inversion().regularizers
     (FirstLayerSpan(weight=3.0, prior_weight=0.0, final_share=1.0),)
@@ -117,6 +141,7 @@ def span_inversion(
 
 
 def _first_layer(observation: Observation) -> LayerGradient:
+    """Return the layer that reads the record, or raise InvalidInput with advice for this attack."""
     remedy = "Pass span=0, or use inverting_gradients()."
     try:
         layer = read_layer(observation)
@@ -125,11 +150,12 @@ def _first_layer(observation: Observation) -> LayerGradient:
         features = torch.Size(observation.input_shape).numel()
         raise invalid_input("released", shapes, f"to hold a linear layer on {features} features", remedy) from error
     if layer.reads_record is False:
-        raise invalid_input("layer", layer.name, "to read the record, something before it changes it", remedy)
+        raise invalid_input("layer", layer.name, "to read the record unchanged", remedy)
     return layer
 
 
 def _has_rank(sizes: Tensor, rank: int, rounding: float) -> bool:
+    """Return True if the singular values show a clear gap after ``rank`` of them."""
     if len(sizes) < rank or bool(sizes[rank - 1] <= rounding * sizes[0]):
         return False
     return len(sizes) == rank or bool(sizes[rank] < _GAP * sizes[rank - 1])

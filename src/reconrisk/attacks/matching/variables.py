@@ -1,7 +1,7 @@
-"""Variables of an attack by optimisation: labels, starts, and the values of a record or something that generates them.
+"""Variables of an attack by optimisation: labels, starts, and parametrizations of the records.
 
-:class:`Values` varies the records themselves. :class:`Tabular` keeps the numbers of a table in their range, and has
-categories as probabilities that are rounded at the end. Generative priors are parametrizations too, see
+:class:`Values` varies the records themselves. :class:`Tabular` keeps the numbers of a table in their range and
+represents categories by probabilities, which are rounded at the end. Generative priors are parametrizations too, see
 ``attacks/with_prior/latents.py``.
 """
 
@@ -24,14 +24,14 @@ from reconrisk.core.validation import check_nonnegative, invalid_input
 from reconrisk.releases.model_state import called
 from reconrisk.releases.observe import model_of
 
-_SHARPNESS = 10.0  # logits per unit of a coordinate: update rules take steps of some hundredths of the data range
-_LOWEST = -14.0  # logit relative to the largest: below it a category would take too long to come back
-_RAREST = 1e-5  # probability with which a category begins at least; its logarithm is above the lowest logit
+_SHARPNESS = 10.0  # logits per unit of a coordinate, since update rules take steps of a few hundredths
+_LOWEST = -14.0  # lowest logit relative to the largest: from further below a category recovers too slowly
+_RAREST = 1e-5  # smallest starting probability of a category; its logarithm is above the lowest logit
 
 
 @dataclass(frozen=True)
 class Tabular:
-    """The parametrisation that :func:`tabular` returns."""
+    """Parametrisation configured by :func:`tabular`."""
 
     columns: tuple[Column, ...]
     whole: tuple[str, ...] = ()
@@ -41,13 +41,13 @@ class Tabular:
         numbers = {column.name: column for column in self.columns if isinstance(column, NumericColumn)}
         for name in self.whole:
             if name not in numbers:
-                raise invalid_input("whole", name, f"to be one of the columns of numbers {', '.join(numbers)}")
+                raise invalid_input("whole", name, f"to be one of the numeric columns {', '.join(numbers)}")
             low, high = numbers[name].low, numbers[name].high
             if not float(low).is_integer() or not float(high).is_integer():
-                raise invalid_input("whole", name, f"to have whole ends of its range, they are {low:g} and {high:g}")
+                raise invalid_input("whole", name, f"to have an integer range, not {low:g} to {high:g}")
 
     def begin(self, observation: Observation, inputs: Tensor, rng: torch.Generator) -> Tensor:
-        """Numbers as they are, of categories the logarithm of their share; refused where the columns do not fit."""
+        """Return numbers unchanged and log-shares of categories; raise InvalidInput if the columns do not fit."""
         del rng
         check_layout(self.columns, observation.input_shape)
         if tuple(observation.data_range) != (0, 1):
@@ -58,35 +58,35 @@ class Tabular:
         inputs = inputs.clamp(0, 1)
         if self._blocks is None:
             return self.project(inputs, observation)
-        shares = self._blocks.of(inputs.clamp_min(_RAREST), padding=0)
+        shares = self._blocks.gather_blocks(inputs.clamp_min(_RAREST), padding=0)
         logits = (shares / shares.sum(-1, keepdim=True)).log() / _SHARPNESS
-        return self.project(self._blocks.within(inputs, logits), observation)
+        return self.project(self._blocks.scatter_blocks(inputs, logits), observation)
 
     def decode(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """Numbers as they are, of categories the probabilities."""
+        """Return numbers unchanged and category probabilities."""
         del observation
         if self._blocks is None:
             return coordinates
-        logits = _SHARPNESS * self._blocks.of(coordinates, padding=-torch.inf)
-        return self._blocks.within(coordinates, logits.softmax(-1))
+        logits = _SHARPNESS * self._blocks.gather_blocks(coordinates, padding=-torch.inf)
+        return self._blocks.scatter_blocks(coordinates, logits.softmax(-1))
 
     def project(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """Numbers clipped to their range; logits shifted so that the largest is 0, which changes no probability."""
+        """Clip numbers to their range; shift logits so that the largest is 0, which changes no probability."""
         del observation
         numbers = coordinates.clamp_min(0).minimum(self._ceiling.to(coordinates.dtype))
         if self._blocks is None:
             return numbers
-        logits = self._blocks.of(coordinates, padding=-torch.inf)
+        logits = self._blocks.gather_blocks(coordinates, padding=-torch.inf)
         shifted = logits - logits.amax(-1, keepdim=True)
-        return self._blocks.within(numbers, shifted.clamp_min(_LOWEST / _SHARPNESS))
+        return self._blocks.scatter_blocks(numbers, shifted.clamp_min(_LOWEST / _SHARPNESS))
 
-    def improbability(self, coordinates: Tensor) -> float:
-        """Nothing is believed of values."""
+    def negative_log_density(self, coordinates: Tensor) -> float:
+        """Return 0: there is no prior on values."""
         del coordinates
         return 0.0
 
     def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
-        """The likeliest category of each block, one-hot, and whole numbers in the columns of ``whole``."""
+        """Round each block to its likeliest category, and columns in ``whole`` to integers."""
         records = self.project(inputs, observation)
         for column in self.columns:
             block = inputs[..., column.coordinates]
@@ -95,12 +95,13 @@ class Tabular:
                 records[..., column.coordinates] = likeliest.to(records.dtype)
             elif column.name in self.whole and column.high > column.low:
                 span = column.high - column.low
+                # Encoded integers are multiples of 1 / span.
                 steps = (block.double() * span).round().clamp(0, span)
                 records[..., column.coordinates] = (steps / span).to(records.dtype)
         return records
 
     def __repr__(self) -> str:
-        """Names of the columns with their number of categories: ranges and categories are those of the data set."""
+        """Return column names and numbers of categories; ranges and categories belong to the data set."""
         names = [
             f"{column.name} ({len(column.categories)})" if isinstance(column, CategoricalColumn) else column.name
             for column in self.columns
@@ -109,6 +110,7 @@ class Tabular:
 
     @cached_property
     def _blocks(self) -> _Blocks | None:
+        """Index tables of the categorical columns, or None without any."""
         columns = [column for column in self.columns if isinstance(column, CategoricalColumn)]
         if not columns:
             return None
@@ -118,6 +120,7 @@ class Tabular:
         categorical = torch.zeros(width, dtype=torch.bool)
         for place, column in enumerate(columns):
             places = torch.arange(len(column.categories))
+            # Unused places of short columns keep the index of the padding, one past the last coordinate.
             gather[place, : len(places)] = column.start + places
             scatter[column.coordinates] = place * most + places
             categorical[column.coordinates] = True
@@ -125,7 +128,7 @@ class Tabular:
 
     @cached_property
     def _ceiling(self) -> Tensor:
-        """1, or 0 for constant columns, whose coordinate is always 0."""
+        """Upper end of each coordinate: 1, or 0 for constant columns."""
         ceiling = torch.ones(width_of(self.columns))
         for column in self.columns:
             if isinstance(column, NumericColumn) and column.low == column.high:
@@ -134,16 +137,26 @@ class Tabular:
 
 
 def tabular(columns: Sequence[Column], *, whole: Sequence[str] = ()) -> Tabular:
-    r"""Candidates whose records are rows of a table: numbers in their range, each category a softmax of free logits.
+    r"""Configure candidates that are rows of a table: numbers in their range, categories as a softmax of free logits.
 
     .. math:: x_j \in [0, 1], \qquad x_{\text{block}} = \mathrm{softmax}(z_{\text{block}})
 
-    Pass it to an attack by optimisation: ``inverting_gradients(parametrization=tabular(columns), total_variation=0)``,
-    or, for networks that begin with a linear layer, the stronger ``span_inversion(parametrization=tabular(columns))``.
-    At the end every block is rounded to its likeliest category, and the columns named in ``whole``, known to hold
-    whole numbers, to the nearest one.
+    Pass it to an attack by optimisation: ``inverting_gradients(parametrization=tabular(columns), total_variation=0)``.
+    For networks that begin with a linear layer, ``span_inversion(parametrization=tabular(columns))`` is stronger. At
+    the end every block is rounded to its likeliest category.
 
-    Assumes: records encoded as :func:`load_dataset` does; ``columns`` and their ranges are public.
+    Args:
+        columns: Columns of the table, with their public ranges and categories.
+        whole: Names of numeric columns known to hold integers, which are rounded at the end.
+
+    Returns:
+        The configured parametrization.
+
+    Raises:
+        InvalidInput: If the columns are inconsistent, or ``whole`` names a column that is not numeric or has a
+            fractional range.
+
+    Assumes: records encoded as by :func:`load_dataset`; ``columns`` and their ranges are public.
     Guarantee: every estimate is a row that the table could hold.
     Edge cases: a constant column is 0; a column with one category is 1.
     Reference: the softmax relaxation of TabLeak, `Vero et al. (2023) <https://arxiv.org/abs/2210.01785>`_.
@@ -157,52 +170,60 @@ def tabular(columns: Sequence[Column], *, whole: Sequence[str] = ()) -> Tabular:
 
 @dataclass(frozen=True, eq=False)
 class _Blocks:
-    """Where categories stand: ``gather`` takes coordinates to (blocks, most categories), ``scatter`` back.
+    """Index tables of categorical columns: ``gather`` maps coordinates to (blocks, most categories), ``scatter`` back.
 
-    One operation for all columns, however many, instead of one each. The padding stands behind the last coordinate.
+    One operation handles all columns, instead of one operation per column. Padding is stored after the last coordinate.
     """
 
     gather: Tensor
     scatter: Tensor
     categorical: Tensor
 
-    def of(self, values: Tensor, padding: float) -> Tensor:
+    def gather_blocks(self, values: Tensor, padding: float) -> Tensor:
+        """Return the coordinates of each block along the last axis, padded."""
         padded = torch.cat([values, values.new_full((*values.shape[:-1], 1), padding)], dim=-1)
         taken: Tensor = padded.index_select(-1, self.gather.flatten())
         return taken.view(*values.shape[:-1], *self.gather.shape)
 
-    def within(self, values: Tensor, blocks: Tensor) -> Tensor:
+    def scatter_blocks(self, values: Tensor, blocks: Tensor) -> Tensor:
+        """Return ``values`` with the categorical coordinates replaced by those of ``blocks``."""
         spread: Tensor = blocks.flatten(-2).index_select(-1, self.scatter)
         return torch.where(self.categorical, spread, values)
 
 
 class Parametrization(Protocol):
-    """Coordinates of candidates. All tensors begin with the axis of the restarts."""
+    """Protocol of the coordinates of candidates. All tensors begin with the axis of the restarts."""
 
     def begin(self, observation: Observation, inputs: Tensor, rng: torch.Generator) -> Tensor:
-        """Coordinates whose candidates are near ``inputs`` of shape ``(restarts, records, *shape)``."""
+        """Return coordinates whose candidates are near ``inputs``.
+
+        Args:
+            observation: The observation to match.
+            inputs: Starts of shape ``(restarts, records, *shape)``.
+            rng: Source of randomness.
+        """
         ...
 
     def decode(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """The candidates, differentiable."""
+        """Return the candidates, differentiable in the coordinates."""
         ...
 
     def project(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """The nearest coordinates that are allowed; called after every step."""
+        """Return the nearest allowed coordinates; called after every step."""
         ...
 
-    def improbability(self, coordinates: Tensor) -> Tensor | float:
-        """Minus the logarithm of their density up to a constant, for each restart; 0 where nothing is believed."""
+    def negative_log_density(self, coordinates: Tensor) -> Tensor | float:
+        """Return the negative log-density of the coordinates for each restart, up to a constant; 0 without a prior."""
         ...
 
     def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
-        """The records as they can be, such as with whole categories, from the best candidates of one restart."""
+        """Return valid records, such as with definite categories, from the best candidates of one restart."""
         ...
 
 
 @dataclass(frozen=True)
 class Values:
-    """The values of the records in units of the data range, held within it.
+    """Values of the records themselves, in units of the data range and clipped to it.
 
     >>> from reconrisk.core.threat import HONEST_BUT_CURIOUS
     >>> seen = Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, HONEST_BUT_CURIOUS, (1,), (0.0, 4.0))
@@ -211,35 +232,41 @@ class Values:
     """
 
     def begin(self, observation: Observation, inputs: Tensor, rng: torch.Generator) -> Tensor:
-        """The candidates, scaled to [0, 1]."""
+        """Return the candidates scaled to [0, 1]."""
         del rng
         low, high = observation.data_range
         return self.project((inputs - low) / (high - low), observation)
 
     def decode(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """Scaled back to the data range."""
+        """Return the candidates scaled back to the data range."""
         low, high = observation.data_range
         return low + (high - low) * coordinates
 
     def project(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """Clipped to [0, 1]."""
+        """Clip to [0, 1]."""
         del observation
         return coordinates.clamp(0, 1)
 
-    def improbability(self, coordinates: Tensor) -> float:
-        """Nothing is believed of values."""
+    def negative_log_density(self, coordinates: Tensor) -> float:
+        """Return 0: there is no prior on values."""
         del coordinates
         return 0.0
 
     def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
-        """Clipped to the data range, which rounding may have left."""
+        """Clip to the data range, which rounding may have left."""
         low, high = observation.data_range
         return inputs.clamp(low, high)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelChoice:
-    """Labels of all restarts as a function of the variables, and which variables those are."""
+    """Labels of all restarts as a function of the variables.
+
+    Attributes:
+        decode: Function from variables to labels.
+        chosen: Function from variables to the classes of the best restart, or None.
+        variables: Variables that the labels add to the search.
+    """
 
     decode: Callable[[Variables], Tensor]
     chosen: Callable[[Variables], tuple[int, ...] | None]
@@ -247,19 +274,19 @@ class LabelChoice:
 
 
 class LabelStrategy(Protocol):
-    """How an attack comes by labels."""
+    """Protocol of the way an attack obtains labels."""
 
     def begin(self, observation: Observation, restarts: int, rng: torch.Generator) -> LabelChoice:
-        """The labels for this observation."""
+        """Return the labels for an observation and a number of restarts."""
         ...
 
 
 @dataclass(frozen=True)
-class GivenLabels:
-    """Known labels, or those inferred from the release before the search."""
+class FixedLabels:
+    """Labels that are known, or inferred from the release before the search."""
 
     def begin(self, observation: Observation, restarts: int, rng: torch.Generator) -> LabelChoice:
-        """The same labels in every restart."""
+        """Return the same labels for every restart."""
         del rng
         labels = labels_for(observation)
         repeated = labels.expand(restarts, *labels.shape)
@@ -268,18 +295,18 @@ class GivenLabels:
 
 
 @dataclass(frozen=True)
-class VariedLabels:
-    """Soft labels that are varied together with the records, where they are not known.
+class SoftLabels:
+    """Soft labels that are optimised together with the records, unless the labels are known.
 
     Assumes: a loss that takes probabilities of classes, such as cross-entropy.
     Reference: Algorithm 1, `Zhu et al. (2019) <https://arxiv.org/abs/1906.08935>`_.
     """
 
     def begin(self, observation: Observation, restarts: int, rng: torch.Generator) -> LabelChoice:
-        """Logits of a random start."""
+        """Return random logits as additional variables."""
         if observation.labels is not None:
-            return GivenLabels().begin(observation, restarts, rng)
-        logits = torch.randn((restarts, observation.batch_size, classes_of(observation)), generator=rng)
+            return FixedLabels().begin(observation, restarts, rng)
+        logits = torch.randn((restarts, observation.batch_size, count_classes(observation)), generator=rng)
         return LabelChoice(
             lambda variables: variables["labels"].softmax(-1),
             lambda variables: tuple(int(label) for label in variables["labels"][0].argmax(-1)),
@@ -287,18 +314,31 @@ class VariedLabels:
         )
 
 
-def classes_of(observation: Observation) -> int:
-    """The number of outputs of the model behind the release, which stays as it is; refused where it is not several."""
+def count_classes(observation: Observation) -> int:
+    """Return the number of outputs of the model behind a release; the model is not changed.
+
+    Args:
+        observation: The observation of the release.
+
+    Returns:
+        The number of classes, at least 2.
+
+    Raises:
+        InvalidInput: If the release has no model, or the model does not return one number per class.
+    """
     model = model_of(observation.forward)
     if model is None:
-        raise InvalidInput("Expected a release of a model to vary its labels. Declare the labels as known instead.")
+        raise InvalidInput(
+            "Expected the release of a model, to optimise its labels. Declare the labels as known instead."
+        )
     dtype = next((value.dtype for value in model.parameters()), torch.get_default_dtype())
-    # Copies of the buffers, so that batch norm in training mode does not move its statistics.
+    # Copies of the buffers, so that batch norm in training mode does not update its statistics.
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        # Two records, since batch norm in training mode may refuse a single one.
         shape = called(model, buffers, torch.zeros((2, *observation.input_shape), dtype=dtype)).shape[1:]
     if len(shape) != 1 or shape[0] < 2:
-        remedy = "Declare the labels as known instead: add Knows.LABELS to the threat."
+        remedy = "Declare the labels as known instead: add Knows.LABELS to the threat model."
         raise invalid_input(
             "shape of a record's outputs", tuple(shape), "to be one number for each of several classes", remedy
         )
@@ -306,16 +346,20 @@ def classes_of(observation: Observation) -> int:
 
 
 class Start(Protocol):
-    """First candidates for every restart."""
+    """Protocol of the first candidates of every restart."""
 
     def __call__(self, observation: Observation, restarts: int, rng: torch.Generator) -> Tensor:
-        """Candidates of shape (restarts, batch_size, *input_shape)."""
+        """Return candidates of shape (restarts, batch_size, *input_shape)."""
         ...
 
 
 @dataclass(frozen=True)
 class NormalStart:
-    """Normal noise around the middle of the data range; ``spread`` is its standard deviation in units of the range."""
+    """Normal noise around the middle of the data range.
+
+    Attributes:
+        spread: Standard deviation in units of the range.
+    """
 
     spread: float = 0.25
 
@@ -323,7 +367,7 @@ class NormalStart:
         check_nonnegative("spread", self.spread)
 
     def __call__(self, observation: Observation, restarts: int, rng: torch.Generator) -> Tensor:
-        """Independent draws."""
+        """Return independent draws."""
         low, high = observation.data_range
         shape = (restarts, observation.batch_size, *observation.input_shape)
         noise = torch.randn(shape, generator=rng, device=rng.device).to(observation.device)

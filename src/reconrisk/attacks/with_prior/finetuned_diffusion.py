@@ -1,4 +1,4 @@
-"""Gradient inversion by the weights of a diffusion model: they are tuned until what it samples explains the release."""
+"""Gradient inversion by tuning the weights of a diffusion model until its samples match the release."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reconrisk.priors.generator import GeneratorPrior
 
 @dataclass(frozen=True, eq=False)
 class FinetunedDiffusion:
-    """The configured attack that :func:`finetuned_diffusion` returns."""
+    """Attack configured by :func:`finetuned_diffusion`."""
 
     prior: DiffusionPrior
     steps: int = 200
@@ -52,6 +52,7 @@ class FinetunedDiffusion:
         size = math.prod(prior.shape)
         sampler = Sampler(prior, self.sampling_steps)
         generator = GeneratorPrior(prior.name, prior.shape, size, sampler, prior.data_range, prior.units)
+        # The noise is the only random input, drawn once and kept.
         latents = torch.randn(observation.batch_size, size, generator=rng, device=rng.device).to(observation.device)
         search = GradientMatching(
             name="tuning a diffusion",
@@ -67,14 +68,14 @@ class FinetunedDiffusion:
         return match.reconstruction(repr(self), Cost(clock.monotonic() - begun, match.evaluations))
 
     def __repr__(self) -> str:
-        """Every setting; the prior by its name."""
+        """Return the call with every setting; the prior is shown by name."""
         names = ("steps", "sampling_steps", "learning_rate", "distance", "seconds")
         given = ", ".join(f"{name}={getattr(self, name)}" for name in names)
         return f"finetuned_diffusion({self.prior.name}, {given})"
 
 
 class Sampler(nn.Module):
-    """DDIM without chance as a generator: from noise (n, d) to records in the prior's units.
+    """Deterministic DDIM as a generator: maps noise (n, d) to records in the units of the prior.
 
     Reference: equation 12 with sigma = 0, `Song et al. (2021) <https://arxiv.org/abs/2010.02502>`_.
     """
@@ -85,11 +86,12 @@ class Sampler(nn.Module):
         self.noise = prior.predict_noise
 
     def forward(self, latents: Tensor) -> Tensor:
-        """All steps, differentiable in the weights."""
+        """Run all sampling steps, differentiable in the weights."""
         values, signal = latents.unflatten(1, self._prior.shape), self._prior.schedule.signal
         for time, following in zip(self._times, (*self._times[1:], None), strict=True):
             share = float(signal[time])
             noise = self.noise(values, torch.full((len(values),), time, dtype=torch.int64, device=values.device))
+            # Predicted clean record, then the deterministic step to the next noise level.
             clean = (values - (1 - share) ** 0.5 * noise) / share**0.5
             left = 1.0 if following is None else float(signal[following])
             values = left**0.5 * clean + (1 - left) ** 0.5 * noise
@@ -106,17 +108,31 @@ def finetuned_diffusion(
     distance: Distance | None = None,
     seconds: float | None = None,
 ) -> FinetunedDiffusion:
-    r"""Rebuild records by tuning a diffusion until what it samples from fixed noise explains the release.
+    r"""Reconstruct records by tuning a diffusion model until its samples from fixed noise match the release.
 
     .. math:: \hat w = \arg\min_w D(f(g_w(z)), y), \qquad \hat x = g_{\hat w}(z)
 
-    Notation: :math:`g_w` is ``sampling_steps`` of DDIM without chance from noise z that is drawn once. The weights, of
-    which each record has a copy, take ``steps`` of Adam.
+    Here :math:`g_w` is deterministic DDIM from noise z that is drawn once. Each record has its own copy of the weights.
+
+    Args:
+        prior: Diffusion prior with weights.
+        steps: Steps of Adam on the weights.
+        sampling_steps: Sampling steps of DDIM.
+        learning_rate: Initial learning rate of the weights.
+        distance: Distance D of releases; None is the cosine distance.
+        seconds: Time limit in seconds; None for no limit.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If ``prior`` has no weights or a setting is out of its domain; when the attack is called, if the
+            prior does not fit the records.
 
     Assumes: a prior with weights, of the shape and range of the records.
     Guarantee: the prior itself is not changed.
-    Edge cases: interrupted, it returns the best so far.
-    Reference: `Meng et al. (2024) <https://arxiv.org/abs/2406.09484>`_, a rival of meng2025.
+    Edge cases: on interruption it returns the best so far.
+    Reference: `Meng et al. (2024) <https://arxiv.org/abs/2406.09484>`_, a baseline of meng2025.
 
     >>> from reconrisk.priors.diffusion import denoiser
     >>> finetuned_diffusion(denoiser(nn.Bilinear(2, 1, 2), (2,)), steps=50)

@@ -1,4 +1,4 @@
-"""The posterior mean of records under a Gaussian prior, by Gauss-Newton in the prior's own coordinates."""
+"""Posterior mean of records under a Gaussian prior, by Gauss-Newton in the whitened coordinates of the prior."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.gauss_newton.descent import Descent, Outcome
-from reconrisk.attacks.gauss_newton.problem import GaussianPrior as Pull
+from reconrisk.attacks.gauss_newton.problem import GaussianPrior as CoordinatePrior
 from reconrisk.attacks.gauss_newton.problem import Likelihood, Point, working_precision
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
-from reconrisk.attacks.with_prior.unknown_noise import begun_by, squared_residual, weighted_by_noise, with_noise
+from reconrisk.attacks.with_prior.unknown_noise import assume_noise, reweight_by_noise, run_warm_start, squared_residual
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_callable, check_positive, check_whole, invalid_input
 from reconrisk.priors.gaussian import GaussianPrior
 
-_SPAN = 6.0  # of a standard normal coordinate: what the first steps are measured by
-_ROUNDS = 3  # of noise that is not known, each from the residual of the round before
-_LAPLACE_ROUNDS = 5  # of Laplacian noise, each weighted by the residuals of the round before
+_SPAN = 6.0  # width of a standard normal coordinate, six standard deviations, as the scale of first steps
+_ROUNDS = 3  # rounds with unknown noise, each with the noise level of the last residual
+_LAPLACE_ROUNDS = 5  # rounds under Laplacian noise, each weighted by the last residuals
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianPosterior:
-    """The configured attack that :func:`gaussian_posterior` returns."""
+    """Attack configured by :func:`gaussian_posterior`."""
 
     prior: GaussianPrior
     iterations: int = 30
@@ -49,7 +49,7 @@ class GaussianPosterior:
 
     @property
     def needs(self) -> ThreatModel:
-        """One update and the prior, and what the warm start needs."""
+        """Weakest threat model: one update, the prior, and the needs of the warm start."""
         weakest = HONEST_BUT_CURIOUS if self.warm_start is None else self.warm_start.needs
         return weakest.knowing(Knows.PRIOR)
 
@@ -72,7 +72,7 @@ class GaussianPosterior:
         return Reconstruction(records.to(torch.get_default_dtype()), account)
 
     def __repr__(self) -> str:
-        """Every setting; the prior by its name."""
+        """Return the call with every setting; the prior is shown by name."""
         names = ("iterations", "inner_iterations", "warm_start", "seconds")
         given = ", ".join(f"{name}={getattr(self, name)}" for name in names)
         return f"gaussian_posterior({self.prior.name}, {given})"
@@ -86,21 +86,34 @@ def gaussian_posterior(
     warm_start: Attack | None = None,
     seconds: float | None = None,
 ) -> GaussianPosterior:
-    r"""Rebuild records by the mean of what they may be under a Gaussian prior, given the release.
+    r"""Reconstruct records by their posterior mean under a Gaussian prior, given the release.
 
     .. math:: \hat x = m + L \hat u, \qquad \hat u = \arg\min_u |\Sigma^{-1/2} (y - f(m + L u))|^2 + |u|^2,
         \qquad L L^T = S
 
-    Where the noise is not known, it is taken as equal on all values, as large as the residual; Laplacian noise is
-    weighted by residuals, in rounds. ``warm_start`` is an attack whose estimates are the start in place of the prior's
-    mean.
+    Unknown noise is assumed equal on all values and as large as the residual. Laplacian noise is treated by reweighting
+    with the residuals, in rounds.
 
-    Assumes: a prior of the shape and range of the records, such as ``rr.priors.fit_gaussian(public_records)``.
-    Guarantee: for a linear release with known Gaussian noise it is the exact posterior mean, of which no attacker who
-    believes the same has a smaller expected squared error; else the maximum of the posterior, where it is nearly
-    Gaussian.
-    Edge cases: interrupted, or out of ``seconds``, it returns the best so far.
-    Reference: the mean of the posterior, ours; Theorem 3.2 of chen2025 bounds what it can reach.
+    Args:
+        prior: Gaussian prior of the shape and range of the records, such as ``rr.priors.fit_gaussian(public_records)``.
+        iterations: Largest number of Gauss-Newton steps per round.
+        inner_iterations: Largest number of conjugate gradient steps per Gauss-Newton step.
+        warm_start: Attack whose estimates are the start; None starts from the prior mean.
+        seconds: Time limit in seconds; None for no limit.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If ``prior`` is not Gaussian or a setting is out of its domain; when the attack is called, if the
+            prior does not fit the records.
+
+    Assumes: a prior of the shape and range of the records.
+    Guarantee: for a linear release with known Gaussian noise it is the exact posterior mean, and no adversary with the
+    same prior has a smaller expected squared error. Otherwise it is the maximum of the posterior, which is close to the
+    mean where the posterior is nearly Gaussian.
+    Edge cases: on interruption, or when ``seconds`` are spent, it returns the best so far.
+    Reference: posterior mean, ours; Theorem 3.2 of chen2025 bounds its accuracy.
 
     >>> from reconrisk.priors.gaussian import gaussian
     >>> prior = gaussian(torch.full((2,), 0.5), 0.05 * torch.eye(2))
@@ -116,7 +129,7 @@ def gaussian_posterior(
 
 
 class _Search:
-    """Coordinates of the prior that explain the release, each believed to be standard normal."""
+    """Search for coordinates of the prior, each standard normal a priori, that fit the release."""
 
     def __init__(
         self,
@@ -135,55 +148,58 @@ class _Search:
         self.evaluations = 0
 
     def run(self) -> Status:
-        """To where no step improves the posterior."""
+        """Descend until no step improves the posterior, and return the status."""
         outcome = Outcome.ITERATIONS
         try:
             self._begin()
             for _ in range(1 if self._seen.noise_std is not None else _ROUNDS):
-                outcome = self._descend(with_noise(self._seen, self.records, self._labels))
+                outcome = self._descend(assume_noise(self._seen, self.records, self._labels))
             for _ in range(_LAPLACE_ROUNDS if self._seen.has_laplacian_noise else 0):
-                outcome = self._descend(weighted_by_noise(self._seen, self.records, self._labels))
+                outcome = self._descend(reweight_by_noise(self._seen, self.records, self._labels))
         except KeyboardInterrupt:
-            return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
+            return Status(Ending.INTERRUPTED, "stopped by the user", "Run again without interruption")
         if outcome is Outcome.NOT_FINITE:
             return Status(Ending.DIVERGED, outcome.value, "Check the forward map and the prior")
         if outcome is Outcome.SECONDS:
-            return Status(Ending.BUDGET_SPENT, f"{self._attack.seconds:g} seconds", "Allow more seconds")
+            return Status(Ending.BUDGET_SPENT, f"{self._attack.seconds:g} seconds", "Raise seconds")
         if outcome is Outcome.ITERATIONS:
             return Status(Ending.BUDGET_SPENT, f"{self._attack.iterations} iterations", "Raise iterations")
         return Status(Ending.CONVERGED, outcome.value)
 
     @property
     def records(self) -> Tensor:
-        """The records of the coordinates."""
-        return self._decoded(self._coordinates)
+        """Records at the current coordinates."""
+        return self._decode(self._coordinates)
 
     def _begin(self) -> None:
+        """Run the warm start and convert its estimates to coordinates."""
         if self._attack.warm_start is None:
             return
         seconds = self._attack.seconds
         left = None if seconds is None else seconds - (clock.monotonic() - self._begun)
-        warm = begun_by(self._attack.warm_start, self._seen, seconds_left=left, rng=self._rng)
+        warm = run_warm_start(self._attack.warm_start, self._seen, seconds_left=left, rng=self._rng)
         self.evaluations += warm.account.cost.evaluations
         offset = (warm.estimates.to(self._dtype) - self._mean).flatten(1)
+        # Coordinates whose records are nearest to the warm start.
         self._coordinates = torch.linalg.lstsq(self._root, offset.T).solution.T.contiguous()
         if warm.status.ending is Ending.INTERRUPTED:
             raise KeyboardInterrupt
 
     def _descend(self, weighted: Observation) -> Outcome:
+        """Run one descent in the coordinates of the prior."""
         decoded = replace(
             weighted,
-            forward=lambda inputs, labels: self._seen.forward(self._decoded(inputs), labels),
+            forward=lambda inputs, labels: self._seen.forward(self._decode(inputs), labels),
             input_shape=tuple(self._coordinates.shape[1:]),
         )
-        pull = Pull(torch.zeros_like(self._coordinates), torch.ones_like(self._coordinates))
-        likelihood = Likelihood(decoded, self._labels, pull, self._dtype)
+        prior = CoordinatePrior(torch.zeros_like(self._coordinates), torch.ones_like(self._coordinates))
+        likelihood = Likelihood(decoded, self._labels, prior, self._dtype)
         settings = (self._attack.iterations, self._attack.inner_iterations, 0.0, _SPAN)
-        # noise that no step can explain is most of the residual: a step is trusted as far as the prior reaches
+        # Most of the residual is noise that no step can fit, so the first damping is that of the prior.
         descent = Descent(Point(likelihood, self._coordinates), *settings, self._rng, self._in_time, 1.0)
         try:
             return descent.run("posterior mean")
-        finally:  # Ctrl-C leaves the best so far
+        finally:  # keep the best so far on Ctrl-C
             self._coordinates = descent.point.inputs.detach()
             self.evaluations += likelihood.evaluations + 1
 
@@ -191,6 +207,6 @@ class _Search:
         seconds = math.inf if self._attack.seconds is None else self._attack.seconds
         return clock.monotonic() - self._begun < seconds
 
-    def _decoded(self, coordinates: Tensor) -> Tensor:
+    def _decode(self, coordinates: Tensor) -> Tensor:
         made: Tensor = self._mean + (coordinates @ self._root.T).unflatten(1, self._seen.input_shape)
         return made

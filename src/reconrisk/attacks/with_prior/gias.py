@@ -20,7 +20,7 @@ from reconrisk.priors.generator import GeneratorPrior
 
 @dataclass(frozen=True, eq=False)
 class Gias:
-    """The configured attack that :func:`gias` returns."""
+    """Attack configured by :func:`gias`."""
 
     prior: GeneratorPrior
     steps: int = 500
@@ -47,6 +47,7 @@ class Gias:
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Estimate the records behind ``observation``."""
         begun = time.monotonic()
+        # Half of the time for each of the two stages.
         share = None if self.seconds is None else self.seconds / 2
         first = GradientMatching(
             name="gias, latent values",
@@ -74,7 +75,7 @@ class Gias:
         return match.reconstruction(repr(self), Cost(time.monotonic() - begun, evaluations))
 
     def __repr__(self) -> str:
-        """Every setting; the prior by its name."""
+        """Return the call with every setting; the prior is shown by name."""
         names = ("steps", "weight_steps", "restarts", "learning_rate", "weight_learning_rate", "distance", "seconds")
         return f"gias({self.prior.name}, {', '.join(f'{name}={getattr(self, name)}' for name in names)})"
 
@@ -90,20 +91,34 @@ def gias(
     distance: Distance | None = None,
     seconds: float | None = None,
 ) -> Gias:
-    r"""Rebuild records in the range of a generator, first by its latent values, then by its weights.
+    r"""Reconstruct records in the range of a generator, first by its latent values, then by its weights.
 
     .. math:: \hat z = \arg\min_z D(f(g_w(z)), y), \qquad \hat w = \arg\min_w D(f(g_w(\hat z)), y), \qquad
         \hat x = g_{\hat w}(\hat z)
 
-    ``steps`` are those of Adam on latent values from ``restarts`` draws, ``weight_steps`` those on the weights, of
-    which each record has its own; without them estimates are what the generator can make. ``distance`` is the cosine
-    by default; known noise is fitted by its likelihood.
+    Args:
+        prior: Generator prior.
+        steps: Steps of Adam on the latent values.
+        weight_steps: Steps of Adam on the weights, of which each record has its own copy. 0 keeps the weights, so that
+            estimates stay in the range of the generator.
+        restarts: Number of random starts of the latent values.
+        learning_rate: Initial learning rate of the latent values.
+        weight_learning_rate: Initial learning rate of the weights.
+        distance: Distance D of releases; None is the cosine distance. Known noise is fitted by its likelihood instead.
+        seconds: Time limit in seconds, half of it for each stage; None for no limit.
 
-    Assumes: a prior of the shape and range of the records. Weights can be varied only of a module: of a
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If ``prior`` is not a generator, has no weights while ``weight_steps`` is positive, or a setting
+            is out of its domain; when the attack is called, if the prior does not fit the records.
+
+    Assumes: a prior of the shape and range of the records. Only the weights of a module can be tuned: for a plain
     function, pass ``weight_steps=0``.
-    Guarantee: the choice among restarts is by the attack's own objective.
-    Edge cases: interrupted, it returns the best so far.
-    Reference: `Jeon et al. (2021) <https://arxiv.org/abs/2110.14962>`_; a rival of meng2025.
+    Guarantee: restarts are compared by the attack's own objective.
+    Edge cases: on interruption it returns the best so far.
+    Reference: `Jeon et al. (2021) <https://arxiv.org/abs/2110.14962>`_; a baseline of meng2025.
 
     >>> from reconrisk.core.threat import Knows
     >>> from reconrisk.priors.generator import generator

@@ -1,4 +1,4 @@
-"""Gradient inversion in the features of a generator: its layers are entered one after the other."""
+"""Gradient inversion in the feature spaces of a generator, one layer after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.attacks.matching.distances import Cosine, Distance, check_distance
-from reconrisk.attacks.matching.loop import GradientMatching, Match, compared, likelihood_of
+from reconrisk.attacks.matching.loop import GradientMatching, Match, likelihood_for, whiten_and_mask
 from reconrisk.attacks.matching.optimizers import Adam
 from reconrisk.attacks.with_prior.latents import NEEDS, Features, Latents, check_generator, layers_of
 from reconrisk.core.observation import Observation
@@ -21,7 +21,7 @@ from reconrisk.priors.generator import GeneratorPrior
 
 @dataclass(frozen=True, eq=False)
 class Gifd:
-    """The configured attack that :func:`gifd` returns."""
+    """Attack configured by :func:`gifd`."""
 
     prior: GeneratorPrior
     steps: int = 500
@@ -48,6 +48,7 @@ class Gifd:
         """Estimate the records behind ``observation``."""
         begun = time.monotonic()
         layers = layers_of(self.prior)
+        # One stage for the latent values and one for each further layer.
         share = None if self.seconds is None else self.seconds / len(layers)
         search = GradientMatching(
             name="gifd, latent values",
@@ -65,6 +66,7 @@ class Gifd:
             if match.status.is_failure:
                 break
             with torch.no_grad():
+                # Features of the last stage, pushed through one layer, are the centre of the next ball.
                 centre = layers[number - 1](match.coordinates)
             ball = Features(self.prior, number, centre, self.radius)
             stage = replace(search, name=f"gifd, layer {number}", steps=self.layer_steps, restarts=1)
@@ -75,15 +77,15 @@ class Gifd:
         return found.reconstruction(repr(self), Cost(time.monotonic() - begun, evaluations))
 
     def _misfit(self, match: Match, observation: Observation) -> float:
-        """How far its release is from the observed one: each stage scales its objective by its own start."""
+        """Return the distance from the observed release; the objectives of stages differ in scale."""
         with torch.no_grad():
-            caused = compared(observation.forward(match.estimates, labels_for(observation)), observation)
-            observed = compared(observation.released, observation)
-            distance = self.distance if observation.noise_std is None else likelihood_of(observation)
+            caused = whiten_and_mask(observation.forward(match.estimates, labels_for(observation)), observation)
+            observed = whiten_and_mask(observation.released, observation)
+            distance = self.distance if observation.noise_std is None else likelihood_for(observation)
             return float(distance(caused, observed))
 
     def __repr__(self) -> str:
-        """Every setting; the prior by its name."""
+        """Return the call with every setting; the prior is shown by name."""
         names = ("steps", "layer_steps", "radius", "restarts", "learning_rate", "distance", "seconds")
         return f"gifd({self.prior.name}, {', '.join(f'{name}={getattr(self, name)}' for name in names)})"
 
@@ -99,19 +101,34 @@ def gifd(
     distance: Distance | None = None,
     seconds: float | None = None,
 ) -> Gifd:
-    r"""Rebuild records by the features between a generator's layers, entering one layer after the other.
+    r"""Reconstruct records by optimising the features between a generator's layers, one layer after the other.
 
     .. math:: \hat h_0 = \arg\min_{z} D(f(g(z)), y), \qquad
         \hat h_i = \arg\min_{|h - g_i(\hat h_{i-1})|_1 \le r n_i} D(f(g_L \circ \dots \circ g_{i+1}(h)), y)
 
-    Notation: ``radius`` r is the largest mean absolute change of the n_i features of a record. The latent values take
-    ``steps`` from ``restarts`` draws, each layer ``layer_steps``. The estimate is that of the stage with the lowest
-    objective.
+    The estimate is that of the stage with the lowest objective.
+
+    Args:
+        prior: Generator prior whose network is an ``nn.Sequential``.
+        steps: Steps of Adam on the latent values.
+        layer_steps: Steps of Adam on the features of each layer.
+        radius: Largest mean absolute change r of the n_i features of a record.
+        restarts: Number of random starts of the latent values.
+        learning_rate: Initial learning rate.
+        distance: Distance D of releases; None is the cosine distance. Known noise is fitted by its likelihood instead.
+        seconds: Time limit in seconds, shared equally by the stages; None for no limit.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If ``prior`` is not a sequence of layers or a setting is out of its domain; when the attack is
+            called, if the prior does not fit the records.
 
     Assumes: a generator that is an ``nn.Sequential``, of the shape and range of the records.
-    Guarantee: the choice among stages is by the attack's own objective.
-    Edge cases: interrupted, it returns the best so far.
-    Reference: `Fang et al. (2023) <https://arxiv.org/abs/2308.04699>`_, a rival of meng2025.
+    Guarantee: stages are compared by the attack's own objective.
+    Edge cases: on interruption it returns the best so far.
+    Reference: `Fang et al. (2023) <https://arxiv.org/abs/2308.04699>`_, a baseline of meng2025.
 
     >>> from torch import nn
     >>> from reconrisk.core.threat import Knows

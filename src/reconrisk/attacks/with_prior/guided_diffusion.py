@@ -1,8 +1,8 @@
-"""Gradient-guided sampling (GGSS-R): every step of a diffusion leans toward records that explain the release.
+"""Gradient-guided sampling (GGSS-R): every step of a diffusion is guided toward records that match the release.
 
-:class:`GuidedTrajectory` keeps the path and finds the place to stop without seeing the target: where the residual pulls
-at records no harder than noise does. The whole residual of a noisy release says little, since most of a release varies
-by more than records can explain.
+:class:`GuidedTrajectory` keeps the path and chooses the step to stop at without the target: where the gradient of the
+residual is no larger than noise would make it. The whole residual of a noisy release says little, since most of it
+varies in ways that records cannot affect.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
-from reconrisk.attacks.matching.distances import Distance, check_distance, squares
-from reconrisk.attacks.matching.loop import compared
+from reconrisk.attacks.matching.distances import Distance, check_distance, sum_of_squares
+from reconrisk.attacks.matching.loop import whiten_and_mask
 from reconrisk.attacks.with_prior.latents import NEEDS
 from reconrisk.attacks.with_prior.unknown_noise import sent_values
 from reconrisk.core.observation import Observation
@@ -29,20 +29,26 @@ from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
 from reconrisk.releases.release import standard_normal
 
-_AVERAGED = 5  # steps over which pulls are compared: those of one step vary as few squared normal values do
-
-_OVERSHOOT = 0.05  # of the data range
+_AVERAGED = 5  # steps over which gradient ratios are averaged; those of one step vary like chi-square of few degrees
+_OVERSHOOT = 0.05  # accepted excess over the data range, as a share of its width
 
 
 @dataclass(frozen=True, eq=False)
 class GuidedTrajectory:
-    r"""Intermediate estimates (steps, records, \*shape) of one run with their squared residuals.
+    r"""Intermediate estimates of one guided run with their residuals.
 
-    ``residuals`` are sums over ``values`` released numbers, in units of the noise where ``noise_is_known``, else of the
-    observation. ``pulls`` (steps, records) are squared lengths of the gradient by which the residual pulls at each
-    record, half of it, in the same units; ``noise_pulls`` are those of noise of unit variance in place of the residual.
-    ``overshoots`` (steps, records) say how far values were outside the data range before they were brought into it, as
-    a root mean square of its width. ``times`` are those of the prior.
+    Attributes:
+        times: Times of the prior, one per step.
+        residuals: Squared residual of each step, summed over ``values`` released numbers, in units of the noise if
+            ``noise_is_known``, else of the observation.
+        estimates: Intermediate estimates, of shape (steps, records, \*shape).
+        values: Number of released values.
+        noise_is_known: True if the noise is known.
+        pulls: Squared length of the gradient of half the residual with respect to each record, of shape (steps,
+            records).
+        noise_pulls: The same for noise of unit variance in place of the residual.
+        overshoots: Root mean square excess over the data range before clipping, as a share of its width, of shape
+            (steps, records).
     """
 
     times: tuple[int, ...]
@@ -56,25 +62,30 @@ class GuidedTrajectory:
 
     @property
     def stop(self) -> int:
-        r"""The step at which the attacker stops: the first whose residual pulls no harder than noise would.
+        r"""Step at which the adversary stops: the first whose residual gradient is no larger than noise would make it.
 
         .. math:: |J^T r|^2 \le \sigma^2 |J^T w|^2, \qquad r = y - f(x), \quad w \sim N(0, I)
 
-        which is the discrepancy principle for the part of the residual that records can explain: of all m released
-        values the noise alone varies by :math:`\sqrt{2 m}`, often more than all that n values of records explain.
-        At the true records both sides have one distribution. Ratios are averaged over a few steps. Noise that is not
-        known is taken from the lowest residual, so that the stop is where the attack loss bends: its elbow. No residual
-        counts that exceeds the lowest by more than the truth's would, n units of noise if all n values were fitted to
-        it. Nor does a step count whose estimates lay outside the data range: means of records are within it, so that a
-        prior that leaves it does not know records at that noise; where all do, it is the one that leaves it least.
-        Where no step comes so far, as of clean releases, it is the last one, which Algorithm 1 returns: residuals of
-        neighbouring steps differ by chance, and later ones are nearer to records.
+        This is the discrepancy principle for the part of the residual that records can affect. Over all m released
+        values noise alone varies by :math:`\sqrt{2 m}`, often more than all n values of the records can account for. At
+        the true records both sides have the same distribution. Ratios are averaged over a few steps. Unknown noise is
+        estimated from the lowest residual, so that the stop is at the elbow of the attack loss.
+
+        Two kinds of steps are excluded. First, steps whose residual exceeds the lowest by more than that of the true
+        records would: n units of noise if all n values were fitted to it. Second, steps whose estimates lay outside the
+        data range: means of records are inside, so a prior that leaves the range is unreliable at that noise level. If
+        all steps leave it, the one that leaves it least is taken.
+
+        If no step qualifies, as for clean releases, the stop is the last step, which Algorithm 1 returns. Residuals of
+        neighbouring steps differ by chance, and later steps are closer to records.
         """
         residuals = self.residuals.nan_to_num(nan=torch.inf)
         lowest = int(residuals.argmin())
         variance = 1.0 if self.noise_is_known else float(residuals[lowest]) / self.values
+        # Log-ratio of the residual gradient to that of noise: 0 at the true records, on average.
         excess = (self.pulls.double().sum(1) / (variance * self.noise_pulls.double().sum(1))).log()
         mean = torch.stack([excess[max(0, last + 1 - _AVERAGED) : last + 1].mean() for last in range(len(excess))])
+        # Fitting n values lowers the residual by about n units of noise below that of the true records.
         near = residuals <= residuals[lowest] + variance * self.estimates[0].numel()
         reached = (mean <= 0) & near
         if not bool(reached.any()):
@@ -85,14 +96,14 @@ class GuidedTrajectory:
         return int(within[0]) if len(within) else int(outside.argmin())
 
     @property
-    def chosen(self) -> Tensor:
-        """The estimates at the stop."""
+    def estimates_at_stop(self) -> Tensor:
+        """Estimates at the stop."""
         return self.estimates[self.stop]
 
     def oracle_peak(self, targets: Tensor) -> tuple[int, Tensor]:
-        """The step whose estimates are nearest to the targets, and these: no attacker can choose it.
+        """Return the step whose estimates are nearest to the targets, with these estimates; no adversary can choose it.
 
-        Reference: section 6.3, meng2025, whose tables are at this step.
+        Reference: section 6.3, meng2025, whose tables report this step.
         """
         if targets.shape != self.estimates.shape[1:]:
             raise invalid_input("targets.shape", tuple(targets.shape), f"to be {tuple(self.estimates.shape[1:])}")
@@ -102,13 +113,13 @@ class GuidedTrajectory:
 
     @property
     def falls_monotonically(self) -> bool:
-        """Whether the residual never rises from one step to the next, as Theorem 5.3 of meng2025 has it."""
+        """Return True if the residual never rises between steps, as Theorem 5.3 of meng2025 claims."""
         return bool((self.residuals.diff() <= 0).all())
 
 
 @dataclass(frozen=True, eq=False)
 class GuidedSampling:
-    """The configured attack that :func:`ggss_r` returns."""
+    """Attack configured by :func:`ggss_r`."""
 
     prior: DiffusionPrior
     steps: int = 100
@@ -123,11 +134,11 @@ class GuidedSampling:
         prior: object = self.prior
         if not isinstance(prior, DiffusionPrior):
             remedy = "Pass rr.priors.denoiser(...), rr.priors.diffusion(...) or rr.priors.gaussian(...)."
-            raise invalid_input("prior", type(prior).__name__, "to be one that removes noise", remedy)
+            raise invalid_input("prior", type(prior).__name__, "to be a denoiser, diffusion or Gaussian prior", remedy)
         self.prior.schedule.times(self.steps)
         check_probability("guidance", self.guidance)
         check_positive("step_size", self.step_size)
-        check_positive("stochasticity", self.stochasticity)  # without it no step is guided
+        check_positive("stochasticity", self.stochasticity)  # at 0 there is no noise to turn toward the guidance
         if self.stochasticity > 1:
             raise invalid_input("stochasticity", self.stochasticity, "<= 1")
         if self.distance is not None:
@@ -136,11 +147,11 @@ class GuidedSampling:
             check_positive("seconds", self.seconds)
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """The records behind ``observation`` at the attacker's own stop."""
+        """Estimate the records of ``observation`` at the adversary's own stop."""
         return self.traced(observation, rng=rng)[0]
 
     def traced(self, observation: Observation, *, rng: torch.Generator) -> tuple[Reconstruction, GuidedTrajectory]:
-        """What the call returns, and all intermediate estimates that it was chosen from."""
+        """Return the reconstruction, and the trajectory that it was selected from."""
         begun = clock.monotonic()
         labels = labels_for(observation)
         trajectory, status = self._run(observation, labels, rng, begun)
@@ -151,15 +162,16 @@ class GuidedSampling:
             cost=Cost(clock.monotonic() - begun, len(trajectory.residuals)),
             labels=stated_labels(labels),
         )
-        return Reconstruction(trajectory.chosen.to(torch.get_default_dtype()), account), trajectory
+        return Reconstruction(trajectory.estimates_at_stop.to(torch.get_default_dtype()), account), trajectory
 
     def trace(self, observation: Observation, *, rng: torch.Generator) -> GuidedTrajectory:
-        """All intermediate estimates, which the call chooses from."""
+        """Return all intermediate estimates."""
         return self.traced(observation, rng=rng)[1]
 
     def _run(
         self, observation: Observation, labels: Tensor, rng: torch.Generator, begun: float
     ) -> tuple[GuidedTrajectory, Status]:
+        """Sample with guidance, and return the trajectory and the status."""
         observation.check_covers(self.needs)
         self.prior.check_fits(observation.input_shape, observation.data_range)
         shape = (observation.batch_size, *observation.input_shape)
@@ -173,7 +185,7 @@ class GuidedSampling:
             for time, following in zip(times, (*times[1:], None), strict=True):
                 if self.seconds is not None and found and clock.monotonic() - begun > self.seconds:
                     status = Status(
-                        Ending.BUDGET_SPENT, f"{len(found)} steps in {self.seconds:g} seconds", "Allow more"
+                        Ending.BUDGET_SPENT, f"{len(found)} steps in {self.seconds:g} seconds", "Raise seconds"
                     )
                     break
                 step = guide.at(noisy, time)
@@ -181,7 +193,7 @@ class GuidedSampling:
                 noisy = self._next(step, time, following, rng)
                 bar.advance()
         except KeyboardInterrupt:
-            status = Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
+            status = Status(Ending.INTERRUPTED, "stopped by the user", "Run again without interruption")
             if not found:
                 raise
         finally:
@@ -191,22 +203,25 @@ class GuidedSampling:
         return guide.trajectory(times, found), status
 
     def _next(self, step: _Step, time: int, following: int | None, rng: torch.Generator) -> Tensor:
-        """One step of DDIM, whose noise is turned toward the guidance and kept at its length."""
+        """Take one DDIM step, with the noise turned toward the guidance at constant length."""
         share = float(self.prior.schedule.signal[time])
         if following is None:
             return step.clean
+        # Shares of signal at this and the following noise level (alpha-bar).
         left = float(self.prior.schedule.signal[following])
+        # Noise of a DDIM step, equation 16 of Song et al. (2021).
         spread = self.stochasticity * math.sqrt((1 - left) / (1 - share)) * math.sqrt(1 - share / left)
         mean = left**0.5 * step.clean + math.sqrt(max(0.0, 1 - left - spread**2)) * step.noise
-        radius = math.sqrt(step.clean[0].numel()) * spread
+        radius = math.sqrt(step.clean[0].numel()) * spread  # typical length of the noise of one record
         drawn = spread * standard_normal(mean, rng)
         toward = -radius * _unit(step.gradient)
+        # Interpolate between random noise and the guidance, then restore the length.
         mixed = drawn + self.guidance * (toward - drawn)
         moved: Tensor = mean + self.step_size * radius * _unit(mixed)
         return moved
 
     def __repr__(self) -> str:
-        """Every setting; the prior by its name."""
+        """Return the call with every setting; the prior is shown by name."""
         names = ("steps", "guidance", "step_size", "stochasticity", "distance", "seconds")
         given = ", ".join(f"{name}={getattr(self, name)}" for name in names)
         return f"ggss_r({self.prior.name}, {given})"
@@ -222,22 +237,37 @@ def ggss_r(
     distance: Distance | None = None,
     seconds: float | None = None,
 ) -> GuidedSampling:
-    r"""Rebuild records by a diffusion that is guided, at every step, toward what explains the release.
+    r"""Reconstruct records by a diffusion that is guided, at every step, toward records that match the release.
 
     .. math:: x_{t-1} = \mu_t + r \, d / |d|, \qquad d = (1 - m) \sigma_t \epsilon
         - m \sqrt n \, \sigma_t \nabla_{x_t} |y - f(\hat x_0)| / |\nabla|, \qquad r = s \sqrt n \, \sigma_t
 
-    Notation: :math:`\hat x_0` is what the prior takes for the clean record, :math:`\mu_t` the mean of a DDIM step,
-    m = ``guidance`` (the paper's :math:`m_r`), s = ``step_size``, :math:`\sigma_t` has the factor ``stochasticity``.
-    Directions have a length for each record of a batch. ``distance`` is another loss than the norm of the residual,
-    such as :class:`~reconrisk.attacks.matching.distances.Cosine`. Known noise weighs each value by its standard
-    deviation. ``trace`` returns every intermediate estimate.
+    Here :math:`\hat x_0` is the prior's estimate of the clean record and :math:`\mu_t` the mean of a DDIM step.
+    Directions are normalised for each record of a batch. Known noise weighs each value by its standard deviation.
+    ``trace`` returns every intermediate estimate.
+
+    Args:
+        prior: Diffusion or Gaussian prior, differentiable.
+        steps: Sampling steps of the diffusion.
+        guidance: Share m of the guidance in the direction of a step, in [0, 1] (:math:`m_r` in the paper).
+        step_size: Factor s on the length of a step.
+        stochasticity: Factor on :math:`\sigma_t`, in (0, 1].
+        distance: Loss that guides, such as :class:`~reconrisk.attacks.matching.distances.Cosine`; None is the norm of
+            the residual.
+        seconds: Time limit in seconds; None for no limit.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If ``prior`` is not a denoiser or a setting is out of its domain; when the attack is called, if
+            the prior does not fit the records.
 
     Assumes: a prior of the shape and range of the records, differentiable.
-    Guarantee: the stop is chosen without the target (:attr:`GuidedTrajectory.stop`); the paper's tables are at the step
-    that is nearest to the target, which :meth:`GuidedTrajectory.oracle_peak` finds.
-    Edge cases: interrupted, or out of ``seconds``, the choice is among the steps made. Noise that is found without
-    derivatives counts as if it did not depend on the record.
+    Guarantee: the stop is chosen without the target (:attr:`GuidedTrajectory.stop`). The paper's tables report the step
+    nearest to the target, which :meth:`GuidedTrajectory.oracle_peak` finds.
+    Edge cases: on interruption, or when ``seconds`` are spent, the stop is chosen among the finished steps. A noise
+    prediction without derivatives is treated as constant in the record.
     Reference: Algorithm 1 and equation 17, meng2025, with the root that its equation 10 lacks.
 
     >>> from reconrisk.priors.gaussian import gaussian
@@ -260,7 +290,7 @@ def ggss_r(
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """What is known at one time: the noise, the clean records behind it, and which way explains more."""
+    """State of one step: predicted noise, clean records, residual and guidance gradient."""
 
     noise: Tensor
     clean: Tensor
@@ -273,7 +303,7 @@ class _Step:
 
 
 class _Guide:
-    """The residual of what the prior makes of noisy records, and its gradient through the prior."""
+    """Residual of the records that the prior predicts from noisy ones, and its gradient through the prior."""
 
     def __init__(
         self,
@@ -284,28 +314,31 @@ class _Guide:
         rng: torch.Generator,
     ) -> None:
         self._prior, self._observation, self._labels, self._distance = prior, observation, labels, distance
+        # A separate generator for probes, so that they do not change the sampling noise of the run.
         seed = int(torch.randint(2**31, (1,), generator=rng, device=rng.device))
         self._rng = torch.Generator(rng.device).manual_seed(seed)
         dtype = torch.get_default_dtype()
-        self._observed = compared({name: t.to(dtype) for name, t in observation.released.items()}, observation)
+        self._observed = whiten_and_mask({name: t.to(dtype) for name, t in observation.released.items()}, observation)
         self._values = sent_values(observation)
-        self._scale = (1.0 if observation.noise_std is not None else float(squares(self._observed))) or 1.0
+        self._scale = (1.0 if observation.noise_std is not None else float(sum_of_squares(self._observed))) or 1.0
 
     def at(self, noisy: Tensor, time: int) -> _Step:
-        """The step from these noisy records of this time."""
+        """Evaluate the step for noisy records at a time."""
         with torch.enable_grad():
             leaf = noisy.detach().requires_grad_()
             noise = self._prior.noise(leaf, time)
             share = float(self._prior.schedule.signal[time])
             clean = (leaf - (1 - share) ** 0.5 * noise) / share**0.5
             records = self._prior.records(clean)
-            caused = compared(self._observation.forward(records, self._labels), self._observation)
-            residual = squares({name: caused[name] - value for name, value in self._observed.items()})
+            caused = whiten_and_mask(self._observation.forward(records, self._labels), self._observation)
+            residual = sum_of_squares({name: caused[name] - value for name, value in self._observed.items()})
             drawn = {name: standard_normal(value, self._rng) for name, value in caused.items()}
+            # J^T w for one draw of noise w, by the gradient of the inner product.
             random = torch.stack([(drawn[name] * value).sum() for name, value in caused.items()]).sum()
             (by_noise,) = torch.autograd.grad(random, records, retain_graph=True)
             (pull,) = torch.autograd.grad(residual / 2, records, retain_graph=True)
             if self._distance is None:
+                # Gradient of the norm: that of half the square divided by the norm, pulled through the prior.
                 (gradient,) = torch.autograd.grad(records, leaf, pull / residual.detach().sqrt())
             else:
                 (gradient,) = torch.autograd.grad(self._distance(caused, self._observed), leaf)
@@ -316,6 +349,7 @@ class _Guide:
             clean.detach(),
             within,
             float(residual.detach()) / self._scale,
+            # Without a usable gradient the step is unguided.
             gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0),
             pull.flatten(1).square().sum(1) / self._scale,
             by_noise.flatten(1).square().sum(1),
@@ -323,7 +357,7 @@ class _Guide:
         )
 
     def trajectory(self, times: Sequence[int], steps: Sequence[_Step]) -> GuidedTrajectory:
-        """What was passed through."""
+        """Collect the steps into a trajectory."""
         return GuidedTrajectory(
             tuple(times[: len(steps)]),
             torch.tensor([step.residual for step in steps], dtype=torch.float64),
@@ -337,7 +371,7 @@ class _Guide:
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    """Each record's direction; no direction stays none."""
+    """Normalise each record's direction; a zero direction stays zero."""
     norms = vectors.flatten(1).norm(dim=1).clamp_min(torch.finfo(vectors.dtype).tiny)
     unit: Tensor = vectors / norms.reshape(-1, *([1] * (vectors.ndim - 1)))
     return unit

@@ -1,4 +1,4 @@
-"""Records as what a generator makes: coordinates are its latent values, or its weights."""
+"""Parametrizations of records by a generator: coordinates are its latent values, weights or features."""
 
 from __future__ import annotations
 
@@ -14,63 +14,78 @@ from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.network import precision_of
 
 NEEDS = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
-"""Whoever reads one update and knows what records look like."""
+"""Weakest threat model of these attacks: one update, and a prior over records."""
 
 
 def check_generator(prior: object) -> None:
-    """Refuse what makes no records."""
+    """Check that a prior is a generator.
+
+    Args:
+        prior: The prior to check.
+
+    Raises:
+        InvalidInput: If it is not a GeneratorPrior.
+    """
     if not isinstance(prior, GeneratorPrior):
         remedy = "Pass rr.priors.generator(...)."
-        raise invalid_input("prior", type(prior).__name__, "to be one that makes records", remedy)
+        raise invalid_input("prior", type(prior).__name__, "to be a generator", remedy)
 
 
-class _Made:
-    """Coordinates that nothing limits, of records that are clipped to the data range."""
+class _Unconstrained:
+    """Coordinates without constraints or prior, for records that are clipped to the data range."""
 
     def project(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """All values are allowed."""
+        """Return the coordinates unchanged."""
         del observation
         return coordinates
 
-    def improbability(self, coordinates: Tensor) -> Tensor | float:
-        """Nothing is believed of them."""
+    def negative_log_density(self, coordinates: Tensor) -> Tensor | float:
+        """Return 0: there is no prior on the coordinates."""
         del coordinates
         return 0.0
 
     def finish(self, inputs: Tensor, observation: Observation) -> Tensor:
-        """Clipped to the data range."""
+        """Clip to the data range."""
         return inputs.clamp(*observation.data_range)
 
 
 @dataclass(frozen=True, eq=False)
-class Latents(_Made):
-    """Latent values of a generator, drawn as it expects them; candidates' starts are not used."""
+class Latents(_Unconstrained):
+    """Latent values of a generator, drawn from its law; the starts of the candidates are not used.
+
+    Attributes:
+        prior: The generator.
+    """
 
     prior: GeneratorPrior
 
     def begin(self, observation: Observation, inputs: Tensor, rng: torch.Generator) -> Tensor:
-        """Draws for every restart and record."""
+        """Return random draws for every restart and record."""
         self.prior.check_fits(observation.input_shape, observation.data_range)
         shape = (*inputs.shape[:2], self.prior.latent_size)
         drawn = torch.randn(shape, generator=rng, device=rng.device)
-        # the precision of the layers, which read what is made of them where an attack enters between two
+        # In the precision of the layers: an attack may feed values between two layers directly.
         return drawn.to(inputs.device, precision_of(self.prior.generate, drawn.dtype))
 
     def decode(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """What the generator makes of them."""
+        """Return the output of the generator."""
         del observation
         made = self.prior.decode(coordinates.flatten(0, 1))
         found: Tensor = made.unflatten(0, coordinates.shape[:2])
         return found
 
-    def improbability(self, coordinates: Tensor) -> Tensor:
-        """Of standard normal values, as a generator reads them."""
+    def negative_log_density(self, coordinates: Tensor) -> Tensor:
+        """Return the negative log-density of standard normal latent values."""
         return coordinates.square().flatten(1).sum(1) / 2
 
 
 @dataclass(frozen=True, eq=False)
-class GeneratorWeights(_Made):
-    """The weights of a generator for ``latents`` (records, latent size) that stay as they are, a copy for each record.
+class GeneratorWeights(_Unconstrained):
+    """Weights of a generator at fixed latent values, one copy for each record.
+
+    Attributes:
+        prior: The generator.
+        latents: Fixed latent values, of shape (records, latent size).
 
     Reference: the second stage of `Jeon et al. (2021) <https://arxiv.org/abs/2110.14962>`_.
     """
@@ -79,13 +94,13 @@ class GeneratorWeights(_Made):
     latents: Tensor = field(repr=False)
 
     def begin(self, observation: Observation, inputs: Tensor, rng: torch.Generator) -> Tensor:
-        """The weights as they are, for every restart and record."""
+        """Return the current weights for every restart and record."""
         del observation, rng
         flat = torch.cat([value.detach().flatten() for value in module_of(self.prior).parameters()])
         return flat.expand(*inputs.shape[:2], -1).clone()
 
     def decode(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """What the generator makes of the latent values with these weights."""
+        """Return the output of the generator at the fixed latent values with these weights."""
         del observation
         module = module_of(self.prior)
         sizes = [value.numel() for value in module.parameters()]
@@ -98,7 +113,7 @@ class GeneratorWeights(_Made):
             return found
 
         latents = self.latents.to(coordinates.dtype)
-        # networks with weights of their own each: vectorising them saves nothing and fails for some layers
+        # Each record has its own weights: vectorising saves nothing and fails for some layers.
         each = [torch.stack([made(*pair) for pair in zip(one, latents, strict=True)]) for one in coordinates]
         values = torch.stack(each)
         records = self.prior.checked(values.flatten(0, 1), coordinates.shape[0] * coordinates.shape[1])
@@ -107,10 +122,14 @@ class GeneratorWeights(_Made):
 
 
 @dataclass(frozen=True, eq=False)
-class Features(_Made):
-    r"""Values between two layers of a generator, within an l1 ball around ``centre`` (records, \*shape).
+class Features(_Unconstrained):
+    r"""Values between two layers of a generator, within an l1 ball around a centre.
 
-    ``entered`` is the layer that reads them; ``radius`` is the largest mean absolute change, of all values of a record.
+    Attributes:
+        prior: The generator.
+        entered: Index of the layer that reads the values.
+        centre: Centre of the ball, of shape (records, \*shape).
+        radius: Largest mean absolute change over all values of a record.
     """
 
     prior: GeneratorPrior
@@ -119,12 +138,12 @@ class Features(_Made):
     radius: float
 
     def begin(self, observation: Observation, inputs: Tensor, rng: torch.Generator) -> Tensor:
-        """The centre, for every restart."""
+        """Return the centre for every restart."""
         del observation, rng
         return self.centre.expand(len(inputs), *self.centre.shape).clone()
 
     def decode(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """What the layers from there on make of them."""
+        """Return the output of the remaining layers."""
         del observation
         values = coordinates.flatten(0, 1)
         for layer in layers_of(self.prior)[self.entered :]:
@@ -133,16 +152,26 @@ class Features(_Made):
         return found
 
     def project(self, coordinates: Tensor, observation: Observation) -> Tensor:
-        """The nearest values in the ball."""
+        """Return the nearest values in the ball."""
         del observation
         change = (coordinates - self.centre).flatten(2)
-        nearest = _in_ball(change, self.radius * change.shape[2])
+        nearest = _project_to_ball(change, self.radius * change.shape[2])
         found: Tensor = self.centre + nearest.view_as(coordinates)
         return found
 
 
 def module_of(prior: GeneratorPrior) -> nn.Module:
-    """The network whose weights can be varied."""
+    """Return the network of a generator, whose weights can be tuned.
+
+    Args:
+        prior: The generator.
+
+    Returns:
+        The network.
+
+    Raises:
+        InvalidInput: If the generator is a plain function.
+    """
     if not isinstance(prior.generate, nn.Module):
         remedy = "Pass a prior whose generate is an nn.Module, or weight_steps=0."
         raise invalid_input("prior", prior.name, "to have weights", remedy)
@@ -150,15 +179,25 @@ def module_of(prior: GeneratorPrior) -> nn.Module:
 
 
 def layers_of(prior: GeneratorPrior) -> list[nn.Module]:
-    """The layers of a generator that can be entered between two of them."""
+    """Return the layers of a generator.
+
+    Args:
+        prior: The generator.
+
+    Returns:
+        The layers in order.
+
+    Raises:
+        InvalidInput: If the generator is not an ``nn.Sequential`` of at least two layers.
+    """
     if not isinstance(prior.generate, nn.Sequential) or len(prior.generate) < 2:
         remedy = "Pass a prior whose generate is an nn.Sequential of two layers or more."
         raise invalid_input("prior", prior.name, "to be a sequence of layers", remedy)
     return list(prior.generate)
 
 
-def _in_ball(vectors: Tensor, radius: float) -> Tensor:
-    """The nearest vectors, along the last axis, whose absolute values sum to at most ``radius``.
+def _project_to_ball(vectors: Tensor, radius: float) -> Tensor:
+    """Project vectors along the last axis onto the l1 ball of a radius.
 
     Reference: Figure 1, `Duchi et al. (2008) <https://doi.org/10.1145/1390156.1390191>`_.
     """
@@ -166,6 +205,7 @@ def _in_ball(vectors: Tensor, radius: float) -> Tensor:
     falling = sizes.sort(dim=-1, descending=True).values
     excess = falling.cumsum(-1) - radius
     counts = torch.arange(1, vectors.shape[-1] + 1, dtype=vectors.dtype, device=vectors.device)
+    # Number of coordinates that stay nonzero after soft thresholding.
     used = (falling * counts > excess).sum(-1, keepdim=True).clamp_min(1)
     threshold = (excess.gather(-1, used - 1) / used).clamp_min(0)
     found: Tensor = vectors.sign() * (sizes - threshold).clamp_min(0)

@@ -1,6 +1,6 @@
 """Maximum a posteriori under any denoiser: steps toward the release and steps toward plausible records in turn.
 
-It refines runs of guided sampling by Gauss-Newton and a denoiser, and returns the mean of their ends.
+The attack refines guided samples by Gauss-Newton and a denoiser, and returns the mean of the results.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from reconrisk.attacks.gauss_newton.descent import Descent
-from reconrisk.attacks.gauss_newton.problem import GaussianPrior as Pull
+from reconrisk.attacks.gauss_newton.problem import GaussianPrior as CoordinatePrior
 from reconrisk.attacks.gauss_newton.problem import Likelihood, Point, working_precision
 from reconrisk.attacks.labels.infer import labels_for, stated_labels
 from reconrisk.attacks.with_prior.gaussian_posterior import gaussian_posterior
 from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling, ggss_r
-from reconrisk.attacks.with_prior.unknown_noise import begun_by, sent_values, squared_residual, weighted_by_noise
+from reconrisk.attacks.with_prior.unknown_noise import reweight_by_noise, run_warm_start, sent_values, squared_residual
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
@@ -32,7 +32,7 @@ from reconrisk.priors.gaussian import GaussianPrior
 
 @dataclass(frozen=True, eq=False)
 class PlugAndPlay:
-    """The configured attack that :func:`plug_and_play` returns."""
+    """Attack configured by :func:`plug_and_play`."""
 
     prior: DiffusionPrior
     starts: int = 3
@@ -49,7 +49,7 @@ class PlugAndPlay:
         prior: object = self.prior
         if not isinstance(prior, DiffusionPrior):
             remedy = "Pass rr.priors.denoiser(...), rr.priors.diffusion(...) or rr.priors.gaussian(...)."
-            raise invalid_input("prior", type(prior).__name__, "to be one that removes noise", remedy)
+            raise invalid_input("prior", type(prior).__name__, "to be a denoiser, diffusion or Gaussian prior", remedy)
         for name in ("starts", "levels", "iterations", "last_iterations", "inner_iterations"):
             check_whole(name, getattr(self, name))
         if not check_positive("last_level", self.last_level) < check_positive("first_level", self.first_level):
@@ -60,19 +60,19 @@ class PlugAndPlay:
             check_callable("warm_start", self.warm_start, "Pass an attack, such as rr.attacks.inverting_gradients().")
 
     @property
-    def begin(self) -> Attack:
-        """What finds the records that are refined."""
+    def initial_attack(self) -> Attack:
+        """Attack that provides the starts."""
         return ggss_r(self.prior) if self.warm_start is None else self.warm_start
 
     @property
     def needs(self) -> ThreatModel:
-        """The prior, and what the warm start needs."""
-        return self.begin.needs.knowing(Knows.PRIOR)
+        """Weakest threat model: the prior, and the needs of the initial attack."""
+        return self.initial_attack.needs.knowing(Knows.PRIOR)
 
     @property
     def prior_calls(self) -> int:
-        """How often the prior is asked, by the guided runs at the start too."""
-        begin = self.begin
+        """Number of calls of the prior, including the guided runs that provide the starts."""
+        begin = self.initial_attack
         guided = begin.steps if isinstance(begin, GuidedSampling) else 0
         return self.starts * (guided + self.levels)
 
@@ -95,12 +95,12 @@ class PlugAndPlay:
         return Reconstruction(records.to(torch.get_default_dtype()), account)
 
     def noise_levels(self) -> tuple[float, ...]:
-        """How far records are believed to be from plausible ones, of the data range, evenly on a logarithmic scale."""
+        """Return the assumed distances from plausible records, as shares of the data range, evenly on a log scale."""
         ratio = self.last_level / self.first_level
         return tuple(self.first_level * ratio ** (each / max(1, self.levels - 1)) for each in range(self.levels))
 
     def __repr__(self) -> str:
-        """Every setting; the prior by its name."""
+        """Return the call with every setting; the prior is shown by name."""
         names = ("starts", "levels", "first_level", "last_level", "iterations", "last_iterations", "inner_iterations")
         given = ", ".join(f"{name}={getattr(self, name)}" for name in (*names, "warm_start", "seconds"))
         return f"plug_and_play({self.prior.name}, {given})"
@@ -119,26 +119,42 @@ def plug_and_play(
     warm_start: Attack | None = None,
     seconds: float | None = None,
 ) -> PlugAndPlay:
-    r"""Rebuild the most plausible records that explain the release, by fitting and denoising in turn.
+    r"""Reconstruct the most plausible records that match the release, by fitting and denoising in turn.
 
     .. math:: x \leftarrow \arg\min_x \tfrac12 |\Sigma^{-1/2} (y - f(x))|^2 + |x - z|^2 / (2 s^2), \qquad
         z \leftarrow E[x_0 \mid x_0 + s \epsilon = x]
 
-    The level s falls from ``first_level`` to ``last_level`` of the data range in so many ``levels``; at each the first
-    step takes at most ``iterations`` of Gauss-Newton, at the last one ``last_iterations``, with ``inner_iterations`` of
-    conjugate gradients. Where the noise is not known, it is taken as equal on all values, as large as the residual.
-    The search begins at so many ``starts``, draws of ``warm_start``: by default of :func:`ggss_r` with the same prior,
-    and of a Gaussian one the posterior mean that :func:`gaussian_posterior` finds from there. The mean of their ends is
-    returned: nearer to the mean of the posterior, which has the least squared error, than any draw of it. Ends that
-    explain the release worse than the best, by more than one squared unit of noise for each value of the records, are
-    left out.
+    The level s falls from ``first_level`` to ``last_level`` of the data range. Unknown noise is assumed equal on all
+    values and as large as the residual. The result is the mean over the starts, which is closer to the posterior mean,
+    and so has a smaller squared error, than any single sample. Results whose squared residual exceeds the best by more
+    than one squared unit of noise per value of the records are left out.
+
+    Args:
+        prior: Diffusion or Gaussian prior of the shape and range of the records.
+        starts: Number of starts, each a run of ``warm_start``.
+        levels: Number of noise levels.
+        first_level: First noise level, as a share of the data range.
+        last_level: Last noise level, as a share of the data range.
+        iterations: Largest number of Gauss-Newton steps at each level but the last.
+        last_iterations: Largest number of Gauss-Newton steps at the last level.
+        inner_iterations: Largest number of conjugate gradient steps per Gauss-Newton step.
+        warm_start: Attack that provides the starts. None is :func:`ggss_r` with the same prior; for a Gaussian prior,
+            :func:`gaussian_posterior` started from there.
+        seconds: Time limit in seconds; None for no limit.
+
+    Returns:
+        The configured attack.
+
+    Raises:
+        InvalidInput: If ``prior`` is not a denoiser or a setting is out of its domain; when the attack is called, if
+            the prior does not fit the records.
 
     Assumes: a prior of the shape and range of the records.
-    Guarantee: none; for a Gaussian prior and a linear release a fixed point at level s is the posterior mean under the
-    covariance :math:`S + s^2 I`. Where noise leaves much of the records open, the levels move them little from where
-    they begin, so that the end is as good as the start.
-    Edge cases: interrupted, or out of ``seconds``, it returns what it has. Records of a batch are brought into the
-    order of the best end before the mean is taken.
+    Guarantee: none. For a Gaussian prior and a linear release, a fixed point at level s is the posterior mean under the
+    covariance :math:`S + s^2 I`. Where noise leaves much of the records undetermined, the levels change the starts
+    little, and the result is as good as the start.
+    Edge cases: on interruption, or when ``seconds`` are spent, it returns the best so far. The records of a batch are
+    matched to the order of the best result before averaging.
     Reference: half-quadratic splitting with a denoiser, `Zhang et al. (2021) <https://arxiv.org/abs/2008.13751>`_; the
     data step by Gauss-Newton and the mean of several ends are ours.
 
@@ -160,7 +176,7 @@ def plug_and_play(
 
 
 class _Search:
-    """Starts that are refined one after the other, and the mean of their ends."""
+    """Refinement of one start after the other, and the mean of the results."""
 
     def __init__(
         self,
@@ -181,7 +197,7 @@ class _Search:
         self.evaluations = 0
 
     def run(self) -> Status:
-        """All starts, or as many as time allows."""
+        """Refine all starts, or as many as the time allows, and return the status."""
         attack = self._attack
         bar = ProgressBar("fitting and denoising", total=attack.starts * attack.levels)
         try:
@@ -190,27 +206,29 @@ class _Search:
                     break
                 self._refine(bar)
         except KeyboardInterrupt:
-            return Status(Ending.INTERRUPTED, "stopped by the user", "Run again for the full strength")
+            return Status(Ending.INTERRUPTED, "stopped by the user", "Run again without interruption")
         finally:
             bar.close()
         if not self._in_time():
-            return Status(Ending.BUDGET_SPENT, f"{len(self._ends)} of {attack.starts} starts", "Allow more seconds")
+            return Status(Ending.BUDGET_SPENT, f"{len(self._ends)} of {attack.starts} starts", "Raise seconds")
         if not math.isfinite(min(self._residuals())):
-            return Status(Ending.DIVERGED, "no records explain the release", "Check the forward map and the prior")
+            return Status(Ending.DIVERGED, "no result has a finite residual", "Check the forward map and the prior")
         return Status(Ending.CONVERGED, f"{attack.starts} starts at {attack.levels} levels")
 
     @property
     def records(self) -> Tensor:
-        """The mean of the ends that explain the release as well as the best one."""
+        """Mean of the results that fit the release about as well as the best one."""
         if not self._ends:
             return self._middle
         residuals = self._residuals()
         best = min(range(len(residuals)), key=residuals.__getitem__)
         lowest, first = residuals[best], self._ends[best]
+        # One squared unit of noise: known noise is whitened to 1, else the mean squared residual of the best result.
         unit = 1.0 if self._observation.noise_std is not None else lowest / max(1, sent_values(self._observation))
+        # At the true records the residual exceeds that of the best fit by about one unit per value.
         allowed = lowest + unit * first.numel()
         ends = [end for end, residual in zip(self._ends, residuals, strict=True) if residual <= allowed]
-        return torch.stack([_in_order_of(first, end) for end in ends or [first]]).mean(0)
+        return torch.stack([_match_order(first, end) for end in ends or [first]]).mean(0)
 
     def _residuals(self) -> list[float]:
         return [squared_residual(self._observation, end, self._labels) for end in self._ends]
@@ -219,46 +237,49 @@ class _Search:
         return self._attack.seconds is None or self._spent() < self._attack.seconds
 
     def _refine(self, bar: ProgressBar) -> None:
-        """One start at all levels; what it has found so far counts as an end at any time."""
+        """Refine one start at all levels; its latest records count as a result at any time."""
         seconds = self._attack.seconds
         left = None if seconds is None else seconds - self._spent()
-        warm = begun_by(self._attack.begin, self._observation, seconds_left=left, rng=self._rng)
+        warm = run_warm_start(self._attack.initial_attack, self._observation, seconds_left=left, rng=self._rng)
         self.evaluations += warm.account.cost.evaluations
         self._ends.append(warm.estimates.to(self._dtype))
         if warm.status.ending is Ending.INTERRUPTED:
             raise KeyboardInterrupt
         levels = [level * self._width for level in self._attack.noise_levels()]
-        plausible = self._denoised(levels[0])
+        # Half-quadratic splitting: denoise, fit near the denoised records, lower the level.
+        plausible = self._denoise(levels[0])
         for place, level in enumerate(levels, start=1):
             if not self._in_time():
                 return
             last = place == len(levels)
             self._fit(plausible, level, self._attack.last_iterations if last else self._attack.iterations)
-            plausible = plausible if last else self._denoised(level)
+            plausible = plausible if last else self._denoise(level)
             bar.advance()
 
-    def _denoised(self, level: float) -> Tensor:
+    def _denoise(self, level: float) -> Tensor:
         with torch.no_grad():
             found = self._attack.prior.denoised(self._ends[-1].to(torch.get_default_dtype()), level)
         return found.to(self._dtype)
 
     def _fit(self, plausible: Tensor, level: float, iterations: int) -> None:
+        """Fit the release from the current records, penalising the distance from plausible ones."""
         start = self._ends[-1]
-        weighted = weighted_by_noise(self._observation, start, self._labels)
-        pull = Pull(plausible, torch.full_like(plausible, level))
-        likelihood = Likelihood(weighted, self._labels, pull, self._dtype)
+        weighted = reweight_by_noise(self._observation, start, self._labels)
+        near_plausible = CoordinatePrior(plausible, torch.full_like(plausible, level))
+        likelihood = Likelihood(weighted, self._labels, near_plausible, self._dtype)
         settings = (iterations, self._attack.inner_iterations, 0.0, self._width)
-        # noise that no step can explain is most of the residual: a step is trusted as far as the pull reaches
+        # Most of the residual is noise that no step can fit, so the first damping is that of the penalty.
         descent = Descent(Point(likelihood, start), *settings, self._rng, self._in_time, 1 / level**2)
         try:
             descent.run("fitting")
-        finally:  # Ctrl-C leaves the best so far
+        finally:  # keep the best so far on Ctrl-C
             self._ends[-1] = descent.point.inputs.detach()
             self.evaluations += likelihood.evaluations + 1
 
 
-def _in_order_of(first: Tensor, other: Tensor) -> Tensor:
-    """The records of ``other`` in the order that brings them nearest to those of ``first``."""
+def _match_order(first: Tensor, other: Tensor) -> Tensor:
+    """Return the records of ``other`` in the order that is closest to ``first``."""
+    # A batch has no order: match records by the assignment of least squared distance.
     distances = torch.cdist(first.flatten(1), other.flatten(1)).square()
     _, places = linear_sum_assignment(distances.cpu().numpy())
     return other[torch.as_tensor(places, device=other.device)]

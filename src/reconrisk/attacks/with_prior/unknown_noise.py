@@ -1,7 +1,7 @@
-"""Noise of a release whose defense is not known, estimated by what the current records leave unexplained.
+"""Noise of a release with an unknown defense, estimated from the residual of the current records.
 
-:func:`weighted_by_noise` has the weights of Laplacian noise. :func:`begun_by` runs the attack that provides the first
-estimate, in the time that is left.
+:func:`reweight_by_noise` provides the weights for Laplacian noise. :func:`run_warm_start` runs the attack that provides
+the first estimate, within the remaining time.
 """
 
 from __future__ import annotations
@@ -14,20 +14,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.gauss_newton.laplace import reweighted
+from reconrisk.attacks.gauss_newton.laplace import reweight_laplace
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import Knows
 
-_LEAST = 1e-3  # seconds: an attack has some time, and makes at least one step
+_LEAST = 1e-3  # shortest limit in seconds; limits must be positive
 
 
-def begun_by(
+def run_warm_start(
     attack: Attack, observation: Observation, *, seconds_left: float | None, rng: torch.Generator
 ) -> Reconstruction:
-    """What ``attack`` finds in at most so many seconds, if it can be limited.
+    """Run an attack with a time limit, if it has one.
 
-    Guarantee: an attack with a limit of its own keeps the shorter one.
+    Args:
+        attack: The attack to run.
+        observation: The observation to attack.
+        seconds_left: Remaining time in seconds; None for no limit.
+        rng: Source of randomness.
+
+    Returns:
+        Its reconstruction.
+
+    Guarantee: an attack with its own limit keeps the shorter of the two.
     """
     has_limit = hasattr(attack, "seconds") and dataclasses.is_dataclass(attack)
     limited: Any = attack
@@ -38,39 +47,65 @@ def begun_by(
     return found
 
 
-_LEAST_ERROR = 1e-6  # of the release, root mean square: what float32 leaves where there is no noise
-_SMALLEST = 1e-30  # of a release of zeros; its inverse is still a number in single precision
+_LEAST_ERROR = 1e-6  # smallest noise relative to the release (root mean square): the rounding of float32
+_SMALLEST = 1e-30  # smallest noise of a zero release; its inverse is still finite in single precision
 
 
-def with_noise(observation: Observation, records: Tensor, labels: Tensor) -> Observation:
-    """The observation with its noise: as known, or equal on all values and as large as the residual of ``records``.
+def assume_noise(observation: Observation, records: Tensor, labels: Tensor) -> Observation:
+    """Return the observation with noise: the known one, or equal on all values and as large as the residual.
 
-    Guarantee: never less than single precision leaves of a clean release.
+    Args:
+        observation: The observation.
+        records: Current records, whose residual is used.
+        labels: Labels of the records.
+
+    Returns:
+        The observation with ``noise_std``.
+
+    Guarantee: never less than the rounding of a clean release in single precision.
     """
     if observation.noise_std is not None:
         return observation
     whole = sum(float(value.double().square().sum()) for value in observation.released.values())
     count = max(1, sent_values(observation))
     size = math.sqrt(squared_residual(observation, records, labels) / count)
+    # Root mean square residual, but never below rounding, so that weights stay finite.
     error = max(size if math.isfinite(size) else 0.0, _LEAST_ERROR * math.sqrt(whole / count), _SMALLEST)
     noise = {name: torch.full_like(value, error) for name, value in observation.released.items()}
     return replace(observation, noise_std=noise, threat=observation.threat.knowing(Knows.DEFENSE))
 
 
-def weighted_by_noise(observation: Observation, records: Tensor, labels: Tensor) -> Observation:
-    """As :func:`with_noise`, as Gaussian noise: Laplacian noise by the weights that are right at ``records``.
+def reweight_by_noise(observation: Observation, records: Tensor, labels: Tensor) -> Observation:
+    """Return the observation with Gaussian noise: as :func:`assume_noise`, or the majorant of Laplacian noise.
 
-    Reference: :func:`reconrisk.attacks.gauss_newton.laplace.refined`, of whose rounds it is one.
+    Args:
+        observation: The observation.
+        records: Records at which the weights of Laplacian noise are taken.
+        labels: Labels of the records.
+
+    Returns:
+        The observation with Gaussian noise.
+
+    Reference: one round of :func:`reconrisk.attacks.gauss_newton.laplace.refine_laplace`.
     """
     return (
-        reweighted(observation, labels, records)
+        reweight_laplace(observation, labels, records)
         if observation.has_laplacian_noise
-        else with_noise(observation, records, labels)
+        else assume_noise(observation, records, labels)
     )
 
 
 def squared_residual(observation: Observation, records: Tensor, labels: Tensor) -> float:
-    """The sum over all values that were sent, in units of the noise where it is known."""
+    """Return the squared residual of records over all sent values, in units of the noise if it is known.
+
+    Args:
+        observation: The observation.
+        records: The records to evaluate.
+        labels: Labels of the records.
+
+    Returns:
+        The sum of squares; inf if it is not finite.
+    """
     with torch.no_grad():
         caused = observation.forward(records, labels)
     total = 0.0
@@ -86,7 +121,14 @@ def squared_residual(observation: Observation, records: Tensor, labels: Tensor) 
 
 
 def sent_values(observation: Observation) -> int:
-    """How many values were sent."""
+    """Return the number of values that were sent.
+
+    Args:
+        observation: The observation.
+
+    Returns:
+        The number of released values, without the ones that a known defense removed.
+    """
     if observation.kept is None:
         return sum(value.numel() for value in observation.released.values())
     return sum(int(mask.sum()) for mask in observation.kept.values())
