@@ -9,14 +9,14 @@ import math
 from collections.abc import Callable
 
 from reconrisk.accounting.calibration import smallest_noise_multiplier
-from reconrisk.accounting.subsampled import _profile
+from reconrisk.accounting.subsampled import _compose_cached
 
 
 def ours() -> Callable[[], object]:
     """Coarse lattice first, then the certified one."""
 
     def work() -> float:
-        _profile.cache_clear()
+        _compose_cached.cache_clear()
         return smallest_noise_multiplier(
             sampling_probability=0.01, steps=10_000, log_prior=math.log(0.1), log_target=math.log(0.2)
         ).value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reconrisk.accounting.subsampled import _profile, epsilon_of_training
+from reconrisk.accounting.subsampled import _compose_cached, epsilon_of_training
 from reconrisk.core.mechanism import dp_sgd
 
 RUN = dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=10_000)
@@ -15,7 +15,7 @@ def ours() -> Callable[[], object]:
     """Both directions, certified."""
 
     def work() -> float:
-        _profile.cache_clear()
+        _compose_cached.cache_clear()
         return epsilon_of_training(RUN, DELTA)
 
     return work

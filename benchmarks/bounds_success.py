@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from reconrisk.accounting.subsampled import _profile, log_success_of_training
+from reconrisk.accounting.subsampled import _compose_cached, log_success_of_training
 from reconrisk.core.mechanism import dp_sgd
 
 RUN = dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=10_000)
@@ -16,7 +16,7 @@ RUN = dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=10_000)
 
 def _ours(accuracy: float) -> Callable[[], object]:
     def work() -> float:
-        _profile.cache_clear()  # the time of a first question, not of a remembered answer
+        _compose_cached.cache_clear()  # the time of a first question, not of a remembered answer
         return math.exp(log_success_of_training(RUN, math.log(0.1), accuracy))
 
     return work

@@ -1,12 +1,12 @@
-"""Reconstruction risk: how much of a private training record can be rebuilt from a release, at most and in practice.
+"""Measure and bound how much of a private training record can be reconstructed from a release.
 
 Folders from the lowest layer up: ``core/`` (shared types); ``accounting/``, ``statistics/``, ``releases/`` and
 ``priors/``; ``attacks/``, ``defenses/``, ``bounds/``, ``metrics/``, ``data/`` and ``models/``; ``reports/``;
 ``studies/``, ``testing/`` and ``integrations/``; ``cli/``. To follow one audit, read ``core/observation.py``,
 ``releases/release.py``, ``attacks/matching/loop.py``, ``bounds/success.py`` and ``studies/audit/run.py``.
 
-The public names are listed in ``__init__.pyi``, which type checkers read and from which they are loaded on first use:
-importing the package stays fast, and torch is loaded only by the parts that need it.
+The stub ``__init__.pyi`` lists the public names. Type checkers read it, and the package imports each name from it on
+first use. Importing the package is therefore fast, and only the parts that need torch load it.
 """
 
 from reconrisk.core import VERSION

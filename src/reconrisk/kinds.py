@@ -1,7 +1,8 @@
-"""Where each kind of JSON value above core is defined: its tag, and the module that reading it imports.
+"""Table of JSON tags and the modules that define them, for the layers above ``core``.
 
-Tags are stable: a class may be renamed or moved, then its row changes and files stay readable. Kinds of core need no
-row. A test compares the rows with the classes of the package.
+Reading a JSON value imports the module of its tag. Tags are stable: if a class is renamed or moved, only its row
+changes, and existing files stay readable. Kinds of ``core`` need no row. A test compares the rows with the classes of
+the package.
 """
 
 from __future__ import annotations
@@ -43,4 +44,4 @@ _TAGS: Mapping[str, tuple[str, ...]] = {
 }
 
 HOMES: Mapping[str, str] = {tag: f"reconrisk.{module}" for module, tags in _TAGS.items() for tag in tags}
-"""The module of each tag."""
+"""Module that defines each tag."""

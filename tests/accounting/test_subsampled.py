@@ -204,7 +204,7 @@ def test_memory_is_bounded_for_any_input(noise, rate, steps):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-        subsampled._profile.cache_clear()
+        subsampled._compose_cached.cache_clear()
     assert 0.01 <= value <= 1
     assert peak < 20 * 8 * MAX_POINTS
 
@@ -271,7 +271,7 @@ def test_the_profiles_of_both_directions_agree(noise, rate, steps):
     # delta of Q against P at epsilon is 1 - e^epsilon (1 - delta of P against Q at -epsilon)
     phases = subsampled.phases_of(run(noise, rate, steps))
     spacing = subsampled.spacing_for(phases, DEFAULT_ACCURACY, math.log(0.3))
-    forward, back = (subsampled._profile(phases, spacing, 0.0, side, math.inf) for side in subsampled.Direction)
+    forward, back = (subsampled._compose_cached(phases, spacing, 0.0, side, math.inf) for side in subsampled.Direction)
     for epsilon in (0.1, 0.5, 1.0):
         mirrored = np.interp(-epsilon, forward.epsilons, forward.deltas)
         expected = 1 - math.exp(epsilon) * (1 - mirrored)
@@ -293,7 +293,7 @@ def test_the_cap_on_losses_of_one_step_costs_nothing():
     mechanism, log_prior = run(0.35, 0.01, 100), math.log(2e-4)
     phases = subsampled.phases_of(mechanism)
     spacing = subsampled.spacing_for(phases, 1e-3, log_prior)
-    uncapped = subsampled._profile(phases, spacing, 0.0, subsampled.Direction.WITH_RECORD, math.inf)
+    uncapped = subsampled._compose_cached(phases, spacing, 0.0, subsampled.Direction.WITH_RECORD, math.inf)
     capped = math.exp(log_success_of_training(mechanism, log_prior, 1e-3))
     assert capped == pytest.approx(uncapped.success(math.exp(log_prior)), rel=1e-8)
 

@@ -175,7 +175,7 @@ def test_another_process_says_the_same():
 
 
 def test_what_has_only_an_address_is_refused():
-    with pytest.raises(InvalidInput, match="settings='generator' to be told from others of its kind"):
+    with pytest.raises(InvalidInput, match="settings='generator' to be comparable by content, not by address"):
         content_digest(scaled(value for value in (1, 2)))
     endless = []
     for _ in range(60):

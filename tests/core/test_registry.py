@@ -112,7 +112,7 @@ def test_a_name_that_two_distributions_offer_is_refused_with_both(registry, tmp_
     for name in ("first", "second"):
         point = {GROUP: {"halve": f"{name}_module:halve"}}
         offer_plugins(tmp_path / name, monkeypatch, point, distribution=f"the-{name}", module=f"{name}_module")
-    with pytest.raises(InvalidInput, match="to be offered once, the-first and the-second offer it"):
+    with pytest.raises(InvalidInput, match="to be offered by one distribution, found it in the-first and the-second"):
         registry["halve"]
 
 

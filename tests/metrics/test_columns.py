@@ -158,7 +158,7 @@ def test_it_prints_as_a_table():
     [
         (
             lambda: score_columns(TARGETS, TARGETS, COLUMNS[:3]),
-            r"targets.shape\[1:\]=\(7,\) to be \(6,\), as the columns",
+            r"targets.shape\[1:\]=\(7,\) to be \(6,\), the width of the columns",
         ),
         (lambda: score_columns(TARGETS[:, :6], TARGETS, COLUMNS), r"estimates.shape=\(2, 6\)"),
         (lambda: score_columns(TARGETS, TARGETS, COLUMNS, tolerance=1.5), r"tolerance=1.5 in \[0, 1\]"),

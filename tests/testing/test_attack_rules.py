@@ -146,7 +146,7 @@ BROKEN = {
     ),
     "returns_finite_estimates": (
         lambda: of_estimates(lambda found: found.index_fill(-1, torch.tensor([0]), math.nan)),
-        "Expected finite estimates or a status that states a failure, found 8 values that are not.",
+        "Expected finite estimates, or a status that is a failure, found 8 NaN or infinite values.",
     ),
     "returns_estimates_within_range": (
         lambda: of_estimates(lambda found: found + 2.0),
@@ -154,25 +154,26 @@ BROKEN = {
     ),
     "returns_no_graph": (
         lambda: of_estimates(lambda found: found.requires_grad_()),
-        "Expected estimates without a graph, found requires_grad=True. Return estimates.detach().",
+        "Expected estimates without an autograd graph, found requires_grad=True. Return estimates.detach().",
     ),
     "states_its_account": (Unnamed, "Expected account.attack such as name(setting=1), found 'x'. Pass repr(self)."),
     "repeats_with_the_same_rng": (
         lambda: changed(from_global_torch),
-        "Expected the same estimates for the same rng, found others after another torch.manual_seed.",
+        "Expected the same estimates for the same rng, found different estimates after another torch.manual_seed.",
     ),
     "leaves_global_generators": (
         lambda: changed(touches_global_torch),
-        "Expected the global generators as they were, found another state after the call.",
+        "Expected unchanged global generators, found another state after the call.",
     ),
     "refuses_weaker_adversaries": (
         Careless,
-        "Expected InvalidInput for a threat without knows=labels, found Reconstruction. Call observation.check_covers",
+        "Expected InvalidInput for a threat model without knows=labels, found Reconstruction. "
+        "Call observation.check_covers",
     ),
     "works_in_double_precision": (SinglePrecision, "expected no error, found RuntimeError"),
     "ends_when_interrupted": (
         Stubborn,
-        "Expected an interrupted attack, found converged: done.. Let KeyboardInterrupt pass",
+        "Expected an interrupted attack, found converged: done. Let KeyboardInterrupt pass",
     ),
 }
 
@@ -219,7 +220,7 @@ def test_other_global_generators_count_too(change):
 
 def test_something_kept_between_calls_is_found():
     found = failures(Counting())
-    assert "found others at the next call" in found["repeats_with_the_same_rng"]
+    assert "found different estimates at the next call" in found["repeats_with_the_same_rng"]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_something_kept_between_calls_is_found():
 )
 def test_what_the_attack_was_handed_must_stay(change, place):
     found = failures(changed(change))
-    assert f"Expected the observation as it was, found changes in {place}" in found["leaves_the_observation"]
+    assert f"Expected an unchanged observation, found changes in {place}" in found["leaves_the_observation"]
 
 
 def test_more_estimates_than_records_are_refused():
@@ -271,7 +272,7 @@ def test_an_attack_that_looks_at_the_private_records_is_found():
     before = records.clone()
     found = failures(Peeking(records), seen, records=records)
     assert list(found) == ["ignores_the_private_records"]
-    assert "found others where they changed" in found["ignores_the_private_records"]
+    assert "found a change when they changed" in found["ignores_the_private_records"]
     assert torch.equal(records, before)
     assert "ignores_the_private_records" in check_attack(Peeking(records), seen).skipped  # nobody can tell
 

@@ -167,29 +167,38 @@ class DoesNotClip(Good):
 BROKEN = {
     "states_its_mechanism": (StatesAWord, "Expected mechanism to be None or a mechanism, found str."),
     "shows_its_settings": (Addressed, "Expected a representation with every setting, found <noise at 0x7f00>."),
-    "sends_what_fits": (Overflows, "Expected finite values in torch.float16, found values that are not."),
-    "leaves_the_update": (WritesInPlace, "Expected the update as it was, found changes in weight, bias."),
-    "repeats_with_the_same_rng": (FromGlobal, "Expected the same to be sent for the same rng, found something else."),
-    "leaves_global_generators": (TouchesGlobal, "Expected the global generators as they were, found another state"),
-    "sends_zero_updates": (DividesByZero, "Expected finite values for an update of zeros, found values that are not."),
+    "sends_what_fits": (Overflows, "Expected finite values in torch.float16, found NaN or infinite values."),
+    "leaves_the_update": (WritesInPlace, "Expected an unchanged input, found changes in weight, bias."),
+    "repeats_with_the_same_rng": (FromGlobal, "Expected the same result for the same rng, found a different one."),
+    "leaves_global_generators": (TouchesGlobal, "Expected unchanged global generators, found another state"),
+    "sends_zero_updates": (
+        DividesByZero,
+        "Expected finite values for an update of zeros, found NaN or infinite values.",
+    ),
     "refuses_what_is_no_update": (
         TakesAnything,
-        "Expected InvalidInput for an update with NaN, found something sent. Extend reconrisk.defenses.base",
+        "Expected InvalidInput for an update with NaN, found no error. Extend reconrisk.defenses.base",
     ),
     "replays_what_can_be_differentiated": (
         Detaches,
-        "Expected a replay that depends on the update, found one without a graph.",
+        "Expected a replay that depends on the update, found one without an autograd graph.",
     ),
-    "replays_without_chance": (ReplaysChance, "Expected the same replay each time, found another one, or a draw."),
+    "replays_without_chance": (
+        ReplaysChance,
+        "Expected the same replay each time, found a different one, or a random draw.",
+    ),
     "states_side_information_that_fits": (
         StatesKeptWrongly,
         "Expected zeros where kept is False, found other values in weight.",
     ),
     "states_the_noise_that_it_adds": (
         StatesTooLittleNoise,
-        "Expected noise of the standard deviation that noise_std states, found noise of 1.3 times that.",
+        "Expected noise with the standard deviation noise_std, found 1.3 times that.",
     ),
-    "keeps_the_bound_of_its_mechanism": (DoesNotClip, "Expected a mean of at most 1/0.5 deviations, found "),
+    "keeps_the_bound_of_its_mechanism": (
+        DoesNotClip,
+        "Expected a replay of norm at most 1/0.5 in units of noise_std, found ",
+    ),
 }
 
 
@@ -221,9 +230,17 @@ def test_a_good_defense_keeps_every_rule():
     ("build", "rule", "sentence"),
     [
         (Forgets, "sends_what_fits", "Expected an update such as {'weight': '(6, 5) torch.float16', 'bias': "),
-        (StatesZeroNoise, "states_side_information_that_fits", "Expected noise_std above zero, found zeros or less."),
-        (ReplaysTooMuch, "states_the_noise_that_it_adds", "Expected the mean of what is sent to be the replay, found "),
-        (ClaimsNoise, "states_the_noise_that_it_adds", "Expected noise_std to be None where nothing is added"),
+        (
+            StatesZeroNoise,
+            "states_side_information_that_fits",
+            "Expected noise_std above zero, found zero or negative values.",
+        ),
+        (
+            ReplaysTooMuch,
+            "states_the_noise_that_it_adds",
+            "Expected the mean of the update that is sent to be the replay, found ",
+        ),
+        (ClaimsNoise, "states_the_noise_that_it_adds", "Expected noise_std to be None without noise"),
     ],
 )
 def test_other_ways_to_break_a_rule(build, rule, sentence):
@@ -237,13 +254,16 @@ def test_a_defense_of_certain_updates_is_checked_on_one_of_them():
     moments = ReferenceMoments(mean(4.0, 1.0), mean(0.0, 0.0), mean(1.0, 1.0), records=1, probes=1)
     defense = rr.defenses.optimal_noise(moments, utility_loss=3.0)
     assert "states_the_noise_that_it_adds" in check_defense(defense, mean(0.5, 0.25)).passed
-    assert "Pass check_defense an update that it can be applied to." in failures(defense)["sends_what_fits"]
+    assert (
+        "Pass check_defense an update that the defense can be applied to, or fix the error."
+        in failures(defense)["sends_what_fits"]
+    )
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (rr.defenses.gaussian_noise, "defense='gaussian_noise' to be a defense. Pass a configured one"),
+        (rr.defenses.gaussian_noise, "defense='gaussian_noise' to be a defense. Pass a configured defense"),
         (Good, "defense='Good' to be a defense"),
         (3, "It has no replay, noise_std, kept, mechanism."),
         (math, "defense='math' to be a defense"),

@@ -53,7 +53,8 @@ class Lenient(Metric):
 BROKEN = {
     "scores_each_record": (
         lambda: of(lambda one, other: error(one, other).mean()),
-        "Expected one score per record, found InvalidInput: Expected mine scores=() to be one per record",
+        "Expected one score per record, found InvalidInput: Expected mine scores=() to have the shape (5,), one per "
+        "record",
     ),
     "scores_in_double_precision": (lambda: of(in_single_precision), "Expected float64 scores, found torch.float32."),
     "has_a_scale": (
@@ -66,7 +67,7 @@ BROKEN = {
     ),
     "gets_worse_with_noise": (
         lambda: of(lambda one, other: 1 / (1 + error(one, other)) * (error(one, other) > 0)),
-        "The scale says that lower is better: exchange best and worst if it is not.",
+        "By best and worst, lower is better: exchange them if that is wrong.",
     ),
     "gives_the_worst_score_to_lost_estimates": (
         lambda: Lenient("mine", error, 0.0, math.inf),
@@ -74,9 +75,9 @@ BROKEN = {
     ),
     "scores_records_by_themselves": (
         lambda: of(of_the_batch),
-        "Expected the score of a record by itself, found 0.",
+        "Expected the same score for a record alone and in a batch, found a difference of 0.",
     ),
-    "leaves_its_inputs": (lambda: of(in_place), "Expected estimates and targets as they were, found changes in them."),
+    "leaves_its_inputs": (lambda: of(in_place), "Expected unchanged estimates and targets, found changes in them."),
     "refuses_what_it_cannot_compare": (
         lambda: of(of_complex_numbers),
         "Expected InvalidInput for complex records, found scores. Call reconrisk.metrics.records.check_records",
@@ -116,7 +117,7 @@ def test_a_good_metric_keeps_every_rule(metric):
 def test_records_of_another_shape_and_range():
     metric = rr.metrics.psnr(data_range=(0, 255))
     assert check_metric(metric, shape=(30,), data_range=(0.0, 255.0)).kind == "metric"
-    assert "Pass check_metric the shape of records" in failures(
+    assert "Pass check_metric the shape of the records" in failures(
         rr.metrics.ssim(data_range=1.0), shape=(30,)
     )["scores_each_record"]  # fmt: skip
 

@@ -91,20 +91,23 @@ class FitsAnything(Good):
 
 
 BROKEN = {
-    "names_itself": (lambda: Good(name=" "), "Expected name to be a word, found ' '."),
+    "names_itself": (lambda: Good(name=" "), "Expected name to be a non-empty text, found ' '."),
     "states_shape_and_range": (lambda: Good(data_range=[0.0, 1.0]), "Expected data_range such as (0.0, 1.0), found ["),
     "draws_records": (Flat, "Expected draws of shape (8, 2, 3), found (8, 6)."),
     "draws_in_the_units_of_its_range": (OtherUnits, "Expected most values within (0.0, 1.0), found "),
-    "repeats_with_the_same_rng": (FromGlobal, "Expected the same draws for the same rng, found others."),
-    "leaves_global_generators": (TouchesGlobal, "Expected the global generators as they were, found another state"),
+    "repeats_with_the_same_rng": (FromGlobal, "Expected the same draws for the same rng, found different ones."),
+    "leaves_global_generators": (TouchesGlobal, "Expected unchanged global generators, found another state"),
     "states_its_mean": (
         StatesAnotherMean,
-        "Expected the mean of many draws to be the stated mean, found a difference of 0.1",
+        "Expected mean to be the mean of many draws, found a difference of 0.1",
     ),
     "has_a_fingerprint": (Unstable, "Expected the same fingerprint for a copy, found "),
-    "times_a_pass": (Untimed, "Expected seconds as a number, found None."),
-    "scales_to_another_range": (ScalesItsRangeOnly, "Expected the same records in other units, found a difference of"),
-    "refuses_other_records": (FitsAnything, "Expected InvalidInput for records of another shape, found none."),
+    "times_a_pass": (Untimed, "Expected seconds as a finite float, found None."),
+    "scales_to_another_range": (
+        ScalesItsRangeOnly,
+        "Expected the same records in the new units, found a difference of",
+    ),
+    "refuses_other_records": (FitsAnything, "Expected InvalidInput for records of another shape, found no error."),
 }
 
 
@@ -138,14 +141,16 @@ def test_a_good_prior_keeps_every_rule():
 
 
 def test_draws_that_no_generator_changes_are_found():
-    assert "Expected other draws for another rng, found the same." in failures(Constant())["repeats_with_the_same_rng"]
+    assert (
+        "Expected different draws for another rng, found the same." in failures(Constant())["repeats_with_the_same_rng"]
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda drawn: drawn.requires_grad_(), "Expected draws without a graph, found requires_grad=True."),
-        (lambda drawn: drawn / 0, "Expected draws of finite real numbers, found values that are not."),
+        (lambda drawn: drawn.requires_grad_(), "Expected draws without an autograd graph, found requires_grad=True."),
+        (lambda drawn: drawn / 0, "Expected draws of finite real numbers, found other values."),
         (lambda drawn: drawn.tolist(), "Expected draws of shape (8, 2, 3), found list."),
     ],
 )

@@ -1,4 +1,4 @@
-"""Mechanisms from the events of dp_accounting: the only file that knows that library."""
+"""Conversion of dp_accounting events to mechanisms. No other file imports dp_accounting."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from reconrisk.core.mechanism import (
 )
 from reconrisk.core.validation import invalid_input
 
-_ACCOUNTANT_ORDERS = tuple(float(order) for order in ORDERS if order <= 512)
+_ACCOUNTANT_ORDERS = tuple(float(order) for order in ORDERS if order <= 512)  # its time grows with the order
 _EPSILONS = (0.0, *np.geomspace(1e-3, 64.0, 97).tolist())
-_ROUND_OFF = 1e-12
-_LOSS_STEP = 1e-3  # ten times the default: the curve moves by less than 1e-5 and takes a second instead of twenty
+_ROUND_OFF = 1e-12  # allowance for the FFT of the PLD accountant
+_LOSS_STEP = 1e-3  # ten times the default: the curve changes by less than 1e-5, and takes 1 second instead of 20
 _RELATIONS = {
     Neighbouring.ADD_OR_REMOVE: NeighboringRelation.ADD_OR_REMOVE_ONE,
     Neighbouring.REPLACE_ONE: NeighboringRelation.REPLACE_ONE,
@@ -36,16 +36,27 @@ _RELATIONS = {
 
 
 def from_event(event: dp_event.DpEvent, *, neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE) -> Mechanism:
-    """The mechanism that a ``DpEvent`` describes.
+    """Return the mechanism that a ``DpEvent`` describes.
 
-    Gaussian events, Poisson sampled or not, repeated and composed, become the mechanism itself; one Laplace event its
-    pure epsilon; a zCDP event without offset its rho; everything else that dp_accounting's RDP accountant supports
-    becomes the Renyi curve that it computes, and what only its PLD accountant supports a curve of (epsilon, delta).
+    Gaussian events, Poisson sampled or not, repeated and composed, become the mechanism itself. One Laplace event
+    becomes its pure epsilon, a zCDP event without offset its rho. Other events become the Renyi curve of
+    dp_accounting's RDP accountant, or the (epsilon, delta) curve of its PLD accountant if only that supports them.
+
+    Args:
+        event: An event of dp_accounting.
+        neighbouring: Neighbouring relation of the guarantee.
+
+    Returns:
+        The mechanism.
+
+    Raises:
+        InvalidInput: If the event releases nothing, has no privacy guarantee, or no accountant supports it.
 
     Assumes: fixed-size batches (``SampledWithoutReplacementDpEvent``) are for ``Neighbouring.REPLACE_ONE``.
-    Guarantee: fixed-size batches are accounted with half the noise multiplier: an event defines it by the norm of one
-    contribution, replacing a record moves the sum by up to twice that, and the accountant does not double it.
-    Edge cases: events without privacy, unsupported ones, and those that release nothing are refused by name.
+    Guarantee: fixed-size batches are accounted with half the noise multiplier. An event defines the multiplier by the
+    norm of one contribution, replacing a record moves the sum by up to twice that, and the accountant does not double
+    it.
+    Edge cases: the error message names the event that is not supported.
 
     >>> sampled = dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.1))
     >>> from_event(dp_event.SelfComposedDpEvent(sampled, 500)).steps
@@ -53,26 +64,26 @@ def from_event(event: dp_event.DpEvent, *, neighbouring: Neighbouring = Neighbou
     """
     leaves = list(_leaves(event, 1))
     if not leaves:
-        raise invalid_input("event", event, "to release something", "NoOpDpEvent has no risk to bound.")
+        raise invalid_input("event", event, "to release something", "A NoOpDpEvent has no risk to bound.")
     for leaf, _ in leaves:
         if isinstance(leaf, (dp_event.NonPrivateDpEvent, dp_event.UnsupportedDpEvent)):
             raise invalid_input(
-                "event", type(leaf).__name__, "to have a privacy guarantee", "No bound can follow from it."
+                "event", type(leaf).__name__, "to have a privacy guarantee", "No bound follows from this event."
             )
     if neighbouring is Neighbouring.ADD_OR_REMOVE:
-        phases = [_phase(leaf, count) for leaf, count in leaves]
+        phases = [_phase_from_event(leaf, count) for leaf, count in leaves]
         exact = [phase for phase in phases if phase is not None]
         if len(exact) == len(phases):
             return exact[0] if len(exact) == 1 else Composed(tuple(exact))
     if len(leaves) == 1:
-        stated = _stated(*leaves[0], neighbouring)
-        if stated is not None:
-            return stated
-    return _curve(leaves, neighbouring)
+        guarantee = _guarantee_from_event(*leaves[0], neighbouring)
+        if guarantee is not None:
+            return guarantee
+    return _compute_curve(leaves, neighbouring)
 
 
 def _leaves(event: dp_event.DpEvent, count: int) -> Iterator[tuple[dp_event.DpEvent, int]]:
-    """The events that release something, with how often each is repeated."""
+    """Yield the events that release something, with the number of their repetitions."""
     if isinstance(event, dp_event.SelfComposedDpEvent):
         yield from _leaves(event.event, count * event.count)
     elif isinstance(event, dp_event.ComposedDpEvent):
@@ -82,8 +93,8 @@ def _leaves(event: dp_event.DpEvent, count: int) -> Iterator[tuple[dp_event.DpEv
         yield event, count
 
 
-def _phase(event: dp_event.DpEvent, count: int) -> NoisePhase | None:
-    """The event as a mechanism of ours, exactly, or None."""
+def _phase_from_event(event: dp_event.DpEvent, count: int) -> NoisePhase | None:
+    """Return the equivalent mechanism of a Gaussian event, or None for other events."""
     rate = 1.0
     if isinstance(event, dp_event.PoissonSampledDpEvent):
         event, rate = event.event, event.sampling_probability
@@ -94,7 +105,8 @@ def _phase(event: dp_event.DpEvent, count: int) -> NoisePhase | None:
     return step if count == 1 else Repeated(step, count)
 
 
-def _stated(event: dp_event.DpEvent, count: int, neighbouring: Neighbouring) -> Mechanism | None:
+def _guarantee_from_event(event: dp_event.DpEvent, count: int, neighbouring: Neighbouring) -> Mechanism | None:
+    """Return the privacy guarantee of an event that has a closed form, or None."""
     if isinstance(event, dp_event.LaplaceDpEvent) and count == 1 and neighbouring is Neighbouring.ADD_OR_REMOVE:
         return PureDP(1 / event.noise_multiplier, neighbouring)
     if isinstance(event, dp_event.ZCDpEvent) and event.xi == 0:
@@ -102,15 +114,16 @@ def _stated(event: dp_event.DpEvent, count: int, neighbouring: Neighbouring) -> 
     return None
 
 
-def _curve(leaves: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbouring) -> RenyiDP | PrivacyCurve:
-    events = [(_for_replacement(leaf) if neighbouring is Neighbouring.REPLACE_ONE else leaf, n) for leaf, n in leaves]
+def _compute_curve(leaves: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbouring) -> RenyiDP | PrivacyCurve:
+    """Return the curve that an accountant of dp_accounting computes, Renyi first."""
+    events = [(_halve_noise(leaf) if neighbouring is Neighbouring.REPLACE_ONE else leaf, n) for leaf, n in leaves]
     renyi = RdpAccountant(_ACCOUNTANT_ORDERS, _RELATIONS[neighbouring])
     unsupported = [event for event, _ in events if not renyi.supports(event)]
     if not unsupported:
         for event, count in events:
             renyi.compose(event, count)
         orders, epsilons = np.asarray(renyi.orders), np.asarray(renyi.rdp)
-        usable = np.isfinite(epsilons) & (epsilons > 0)  # zeros are what the accountant answers on numerical trouble
+        usable = np.isfinite(epsilons) & (epsilons > 0)  # on numerical trouble the accountant returns zero
         if not usable.any():
             names = [type(event).__name__ for event, _ in events]
             raise invalid_input("event", names, "to have a finite, positive Renyi curve")
@@ -119,7 +132,7 @@ def _curve(leaves: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbourin
     if neighbouring is Neighbouring.ADD_OR_REMOVE and all(losses.supports(event) for event, _ in events):
         for event, count in events:
             losses.compose(event, count)
-        # the accountant's own upper bounds on delta, with room for the round-off of its transforms
+        # get_delta returns upper bounds, except for the round-off of its transforms
         deltas = [min(1.0, float(losses.get_delta(epsilon)) + _ROUND_OFF) for epsilon in _EPSILONS]
         return PrivacyCurve(_EPSILONS, tuple(deltas))
     remedy = "Pass its epsilon and delta as ApproximateDP, or its Renyi curve as RenyiDP."
@@ -127,12 +140,12 @@ def _curve(leaves: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbourin
     raise invalid_input("event", name, f"to have an accountant for {neighbouring.value}", remedy)
 
 
-def _for_replacement(event: dp_event.DpEvent) -> dp_event.DpEvent:
-    """Noise multipliers halved, because replacing a record moves a sum by up to two clip norms."""
+def _halve_noise(event: dp_event.DpEvent) -> dp_event.DpEvent:
+    """Halve the noise multipliers, because replacing a record moves a sum by up to two clip norms."""
     if isinstance(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent)):
         return type(event)(event.noise_multiplier / 2)
     if isinstance(event, dp_event.SampledWithoutReplacementDpEvent):
         return dp_event.SampledWithoutReplacementDpEvent(
-            event.source_dataset_size, event.sample_size, _for_replacement(event.event)
+            event.source_dataset_size, event.sample_size, _halve_noise(event.event)
         )
     return event

@@ -21,28 +21,38 @@ Array = NDArray[np.float64]
 
 _FRACTIONS = (1.01, 1.02, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.25, 2.5, 2.75, 3.5, 4.5)
 ORDERS: Array = np.unique(np.concatenate([_FRACTIONS, np.arange(2, 33), np.rint(np.geomspace(32, 4096, 29))]))
-"""Orders at which curves are computed unless others are asked for."""
+"""Default orders of a Renyi curve."""
 
-_MAX_NODES = 2**13
-_LARGEST_QUADRATURE_ORDER = 64.0
-_MARGIN = 1e-12
-_LEAST_NOISE = 1e-100  # below, divergences overflow
+_MAX_NODES = 2**13  # bounds time and memory; little noise would need more nodes
+_LARGEST_QUADRATURE_ORDER = 64.0  # larger fractional orders use the chord; the default orders above 4.5 are whole
+_MARGIN = 1e-12  # relative; covers the round-off of the log moments
+_LEAST_NOISE = 1e-100  # divergences overflow for less noise
 
 OVERFLOW = 1e290
-"""Divergences from which on only infinity is said."""
-_ROUND_OFF = 1e-14  # of a sum of thousands of terms about one, and the tails left out
+"""Divergences from this value on are reported as infinite."""
+_ROUND_OFF = 1e-14  # round-off of a sum of thousands of terms, and the truncated tails
 
 
 def renyi_curve(mechanism: NoiseMechanism, orders: Array = ORDERS) -> Array:
-    r"""Renyi divergences of all steps, with the record against without it, at the given orders.
+    r"""Return upper bounds on the Renyi divergences of all steps, with the record against without it.
 
     .. math:: \varepsilon(a) = \sum_{steps} \frac{1}{a-1} \log E_Q\left(1 - q + q e^{(2x-1)/2\sigma^2}\right)^a
 
+    Args:
+        mechanism: A mechanism of subsampled Gaussian steps.
+        orders: Finite orders above 1.
+
+    Returns:
+        The divergence at each order; inf where it overflows.
+
+    Raises:
+        InvalidInput: If there is no order, an order is not a finite number above 1, or the mechanism has no phases.
+
     Assumes: Poisson sampling; add-or-remove neighbours. The divergence in the other direction is not larger
     (Mironov, Talwar, Zhang 2019, Theorem 5).
-    Guarantee: not below the divergence: whole orders by their finite sum, fractional ones by a trapezoidal rule whose
-    error bound is added, or, where that needs too many nodes, by the chord between whole orders (the log moment is
-    convex in the order).
+    Guarantee: not below the divergence. Whole orders use their finite sum. Fractional orders use a trapezoidal rule
+    plus its error bound or, if that needs too many nodes, the chord between whole orders (the log moment is convex in
+    the order).
 
     >>> from reconrisk.core.mechanism import dp_sgd
     >>> curve = renyi_curve(dp_sgd(noise_multiplier=2.0, steps=8), np.array([2.0, 3.5]))
@@ -60,7 +70,7 @@ def renyi_curve(mechanism: NoiseMechanism, orders: Array = ORDERS) -> Array:
 
 
 def _log_moments(phase: Phase, orders: Array) -> Array:
-    """Log E_Q (dP/dQ)^order of one step."""
+    """Return log E_Q (dP/dQ)^order of one step."""
     if phase.is_full_batch:
         return orders * (orders - 1) / 2 / phase.noise_multiplier / phase.noise_multiplier
     below, above = np.floor(orders), np.ceil(orders)
@@ -75,7 +85,7 @@ def _log_moments(phase: Phase, orders: Array) -> Array:
 
 
 def _whole_log_moment(phase: Phase, order: int) -> float:
-    """The binomial sum (Mironov, Talwar, Zhang 2019, section 3.3), in log space; all terms are positive."""
+    """Return the binomial sum (Mironov, Talwar, Zhang 2019, section 3.3) in log space; all terms are positive."""
     if order == 1:
         return 0.0
     q = phase.sampling_probability
@@ -84,12 +94,13 @@ def _whole_log_moment(phase: Phase, order: int) -> float:
     logs = choose + (order - k) * math.log1p(-q) + k * math.log(q)
     gain = k * (k - 1) / 2 / phase.noise_multiplier / phase.noise_multiplier
     with np.errstate(divide="ignore"):
-        log_excess = gain + np.log(-np.expm1(-gain))  # the weights sum to one, which must not drown the rest
-    return float(np.logaddexp(0.0, log_sum_exp(logs + log_excess))) * (1 + 1e-11)
+        # The binomial weights sum to one. Summing only the excess over one keeps digits of a tiny divergence.
+        log_excess = gain + np.log(-np.expm1(-gain))
+    return float(np.logaddexp(0.0, log_sum_exp(logs + log_excess))) * (1 + 1e-11)  # covers the error of gammaln
 
 
 def _quadrature(phase: Phase, orders: Array) -> Array:
-    r"""Trapezoidal rule for E_Q R^a.
+    r"""Compute log E_Q R^a for the likelihood ratio R by the trapezoidal rule; inf if it needs too many nodes.
 
     The integrand is analytic for |Im x| < pi s^2 and there at most :math:`e^{b^2/2s^2}` times its value on the real
     line (b = Im x), so with nodes at distance :math:`2\pi b/(36 + b^2/2s^2)` the relative error is at most 3e-16.
@@ -98,6 +109,7 @@ def _quadrature(phase: Phase, orders: Array) -> Array:
     width = min(math.pi * s * s, 6 * s)
     step = 2 * math.pi * width / (36 + width * width / 2 / s / s)
     largest = float(orders.max())
+    # The integrand has its mass between 0 and the order; _ROUND_OFF covers the truncated tails.
     low, high = -9 * s, largest + s * math.sqrt(2 * (40 + largest * math.log(1 / q)))
     nodes = math.ceil((high - low) / step)
     if nodes > _MAX_NODES:
@@ -113,6 +125,15 @@ def replace_one_order_two(mechanism: NoiseMechanism) -> float:
 
     .. math:: \varepsilon_2 = \sum_{steps} \log\Big(1 + \frac{q^2}{(1-q)/A + q/B}\Big), \quad
               A = 2(e^{1/\sigma^2} - e^{-1/\sigma^2}),\; B = e^{4/\sigma^2} - 1
+
+    Args:
+        mechanism: A mechanism of subsampled Gaussian steps.
+
+    Returns:
+        The bound.
+
+    Raises:
+        InvalidInput: If the mechanism has no phases.
 
     Assumes: Poisson sampling; the two records contribute vectors of norm at most the clip norm, opposite at worst.
     Guarantee: not below the divergence, adaptive composition included; exact for full batches, (2/sigma)^2 each.
@@ -135,11 +156,11 @@ def _log_one_plus_chi_square(phase: Phase) -> float:
     if phase.is_full_batch or inverse == math.inf:
         return 4 * inverse
     log_b = _log_expm1(4 * inverse)
-    log_a = math.log(2) - inverse + _log_expm1(2 * inverse)
+    log_a = math.log(2) - inverse + _log_expm1(2 * inverse)  # A = 2 e^(-1/s^2) (e^(2/s^2) - 1)
     log_denominator = float(np.logaddexp(math.log1p(-q) - log_a, math.log(q) - log_b))
     return float(np.logaddexp(0.0, 2 * math.log(q) - log_denominator))
 
 
 def _log_expm1(x: float) -> float:
-    """log(e^x - 1) without overflow."""
+    """Return log(e^x - 1) without overflow."""
     return x + math.log(-math.expm1(-x))

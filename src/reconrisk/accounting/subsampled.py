@@ -1,4 +1,4 @@
-"""Success and epsilon of Poisson-subsampled Gaussian training, certified: the engine behind the success bounds."""
+"""Certified success bounds and epsilon of Poisson-subsampled Gaussian training."""
 
 from __future__ import annotations
 
@@ -23,31 +23,42 @@ from reconrisk.core.mechanism import NoiseMechanism
 from reconrisk.core.validation import check_probability
 
 DEFAULT_ACCURACY = 2e-5
-"""Wanted excess of a success bound over the truth."""
+"""Default excess of a success bound over the true success probability."""
 
-_SMALLEST_ON_LATTICE = -60.0
-_TILT_BELOW = math.log(1e-4)
-_LADDER = 4.0
-_LOG_TAIL = math.log(1e-17)
-_LEAST_NOISE = 1e-3
-_MOST_STEPS = 10**15
+_SMALLEST_ON_LATTICE = -60.0  # log prior below which only the Renyi form is used
+_TILT_BELOW = math.log(1e-4)  # smaller priors need relative accuracy, hence tilted masses
+_LADDER = 4.0  # step of the log priors at which profiles are tilted
+_LOG_TAIL = math.log(1e-17)  # truncated mass of all steps together; below the precision of a float
+_LEAST_NOISE = 1e-3  # less noise hides nothing, and its lattice would not fit into memory
+_MOST_STEPS = 10**15  # the allowance for round-off, about 1e-13 per step, makes a lattice useless
 
 
 def log_success_of_training(mechanism: NoiseMechanism, log_prior: float, accuracy: float = DEFAULT_ACCURACY) -> float:
-    r"""Log of the largest probability, with the record, of an event of probability kappa without it.
+    r"""Upper bound on the log probability, with the record, of an event of probability kappa without it.
 
     .. math:: \gamma = \sup\{P(E): Q(E) \le \kappa\}
 
     with Q the law of all steps without the record and P with it, each step a mixture
     :math:`(1-q)N(0,\sigma^2) + qN(1,\sigma^2)` against :math:`N(0,\sigma^2)`.
 
+    Args:
+        mechanism: A mechanism of subsampled Gaussian steps.
+        log_prior: Natural logarithm of the prior success :math:`\kappa`.
+        accuracy: Requested excess of the bound over the true probability.
+
+    Returns:
+        The natural logarithm of the bound on :math:`\gamma`.
+
+    Raises:
+        InvalidInput: If the mechanism has no phases.
+
     Assumes: Poisson sampling kept secret; noise multiplier and rate of each step fixed in advance.
-    Notation: ``log_prior`` is log kappa.
-    Guarantee: in [log kappa, 0] and not below the truth; above it by at most ``accuracy`` in probability (not proved,
-    but found on a thousand random settings). Nondecreasing in kappa and, for one phase, in steps and in falling noise,
-    up to round-off of 1e-13 times the steps; the same was found, though not proved, for the sampling probability.
-    Edge cases: full batch and one subsampled step use their closed forms; kappa below 1e-4 also the Renyi form; where
-    no lattice fits into memory, the Renyi form alone.
+    Guarantee: in [log kappa, 0] and not below the true value. The excess in probability is at most ``accuracy`` (not
+    proved, but observed on a thousand random settings). Nondecreasing in kappa and, for one phase, in steps and in
+    falling noise, up to round-off of 1e-13 times the steps. The same was observed, but not proved, for the sampling
+    probability.
+    Edge cases: full batch and one subsampled step use closed forms. For kappa below 1e-4 the smaller of this bound and
+    the Renyi form is used. If no lattice fits into memory, the Renyi form is used alone.
     Reference: `Hayes, Mahloujifar, Balle (2023) <https://arxiv.org/abs/2302.07225>`_, Theorem 2, computed without
     sampling.
 
@@ -66,7 +77,7 @@ def log_success_of_training(mechanism: NoiseMechanism, log_prior: float, accurac
     bounds = [_log_success_without_noise(phases, log_prior)]
     if not _is_extreme(phases):
         if _power_of_largest_outcome(phases, log_prior) >= 1 - accuracy / 2:
-            return 0.0
+            return 0.0  # a test of this power exists, so the trivial bound is within the accuracy
         on_lattice = _log_success_on_lattice(phases, log_prior, accuracy)
         bounds += [] if on_lattice is None else [on_lattice]
         if on_lattice is None or log_prior < _TILT_BELOW:
@@ -75,11 +86,22 @@ def log_success_of_training(mechanism: NoiseMechanism, log_prior: float, accurac
 
 
 def epsilon_of_training(mechanism: NoiseMechanism, delta: float, accuracy: float = DEFAULT_ACCURACY) -> float:
-    r"""Epsilon with which the training is (epsilon, delta)-DP under adding or removing a record.
+    r"""Upper bound on the epsilon of a training run at a given delta, under adding or removing a record.
 
-    Guarantee: not below the true epsilon; the same certified profiles as :func:`log_success_of_training`, in both
+    Args:
+        mechanism: A mechanism of subsampled Gaussian steps.
+        delta: Probability with which the guarantee may fail, in [0, 1].
+        accuracy: Requested excess of the success bound on the same lattice.
+
+    Returns:
+        The epsilon.
+
+    Raises:
+        InvalidInput: If ``delta`` is not in [0, 1], or the mechanism has no phases.
+
+    Guarantee: not below the true epsilon. It uses the certified profiles of :func:`log_success_of_training`, in both
     directions.
-    Edge cases: inf for ``delta = 0``: the Gaussian has no pure epsilon.
+    Edge cases: ``delta = 0`` gives inf, because the Gaussian has no pure epsilon; ``delta = 1`` gives 0.
 
     >>> from reconrisk.core.mechanism import dp_sgd
     >>> round(epsilon_of_training(dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=1000), 1e-5), 2)
@@ -92,23 +114,24 @@ def epsilon_of_training(mechanism: NoiseMechanism, delta: float, accuracy: float
     if delta == 1:
         return 0.0
     unsampled = math.sqrt(sum(phase.steps / phase.noise_multiplier / phase.noise_multiplier for phase in phases))
-    epsilon = epsilon_from_gaussian(unsampled, delta)  # sampling only helps
+    epsilon = epsilon_from_gaussian(unsampled, delta)  # the same steps on full batches reveal at least as much
     if _is_extreme(phases) or all(phase.is_full_batch for phase in phases):
         return epsilon
     epsilon = min(epsilon, epsilon_from_renyi(ORDERS, renyi_curve(mechanism), delta))
     spacing = spacing_for(phases, accuracy, min(math.log(delta), math.log(0.5)))
-    profiles = [_profile(phases, spacing, _rung(math.log(delta)), direction, math.inf) for direction in Direction]
+    log_smallest = _round_down_to_ladder(math.log(delta))
+    profiles = [_compose_cached(phases, spacing, log_smallest, direction, math.inf) for direction in Direction]
     on_lattice = max(math.inf if profile is None else profile.epsilon(delta) for profile in profiles)
     return min(epsilon, on_lattice)
 
 
 def _is_extreme(phases: tuple[Phase, ...]) -> bool:
-    """Whether there is so little noise, or are so many steps, that only bounds without a lattice make sense."""
+    """Return True if there is too little noise, or are too many steps, for a lattice."""
     return any(phase.noise_multiplier < _LEAST_NOISE or phase.steps > _MOST_STEPS for phase in phases)
 
 
 def _log_success_without_noise(phases: tuple[Phase, ...], log_prior: float) -> float:
-    """A record that is never sampled leaves the law without it: gamma <= 1 - (1-q)^T (1 - kappa), at any noise."""
+    """Bound the log success at any noise: gamma <= 1 - (1-q)^T (1 - kappa), since a record may never be sampled."""
     if any(phase.is_full_batch for phase in phases):
         return 0.0
     log_never = sum(phase.steps * math.log1p(-phase.sampling_probability) for phase in phases)
@@ -116,16 +139,16 @@ def _log_success_without_noise(phases: tuple[Phase, ...], log_prior: float) -> f
 
 
 def _log_success_of_one_step(phase: Phase, log_prior: float) -> float:
-    """The likelihood ratio grows with x, so the best event is a half-line: (1-q) kappa + q Phi(z + 1/s)."""
+    """Return the log of (1-q) kappa + q Phi(z + 1/s): the likelihood ratio increases, so the best event is a ray."""
     q = phase.sampling_probability
     sampled = math.log(q) + log_success_from_gaussian(1 / phase.noise_multiplier, log_prior)
     return min(0.0, float(np.logaddexp(math.log1p(-q) + log_prior, sampled)))
 
 
 def _power_of_largest_outcome(phases: tuple[Phase, ...], log_prior: float) -> float:
-    """Power of the test that rejects for a large outcome in any one step: a lower bound on success.
+    """Return the power of the test that rejects for a large outcome in any step: a lower bound on success.
 
-    Where it is almost one, so is every bound, and at little noise the lattice would be huge.
+    If it is almost one, so is every upper bound. This case needs no lattice, which would be huge at little noise.
     """
     steps = sum(phase.steps for phase in phases)
     level = -float(ndtri_exp(min(log_prior - math.log(steps), -1e-300)))  # union bound: size at most kappa
@@ -133,7 +156,7 @@ def _power_of_largest_outcome(phases: tuple[Phase, ...], log_prior: float) -> fl
     for phase in phases:
         q = phase.sampling_probability
         hit = (1 - q) * float(ndtr(-level)) + q * float(ndtr(1 / phase.noise_multiplier - level))
-        log_miss += phase.steps * math.log1p(-min(hit, 1 - 1e-16))
+        log_miss += phase.steps * math.log1p(-min(hit, 1 - 1e-16))  # keeps the logarithm finite
     return -math.expm1(log_miss)
 
 
@@ -141,34 +164,35 @@ def _log_success_on_lattice(phases: tuple[Phase, ...], log_prior: float, accurac
     if log_prior < _SMALLEST_ON_LATTICE:
         return None
     spacing = spacing_for(phases, accuracy, log_prior)
-    rung = _rung(log_prior)
-    profile = _profile(phases, spacing, rung, Direction.WITH_RECORD, _largest_relevant_loss(phases, rung))
+    log_smallest = _round_down_to_ladder(log_prior)
+    largest = _largest_relevant_loss(phases, log_smallest)
+    profile = _compose_cached(phases, spacing, log_smallest, Direction.WITH_RECORD, largest)
     return None if profile is None else math.log(profile.success(math.exp(log_prior)))
 
 
-def _largest_relevant_loss(phases: tuple[Phase, ...], rung: float) -> float:
-    """Loss of one step above which the sum exceeds every epsilon of interest by far, whatever the other steps do.
+def _largest_relevant_loss(phases: tuple[Phase, ...], log_smallest: float) -> float:
+    """Return the loss of one step above which the sum far exceeds every relevant epsilon, whatever the other steps.
 
-    An event of Q-mass kappa begins below -log kappa; other steps lower the sum by at most their infima. Counting such a
-    loss as infinite costs a factor 1 + exp(-24).
+    The optimal event of Q-mass kappa begins at a loss below -log kappa, and other steps lower the sum by at most their
+    infima. Counting a larger loss as infinite costs a factor of 1 + exp(-24).
     """
     if any(phase.is_full_batch for phase in phases):
         return math.inf
     infima = sum(phase.steps * math.log1p(-phase.sampling_probability) for phase in phases)
-    return 24.0 - infima - min(rung, _TILT_BELOW)
+    return 24.0 - infima - min(log_smallest, _TILT_BELOW)
 
 
-def _rung(log_smallest: float) -> float:
-    """A probability at most the given one, from a short list, so that near priors share one profile."""
+def _round_down_to_ladder(log_smallest: float) -> float:
+    """Return a log probability from a short list, at most the given one, so that similar priors share a profile."""
     return 0.0 if log_smallest > _TILT_BELOW else _LADDER * math.floor(log_smallest / _LADDER)
 
 
 @lru_cache(maxsize=4)
-def _profile(
+def _compose_cached(
     phases: tuple[Phase, ...], spacing: float, log_smallest: float, direction: Direction, largest: float
 ) -> PrivacyProfile | None:
-    """``largest`` caps the loss of one step; beyond it, it counts as infinite."""
+    """Compose all steps; losses of one step above ``largest`` count as infinite."""
     steps = sum(phase.steps for phase in phases)
-    log_tail = min(_LOG_TAIL, log_smallest - 30) - math.log(steps)
+    log_tail = min(_LOG_TAIL, log_smallest - 30) - math.log(steps)  # e^-30: negligible against the smallest prior
     cuts = Cuts(log_tail, largest)
     return compose(phases, spacing=spacing, cuts=cuts, direction=direction, log_smallest=log_smallest)

@@ -1,4 +1,4 @@
-"""What the coordinates of a tabular record mean: numbers with their range, and categories one-hot."""
+"""Columns of tabular records: numbers with their range, and one-hot categories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from reconrisk.core.validation import check_finite, check_not_empty, check_whole
 @serializable("numeric-column")
 @dataclass(frozen=True)
 class NumericColumn:
-    """A number between ``low`` and ``high``, scaled to [0, 1] at the coordinate ``start``.
+    """A number that is scaled from [``low``, ``high``] to [0, 1] and occupies one coordinate.
+
+    Attributes:
+        name: Name of the column.
+        low: Smallest value, before scaling.
+        high: Largest value, before scaling.
+        start: Index of its coordinate in a record.
 
     Edge cases: a constant column, ``low = high``, is 0 in every record.
 
@@ -33,14 +39,19 @@ class NumericColumn:
 
     @property
     def coordinates(self) -> slice:
-        """Where in a record it stands."""
+        """Slice of a record that the column occupies."""
         return slice(self.start, self.start + 1)
 
 
 @serializable("categorical-column")
 @dataclass(frozen=True)
 class CategoricalColumn:
-    """One of several categories, one-hot from the coordinate ``start`` on.
+    """A category that is encoded one-hot in as many coordinates as there are categories.
+
+    Attributes:
+        name: Name of the column.
+        categories: Names of the categories, in the order of their coordinates.
+        start: Index of its first coordinate in a record.
 
     >>> CategoricalColumn("sex", categories=("Female", "Male"), start=3).coordinates
     slice(3, 5, None)
@@ -53,11 +64,11 @@ class CategoricalColumn:
     def __post_init__(self) -> None:
         check_whole("start", self.start, minimum=0)
         if not self.categories or len(set(self.categories)) != len(self.categories):
-            raise invalid_input("categories", self.categories, "to be at least one, each once")
+            raise invalid_input("categories", self.categories, "to be a non-empty tuple without duplicates")
 
     @property
     def coordinates(self) -> slice:
-        """Where in a record it stands."""
+        """Slice of a record that the column occupies."""
         return slice(self.start, self.start + len(self.categories))
 
 
@@ -65,34 +76,67 @@ Column: TypeAlias = NumericColumn | CategoricalColumn
 
 
 def width_of(columns: Sequence[Column]) -> int:
-    """How many coordinates the columns occupy together."""
+    """Return the number of coordinates that the columns occupy together.
+
+    Args:
+        columns: Columns of one table; at least one.
+
+    Returns:
+        The end of the last column.
+
+    >>> width_of([NumericColumn("age", 17, 90, 0), CategoricalColumn("sex", ("Female", "Male"), 1)])
+    3
+    """
     return max(int(column.coordinates.stop) for column in columns)
 
 
 def check_columns(columns: Sequence[Column]) -> int:
-    """Columns that follow on each other without gaps, each under a name of its own; how wide they are together."""
+    """Check that columns have distinct names and follow each other without gaps.
+
+    Args:
+        columns: Columns of one table, in any order.
+
+    Returns:
+        The number of coordinates that they occupy together.
+
+    Raises:
+        InvalidInput: If there is no column, a name occurs twice, or a coordinate belongs to no column or to two.
+
+    >>> check_columns([NumericColumn("age", 17, 90, 0), NumericColumn("hours", 1, 99, 1)])
+    2
+    """
     check_not_empty("columns", columns, "Pass the columns of the data set.")
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
-            raise invalid_input("columns", names, f"to hold {name!r} once")
+            raise invalid_input("columns", names, f"to contain {name!r} once")
     end = 0
     for column in sorted(columns, key=lambda column: column.start):
         if column.start != end:
             raise invalid_input(
-                f"start of column {column.name!r}", column.start, f"to be {end}, where the one before it ends"
+                f"start of column {column.name!r}", column.start, f"to be {end}, the end of the preceding column"
             )
         end = int(column.coordinates.stop)
     return end
 
 
 def check_layout(columns: Sequence[Column], shape: Sequence[int], name: str = "input_shape") -> None:
-    """Columns that together mean every coordinate of a record of ``shape`` once.
+    """Check that the columns describe every coordinate of a record exactly once.
+
+    Args:
+        columns: Columns of one table, in any order.
+        shape: Shape of one record, without the batch dimension.
+        name: Name of the argument that holds ``shape``, for the error message.
+
+    Raises:
+        InvalidInput: If the columns do not fit together, or their total width is not the size of a record.
 
     >>> check_layout([NumericColumn("age", 17, 90, 0)], (2,))
     Traceback (most recent call last):
-    reconrisk.core.errors.InvalidInput: Expected input_shape=(2,) to be (1,), as the columns. Pass those of this table.
+    reconrisk.core.errors.InvalidInput: Expected input_shape=(2,) to be (1,), the width of the columns. Pass the \
+columns of this table.
     """
     width = check_columns(columns)
     if tuple(shape) != (width,):
-        raise invalid_input(name, tuple(shape), f"to be ({width},), as the columns", "Pass those of this table.")
+        condition = f"to be ({width},), the width of the columns"
+        raise invalid_input(name, tuple(shape), condition, "Pass the columns of this table.")

@@ -1,4 +1,4 @@
-"""What is done to a release before it leaves the machine."""
+"""Protocol of a defense: a change of the release before it leaves the machine."""
 
 from __future__ import annotations
 
@@ -13,28 +13,40 @@ if TYPE_CHECKING:
 
 
 class Defense(Protocol):
-    """A configured change of what is released: settings in the constructor, tensors in the call.
+    """A configured defense: settings are passed to the constructor, tensors to the call.
 
-    An adversary who knows the defense uses ``replay`` on candidates, ``noise_std`` and ``kept`` on what was sent.
+    An adversary who knows the defense applies :meth:`replay` to candidate records, and :meth:`noise_std` and
+    :meth:`kept` to the release that was sent.
     """
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """The mechanism it implements for one record, or None for a heuristic without guarantee."""
+        """Mechanism that the defense implements for one record, or None for a heuristic without guarantee."""
         ...
 
     def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
-        """What is sent instead of ``released``."""
+        """Return the tensors that are sent instead of ``released``.
+
+        Args:
+            released: Tensors by name; they are left unchanged.
+            rng: Generator of all random draws.
+        """
         ...
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The part without chance, such as clipping, differentiable: the mean of what would be sent."""
+        """Return the mean of the tensors that would be sent, without any random draw and differentiable.
+
+        For a defense that clips and adds noise, this is the clipped release.
+        """
         ...
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """The standard deviation of the noise on each value; None without noise."""
+        """Return the standard deviation of the noise on each value that was sent, or None if there is no noise."""
         ...
 
     def kept(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """True where a value was sent, as seen from what was sent; None where all are."""
+        """Return masks that are True where a value was sent, or None if every value was.
+
+        An adversary computes the masks from the tensors that were sent, so they depend on nothing else.
+        """
         ...

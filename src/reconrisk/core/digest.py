@@ -1,7 +1,7 @@
-"""Digests of settings and contents: the same in every process, another for other content. The only ones in the package.
+"""Digests of settings and contents, reproducible across processes. All digests of the package are computed here.
 
-Stores find results again by these digests, and reports name models, data and priors by them. Tensors are recognised
-only if torch was imported by somebody else, so that this file needs no torch.
+Stores look up results by these digests, and reports identify models, data and priors by them. Tensors are recognised
+only if torch has been imported elsewhere, so this file needs no torch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from reconrisk.core.validation import invalid_input
 if TYPE_CHECKING:
     from torch import nn
 
-_DIGITS = 12  # enough for the runs of one store; short enough for a table
-_DEEPEST = 40
+_DIGITS = 12  # 48 bits: no collision among the runs of one store, and short enough for a table
+_DEEPEST = 40  # far deeper than real settings; stops endless chains of new objects
+# Code of these packages is identified by its qualified name alone, also across their versions.
 _KNOWN_BY_NAME = {"torch", "numpy", "scipy", "sklearn", "torchvision", "reconrisk"} | set(sys.stdlib_module_names)
 _INSTALLED = {"site-packages", "dist-packages"}
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
@@ -38,9 +39,10 @@ _FOLLOWED = (*_PLAIN, np.ndarray, FunctionType, type, tuple, list, dict, frozens
 
 
 def content_digest(value: Any) -> str:
-    """Return the SHA-256 of a value: numbers and tensors by value, functions by their code and all that it works with.
+    """Return the SHA-256 digest of a value.
 
-    That is constants, defaults, what a function closes over, and functions, classes and plain values that it names.
+    Numbers and tensors enter by value. Functions enter by their code, constants, defaults and closures, and by the
+    functions, classes and plain values that the code refers to.
 
     Args:
         value: Settings, tensors, functions, objects, or any nesting of them.
@@ -49,76 +51,100 @@ def content_digest(value: Any) -> str:
         64 hexadecimal digits.
 
     Raises:
-        InvalidInput: If nothing but an address tells a part of it from others, or if it is nested too deeply.
+        InvalidInput: If only its memory address identifies a part of the value, or if it is nested too deeply.
 
-    Assumes: what comes with Python and with installed distributions is known by its name.
-    Guarantee: never an address, nor the name of a module that depends on how it is run.
-    Edge cases: code is that of the interpreter, so another version of Python may give another digest.
+    Assumes: code of Python and of installed distributions is identified by its name.
+    Guarantee: no memory address enters, nor a module name that depends on how the program is started.
+    Edge cases: code enters as bytecode, so another version of Python may give another digest.
 
     >>> def scale(factor): return lambda values: factor * values
     >>> content_digest(scale(1.0)) == content_digest(scale(1.0)), content_digest(scale(1.0)) == content_digest(scale(2))
     (True, False)
     """
-    return _hash(_Walk().words(value, ()))
+    return _hash(_Walk().tokens(value, ()))
 
 
 def short_digest(value: Any) -> str:
-    """Return the first twelve digits of :func:`content_digest`, by which people tell runs, models and data apart."""
+    """Return the first twelve digits of :func:`content_digest`, which identify runs, models and data in reports.
+
+    Args:
+        value: Settings, tensors, functions, objects, or any nesting of them.
+
+    Returns:
+        12 hexadecimal digits.
+
+    Raises:
+        InvalidInput: As :func:`content_digest`.
+
+    >>> short_digest({"steps": 10}) == short_digest({"steps": 10}), len(short_digest(1.0))
+    (True, 12)
+    """
     return content_digest(value)[:_DIGITS]
 
 
 def network_digest(network: nn.Module) -> str:
-    """Return a short digest of a network by its layers, mode, weights and buffers; its code does not count.
+    """Return a short digest of a network: of its layers, mode, weights and buffers, but not of its code.
 
     Args:
-        network: Any module of torch; what its classes compute is not looked at, so none is refused.
+        network: Any torch module. None is rejected, because the code of its classes is not read.
+
+    Returns:
+        12 hexadecimal digits.
 
     >>> import torch
     >>> layer = torch.nn.Linear(1, 1)
     >>> network_digest(layer) == network_digest(layer.eval())
     False
     """
+    # The mode counts, because batch norm and dropout compute something else in training.
     return short_digest((repr(network), network.training, dict(network.state_dict())))
 
 
 def describe_settings(configured: object, *, text: str | None = None) -> str:
-    """Return the settings of an attack or a defense as it writes them, without values of tensors or addresses.
+    """Return the ``repr`` of an attack or a defense, without tensor values and memory addresses.
 
     Args:
         configured: An attack, a defense, or any other setting.
-        text: How it writes itself; its ``repr`` if None.
+        text: Text to clean instead of the ``repr``; None for the ``repr``.
 
-    Guarantee: no value of a tensor, which may be a record; tensors are told apart by a digest.
+    Returns:
+        The text. If it contains a tensor, the name of the class and a digest instead.
+
+    Guarantee: the text contains no tensor value, because tensors may hold private records.
 
     >>> import torch
     >>> describe_settings([torch.ones(1)]).split()[0]
     'list'
     """
     written = repr(configured) if text is None else text
-    if _TENSOR.search(written) is not None:
-        return f"{type(configured).__name__} {_digest_or(configured, written)}"
+    if _TENSOR.search(written) is not None:  # a repr such as tensor([0.1, ...]) would print values of records
+        return f"{type(configured).__name__} {_digest_with_fallback(configured, written)}"
     return re.sub(rf" at {_ADDRESS.pattern}", "", written)
 
 
 def identify_settings(configured: object) -> str:
-    """Return the settings of an attack or a defense in words, with a digest of what the words do not show.
+    """Return the description of an attack or a defense, with a digest of the settings that it does not show.
 
-    Those are tensors, functions, networks, priors, and objects that write nothing but their address. Everything else
-    is told apart by the words alone, so that an attack may count its calls.
+    These are tensors, functions, networks, priors, and objects whose ``repr`` is only an address. Other state does not
+    enter, so an attack may for example count its calls.
 
     Args:
         configured: An attack or a defense.
 
-    Edge cases: what :func:`content_digest` refuses is told apart by its address.
+    Returns:
+        :func:`describe_settings`, followed by a short digest if there are hidden settings.
+
+    Edge cases: settings that :func:`content_digest` rejects are identified by their address.
 
     >>> identify_settings(partial(max, 1)) == identify_settings(partial(max, 2))
     False
     """
     words, hidden = describe_settings(configured), list(_hidden_settings(configured))
-    return f"{words} {_digest_or(hidden, repr(configured))}" if hidden else words
+    return f"{words} {_digest_with_fallback(hidden, repr(configured))}" if hidden else words
 
 
 def _hidden_settings(value: Any) -> Iterator[object]:
+    """Yield the parts of a setting that its ``repr`` does not show."""
     if isinstance(value, _PLAIN):
         return
     if isinstance(getattr(value, "fingerprint", None), str):
@@ -126,48 +152,50 @@ def _hidden_settings(value: Any) -> Iterator[object]:
     elif isinstance(value, (FunctionType, MethodType, partial, np.ndarray)) or _is_tensor(value) or _is_network(value):
         yield value
     elif is_dataclass(value) or isinstance(value, (Mapping, list, tuple)):
-        yield from (part for each in _parts_of(value) for part in _hidden_settings(each))
+        yield from (part for each in _child_values(value) for part in _hidden_settings(each))
     elif _ADDRESS.search(repr(value)):
         yield value
 
 
-def _parts_of(value: Any) -> Iterable[object]:
+def _child_values(value: Any) -> Iterable[object]:
     if is_dataclass(value):
         return (getattr(value, each.name) for each in fields(value))
     return value.values() if isinstance(value, Mapping) else value
 
 
-def _digest_or(value: object, words: str) -> str:
+def _digest_with_fallback(value: object, text: str) -> str:
+    """Return the digest of a value, or of a text if the value has none."""
     try:
         return short_digest(value)
     except InvalidInput:
-        return short_digest(words)
+        return short_digest(text)
 
 
-def _hash(words: Iterable[str | bytes]) -> str:
+def _hash(tokens: Iterable[str | bytes]) -> str:
     digest = hashlib.sha256()
-    for word in words:
-        digest.update(word.encode() if isinstance(word, str) else word)
-        digest.update(b"\0")
+    for token in tokens:
+        digest.update(token.encode() if isinstance(token, str) else token)
+        digest.update(b"\0")  # separator, so that ("ab", "c") and ("a", "bc") differ
     return digest.hexdigest()
 
 
 class _Walk:
-    """A walk through a value in which each function, class and network is read once, however often it is named."""
+    """Traversal of a value that reads each function, class and network once, even if it occurs several times."""
 
     def __init__(self) -> None:
-        self._read: dict[int, tuple[object, str]] = {}  # with the object, which keeps its id from being used again
+        # Digests by id. The object is kept next to its digest, so that its id is not reused while the walk lasts.
+        self._read: dict[int, tuple[object, str]] = {}
 
-    def words(self, value: Any, above: tuple[int, ...]) -> Iterator[str | bytes]:
-        """Yield what a value consists of; ``above`` are the values that hold it."""
+    def tokens(self, value: Any, above: tuple[int, ...]) -> Iterator[str | bytes]:
+        """Yield the content of a value; ``above`` holds the ids of the values that contain it."""
         if isinstance(value, _PLAIN):
             yield f"{type(value).__name__} {value!r}"
         elif id(value) in above:
-            yield f"again {above.index(id(value))}"  # a function that calls itself
+            yield f"again {above.index(id(value))}"  # a cycle, such as a recursive function
         elif len(above) > _DEEPEST:
             raise invalid_input("settings", type(value).__name__, f"to be nested at most {_DEEPEST} deep")
         elif _is_tensor(value) or isinstance(value, np.ndarray):
-            yield from _words_of_array(value)
+            yield from _array_tokens(value)
         elif isinstance(value, Enum):
             yield f"{type(value).__qualname__} {value.name}"
         elif isinstance(value, ModuleType):
@@ -175,6 +203,7 @@ class _Walk:
         elif isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, (ModuleType, type, type(None))):
             yield f"builtin {value.__qualname__}"
         elif isinstance(value, (FunctionType, type)) or _is_network(value):
+            # Digest once and reuse it: shared helpers and large networks occur many times.
             if id(value) not in self._read:
                 self._read[id(value)] = value, _hash(self._parts(value, above))
             yield self._read[id(value)][1]
@@ -183,9 +212,9 @@ class _Walk:
 
     def _parts(self, value: Any, above: tuple[int, ...]) -> Iterator[str | bytes]:
         yield f"{type(value).__qualname__}("
-        for name, part in _content(value):
+        for name, part in _iterate_content(value):
             yield name
-            yield from self.words(part, (*above, id(value)))
+            yield from self.tokens(part, (*above, id(value)))
         yield ")"
 
 
@@ -199,9 +228,9 @@ def _is_network(value: object) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def _words_of_array(array: Any) -> Iterator[str | bytes]:
+def _array_tokens(array: Any) -> Iterator[str | bytes]:
     yield f"{str(array.dtype).removeprefix('torch.')} {tuple(array.shape)}"
-    if _is_tensor(array):  # as bytes, since NumPy does not know every type of torch
+    if _is_tensor(array):  # reinterpreted as bytes, because NumPy lacks some types of torch, such as bfloat16
         yield array.detach().cpu().contiguous().flatten().view(sys.modules["torch"].uint8).numpy().tobytes()
     elif array.dtype.hasobject:
         yield content_digest(array.tolist())
@@ -209,8 +238,8 @@ def _words_of_array(array: Any) -> Iterator[str | bytes]:
         yield array.tobytes()
 
 
-def _content(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts that make a value what it is, by name."""
+def _iterate_content(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the named parts of a value that determine its digest."""
     if isinstance(value, CodeType):
         yield from (("code", value.co_code), ("names", value.co_names), ("constants", value.co_consts))
     elif isinstance(value, FunctionType):
@@ -225,7 +254,7 @@ def _content(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, Mapping):
         yield from ((content_digest(key), part) for key, part in value.items())
     elif isinstance(value, Set):
-        yield from (("", text) for text in sorted(content_digest(part) for part in value))  # their order is none
+        yield from (("", text) for text in sorted(content_digest(part) for part in value))  # sets have no order
     elif isinstance(value, (list, tuple)):
         yield from (("", part) for part in value)
     else:
@@ -242,6 +271,7 @@ def _content_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
         yield "from", origin
         return
     yield "code", function.__code__
+    # Globals that the code reads. Modules and other objects are left out: their state is not part of a setting.
     for name in sorted(set(_globals_named(function.__code__))):
         found = function.__globals__.get(name)
         if isinstance(found, _FOLLOWED) or _is_tensor(found) or _is_network(found):
@@ -251,11 +281,12 @@ def _content_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
 def _content_of_cell(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a name that is bound later
+    except ValueError:  # an empty cell: its name is bound later
         return None
 
 
 def _globals_named(code: CodeType) -> Iterator[str]:
+    """Yield the global names that a code object and its nested code objects load."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield str(instruction.argval)
@@ -265,14 +296,14 @@ def _globals_named(code: CodeType) -> Iterator[str]:
 
 
 def _content_of_class(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the name of a class and, unless it is installed, its methods and plain values, and those it inherits."""
+    """Yield the name of a class and, unless it is installed, its methods, plain values and base classes."""
     yield "name", kind.__qualname__
     origin = _origin(kind)
     if origin is not None:
         yield "from", origin
         return
     for name, part in sorted(vars(kind).items()):
-        plain = getattr(part, "fget", None) or getattr(part, "__func__", part)  # of a property, of a static method
+        plain = getattr(part, "fget", None) or getattr(part, "__func__", part)  # unwrap properties, static methods
         is_content = isinstance(plain, (FunctionType, *_PLAIN)) or _is_tensor(plain)
         if is_content and (name in _SPECIAL or not name.startswith("__")):
             yield name, plain
@@ -298,21 +329,21 @@ def _content_of_object(value: Any) -> Iterator[tuple[str, Any]]:
     elif hasattr(value, "__dict__"):
         yield from sorted(vars(value).items())
     elif _ADDRESS.search(repr(value)):
-        remedy = "Pass a function or a dataclass whose content says what it does."
-        raise invalid_input("settings", type(value).__name__, "to be told from others of its kind", remedy)
+        remedy = "Pass a function or a dataclass, which are compared by their content."
+        raise invalid_input("settings", type(value).__name__, "to be comparable by content, not by address", remedy)
     else:
         yield "text", repr(value)
 
 
 def _origin(part: Any) -> str | None:
-    """Return the package whose name is enough to know a function or class; None for code of somebody's own."""
+    """Return the installed package that a function or class belongs to; None for code that must be read."""
     root = str(part.__module__).partition(".")[0]
     return "" if root in _KNOWN_BY_NAME else _installed_version(root)
 
 
 @cache
 def _installed_version(root: str) -> str | None:
-    """Return name and version of a package that is installed, None for one that is a folder of somebody's own."""
+    """Return name and version of an installed package; None for a package in a local folder."""
     module = sys.modules.get(root)
     places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
     if not any(_INSTALLED & set(Path(place).parts) for place in places):

@@ -1,4 +1,4 @@
-"""Errors that say what was expected, what came and what to do."""
+"""Errors whose messages state the expected value, the value found and the remedy."""
 
 from __future__ import annotations
 
@@ -6,23 +6,44 @@ from pathlib import Path
 
 
 class InvalidInput(ValueError):
-    """An argument outside its domain; the message names it, its value, the condition and the remedy."""
+    """Raised for an argument outside its domain.
+
+    The message states the argument, its value, the condition that it violates and the remedy.
+    """
 
 
 class InvalidFile(ValueError):
-    """A file that is not what it claims to be; the message names the file and the byte, row or key."""
+    """Raised for a missing, damaged or unexpected file.
+
+    Attributes:
+        path: The file.
+        place: The byte, row or key at which the problem was found.
+    """
 
     def __init__(self, path: str | Path, place: str, problem: str, remedy: str) -> None:
-        """State in ``path`` at ``place`` (a byte, row or key) what is wrong and what to do about it."""
+        """Build the message.
+
+        Args:
+            path: The file.
+            place: The byte, row or key at which the problem was found.
+            problem: The problem, as a sentence.
+            remedy: What to do about it, as a sentence.
+        """
         self.path = Path(path)
         self.place = place
         super().__init__(f"{path}, {place}: {problem} {remedy}")
 
 
 class MissingExtra(ImportError):
-    """An optional dependency that is not installed; the message says how to install it."""
+    """Raised if an optional dependency is not installed; the message contains the command that installs it."""
 
     def __init__(self, package: str, extra: str | None, purpose: str) -> None:
-        """State that ``purpose`` needs ``package``, which the extra ``extra`` installs; None where no extra does."""
+        """Build the message.
+
+        Args:
+            package: The package that is missing.
+            extra: The extra of reconrisk that installs it, or None if there is none.
+            purpose: The feature that needs the package, as the subject of a sentence.
+        """
         wanted = package if extra is None else f"'reconrisk[{extra}]'"
         super().__init__(f"{purpose} needs {package}. Install it with: pip install {wanted}")

@@ -1,10 +1,10 @@
-"""Running independent tasks: the seam between studies and the engines that run their trials.
+"""Executors: the interface between studies and the engines that run their trials.
 
-A study hands tasks and a :class:`~reconrisk.core.progress.CancelToken` to an :class:`Executor`.
-:class:`InProcessExecutor` runs them one after another here; engines for several processes or machines implement the
-same method. A task that should stop finds out by :func:`~reconrisk.core.progress.check_cancelled`, which forward maps,
-training loops and progress bars call. Code that never calls it, such as an attack of somebody else, is interrupted a
-second later by the same exception; no signal is sent.
+A study passes tasks and a :class:`~reconrisk.core.progress.CancelToken` to an :class:`Executor`.
+:class:`InProcessExecutor` runs them one after another in the calling thread; engines for several processes or machines
+implement the same method. Forward maps, training loops and progress bars call
+:func:`~reconrisk.core.progress.check_cancelled`, which stops a cancelled task. Code that never calls it, such as a
+third-party attack, is interrupted one second later by the same exception. No signal is sent.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Protocol, TypeVar
 from reconrisk.core.progress import Cancelled, CancelToken
 from reconrisk.core.validation import invalid_input
 
-_LOOK_SECONDS = 0.1
-_GRACE_SECONDS = 1.0  # in which a task may notice by itself
+_POLL_SECONDS = 0.1  # short against the grace period, long enough to cost nothing
+_GRACE_SECONDS = 1.0  # time for a cancelled task to stop at its next check_cancelled()
 _METHOD = "to be an object with the method run(function, tasks, *, token)"
 
 Task = TypeVar("Task")
@@ -28,34 +28,39 @@ Outcome = TypeVar("Outcome")
 
 
 class Executor(Protocol):
-    """Runs independent tasks and hands back each with its outcome."""
+    """Protocol of an engine that runs independent tasks."""
 
     def run(
         self, function: Callable[[Task], Outcome], tasks: Iterable[Task], *, token: CancelToken
     ) -> Iterator[tuple[Task, Outcome]]:
-        """Yield every task with ``function(task)``, in any order, each once.
+        """Yield every task with ``function(task)``, each once and in any order.
 
         Args:
-            function: Computes one task. It depends on nothing but the task. It can be pickled if model, defenses and
-                attacks can. Calls share one model, so two of them may run at a time in processes, never in threads.
-            tasks: Read lazily: a task may be asked for when another one has ended.
-            token: Makes running tasks stop. Tasks that have not begun are not begun.
+            function: Computes the outcome of one task; it depends on the task alone. It can be pickled if model,
+                defenses and attacks can.
+            tasks: Tasks to run. They are read lazily: the next task may be requested when another one has ended.
+            token: Stops running tasks when it is cancelled. Tasks that have not started are then not started.
 
-        An exception of a task is raised here. Whoever stops iterating stops the rest. Tasks share the model, whose
-        weights and hooks change while they run: run several at once in processes, not in threads. ``function`` need
-        not be picklable, so processes are forked.
+        An exception that a task raises is raised here. If the caller stops iterating, the remaining tasks are not run.
+        Tasks share one model, whose weights and hooks change while they run. Parallel engines therefore use processes,
+        never threads. Since ``function`` may not be picklable, they fork.
         """
         ...
 
 
 @dataclass(frozen=True)
 class InProcessExecutor:
-    """Runs tasks one after another in the calling thread."""
+    """Executor that runs tasks one after another in the calling thread."""
 
     def run(
         self, function: Callable[[Task], Outcome], tasks: Iterable[Task], *, token: CancelToken
     ) -> Iterator[tuple[Task, Outcome]]:
         """Yield every task with its outcome, in the order of the tasks.
+
+        Args:
+            function: Computes the outcome of one task.
+            tasks: Tasks to run.
+            token: Stops the running task and skips the remaining ones when it is cancelled.
 
         >>> list(InProcessExecutor().run(abs, [-1, 2], token=CancelToken()))
         [(-1, 1), (2, 2)]
@@ -64,13 +69,22 @@ class InProcessExecutor:
             for task in tasks:
                 if token.is_cancelled:
                     return
-                with token.active(), watchdog.watching():
+                with token.active(), watchdog.watch_task():
                     outcome = function(task)
                 yield task, outcome
 
 
 def check_executor(executor: Executor) -> Executor:
-    """Return an executor, or refuse what is none.
+    """Check that an object has the interface of an :class:`Executor`.
+
+    Args:
+        executor: The object.
+
+    Returns:
+        The same object.
+
+    Raises:
+        InvalidInput: If it is a class, or has no method ``run``.
 
     >>> check_executor(InProcessExecutor)
     Traceback (most recent call last):
@@ -80,12 +94,12 @@ run(function, tasks, *, token). Pass InProcessExecutor().
     if isinstance(executor, type):
         raise invalid_input("executor", executor.__name__, _METHOD, f"Pass {executor.__name__}().")
     if not callable(getattr(executor, "run", None)):
-        raise invalid_input("executor", executor, _METHOD, "InProcessExecutor of reconrisk.core.executor is one.")
+        raise invalid_input("executor", executor, _METHOD, "Pass reconrisk.core.executor.InProcessExecutor().")
     return executor
 
 
 class _Watchdog:
-    """Raises Cancelled in a task that has not noticed the end of its token: code that never asks for it."""
+    """Thread that raises Cancelled in a task that ignores its cancelled token."""
 
     def __init__(self, token: CancelToken) -> None:
         self._token, self._thread_id = token, threading.get_ident()
@@ -101,8 +115,8 @@ class _Watchdog:
         self._over.set()
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch the task inside; nothing is raised once it has ended."""
+    def watch_task(self) -> Iterator[None]:
+        """Watch the task in the body of the ``with`` statement; nothing is raised after its end."""
         self._is_watching, self._has_raised = True, False
         try:
             yield
@@ -110,12 +124,12 @@ class _Watchdog:
             with self._lock:
                 self._is_watching = False
                 if self._has_raised:
-                    _raise_in_thread(self._thread_id, None)  # takes it back if it has not arrived yet
+                    _raise_in_thread(self._thread_id, None)  # revoke an exception that has not been delivered yet
 
     def _watch(self) -> None:
         late = 0.0
-        while not self._over.wait(_LOOK_SECONDS):
-            late = late + _LOOK_SECONDS if self._token.is_cancelled else 0.0
+        while not self._over.wait(_POLL_SECONDS):
+            late = late + _POLL_SECONDS if self._token.is_cancelled else 0.0
             with self._lock:
                 if late > _GRACE_SECONDS and self._is_watching and not self._has_raised:
                     self._has_raised = True
@@ -123,9 +137,11 @@ class _Watchdog:
 
 
 def _raise_in_thread(thread_id: int, error: type[BaseException] | None) -> None:
-    """Let CPython raise an exception in a thread at its next bytecode; None takes a pending one back."""
+    """Let CPython raise an exception in a thread at its next bytecode; None revokes a pending one."""
+    # Only this call can interrupt a thread that never checks its token. It needs no signal handler, so it also works
+    # outside the main thread.
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error) if error else None)
 
 
 IN_PROCESS = InProcessExecutor()
-"""The default engine of every study."""
+"""Default executor of every study."""

@@ -1,8 +1,8 @@
-"""Numbers about risk, in three types by their use, so that none can pose as another.
+"""Three types for numbers about risk, so that a measurement cannot be mistaken for a proof.
 
-A :class:`Guarantee` is proved, a :class:`Law` is the exact error distribution of one named attack and says nothing
-about others, an :class:`Estimate` is measured. :func:`rounded_up` and :func:`rounded_down` round numbers for reading to
-the safe side.
+A :class:`Guarantee` is proved. A :class:`Law` is the exact error distribution of one named attack and does not bound
+other attacks. An :class:`Estimate` is measured. :func:`rounded_up` and :func:`rounded_down` round numbers for display
+to the safe side.
 """
 
 from __future__ import annotations
@@ -34,41 +34,58 @@ from reconrisk.core.validation import (
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, never below ``value``: for success probabilities and needed noise.
+    """Format a number rounded up, for success probabilities and required noise.
+
+    Args:
+        value: The number.
+        digits: Significant digits.
+
+    Returns:
+        The text of a number that is never below ``value``.
 
     >>> rounded_up(11.72935, 6), rounded_up(0.1), rounded_up(1e-7 / 3), rounded_up(math.inf)
     ('11.7294', '0.1', '3.334e-08', 'inf')
     """
-    return _rounded(value, digits, ROUND_CEILING)
+    return _format_rounded(value, digits, ROUND_CEILING)
 
 
 def rounded_down(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, never above ``value``: for errors and allowed settings.
+    """Format a number rounded down, for errors and permitted settings.
+
+    Args:
+        value: The number.
+        digits: Significant digits.
+
+    Returns:
+        The text of a number that is never above ``value``.
 
     >>> rounded_down(0.42303378, 5), rounded_down(0.05)
     ('0.42303', '0.05')
     """
-    return _rounded(value, digits, ROUND_FLOOR)
+    return _format_rounded(value, digits, ROUND_FLOOR)
 
 
-def _rounded(value: float, digits: int, direction: str) -> str:
+def _format_rounded(value: float, digits: int, direction: str) -> str:
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     exact = Decimal(repr(value))  # the shortest decimal that reads back as this float: 0.1 stays 0.1
     return f"{float(Context(prec=digits, rounding=direction).plus(exact)):.{digits}g}"
 
 
-_LARGEST_PSNR = 2000.0  # beyond it neither the error nor its reciprocal is a float
+_LARGEST_PSNR = 2000.0  # dB: errors from 1e-200 to 1e200 times the squared range, with room for that range
 
 
-_LEVELS = (0.01, 0.1, 0.5, 0.9, 0.99)
+_LEVELS = (0.01, 0.1, 0.5, 0.9, 0.99)  # probabilities of the quantiles in tables
 
 
 class Law(Result):
-    """How the mean squared error of one attack is distributed over the noise of the release.
+    """Distribution of the mean squared error of one attack over the noise of the release.
 
-    It is not a guarantee and cannot stand for one: another attack may succeed more often. ``attack`` names whose
-    law it is and ``reference`` the statement that derives it.
+    A law is not a guarantee: another attack may succeed more often.
+
+    Attributes:
+        attack: Name of the attack.
+        reference: Statement that derives the law.
     """
 
     attack: str
@@ -76,15 +93,15 @@ class Law(Result):
 
     @abstractmethod
     def log_cdf(self, mse: ArrayLike) -> NDArray[np.float64]:
-        """Logarithm of the probability that the error is at most ``mse``."""
+        """Return the logarithm of the probability that the error is at most ``mse``."""
 
     @abstractmethod
     def pdf(self, mse: ArrayLike) -> NDArray[np.float64]:
-        """Density of the error at ``mse``."""
+        """Return the density of the error at ``mse``."""
 
     @abstractmethod
     def quantile_from_log(self, log_probability: float) -> float:
-        """The error not exceeded with probability ``exp(log_probability)``."""
+        """Return the error that is not exceeded with probability ``exp(log_probability)``."""
 
     @property
     @abstractmethod
@@ -92,50 +109,72 @@ class Law(Result):
         """Mean of the error."""
 
     def cdf(self, mse: ArrayLike) -> NDArray[np.float64]:
-        """Probability that the error is at most ``mse``."""
+        """Return the probability that the error is at most ``mse``."""
         return np.asarray(np.exp(self.log_cdf(mse)))
 
     def log_success(self, *, mse: float | None = None, psnr: float | None = None, data_range: float = 1.0) -> float:
-        """Logarithm of the probability that the attack reaches the threshold, where that underflows too."""
+        """Return the logarithm of :meth:`success`; it is finite even where the probability underflows.
+
+        Args:
+            mse: Threshold as mean squared error.
+            psnr: Threshold as peak signal-to-noise ratio in dB, instead of ``mse``.
+            data_range: Largest minus smallest value of the data; only ``psnr`` uses it.
+        """
         return float(self.log_cdf(mse_threshold(mse=mse, psnr=psnr, data_range=data_range)))
 
     def success(self, *, mse: float | None = None, psnr: float | None = None, data_range: float = 1.0) -> float:
-        """Probability that the attack reaches the threshold, stated as error or as PSNR over ``data_range``."""
+        """Return the probability that the attack reaches a threshold.
+
+        Args:
+            mse: Threshold as mean squared error.
+            psnr: Threshold as peak signal-to-noise ratio in dB, instead of ``mse``.
+            data_range: Largest minus smallest value of the data; only ``psnr`` uses it.
+        """
         return math.exp(self.log_success(mse=mse, psnr=psnr, data_range=data_range))
 
     def quantile(self, probability: float) -> float:
-        """The error not exceeded with this probability."""
+        """Return the error that is not exceeded with this probability."""
         check_probability("probability", probability)
         return self.quantile_from_log(math.log(probability) if probability > 0 else -math.inf)
 
     def psnr_quantile(self, probability: float, *, data_range: float = 1.0) -> float:
-        """The peak signal-to-noise ratio in dB that is reached or exceeded with this probability."""
+        """Return the peak signal-to-noise ratio in dB that is reached or exceeded with a probability.
+
+        Args:
+            probability: The probability, in [0, 1].
+            data_range: Largest minus smallest value of the data.
+        """
         return psnr_from_mse(self.quantile(probability), data_range=data_range)
 
     def psnr_pdf(self, psnr: float, *, data_range: float = 1.0) -> float:
-        """Density of the peak signal-to-noise ratio in dB."""
+        """Return the density of the peak signal-to-noise ratio.
+
+        Args:
+            psnr: Peak signal-to-noise ratio in dB.
+            data_range: Largest minus smallest value of the data.
+        """
         error = mse_from_psnr(psnr, data_range=data_range)
-        return float(self.pdf(error)) * error * math.log(10) / 10
+        return float(self.pdf(error)) * error * math.log(10) / 10  # change of variables: |d mse / d psnr|
 
     @property
     def sentence(self) -> str:
-        """Whose law it is, and what error to expect."""
+        """The attack with the mean and the median of its error, as a sentence."""
         return (
             f"{self.attack} has an expected mean squared error of {self.expected_mse:.4g} and a median of "
             f"{self.quantile(0.5):.4g} ({self.reference}); other attacks may do better."
         )
 
     def to_rows(self) -> tuple[Row, ...]:
-        """Return errors by the probability that they are not exceeded."""
+        """Return the quantiles of the error."""
         return tuple({"probability": level, "mse": self.quantile(level)} for level in _LEVELS)
 
     @property
     def is_private(self) -> bool:
-        """False: it follows from stated settings."""
+        """False, because a law follows from public settings alone."""
         return False
 
     def __repr__(self) -> str:
-        """Whose law it is, and that it bounds nobody else."""
+        """Return a text with the attack, the reference and the mean error."""
         return (
             f"{type(self).__name__}(law of {self.attack}, {self.reference}; expected MSE {self.expected_mse:.4g}; "
             "not a bound on other attacks)"
@@ -145,30 +184,53 @@ class Law(Result):
 
 
 def mse_from_psnr(psnr: float, *, data_range: float) -> float:
-    r"""The mean squared error at which a peak signal-to-noise ratio in dB is reached.
+    r"""Convert a peak signal-to-noise ratio to the mean squared error.
 
     .. math:: \eta = R^2 \, 10^{-t/10}
 
-    Assumes: ``data_range`` is the range R of the metric: of the data set (riess2025, Proposition IV.8), or of the one
-    record (riess2025, Definition IV.7); the two differ for every record that does not use the full range.
+    Args:
+        psnr: Peak signal-to-noise ratio t in dB.
+        data_range: Range R of the metric: largest minus smallest value of the data.
+
+    Returns:
+        The mean squared error :math:`\eta`.
+
+    Raises:
+        InvalidInput: If ``psnr`` is not finite, ``data_range`` is not positive, or the error is no positive float.
+
+    Assumes: ``data_range`` is the range of the data set (riess2025, Proposition IV.8), or that of the one record
+    (riess2025, Definition IV.7). The two differ for every record that does not use the full range.
 
     >>> mse_from_psnr(20.0, data_range=1.0)
     0.01
     """
     check_finite("psnr", psnr)
-    check_positive("data_range", data_range, "Pass the largest minus the smallest value the data may take.")
+    check_positive("data_range", data_range, "Pass the largest minus the smallest possible value of the data.")
     if abs(psnr) > _LARGEST_PSNR:
-        raise invalid_input("psnr", psnr, f"between -{_LARGEST_PSNR:g} and {_LARGEST_PSNR:g} dB", "Pass it in decibel.")
+        raise invalid_input("psnr", psnr, f"in [-{_LARGEST_PSNR:g}, {_LARGEST_PSNR:g}] dB", "Pass it in decibels.")
     threshold = float(data_range * data_range * 10.0 ** (-psnr / 10))
     if not 0 < threshold < math.inf:
         raise invalid_input(
-            "data_range", data_range, "to give an error that is a float", "State the range of the values."
+            "data_range",
+            data_range,
+            "to give a mean squared error that floats can represent",
+            "Pass the largest minus the smallest possible value of the data.",
         )
     return threshold
 
 
 def psnr_from_mse(mse: float, *, data_range: float) -> float:
-    """The peak signal-to-noise ratio in dB at a mean squared error.
+    """Convert a mean squared error to the peak signal-to-noise ratio.
+
+    Args:
+        mse: Mean squared error.
+        data_range: Largest minus smallest value of the data.
+
+    Returns:
+        The peak signal-to-noise ratio in dB.
+
+    Raises:
+        InvalidInput: If ``mse`` is negative or ``data_range`` is not positive.
 
     Edge cases: ``mse = 0`` gives inf.
 
@@ -176,17 +238,28 @@ def psnr_from_mse(mse: float, *, data_range: float) -> float:
     20.0
     """
     check_nonnegative("mse", mse)
-    check_positive("data_range", data_range, "Pass the largest minus the smallest value the data may take.")
+    check_positive("data_range", data_range, "Pass the largest minus the smallest possible value of the data.")
     return math.inf if mse == 0 else 20 * math.log10(data_range) - 10 * math.log10(mse)
 
 
 def mse_threshold(*, mse: float | None, psnr: float | None, data_range: float) -> float:
-    """The threshold as mean squared error, from whichever of the two ways to state it was used.
+    """Return a threshold as mean squared error, from the one of ``mse`` and ``psnr`` that is given.
+
+    Args:
+        mse: Threshold as mean squared error, or None.
+        psnr: Threshold as peak signal-to-noise ratio in dB, or None.
+        data_range: Largest minus smallest value of the data; only ``psnr`` uses it.
+
+    Returns:
+        The mean squared error at the threshold.
+
+    Raises:
+        InvalidInput: If both or neither of ``mse`` and ``psnr`` are given, or a number is outside its domain.
 
     >>> mse_threshold(mse=None, psnr=30.0, data_range=1.0)
     0.001
     """
-    check_positive("data_range", data_range, "Pass the largest minus the smallest value the data may take.")
+    check_positive("data_range", data_range, "Pass the largest minus the smallest possible value of the data.")
     if mse is not None and psnr is None:
         return check_nonnegative("mse", mse)
     if psnr is not None and mse is None:
@@ -195,14 +268,14 @@ def mse_threshold(*, mse: float | None, psnr: float | None, data_range: float) -
 
 
 class Quantity(Enum):
-    """What is bounded, and from which side the bound is safe."""
+    """Quantity that a guarantee bounds, and the side from which it is bounded."""
 
     SUCCESS_PROBABILITY = "success probability at most"
     MEAN_SQUARED_ERROR = "mean squared error at least"
 
 
 class Scope(Enum):
-    """Against whom a guarantee holds, beyond its threat model."""
+    """Adversaries that a guarantee covers, in addition to its threat model."""
 
     ANY_ADVERSARY_WITH_PRIOR = "any adversary with this prior"
     KNOWN_NORM_UNIFORM_DIRECTION = "known norm, direction uniform on the sphere"
@@ -212,7 +285,19 @@ class Scope(Enum):
 @serializable("estimate")
 @dataclass(frozen=True)
 class Estimate(Result):
-    """A measured number with the interval that contains the truth with probability ``confidence``."""
+    """A measured number with its confidence interval.
+
+    Attributes:
+        value: The point estimate.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        confidence: Probability with which the interval covers the true value.
+        samples: Number of independent samples.
+        method: Name of the method that computes the interval.
+
+    >>> print(Estimate(0.5, 0.25, 0.75, 0.95, 12, "Clopper-Pearson"))
+    0.5 [0.25, 0.75] (95% Clopper-Pearson, 12 samples)
+    """
 
     value: float
     low: float
@@ -232,11 +317,11 @@ class Estimate(Result):
 
     @property
     def sentence(self) -> str:
-        """Value, interval and how it came about."""
+        """Value, interval and method, as a sentence."""
         return f"{self}."
 
     def columns(self, name: str) -> Row:
-        """Return value and interval as three columns of a table.
+        """Return value and interval as three columns of a table, named after ``name``.
 
         >>> Estimate(0.5, 0.25, 0.75, 0.95, 12, "Clopper-Pearson").columns("success")
         {'success': 0.5, 'success_low': 0.25, 'success_high': 0.75}
@@ -249,7 +334,7 @@ class Estimate(Result):
         return ({**self.columns("value"), **how},)
 
     def __str__(self) -> str:
-        """Value, interval and how it came about, in one line."""
+        """Return value, interval and method in one line."""
         return (
             f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}] "
             f"({100 * self.confidence:.4g}% {self.method}, {self.samples} samples)"
@@ -259,10 +344,18 @@ class Estimate(Result):
 @serializable("guarantee")
 @dataclass(frozen=True)
 class Guarantee(Result):
-    """A proved bound: what, how much, for which mechanism, against whom, by which statement, if what holds.
+    """A proved bound on the success probability or the error of every adversary that it covers.
 
-    ``log_value`` is the natural logarithm of a success probability, also where ``value`` is too small for a float:
-    then ``value`` is the smallest positive float, never an optimistic zero. For an error it is None.
+    Attributes:
+        quantity: The quantity that is bounded, with the side of the bound.
+        value: The bound.
+        mechanism: The mechanism for which it holds.
+        scope: The adversaries that it covers.
+        threat: The strongest threat model under which it holds.
+        reference: The statement that proves it.
+        assumptions: Further conditions, one sentence each without the full stop.
+        log_value: Natural logarithm of a success probability; None for an error. It stays exact where the probability
+            is too small for a float. Then ``value`` is the smallest positive float, never an optimistic zero.
     """
 
     quantity: Quantity
@@ -276,25 +369,28 @@ class Guarantee(Result):
 
     def __post_init__(self) -> None:
         if self.quantity is Quantity.SUCCESS_PROBABILITY:
-            object.__setattr__(self, "log_value", _checked_log(check_probability("value", self.value), self.log_value))
+            log_value = _log_of_probability(check_probability("value", self.value), self.log_value)
+            object.__setattr__(self, "log_value", log_value)
         elif self.log_value is not None:
             raise invalid_input(
-                "log_value", self.log_value, "to be None for an error", "Only probabilities become so small."
+                "log_value", self.log_value, "to be None for an error", "Only success probabilities have a log_value."
             )
         elif not check_real("value", self.value) >= 0:
             raise invalid_input("value", self.value, ">= 0")
 
     @property
     def is_trivial(self) -> bool:
-        """Whether it says nothing: success at most one, error at least zero."""
+        """True if the bound is vacuous: success at most 1, or error at least 0."""
         return self.value == (1.0 if self.quantity is Quantity.SUCCESS_PROBABILITY else 0.0)
 
     def covers(self, threat: ThreatModel) -> bool:
-        """Whether it holds against an adversary with the powers of ``threat``."""
+        """Return True if the bound holds against an adversary with the powers of ``threat``."""
         return self.threat.covers(threat)
 
     def contradicted_by(self, measured: Estimate) -> bool:
-        """Whether the whole interval lies on the forbidden side: then the mechanism or the code is wrong.
+        """Return True if the whole interval of an estimate violates the bound.
+
+        Then either the release does not implement the mechanism, or the code is wrong.
 
         Assumes: ``measured`` is of the same quantity and for an attack within this scope and threat.
 
@@ -311,12 +407,12 @@ class Guarantee(Result):
 
     @property
     def sentence(self) -> str:
-        """The bound, against whom it holds, by which statement, and what it assumes."""
+        """The bound with its scope, reference and assumptions, as sentences."""
         assumed = f" Assumes: {'; '.join(self.assumptions)}." if self.assumptions else ""
         return f"{str(self)[0].upper()}{str(self)[1:]}.{assumed}"
 
     def table(self) -> str:
-        """Return the parts of the guarantee, its value rounded to the safe side."""
+        """Return the fields of the guarantee as a table, with the value rounded to the safe side."""
         row = {**self.to_rows()[0], "value": self._safe_value}
         return table_from_rows([{name: value for name, value in row.items() if name != "log_value"}])
 
@@ -338,22 +434,31 @@ class Guarantee(Result):
         )
 
     def __str__(self) -> str:
-        """The bound in short, as it stands in tables and sentences."""
+        """Return quantity, value, scope and reference in one line, as in tables and sentences."""
         return f"{self.quantity.value} {self._safe_value} ({self.scope.value}; {self.reference})"
 
     @property
     def _safe_value(self) -> str:
-        """The value for reading, rounded to the safe side."""
+        """The value for display, rounded to the safe side."""
         if self.log_value is not None and _SMALLEST >= self.value > 0:
             return f"exp({self.log_value:.6g})"
         return rounded_up(self.value) if self.quantity is Quantity.SUCCESS_PROBABILITY else rounded_down(self.value)
 
 
-_SMALLEST = math.ulp(0.0)
+_SMALLEST = math.ulp(0.0)  # the smallest positive float, 5e-324
 
 
 def probability_from_log(log_probability: float) -> float:
-    """A probability from its logarithm, rounded to the safe side for an upper bound: positive unless exactly zero.
+    """Return a probability from its logarithm, rounded to the safe side of an upper bound.
+
+    Args:
+        log_probability: Natural logarithm of the probability, at most 0.
+
+    Returns:
+        The probability; positive unless the logarithm is -inf.
+
+    Raises:
+        InvalidInput: If the logarithm is positive or NaN.
 
     >>> probability_from_log(-1e4), probability_from_log(0.0), probability_from_log(-math.inf)
     (5e-324, 1.0, 0.0)
@@ -363,11 +468,12 @@ def probability_from_log(log_probability: float) -> float:
     return 0.0 if log_probability == -math.inf else max(math.exp(log_probability), _SMALLEST)
 
 
-def _checked_log(value: float, log_value: float | None) -> float:
-    """The logarithm of ``value``: as given, if it agrees, else computed."""
+def _log_of_probability(value: float, log_value: float | None) -> float:
+    """Return ``log_value`` after comparing it with ``value``; compute it if it is None."""
     if log_value is None:
         return math.log(value) if value > 0 else -math.inf
     given = probability_from_log(log_value)
+    # The absolute tolerance is for subnormal numbers, which have a relative precision worse than 1e-9.
     if not math.isclose(given, value, rel_tol=1e-9, abs_tol=2 * _SMALLEST) or (value == 0) != (given == 0):
         raise invalid_input("log_value", log_value, f"to be the logarithm of value={value!r}")
     return float(log_value)

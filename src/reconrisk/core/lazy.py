@@ -1,7 +1,7 @@
-"""Namespaces whose names are imported on first use.
+"""Packages whose public names are imported on first use.
 
-The public names of a package are listed once, in its ``__init__.pyi``: type checkers read the list, and
-:func:`lazy_names` imports each name when somebody asks for it. Importing the package stays fast.
+The stub ``__init__.pyi`` of a package lists its public names. Type checkers read the stub, and :func:`lazy_names`
+imports each name when it is first accessed. Importing the package is therefore fast.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import types
 
 import lazy_loader
 
-TYPE_CHECKING = False  # as in typing, whose import takes half of the time of importing the package
+TYPE_CHECKING = False  # importing typing would take half of the import time of the package
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 class _Namespace(types.ModuleType):
-    """A package in which a public name wins over a sub-module of the same name.
+    """A package in which a public name takes precedence over a sub-module of the same name.
 
-    Importing ``reconrisk.attacks.best_candidate`` would bind the module to that name in ``reconrisk.attacks``. There
-    the name belongs to the function, so the binding is not made; ``sys.modules`` has the module all the same.
+    Importing ``reconrisk.attacks.best_candidate`` would set the attribute ``best_candidate`` of ``reconrisk.attacks``
+    to the module. The public name is the function, so the attribute is not set; ``sys.modules`` still has the module.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -35,17 +35,20 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], object], Callab
     Args:
         package: ``__name__`` of the package.
         file: ``__file__`` of the package.
+
+    Returns:
+        The three objects, in this order.
     """
     load, list_names, names = lazy_loader.attach_stub(package, file)
     module = sys.modules[package]
     stub = file.removesuffix(".py") + ".pyi"
-    module.__dict__["_public_objects"] = frozenset(names) - _submodules(stub)
+    module.__dict__["_public_objects"] = frozenset(names) - _submodules(stub)  # before the class, which reads it
     module.__class__ = _Namespace
     return load, list_names, names
 
 
 def _submodules(stub: str) -> frozenset[str]:
     """Return the names that a stub imports as modules: ``from . import name as name``."""
-    with open(stub, encoding="utf-8") as file:  # noqa: PTH123 - importing pathlib takes longer than all of this
+    with open(stub, encoding="utf-8") as file:  # noqa: PTH123 - importing pathlib takes longer than reading the stub
         lines = file.read().splitlines()
     return frozenset(line.split()[3] for line in lines if line.startswith("from . import "))

@@ -1,8 +1,8 @@
-"""Randomised releases as values: what noise was added, how records were sampled, how often it was repeated.
+"""Randomised mechanisms as values: noise, sampling and repetitions.
 
-A mechanism is described by what it does (:class:`Gaussian`, :class:`PoissonSampled`, :class:`Repeated`,
-:class:`Composed`) or, where only that is known, by the privacy guarantee it carries (:class:`PureDP`,
-:class:`ApproximateDP`, :class:`PrivacyCurve`, :class:`RenyiDP`, :class:`ZeroConcentratedDP`, :class:`GaussianDP`).
+A mechanism is described by its operations (:class:`Gaussian`, :class:`PoissonSampled`, :class:`Repeated`,
+:class:`Composed`) or, if only that is known, by its privacy guarantee (:class:`PureDP`, :class:`ApproximateDP`,
+:class:`PrivacyCurve`, :class:`RenyiDP`, :class:`ZeroConcentratedDP`, :class:`GaussianDP`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reconrisk.core.validation import check_nonnegative, check_positive, check_p
 
 
 class Neighbouring(Enum):
-    """Which two data sets a privacy guarantee compares."""
+    """Neighbouring relation: the pairs of data sets that a privacy guarantee compares."""
 
     ADD_OR_REMOVE = "one record added or removed"
     REPLACE_ONE = "one record replaced"
@@ -27,8 +27,12 @@ class Neighbouring(Enum):
 class Gaussian:
     """One release of a sum of clipped contributions plus Gaussian noise.
 
-    Each record contributes a vector of norm at most ``clip_norm``; the noise has standard deviation
+    Each record contributes a vector of norm at most ``clip_norm``. The noise has standard deviation
     ``noise_multiplier * clip_norm`` in every coordinate.
+
+    Attributes:
+        noise_multiplier: Standard deviation of the noise in units of ``clip_norm``.
+        clip_norm: Largest Euclidean norm of one contribution.
 
     >>> Gaussian(noise_multiplier=1.1, clip_norm=2.0).noise_std
     2.2
@@ -55,9 +59,17 @@ class Gaussian:
 @serializable("poisson-sampled")
 @dataclass(frozen=True)
 class PoissonSampled:
-    """A mechanism applied to a subset into which each record enters independently with ``sampling_probability``.
+    """A Gaussian release of a random subset of the records.
 
-    Fixed-size batches and shuffled epochs are other mechanisms: their guarantees differ.
+    Each record enters the subset independently. Fixed-size batches and shuffled epochs are different mechanisms with
+    different guarantees.
+
+    Attributes:
+        mechanism: The mechanism that is applied to the subset.
+        sampling_probability: Probability with which a record enters the subset.
+
+    >>> PoissonSampled(Gaussian(noise_multiplier=1.0), sampling_probability=0.01).sampling_probability
+    0.01
     """
 
     mechanism: Gaussian
@@ -69,7 +81,7 @@ class PoissonSampled:
                 "mechanism",
                 self.mechanism,
                 "to be Gaussian",
-                "Sample first, then repeat: Repeated(PoissonSampled(Gaussian)).",
+                "Sample first, then repeat: Repeated(PoissonSampled(Gaussian(...), rate), steps).",
             )
         rate = check_probability("sampling_probability", self.sampling_probability)
         check_positive("sampling_probability", rate, "A record that is never sampled is not released.")
@@ -79,7 +91,15 @@ class PoissonSampled:
 @serializable("repeated")
 @dataclass(frozen=True)
 class Repeated:
-    """``steps`` adaptive repetitions of one mechanism on the same data with fresh noise."""
+    """Adaptive repetitions of one mechanism on the same data, with fresh noise each time.
+
+    Attributes:
+        mechanism: The mechanism that is repeated.
+        steps: Number of repetitions.
+
+    >>> Repeated(Gaussian(noise_multiplier=1.1), steps=500).steps
+    500
+    """
 
     mechanism: Gaussian | PoissonSampled
     steps: int
@@ -98,7 +118,12 @@ class Repeated:
 @serializable("composed")
 @dataclass(frozen=True)
 class Composed:
-    """Phases of one training run on the same data, each with its own noise, rate and steps; adaptively chosen.
+    """Composition of the phases of one training run on the same data.
+
+    Each phase has its own noise, sampling probability and number of steps, and may be chosen adaptively.
+
+    Attributes:
+        mechanisms: The phases, at least one.
 
     >>> warm_up = dp_sgd(noise_multiplier=2.0, sampling_probability=0.02, steps=100)
     >>> main = dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=900)
@@ -111,34 +136,51 @@ class Composed:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
         if not self.mechanisms:
-            raise invalid_input("mechanisms", self.mechanisms, "to hold at least one phase")
+            raise invalid_input("mechanisms", self.mechanisms, "to contain at least one phase")
         for phase in self.mechanisms:
             if not isinstance(phase, (Gaussian, PoissonSampled, Repeated)):
                 raise invalid_input(
                     "mechanisms",
                     phase,
-                    "to hold Gaussian, PoissonSampled and Repeated only",
-                    "List the phases flat; add up privacy guarantees before passing them.",
+                    "to contain only Gaussian, PoissonSampled and Repeated",
+                    "List the phases flat; compose privacy guarantees before passing them.",
                 )
 
 
 @serializable("pure-dp")
 @dataclass(frozen=True)
 class PureDP:
-    """Any mechanism with ``epsilon``-differential privacy under the stated neighbouring relation."""
+    """Any mechanism that satisfies pure differential privacy.
+
+    Attributes:
+        epsilon: Privacy parameter.
+        neighbouring: Neighbouring relation of the guarantee. It has no default, because the bounds differ.
+
+    >>> PureDP(epsilon=1.0, neighbouring="replace_one").neighbouring
+    <Neighbouring.REPLACE_ONE: 'one record replaced'>
+    """
 
     epsilon: float
     neighbouring: Neighbouring
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_nonnegative("epsilon", self.epsilon))
-        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+        object.__setattr__(self, "neighbouring", _parse_relation(self.neighbouring))
 
 
 @serializable("approximate-dp")
 @dataclass(frozen=True)
 class ApproximateDP:
-    """Any mechanism with (``epsilon``, ``delta``)-differential privacy."""
+    """Any mechanism that satisfies approximate differential privacy.
+
+    Attributes:
+        epsilon: Privacy parameter.
+        delta: Probability with which the guarantee may fail.
+        neighbouring: Neighbouring relation of the guarantee.
+
+    >>> ApproximateDP(epsilon=2, delta=1e-5).epsilon
+    2.0
+    """
 
     epsilon: float
     delta: float
@@ -147,13 +189,18 @@ class ApproximateDP:
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_nonnegative("epsilon", self.epsilon))
         object.__setattr__(self, "delta", check_probability("delta", self.delta))
-        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+        object.__setattr__(self, "neighbouring", _parse_relation(self.neighbouring))
 
 
 @serializable("privacy-curve")
 @dataclass(frozen=True)
 class PrivacyCurve:
-    """Any mechanism with (``epsilons[i]``, ``deltas[i]``)-differential privacy for every i.
+    """Any mechanism that is (``epsilons[i]``, ``deltas[i]``)-differentially private for every i.
+
+    Attributes:
+        epsilons: Privacy parameters.
+        deltas: The delta of each epsilon.
+        neighbouring: Neighbouring relation of the guarantee.
 
     >>> PrivacyCurve(epsilons=(0.0, 1.0), deltas=(0.4, 0.1)).neighbouring
     <Neighbouring.ADD_OR_REMOVE: 'one record added or removed'>
@@ -166,7 +213,7 @@ class PrivacyCurve:
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilons", tuple(check_nonnegative("epsilons", each) for each in self.epsilons))
         object.__setattr__(self, "deltas", tuple(check_probability("deltas", each) for each in self.deltas))
-        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+        object.__setattr__(self, "neighbouring", _parse_relation(self.neighbouring))
         if not self.epsilons or len(self.epsilons) != len(self.deltas):
             raise invalid_input(
                 "deltas", self.deltas, f"to have one value for each of {len(self.epsilons)} >= 1 epsilons"
@@ -176,7 +223,12 @@ class PrivacyCurve:
 @serializable("renyi-dp")
 @dataclass(frozen=True)
 class RenyiDP:
-    """Any mechanism with (``orders[i]``, ``epsilons[i]``)-Renyi differential privacy for every i.
+    """Any mechanism that satisfies (``orders[i]``, ``epsilons[i]``)-Renyi differential privacy for every i.
+
+    Attributes:
+        orders: Orders of the divergence, above 1.
+        epsilons: Bound on the divergence at each order.
+        neighbouring: Neighbouring relation of the guarantee.
 
     >>> RenyiDP(orders=(2.0, 8.0), epsilons=(0.5, 2.0)).neighbouring
     <Neighbouring.ADD_OR_REMOVE: 'one record added or removed'>
@@ -189,7 +241,7 @@ class RenyiDP:
     def __post_init__(self) -> None:
         object.__setattr__(self, "orders", tuple(float(order) for order in self.orders))
         object.__setattr__(self, "epsilons", tuple(float(epsilon) for epsilon in self.epsilons))
-        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+        object.__setattr__(self, "neighbouring", _parse_relation(self.neighbouring))
         if not self.orders or len(self.orders) != len(self.epsilons):
             raise invalid_input(
                 "epsilons", self.epsilons, f"to have one value for each of {len(self.orders)} >= 1 orders"
@@ -204,42 +256,58 @@ class RenyiDP:
 @serializable("zero-concentrated-dp")
 @dataclass(frozen=True)
 class ZeroConcentratedDP:
-    """Any mechanism with ``rho``-zero-concentrated DP: (a, rho a)-Renyi DP at every order a > 1."""
+    """Any mechanism that satisfies zero-concentrated DP: (a, rho a)-Renyi DP at every order a > 1.
+
+    Attributes:
+        rho: Privacy parameter.
+        neighbouring: Neighbouring relation of the guarantee.
+
+    >>> ZeroConcentratedDP(rho=0.5).rho
+    0.5
+    """
 
     rho: float
     neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rho", check_nonnegative("rho", self.rho))
-        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+        object.__setattr__(self, "neighbouring", _parse_relation(self.neighbouring))
 
 
 @serializable("gaussian-dp")
 @dataclass(frozen=True)
 class GaussianDP:
-    """Any mechanism at most as telling as one unit-variance Gaussian shifted by ``mu``."""
+    """Any mechanism that reveals at most as much as one unit-variance Gaussian shifted by ``mu``.
+
+    Attributes:
+        mu: Shift of the Gaussian.
+        neighbouring: Neighbouring relation of the guarantee.
+
+    >>> GaussianDP(mu=1.0).mu
+    1.0
+    """
 
     mu: float
     neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mu", check_nonnegative("mu", self.mu))
-        object.__setattr__(self, "neighbouring", _checked_relation(self.neighbouring))
+        object.__setattr__(self, "neighbouring", _parse_relation(self.neighbouring))
 
 
 NoisePhase: TypeAlias = Gaussian | PoissonSampled | Repeated
 """Phases of DP-SGD: the mechanisms that :func:`dp_sgd` returns."""
 
 NoiseMechanism: TypeAlias = NoisePhase | Composed
-"""Mechanisms described by what they do. The only list of them: accountants state by a table which they support."""
+"""Mechanisms described by their operations. No other list exists: accountants have a table of those they support."""
 
 StatedPrivacy: TypeAlias = PureDP | ApproximateDP | PrivacyCurve | RenyiDP | ZeroConcentratedDP | GaussianDP
-"""Mechanisms described by the guarantee they carry."""
+"""Mechanisms described by their privacy guarantee."""
 
 Mechanism: TypeAlias = NoiseMechanism | StatedPrivacy
 
 
-def _checked_relation(neighbouring: object) -> Neighbouring:
+def _parse_relation(neighbouring: object) -> Neighbouring:
     for relation in Neighbouring:
         if neighbouring in (relation, relation.value, relation.name.lower()):
             return relation
@@ -249,7 +317,19 @@ def _checked_relation(neighbouring: object) -> Neighbouring:
 def dp_sgd(
     *, noise_multiplier: float, clip_norm: float = 1.0, sampling_probability: float = 1.0, steps: int = 1
 ) -> NoisePhase:
-    """The mechanism of a DP-SGD run, in the fewest layers that describe it.
+    """Return the mechanism of a DP-SGD run, in the fewest layers that describe it.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise in units of ``clip_norm``.
+        clip_norm: Largest Euclidean norm of the gradient of one record.
+        sampling_probability: Probability with which a record enters a batch.
+        steps: Number of steps.
+
+    Returns:
+        A :class:`Gaussian`, :class:`PoissonSampled` or :class:`Repeated` mechanism.
+
+    Raises:
+        InvalidInput: If an argument is outside its domain, for example without noise.
 
     Assumes: Poisson sampling of records, noise on the sum of clipped gradients, all updates released.
     Edge cases: ``sampling_probability = 1`` is full-batch and drops that layer; ``steps = 1`` drops the repetition.
@@ -261,21 +341,32 @@ def dp_sgd(
     Gaussian(noise_multiplier=2.0, clip_norm=1.0)
     """
     gaussian = Gaussian(noise_multiplier=noise_multiplier, clip_norm=clip_norm)
-    sampled = PoissonSampled(gaussian, sampling_probability)
+    sampled = PoissonSampled(gaussian, sampling_probability)  # built in any case, because it checks the probability
     one_step = gaussian if sampling_probability == 1 else sampled
     repeated = Repeated(one_step, steps)
     return one_step if repeated.steps == 1 else repeated
 
 
 def output_perturbation(*, noise_std: float, records: int, regularization: float, record_norm: float = 1.0) -> Gaussian:
-    r"""The mechanism of releasing a regularised linear classifier plus Gaussian noise on its coefficients.
+    r"""Return the mechanism that releases a regularised linear classifier with Gaussian noise on its coefficients.
 
     .. math:: \arg\min_w \frac1n\sum_i \ell(y_i\langle w,x_i\rangle) + \frac\lambda2|w|^2, \qquad
               \text{sensitivity} = \frac{R}{n\lambda}
 
+    Args:
+        noise_std: Standard deviation of the noise on each coefficient.
+        records: Number of training records, :math:`n`.
+        regularization: Strength of the penalty, :math:`\lambda`.
+        record_norm: Largest Euclidean norm of any record, :math:`R`.
+
+    Returns:
+        The mechanism; its ``clip_norm`` is the sensitivity.
+
+    Raises:
+        InvalidInput: If an argument is not positive.
+
     Assumes: the loss is convex with slope at most 1 (logistic, hinge), every coefficient is penalised, the release is
     the exact minimiser; the reference is the minimiser without the record at the same :math:`n\lambda`.
-    Notation: ``records`` is n, ``regularization`` is lambda, ``record_norm`` is R, the largest norm of any record.
     Reference: section 7.1, guo2022 (its sensitivity under replacement is twice this one).
 
     >>> output_perturbation(noise_std=0.01, records=1000, regularization=0.1).noise_multiplier

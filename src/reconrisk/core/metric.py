@@ -1,4 +1,4 @@
-"""Scores of estimates against targets, one per record, and the goals and limits that are stated in them."""
+"""Metrics that score estimates against targets, and the goals and limits that are expressed in these scores."""
 
 from __future__ import annotations
 
@@ -23,11 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Metric:
-    """A configured score: call it on estimates and targets of one shape, records first.
+    """A configured metric, called with a batch of estimates and a batch of targets of the same shape.
 
-    ``best`` and ``worst`` are the ends of its scale; which of the two is larger is the direction.
+    Attributes:
+        name: Name of the metric.
+        function: Computes one score per record from finite estimates and targets.
+        best: Score of an exact estimate.
+        worst: Score at the other end of the scale. If it is below ``best``, higher scores are better.
+        settings: Names and values of the settings, for the representation.
 
-    Guarantee: one score per record; an estimate with NaN or infinities gets ``worst``, never drops out.
+    Guarantee: one score per record. An estimate with NaN or infinite values gets ``worst`` and is never left out.
     """
 
     name: str
@@ -38,43 +43,56 @@ class Metric:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger score means an estimate nearer to the target."""
+        """True if a higher score means a better estimate."""
         return self.best > self.worst
 
     def __call__(self, estimates: Tensor, targets: Tensor) -> Tensor:
-        """Scores of ``estimates`` against ``targets``, row by row."""
+        """Return the score of each estimate.
+
+        Args:
+            estimates: Batch of estimates, one record per row.
+            targets: Batch of targets, in the same order and shape.
+
+        Raises:
+            InvalidInput: If the shapes differ, the batch is empty, or a target is not finite.
+        """
         for name, value in (("estimates", estimates), ("targets", targets)):
-            if not hasattr(value, "isfinite") or not hasattr(value, "where"):
+            if not hasattr(value, "isfinite") or not hasattr(value, "where"):  # isinstance would import torch
                 raise invalid_input(
                     name, type(value).__name__, "to be a torch tensor", "Convert it with torch.as_tensor."
                 )
         check_same_shape("estimates", estimates, "targets", targets, "Match batches first with match_records.")
         check_not_empty("targets", targets)
-        check_all_finite("targets", targets, "Remove such records before the audit.")
+        check_all_finite("targets", targets, "Remove these records before the audit.")
+        # Unusable estimates are scored as if they were exact, so that the function sees finite numbers only; their
+        # scores are then overwritten.
         usable = estimates.isfinite().reshape(len(estimates), -1).all(1)
         safe = estimates.where(usable.view(-1, *[1] * (estimates.ndim - 1)), targets)
         scores = self.function(safe, targets)
         if scores.shape != usable.shape:
             raise invalid_input(
-                f"{self.name} scores", tuple(scores.shape), f"to be one per record, {tuple(usable.shape)}"
+                f"{self.name} scores",
+                tuple(scores.shape),
+                f"to have the shape {tuple(usable.shape)}, one per record",
+                "Reduce over all dimensions but the first.",
             )
         check_all_numbers(self.name, scores)
         return scores.masked_fill(~usable, self.worst)
 
     def __repr__(self) -> str:
-        """Name and every setting."""
+        """Return the name with every setting."""
         return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.settings)})"
 
 
 @serializable("goal")
 @dataclass(frozen=True)
 class Goal:
-    """An adversary's goal: a score of one record at ``threshold`` or better.
+    """Goal of an adversary: a score of one record at ``threshold`` or better.
 
-    Args:
+    Attributes:
         metric: Name of the metric.
-        threshold: The score to reach.
-        higher_is_better: True if scores above the threshold reach it.
+        threshold: Score to reach.
+        higher_is_better: True if scores above the threshold reach the goal, False if scores below it do.
 
     >>> print(Goal("psnr", 20, higher_is_better=True), Goal("mse", 0.05, higher_is_better=False))
     psnr>=20 mse<=0.05
@@ -96,14 +114,22 @@ class Goal:
         return score >= self.threshold if self.higher_is_better else score <= self.threshold
 
     def __str__(self) -> str:
-        """Metric, direction and threshold, as :func:`reconrisk.metrics.goals.goal_from_text` reads it."""
+        """Return the text that :func:`reconrisk.metrics.goals.goal_from_text` parses."""
         return f"{self.metric}{'>=' if self.higher_is_better else '<='}{self.threshold:g}"
 
 
 @serializable("limit")
 @dataclass(frozen=True)
 class Limit:
-    """Largest probability, ``at_most``, with which a goal may be reached."""
+    """Largest acceptable probability of reaching a goal.
+
+    Attributes:
+        goal: The goal.
+        at_most: The largest acceptable probability, in [0, 1].
+
+    >>> print(Limit(Goal("psnr", 20, higher_is_better=True), at_most=0.05))
+    psnr>=20: 5%
+    """
 
     goal: Goal
     at_most: float
@@ -112,5 +138,5 @@ class Limit:
         object.__setattr__(self, "at_most", check_probability("at_most", self.at_most))
 
     def __str__(self) -> str:
-        """Goal and share, as :func:`reconrisk.metrics.goals.limit_from_text` reads it."""
+        """Return the text that :func:`reconrisk.metrics.goals.limit_from_text` parses."""
         return f"{self.goal}: {100 * self.at_most:.6g}%"

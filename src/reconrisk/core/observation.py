@@ -1,4 +1,4 @@
-"""All that the adversary receives. There is no field for the target, and no way from here to it."""
+"""The observation: everything that the adversary receives. It has no field for the target and no reference to it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ if TYPE_CHECKING:
 
 
 class ForwardMap(Protocol):
-    """What the adversary can recompute: candidate records and labels to what their release would have been.
-
-    ``inputs`` is a batch of records, ``labels`` its class indices; the result has one entry per released tensor,
-    for the batch as a whole.
-    """
+    """Map from candidate records and labels to the release that they would cause; the adversary can evaluate it."""
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
-        """The release that these candidates would have caused."""
+        """Return the release of a batch of candidates.
+
+        Args:
+            inputs: Batch of records, one per row.
+            labels: Class index of each record.
+
+        Returns:
+            One tensor per released tensor, by the same names, for the batch as a whole.
+        """
         ...
 
 
 GAUSSIAN, LAPLACE = "gaussian", "laplace"
-"""Laws of noise that an observation may state."""
+"""Noise distributions that an observation can have."""
 
 _SIDE_INFORMATION = {
     "labels": Knows.LABELS,
@@ -41,13 +45,25 @@ _SIDE_INFORMATION = {
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What was released, how such releases arise, and the side information the threat model grants.
+    """The released tensors, the map that produces such releases, and the side information of the threat model.
 
-    ``released`` maps names (of parameters, usually) to tensors. What the threat does not know stays None: ``labels``;
-    ``record_norms``, one Euclidean norm per record; ``batch_statistics``, mean and variance of what each batch norm
-    layer received, as ``<layer>.mean`` and ``<layer>.var``; if it knows the defense, ``noise_std``, the standard
-    deviation of the noise on each released value, with its ``noise_law``, and ``kept``, true where a value was sent at
-    all. ``forward`` then includes what the defense does without chance, such as clipping.
+    Side information that the threat model does not grant is None.
+
+    Attributes:
+        released: Released tensors by name, usually the name of a parameter.
+        forward: Map from candidate records to their release. If the adversary knows the defense, it includes the part
+            of the defense that is not random, such as clipping.
+        threat: Threat model under which the observation was made.
+        input_shape: Shape of one record.
+        data_range: Smallest and largest possible value of a record; public knowledge.
+        batch_size: Number of records behind the release.
+        labels: Class index of each record.
+        record_norms: Euclidean norm of each record.
+        batch_statistics: Mean and variance of the input of each batch norm layer, as ``<layer>.mean`` and
+            ``<layer>.var``.
+        noise_std: Standard deviation of the noise on each released value, if the adversary knows the defense.
+        kept: Masks that are True where a value was sent, if the adversary knows the defense.
+        noise_law: Distribution of the noise, :data:`GAUSSIAN` or :data:`LAPLACE`.
     """
 
     released: Mapping[str, Tensor]
@@ -65,7 +81,7 @@ class Observation:
 
     def __post_init__(self) -> None:
         if not self.released:
-            raise invalid_input("released", {}, "to hold at least one tensor")
+            raise invalid_input("released", {}, "to contain at least one tensor")
         for name, tensor in self.released.items():
             check_all_finite(f"released[{name!r}]", tensor, "Check the training step that produced it.")
         ends = [check_finite("data_range", end) for end in self.data_range]
@@ -81,9 +97,7 @@ class Observation:
         for name, power in _SIDE_INFORMATION.items():
             if getattr(self, name) is not None and power not in self.threat.knows:
                 remedy = f"Add Knows.{power.name} to the threat."
-                raise invalid_input(
-                    name, "given", f"to be None for a threat that does not know the {power.value}", remedy
-                )
+                raise invalid_input(name, "given", f"to be None under a threat model without {power.value}", remedy)
         for name in ("labels", "record_norms"):
             values = getattr(self, name)
             if values is None:
@@ -102,28 +116,28 @@ class Observation:
         if self.noise_law not in (GAUSSIAN, LAPLACE):
             raise invalid_input("noise_law", self.noise_law, f"to be {GAUSSIAN!r} or {LAPLACE!r}")
         if self.noise_law != GAUSSIAN and self.noise_std is None:
-            raise invalid_input("noise_law", self.noise_law, "to be left out where the noise is not known")
+            raise invalid_input("noise_law", self.noise_law, "to be left out if noise_std is None")
         for key, std in (self.noise_std or {}).items():
             if not bool((std > 0).all()):
                 raise invalid_input(
-                    f"noise_std[{key!r}]", float(std.min()), "> 0", "Leave it out where there is no noise."
+                    f"noise_std[{key!r}]", float(std.min()), "> 0", "Leave noise_std out if there is no noise."
                 )
         for key, mask in (self.kept or {}).items():
-            if str(mask.dtype) != "torch.bool":
+            if str(mask.dtype) != "torch.bool":  # compared as text, because core does not import torch
                 raise invalid_input(f"kept[{key!r}].dtype", mask.dtype, "to be torch.bool", "Pass tensor != 0.")
 
     def _check_alike(self, name: str, given: Mapping[str, Tensor] | None) -> None:
-        """Refuse what is not one tensor, shaped alike, for each released one."""
+        """Check that there is one tensor of the same name and shape for each released tensor."""
         if given is None:
             return
         shapes = {key: tuple(value.shape) for key, value in given.items()}
         expected = {key: tuple(value.shape) for key, value in self.released.items()}
         if shapes != expected:
-            raise invalid_input(name, shapes, f"to have the names and shapes of what was released, {expected}")
+            raise invalid_input(name, shapes, f"to have the names and shapes of the released tensors, {expected}")
 
     @property
     def device(self) -> torch.device:
-        """Where what was released is, and so the records of an attack."""
+        """Device of the released tensors, on which attacks work."""
         return next(iter(self.released.values())).device
 
     @property
@@ -137,27 +151,39 @@ class Observation:
         return not any(bool(tensor.any()) for tensor in self.released.values())
 
     def check_covers(self, needs: ThreatModel) -> None:
-        """Refuse an attack whose powers exceed those of the threat this observation was made under."""
+        """Check that the threat model of this observation grants every power that an attack needs.
+
+        Raises:
+            InvalidInput: If it does not.
+        """
         if not self.threat.covers(needs):
             raise invalid_input(
-                "threat", self.threat, f"to cover what the attack needs, {needs}", "Choose another attack."
+                "threat",
+                self.threat,
+                f"to cover what the attack needs, {needs}",
+                "Choose another attack, or a threat model that grants more.",
             )
 
     def __repr__(self) -> str:
-        """Names and sizes instead of tensors."""
+        """Return sizes and the threat model, without any tensor value."""
         size = sum(tensor.numel() for tensor in self.released.values())
         records = f"{self.batch_size} x {self.input_shape}"
         return f"Observation({len(self.released)} tensors, {size} values, {records}, {self.threat})"
 
 
 class Attack(Protocol):
-    """A configured estimator of the private records from an observation."""
+    """Protocol of a configured attack, which estimates the private records from an observation."""
 
     @property
     def needs(self) -> ThreatModel:
-        """The weakest adversary who could run it."""
+        """Weakest threat model under which the attack can run."""
         ...
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """Estimate the records behind ``observation``."""
+        """Estimate the records behind an observation.
+
+        Args:
+            observation: Everything that the adversary receives.
+            rng: Generator of all random draws.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The papers this package implements, and statements in them."""
+"""Papers that this package implements, and references to statements in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from reconrisk.core.storage.serialization import serializable
 @serializable("reference")
 @dataclass(frozen=True)
 class Reference:
-    """A statement and where it stands, so that every number can be traced.
+    """A statement in a paper, from which a number follows.
+
+    Attributes:
+        statement: Number of the theorem, proposition or section.
+        source: Short name of the paper, a key of :data:`PAPERS`, or a full citation.
 
     >>> print(Reference("Theorem 2", "guo2022"))
     Theorem 2, guo2022
@@ -20,7 +24,7 @@ class Reference:
     source: str
 
     def __str__(self) -> str:
-        """Statement first, as in a citation."""
+        """Return the statement, then the source."""
         return f"{self.statement}, {self.source}"
 
 
@@ -55,4 +59,4 @@ PAPERS = {
         "https://arxiv.org/abs/2411.03746"
     ),
 }
-"""Short name of each paper and how to cite it."""
+"""Citation of each paper by its short name."""

@@ -1,4 +1,4 @@
-"""Loops that people wait for: a bar with the time left, and a token that makes them stop."""
+"""Progress bars for long loops, and tokens that cancel them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
 
-SHOW_AFTER_SECONDS = 2.0
+SHOW_AFTER_SECONDS = 2.0  # a bar for a shorter loop would only flicker
 
 
 class Cancelled(KeyboardInterrupt):
-    """Raised by :func:`check_cancelled` in a task whose time is over or that was cancelled.
+    """Raised by :func:`check_cancelled` in a task that was cancelled or has used up its time budget.
 
-    It is a KeyboardInterrupt because the same code answers both: attacks return their best estimate so far.
+    It is a KeyboardInterrupt because the same code handles both: attacks return their best estimate so far.
     """
 
 
 @dataclass(eq=False)
 class CancelToken:
-    """A request to stop, made by :meth:`cancel` or by the end of a time budget.
+    """A request to stop, set by :meth:`cancel` or by the end of a time budget.
 
-    Args:
-        seconds: Time budget, counted from the construction; None for no limit.
+    Attributes:
+        seconds: Time budget in seconds from the construction; None for no limit.
+        begun: Time of the construction, by the monotonic clock.
 
     >>> token = CancelToken(60.0)
     >>> token.is_cancelled
@@ -45,23 +46,26 @@ class CancelToken:
 
     @property
     def left(self) -> float:
-        """Seconds left of the budget; infinite without a limit."""
+        """Remaining seconds of the budget; infinite without a limit."""
         return float("inf") if self.seconds is None else self.begun + self.seconds - time.monotonic()
 
     @property
     def is_cancelled(self) -> bool:
-        """True once somebody cancelled, or the budget is spent."""
+        """True after :meth:`cancel`, or when the budget is used up."""
         return self._event.is_set() or self.left <= 0
 
     def cancel(self) -> None:
-        """Ask every task that runs under this token to stop."""
+        """Request every task under this token to stop."""
         self._event.set()
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make :func:`check_cancelled` read this token inside; tokens that are active around it count as well."""
+        """Make :func:`check_cancelled` obey this token in the body of the ``with`` statement.
+
+        Tokens that are already active stay active.
+        """
         before = _ACTIVE.get()
-        if any(watch.token is self for watch in before):
+        if any(watch.token is self for watch in before):  # entered twice; the outer block resets it
             yield
             return
         marker = _ACTIVE.set((*before, _Watch(self)))
@@ -73,7 +77,7 @@ class CancelToken:
 
 @dataclass(eq=False)
 class _Watch:
-    """A token that is active; it interrupts once, so that the task can conclude with what it has."""
+    """An active token. It interrupts a task only once, so that the task can return its intermediate result."""
 
     token: CancelToken
     has_raised: bool = False
@@ -83,7 +87,10 @@ _ACTIVE: ContextVar[tuple[_Watch, ...]] = ContextVar("reconrisk_cancel_tokens", 
 
 
 def check_cancelled() -> None:
-    """Raise :class:`Cancelled` once if an active token is cancelled; call it in long loops.
+    """Raise :class:`Cancelled` if an active token is cancelled. Call it in long loops.
+
+    Raises:
+        Cancelled: Once per active token, so that the task can still return its intermediate result.
 
     >>> token = CancelToken()
     >>> with token.active():
@@ -93,8 +100,8 @@ def check_cancelled() -> None:
     ...         check_cancelled()
     ...     except Cancelled:
     ...         check_cancelled()
-    ...         print("concludes with what it has")
-    concludes with what it has
+    ...         print("returns its intermediate result")
+    returns its intermediate result
     """
     cancelled = [watch for watch in _ACTIVE.get() if not watch.has_raised and watch.token.is_cancelled]
     for watch in cancelled:
@@ -104,16 +111,23 @@ def check_cancelled() -> None:
 
 
 class ProgressBar:
-    """A bar for loops that somebody else runs: ``advance`` after each turn, ``close`` where they end before ``total``.
+    """A progress bar for loops that cannot use :func:`track`.
 
-    It appears once two seconds have passed, or ``at_once``, if somebody is at the terminal, and is cleared at the end.
-    Of bars inside each other the outermost is shown.
+    Call :meth:`advance` after each iteration, and :meth:`close` if the loop may end before ``total``. The bar appears
+    after two seconds if standard error is a terminal, and is cleared at the end. Of nested bars only the outermost is
+    shown.
+
+    Args:
+        label: Text in front of the bar.
+        total: Number of iterations; None if it is not known.
+        at_once: True to show the bar without waiting two seconds.
 
     >>> bar = ProgressBar("steps", total=2)
     >>> bar.advance()
     >>> bar.close()
     """
 
+    # A weak reference, so that a bar that was never closed does not hide all later bars.
     _outermost: ClassVar[weakref.ref[ProgressBar] | None] = None
 
     def __init__(self, label: str, *, total: int | None = None, at_once: bool = False) -> None:
@@ -127,7 +141,11 @@ class ProgressBar:
         self._task: Any = None
 
     def advance(self) -> None:
-        """One turn is done; raises Cancelled if the task should stop."""
+        """Count one iteration.
+
+        Raises:
+            Cancelled: If the task was cancelled.
+        """
         check_cancelled()
         self._done += 1
         self.show()
@@ -137,7 +155,7 @@ class ProgressBar:
             self.close()
 
     def show(self) -> None:
-        """Draw the bar if it is time to."""
+        """Draw the bar if it is due."""
         if self._bar is not None or self._is_inner or not sys.stderr.isatty():
             return
         if time.monotonic() - self._begun < self._after:
@@ -155,15 +173,26 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        self._begun = float("inf")  # closed bars stay closed
+        self._begun = float("inf")  # elapsed time is then negative, so show() never draws the bar again
         if not self._is_inner:
             ProgressBar._outermost = None
 
 
 def track(items: Iterable[T], label: str, *, total: int | None = None) -> Iterator[T]:
-    """``items`` one by one, with a bar once the loop has lasted two seconds and somebody is at the terminal.
+    """Yield items and show a progress bar if the loop takes longer than two seconds.
 
-    Edge cases: silent where standard error is not a terminal; the bar is cleared when the loop ends, is left or raises.
+    Args:
+        items: Items to yield.
+        label: Text in front of the bar.
+        total: Number of items; if None, it is the length of ``items`` where that is known.
+
+    Yields:
+        The items, in their order.
+
+    Raises:
+        Cancelled: If the task was cancelled.
+
+    Edge cases: no bar if standard error is not a terminal. The bar is cleared when the loop ends, breaks or raises.
 
     >>> list(track(range(3), "steps"))
     [0, 1, 2]
@@ -174,6 +203,6 @@ def track(items: Iterable[T], label: str, *, total: int | None = None) -> Iterat
             check_cancelled()
             bar.show()
             yield item
-            bar.advance()
+            bar.advance()  # after the body of the loop, so that the bar counts finished items
     finally:
         bar.close()

@@ -1,4 +1,4 @@
-"""What an attack returns: estimates, and an account of how it went that may go into a report."""
+"""Result of an attack: estimates of the records, and an account of the run without private values, for reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Ending(Enum):
-    """How an attack came to its end."""
+    """Reason for which an attack ended."""
 
     CONVERGED = "converged"
     EXACT = "exact"
@@ -27,7 +27,12 @@ class Ending(Enum):
 @serializable("attack-status")
 @dataclass(frozen=True)
 class Status:
-    """How an attack ended, why, and what to change if that is not good enough.
+    """Ending of an attack, with its cause and a remedy.
+
+    Attributes:
+        ending: Reason for which the attack ended.
+        cause: The cause, without a full stop.
+        remedy: What to change for a better result, without a full stop; required for failures.
 
     >>> print(Status(Ending.BUDGET_SPENT, "300 steps were not enough", "Raise steps or budget"))
     budget spent: 300 steps were not enough. Raise steps or budget.
@@ -39,26 +44,32 @@ class Status:
 
     def __post_init__(self) -> None:
         if self.is_failure and not self.remedy:
-            raise invalid_input("remedy", self.remedy, f"to say what to do when an attack is {self.ending.value}")
+            condition = f"to be stated for the ending {self.ending.value!r}"
+            raise invalid_input("remedy", self.remedy, condition, "Say what to change, for example 'Lower step_size'.")
 
     @property
     def is_failure(self) -> bool:
-        """Whether the estimates must not be read as the strength of the attack."""
+        """True if the estimates do not show the strength of the attack."""
         return self.ending in (Ending.DIVERGED, Ending.NOT_APPLICABLE, Ending.INTERRUPTED)
 
     def __str__(self) -> str:
-        """Ending, cause and remedy as one line."""
+        """Return ending, cause and remedy in one line."""
         return f"{self.ending.value}: {self.cause}." + (f" {self.remedy}." if self.remedy else "")
 
 
 ZERO_RELEASE = Status(Ending.NOT_APPLICABLE, "the release is zero", "Observe another update")
-"""The status of every attack on :attr:`reconrisk.core.observation.Observation.is_zero`."""
+"""Status of every attack on an observation with :attr:`reconrisk.core.observation.Observation.is_zero`."""
 
 
 @serializable("attack-cost")
 @dataclass(frozen=True)
 class Cost:
-    """What an attack spent: wall-clock seconds and evaluations of the release."""
+    """Cost of an attack.
+
+    Attributes:
+        seconds: Wall-clock time.
+        evaluations: Evaluations of the forward map.
+    """
 
     seconds: float
     evaluations: int
@@ -71,9 +82,16 @@ class Cost:
 @serializable("attack-account")
 @dataclass(frozen=True)
 class Account:
-    """How an attack went, without any private value but the labels it inferred: what a report keeps of it.
+    """Description of the run of an attack, as reports keep it.
 
-    ``objective`` is the attacker's own, one value per record, lower is better; it never uses the target.
+    Inferred labels are the only values that depend directly on private records.
+
+    Attributes:
+        attack: The attack with its settings.
+        status: Ending of the attack.
+        objective: Final value of the attack's own objective for each record; lower is better. It never uses the target.
+        cost: Time and evaluations.
+        labels: Labels that the attack inferred, or None.
     """
 
     attack: str
@@ -85,7 +103,12 @@ class Account:
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """Estimates of the records, one per row, and the account of the attack that made them."""
+    """Estimates of the private records, with the account of the attack that made them.
+
+    Attributes:
+        estimates: One record per row.
+        account: Description of the run.
+    """
 
     estimates: Tensor
     account: Account
@@ -98,15 +121,15 @@ class Reconstruction:
 
     @property
     def status(self) -> Status:
-        """How the attack ended."""
+        """Ending of the attack, with cause and remedy."""
         return self.account.status
 
     @property
     def labels(self) -> tuple[int, ...] | None:
-        """Labels the attack inferred, if it did."""
+        """Labels that the attack inferred, or None."""
         return self.account.labels
 
     def __repr__(self) -> str:
-        """Shapes and status instead of pixels."""
+        """Return shapes, attack and status, without any tensor value."""
         records = f"{len(self.estimates)} x {tuple(self.estimates.shape[1:])}"
         return f"Reconstruction({records}, {self.account.attack}, {self.status})"

@@ -1,8 +1,8 @@
-"""Attacks, defenses, priors, metrics and models by name: one row each, and plugins of other distributions.
+"""Registries of attacks, defenses, priors, metrics and models by name, including plugins of other distributions.
 
-A row (:class:`Info`) states everything that is known about an entry before its code is imported. A :class:`Registry`
-finds a row by name, first among the package's own rows, then among the entry points of installed distributions. A
-plugin is imported only when somebody asks for it by name; listing names imports nothing.
+A row (:class:`Info`) holds the metadata of an entry, so that listing entries needs no import of their code. A
+:class:`Registry` finds a row by name, first among the rows of this package, then among the entry points of installed
+distributions. A plugin is imported only when it is requested by name.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ GROUPS: Mapping[str, str] = {
     "prior": "reconrisk.priors",
     "metric": "reconrisk.metrics",
 }
-"""Entry point groups in which other distributions offer plugins, by kind."""
+"""Entry point group of each kind, in which other distributions offer plugins."""
 
 
 @dataclass(frozen=True)
 class Info:
     """A row of a registry.
 
-    Args:
-        name: The name that people write.
-        where: The function that configures the entry, ``"package.module:function"``. It is imported when it is used.
-        summary: One sentence in plain English, shown in lists and help texts.
+    Attributes:
+        name: Name of the entry, as users write it.
+        where: Function that configures the entry, as ``"package.module:function"``. It is imported on use.
+        summary: One sentence for lists and help texts.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Info:
     summary: str
 
     def load(self) -> Any:
-        """Import the function that :attr:`where` names.
+        """Import and return the function at :attr:`where`.
 
         >>> Info("sqrt", "math:sqrt", "Square root.").load()(4)
         2.0
@@ -61,12 +61,12 @@ class Info:
 class Plugin:
     """An entry that another installed distribution offers.
 
-    Args:
+    Attributes:
         kind: ``"attack"``, ``"defense"``, ``"prior"`` or ``"metric"``.
-        name: The name that people write.
-        where: The object that the entry point names.
-        distribution: The distribution that offers it.
-        version: The version of that distribution.
+        name: Name of the entry, as users write it.
+        where: Object of the entry point, as ``"package.module:object"``.
+        distribution: Name of the distribution.
+        version: Version of the distribution.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Plugin:
     version: str
 
     def __str__(self) -> str:
-        """Kind, name and origin, as error messages show them."""
+        """Return kind, name and distribution, for error messages."""
         return f"the {self.kind} {self.name!r} of {self.distribution} {self.version}".rstrip()
 
 
@@ -100,10 +100,16 @@ def installed_plugins(kind: str | None = None) -> tuple[Plugin, ...]:
 
 
 def summary_of(offered: object) -> str:
-    """Return the first sentence of an object's docstring, for a row that is made of a plugin.
+    """Return the first paragraph of a docstring as one line, for the row of a plugin.
+
+    Args:
+        offered: The object of an entry point.
+
+    Returns:
+        The line; empty without a docstring.
 
     >>> summary_of(summary_of)
-    "Return the first sentence of an object's docstring, for a row that is made of a plugin."
+    'Return the first paragraph of a docstring as one line, for the row of a plugin.'
     """
     return (inspect.getdoc(offered) or "").split("\n\n")[0].replace("\n", " ")
 
@@ -113,15 +119,16 @@ Default = TypeVar("Default")
 
 
 class Registry(Mapping[str, Row], Generic[Row]):
-    """Rows by name: the package's own, and plugins, which are imported when they are asked for.
+    """Rows by name: those of this package, and plugins, which are imported on request.
 
     Args:
-        kind: Noun for one entry, used in error messages. A key of :data:`GROUPS` if plugins are allowed.
-        rows: The package's own rows.
-        row_from_plugin: Makes a row of the object that an entry point names. The object may also be a row itself.
+        kind: Noun for one entry, for error messages. It is a key of :data:`GROUPS` if plugins are allowed.
+        rows: Rows of this package.
+        row_from_plugin: Builds a row from the object of an entry point. None if there are no plugins of this kind.
 
-    Guarantee: iterating and ``len`` cover the package's own rows only, so that nothing depends on what else is
-    installed; ``registry[name]`` finds plugins too. An own row wins over a plugin of the same name.
+    Guarantee: iteration and ``len`` cover the rows of this package only, so that results do not depend on other
+    installed distributions; ``registry[name]`` finds plugins as well. A row of this package takes precedence over a
+    plugin of the same name.
     """
 
     def __init__(
@@ -130,7 +137,11 @@ class Registry(Mapping[str, Row], Generic[Row]):
         self._kind, self._rows, self._row_from_plugin = kind, {row.name: row for row in rows}, row_from_plugin
 
     def __getitem__(self, name: str) -> Row:
-        """Return the row of this name, or refuse the name with those that exist."""
+        """Return the row of a name.
+
+        Raises:
+            InvalidInput: If there is no such row, or its plugin cannot be loaded.
+        """
         if name in self._rows:
             return self._rows[name]
         if name in self._plugins:
@@ -139,33 +150,33 @@ class Registry(Mapping[str, Row], Generic[Row]):
         if not offered:
             known = self.names
             raise invalid_input(self._kind, name, f"to be one of {', '.join(known)}", did_you_mean(name, known).strip())
-        self._plugins[name] = self._read(offered)
+        self._plugins[name] = self._load_row(offered)
         return self._plugins[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of the package's own rows."""
+        """Iterate over the names of the rows of this package."""
         return iter(self._rows)
 
     def __len__(self) -> int:
-        """Return the number of the package's own rows."""
+        """Return the number of rows of this package."""
         return len(self._rows)
 
     def __contains__(self, name: object) -> bool:
-        """Return True if the name is an own row or a plugin, without importing the plugin."""
+        """Return True if a row of this package or a plugin has the name; nothing is imported."""
         return name in self._rows or any(plugin.name == name for plugin in self.plugins)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of own rows and of plugins."""
+        """Names of all rows, those of this package first."""
         return (*self._rows, *dict.fromkeys(plugin.name for plugin in self.plugins if plugin.name not in self._rows))
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
-        """Plugins of this kind that are installed."""
+        """Installed plugins of this kind."""
         return installed_plugins(self._kind) if self._row_from_plugin is not None else ()
 
     def get(self, name: str, default: Default = None) -> Row | Default:  # type: ignore[assignment]
-        """Return the row of this name, or the default if neither the package nor a plugin has it."""
+        """Return the row of a name, or ``default`` if neither this package nor a plugin has it."""
         if name not in self:
             return default
         return self[name]
@@ -174,71 +185,75 @@ class Registry(Mapping[str, Row], Generic[Row]):
         """Call the function of a row.
 
         Args:
-            name: The name of the row.
-            *arguments: Its arguments.
-            **settings: Its settings.
+            name: Name of the row.
+            *arguments: Positional arguments of the function.
+            **settings: Keyword arguments of the function.
 
         Raises:
-            InvalidInput: If the function refuses them, or if that of a plugin raises anything; the plugin is named.
+            InvalidInput: If the function rejects the arguments, or if the function of a plugin raises any other error.
         """
         build = self[name].load()
         if name in self._rows:
             return build(*arguments, **settings)
         plugin = next(plugin for plugin in self.plugins if plugin.name == name)
-        with _naming(plugin, "to be configured"):
+        with _report_errors_of(plugin, "to be configured"):
             return build(*arguments, **settings)
 
-    @cached_property
+    @cached_property  # rows of the plugins that were loaded, by name
     def _plugins(self) -> dict[str, Row]:
         return {}
 
-    def _read(self, offered: list[Plugin]) -> Row:
+    def _load_row(self, offered: list[Plugin]) -> Row:
+        """Import a plugin and return its row; ``offered`` are all plugins of one name."""
         plugin = offered[0]
         if len(offered) > 1 or self._row_from_plugin is None:
             several = " and ".join(each.distribution for each in offered)
             raise invalid_input(
-                self._kind, plugin.name, f"to be offered once, {several} offer it", "Uninstall one of them."
+                self._kind,
+                plugin.name,
+                f"to be offered by one distribution, found it in {several}",
+                "Uninstall one of them.",
             )
         found = _load_plugin(plugin, plugin.where)
         if not isinstance(found, Info):
             if not callable(found):
-                raise _refuse_plugin(plugin, f"to be a function, {plugin.where} is a {type(found).__name__}")
-            with _naming(plugin, "to be configured"):
+                raise _plugin_error(plugin, f"to be a function, {plugin.where} is a {type(found).__name__}")
+            with _report_errors_of(plugin, "to be configured"):
                 return self._row_from_plugin(plugin, found)
         kinds = {type(row) for row in self._rows.values()}
         if not isinstance(found, tuple(kinds)):
             wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
-            raise _refuse_plugin(plugin, f"to be {wanted} or a function, {plugin.where} is {type(found).__name__}")
-        _load_plugin(plugin, found.where)  # asked for by name, so it is needed now
-        return replace(found, name=plugin.name)  # type: ignore[return-value]  # the kinds of row were compared
+            raise _plugin_error(plugin, f"to be {wanted} or a function, {plugin.where} is {type(found).__name__}")
+        _load_plugin(plugin, found.where)  # import now, so that a missing function is reported with the plugin's name
+        return replace(found, name=plugin.name)  # type: ignore[return-value]  # isinstance was checked above
 
 
 def _load_plugin(plugin: Plugin, where: str) -> Any:
-    with _naming(plugin, f"to be importable from {where}", passes=()):
+    with _report_errors_of(plugin, f"to be importable from {where}", passes=()):
         return Info(plugin.name, where, "").load()
 
 
 @contextmanager
-def _naming(
+def _report_errors_of(
     plugin: Plugin, condition: str, *, passes: tuple[type[Exception], ...] = (InvalidInput, InvalidFile, MissingExtra)
 ) -> Iterator[None]:
-    """Refuse a plugin whose code raises; errors of the classes in ``passes`` say enough themselves."""
+    """Convert errors of plugin code to InvalidInput with the name of the plugin; ``passes`` are left as they are."""
     try:
         yield
     except passes:
         raise
-    except (Exception, SystemExit) as error:  # code of another distribution may raise anything
+    except (Exception, SystemExit) as error:  # third-party code may raise anything, or call sys.exit()
         cause = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
-        raise _refuse_plugin(plugin, f"{condition}, it raised {cause}") from error
+        raise _plugin_error(plugin, f"{condition}, it raised {cause}") from error
 
 
-def _refuse_plugin(plugin: Plugin, condition: str) -> InvalidInput:
+def _plugin_error(plugin: Plugin, condition: str) -> InvalidInput:
     return InvalidInput(f"Expected {plugin} {condition.rstrip('.')}. Reinstall, repair or remove that distribution.")
 
 
 _FORM = "to be a name, or a name with settings such as clip_and_noise(noise_multiplier=1, clip_norm=1)"
 WRITABLE = re.compile(r"\w[\w.-]*")
-"""Names that a text with settings can state."""
+"""Pattern of the names that can be written in a text with settings."""
 
 _WORDS: Mapping[str, object] = {"true": True, "false": False, "none": None}
 
@@ -246,7 +261,11 @@ _WORDS: Mapping[str, object] = {"true": True, "false": False, "none": None}
 @serializable("named-choice")
 @dataclass(frozen=True)
 class Choice:
-    """A name and the settings stated for it, in their order.
+    """A name with its settings, as written on the command line or in a configuration file.
+
+    Attributes:
+        name: Name of an entry of a registry.
+        settings: Names and values of the settings, in the order in which they were written.
 
     >>> Choice.read("defenses", "prune(share=0.9)").plain()
     {'name': 'prune', 'share': 0.9}
@@ -257,11 +276,19 @@ class Choice:
 
     @staticmethod
     def read(key: str, value: Any) -> Choice:
-        """The choice that a text or a table states, for the argument ``key``."""
+        """Parse a text such as ``prune(share=0.9)``, or a table with the key ``name``.
+
+        Args:
+            key: Name of the argument, for error messages.
+            value: The text or table.
+
+        Raises:
+            InvalidInput: If the value is neither, or a setting is not a number, a word, true or false.
+        """
         if isinstance(value, str):
-            return _from_text(key, value)
+            return _parse_choice(key, value)
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-            raise invalid_input(key, value, _FORM, "A table needs the key name.")
+            raise invalid_input(key, value, _FORM, "A table needs the key 'name'.")
         settings = {name: setting for name, setting in value.items() if name != "name"}
         for name, setting in settings.items():
             if setting is not None and not isinstance(setting, (bool, int, float, str)):
@@ -269,26 +296,27 @@ class Choice:
         return Choice(value["name"], tuple(settings.items()))
 
     def plain(self) -> Any:
-        """The text or table that :meth:`read` reads."""
+        """Return the text or table that :meth:`read` parses."""
         return {"name": self.name, **dict(self.settings)} if self.settings else self.name
 
 
-def _from_text(key: str, text: str) -> Choice:
+def _parse_choice(key: str, text: str) -> Choice:
     found = re.fullmatch(rf"\s*({WRITABLE.pattern})\s*(?:\((.*)\))?\s*", text)
     if found is None:
         raise invalid_input(key, text, _FORM)
     settings: dict[str, Any] = {}
-    for part in (found[2] or "").split(","):
+    for part in (found[2] or "").split(","):  # values cannot contain commas; a table has no such limit
         name, equals, word = (each.strip() for each in part.partition("="))
         if not part.strip():
             continue
         if not equals or not name.isidentifier() or not word:
-            raise invalid_input(key, text, _FORM, f"{part.strip()!r} is no setting by name.")
-        settings[name] = _value(word)
+            raise invalid_input(key, text, _FORM, f"Write {part.strip()!r} as setting=value.")
+        settings[name] = _parse_value(word)
     return Choice(found[1], tuple(settings.items()))
 
 
-def _value(word: str) -> Any:
+def _parse_value(word: str) -> Any:
+    """Return a word as int, float, bool or None if it can be read as one, else as a string without quotes."""
     for read in (int, float, lambda each: _WORDS[each.lower()]):
         try:
             return read(word)

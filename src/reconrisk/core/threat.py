@@ -1,4 +1,4 @@
-"""What an adversary sees, knows and controls: a partial order in which more is stronger."""
+"""Threat models: the release an adversary sees, its side information, and the choices it controls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class Sees(Enum):
-    """What leaves the machine and reaches the adversary."""
+    """Release that reaches the adversary."""
 
     FINAL_MODEL = "final-model"
     ONE_UPDATE = "one-update"
@@ -34,11 +34,12 @@ class Knows(Enum):
 
 
 class Controls(Enum):
-    """What the adversary may choose."""
+    """Parts of the protocol that the adversary may choose."""
 
     MODEL_PARAMETERS = "model-parameters"
 
 
+# Releases that an adversary with the key can derive. The final model is the initialisation plus every update.
 _SEEN_BY = {
     Sees.FINAL_MODEL: frozenset({Sees.FINAL_MODEL}),
     Sees.ONE_UPDATE: frozenset({Sees.ONE_UPDATE}),
@@ -49,7 +50,12 @@ _SEEN_BY = {
 @serializable("threat-model")
 @dataclass(frozen=True)
 class ThreatModel:
-    """An adversary by its powers; ``covers`` is the partial order between two of them.
+    """Powers of an adversary; :meth:`covers` is the partial order of threat models.
+
+    Attributes:
+        sees: Release that reaches the adversary.
+        knows: Side information of the adversary.
+        controls: Parts of the protocol that the adversary may choose.
 
     >>> curious = ThreatModel(sees=Sees.ONE_UPDATE)
     >>> informed = ThreatModel(sees=Sees.EVERY_UPDATE, knows={Knows.OTHER_RECORDS, Knows.LABELS})
@@ -62,40 +68,43 @@ class ThreatModel:
     controls: frozenset[Controls] = frozenset()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sees", _power("sees", self.sees, Sees))
-        object.__setattr__(self, "knows", _powers("knows", self.knows, Knows))
-        object.__setattr__(self, "controls", _powers("controls", self.controls, Controls))
+        object.__setattr__(self, "sees", _parse_power("sees", self.sees, Sees))
+        object.__setattr__(self, "knows", _parse_powers("knows", self.knows, Knows))
+        object.__setattr__(self, "controls", _parse_powers("controls", self.controls, Controls))
 
     def covers(self, other: ThreatModel) -> bool:
-        """Whether this adversary has every power of ``other``: a guarantee against it then holds against ``other``.
+        """Return True if this adversary has every power of ``other``.
 
-        Guarantee: reflexive, transitive and antisymmetric. Every update includes one update and, being all
-        that training adds to the initialisation, the final model.
+        A guarantee against this adversary then also holds against ``other``.
+
+        Guarantee: reflexive, transitive and antisymmetric. ``EVERY_UPDATE`` includes ``ONE_UPDATE``, and
+        ``FINAL_MODEL`` as well, because the updates are all that training adds to the initialisation.
         """
         return other.sees in _SEEN_BY[self.sees] and other.knows <= self.knows and other.controls <= self.controls
 
     def knowing(self, *items: Knows) -> ThreatModel:
-        """The same adversary with more side information."""
+        """Return the same adversary with additional side information."""
         return replace(self, knows=self.knows | frozenset(items))
 
     def __repr__(self) -> str:
-        """Powers in words, sorted, so that equal threats print equally."""
-        return f"ThreatModel(sees={self.sees.value}, knows={_listed(self.knows)}, controls={_listed(self.controls)})"
+        """Return the powers in sorted order, so that equal threat models have equal representations."""
+        knows, controls = _join_values(self.knows), _join_values(self.controls)
+        return f"ThreatModel(sees={self.sees.value}, knows={knows}, controls={controls})"
 
 
-def _power(name: str, item: object, kind: type[E]) -> E:
+def _parse_power(name: str, item: object, kind: type[E]) -> E:
     try:
         return kind(item)
     except ValueError as error:
         raise invalid_input(name, item, f"to be one of {', '.join(str(each.value) for each in kind)}") from error
 
 
-def _powers(name: str, items: object, kind: type[E]) -> frozenset[E]:
+def _parse_powers(name: str, items: object, kind: type[E]) -> frozenset[E]:
     several = items if isinstance(items, (set, frozenset, tuple, list)) else (items,)
-    return frozenset(_power(name, item, kind) for item in several)
+    return frozenset(_parse_power(name, item, kind) for item in several)
 
 
-def _listed(items: Iterable[Enum]) -> str:
+def _join_values(items: Iterable[Enum]) -> str:
     return "+".join(sorted(str(item.value) for item in items)) or "nothing"
 
 
@@ -106,7 +115,7 @@ MALICIOUS_SERVER = ThreatModel(sees=Sees.ONE_UPDATE, controls=frozenset(Controls
 """A server that chooses the model parameters on which the update is computed."""
 
 INFORMED = ThreatModel(sees=Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.PRIOR}))
-"""The informed adversary of balle2022: every record but one, and the trained model."""
+"""The informed adversary of balle2022, who knows every record but one and sees the trained model."""
 
 STRONGEST = ThreatModel(sees=Sees.EVERY_UPDATE, knows=frozenset(Knows), controls=frozenset(Controls))
-"""Every power at once: what a differential privacy guarantee holds against."""
+"""Every power at once; a differential privacy guarantee covers this adversary."""

@@ -1,4 +1,4 @@
-"""Intervals for a success probability from a count of successes, and for a mean from a few values."""
+"""Confidence intervals for a success probability from counts, and for a mean from a few values."""
 
 from __future__ import annotations
 
@@ -18,9 +18,20 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Es
 
     .. math:: [B^{-1}_{\alpha/2}(k, n-k+1),\; B^{-1}_{1-\alpha/2}(k+1, n-k)], \quad \alpha = 1 - \text{confidence}
 
+    with :math:`B^{-1}_p(a, b)` the ``p`` quantile of the Beta distribution.
+
+    Args:
+        successes: Number of successes, :math:`k`.
+        trials: Number of trials, :math:`n`.
+        confidence: Probability in (0, 1) that the interval covers the success probability.
+
+    Returns:
+        The success rate with its interval.
+
+    Raises:
+        InvalidInput: If there is no trial, there are more successes than trials, or ``confidence`` is not in (0, 1).
+
     Assumes: independent trials with one success probability.
-    Notation: ``successes`` is :math:`k`, ``trials`` is :math:`n`, :math:`B^{-1}_p(a, b)` the ``p`` quantile of the
-    Beta distribution.
     Guarantee: covers the truth with probability at least ``confidence``; either end alone misses it with
     probability at most ``(1 - confidence) / 2``, so that ``low`` is a one-sided bound at ``(1 + confidence) / 2``.
     Edge cases: no success gives ``low = 0``, only successes give ``high = 1``.
@@ -37,26 +48,38 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Es
         raise invalid_input("confidence", confidence, "in (0, 1)", "0.95 is usual.")
     tail = (1 - confidence) / 2
     low = 0.0 if successes == 0 else float(betaincinv(successes, trials - successes + 1, tail))
-    # By reflection, because 1 - tail would round a small tail away.
+    # By the reflection of the Beta distribution, because 1 - tail would lose a small tail to rounding.
     high = 1.0 if successes == trials else 1 - float(betaincinv(trials - successes, successes + 1, tail))
     return Estimate(successes / trials, low, high, float(confidence), trials, "Clopper-Pearson")
 
 
 def success_interval(successes: int, *, trials: int, per_trial: int = 1, confidence: float = 0.95) -> Estimate:
-    r"""Interval for a mean share of successes from independent trials of ``per_trial`` records each.
+    r"""Interval for a mean success rate from independent trials of ``per_trial`` records each.
 
     .. math:: P(S \ge k) \le e\, P(\mathrm{Bin}(n, p) \ge k)
 
-    for a sum S of n independent variables in [0, 1] with mean p on average: records of one trial may depend on each
-    other in any way. Single records need no factor: their number is a sum of independent events, whose tails are
-    thinner than those of a binomial variable of the same mean, but for the first event, of which Markov's inequality
-    takes care. The interval is that of :func:`clopper_pearson`, with the lower end of one success, and the upper end of
-    one failure, moved out by a factor of about half the error.
+    for a sum S of n independent variables in [0, 1] with mean p on average. Records of one trial may depend on each
+    other in any way. Single records need no factor e. Their number of successes is a sum of independent events, whose
+    tails are thinner than those of a binomial variable of the same mean, except for the first event. Markov's
+    inequality covers that case. The interval is then that of :func:`clopper_pearson`, with the lower end for one
+    success, and the upper end for one failure, moved outwards by a factor of about half the error.
 
-    Assumes: trials are independent; single records may be drawn without replacement from a finite population, whoever
-    is easier to rebuild than others, since that is again a sum of independent events.
-    Guarantee: covers the mean with probability at least ``confidence``, either end at half the rest; for single records
-    of unequal success if ``confidence`` is at least 1/2.
+    Args:
+        successes: Number of successes among all records of all trials.
+        trials: Number of independent trials.
+        per_trial: Number of records in each trial.
+        confidence: Probability in (0, 1) that the interval covers the mean success rate.
+
+    Returns:
+        The success rate with its interval; ``samples`` is the number of trials.
+
+    Raises:
+        InvalidInput: If there is no trial, there are more successes than records, or ``confidence`` is not in (0, 1).
+
+    Assumes: trials are independent. Single records may be drawn without replacement from a finite population in which
+    some are easier to reconstruct than others, since that is again a sum of independent events.
+    Guarantee: covers the mean with probability at least ``confidence``; either end misses it with at most half of the
+    remaining probability. For single records of unequal success this needs a ``confidence`` of at least 1/2.
     Reference: the number of successes in trials of unequal probability against the binomial, `Hoeffding (1956)
     <https://doi.org/10.1214/aoms/1177728178>`_, for single records; the displayed inequality, `Bentkus (2004)
     <https://doi.org/10.1214/009117904000000360>`_, for several.
@@ -66,7 +89,7 @@ def success_interval(successes: int, *, trials: int, per_trial: int = 1, confide
     """
     if check_whole("per_trial", per_trial) == 1:
         exact = clopper_pearson(successes, trials, confidence)
-        # Ends where n p = tail: P(S >= 1) <= n p whatever the single probabilities, but 1 - (1 - p)^n only if equal.
+        # The end at which n p = tail: P(S >= 1) <= n p for any single probabilities, but 1 - (1 - p)^n only if equal.
         end = (1 - exact.confidence) / 2 / exact.samples
         low = min(exact.low, end) if successes == 1 else exact.low
         high = max(exact.high, 1 - end) if successes == exact.samples - 1 else exact.high
@@ -75,27 +98,28 @@ def success_interval(successes: int, *, trials: int, per_trial: int = 1, confide
     successes = check_whole("successes", successes, minimum=0)
     if successes > total:
         raise invalid_input("successes", successes, f"<= trials * per_trial = {total}")
-    inner = 1 - (1 - check_probability("confidence", confidence)) / math.e
+    inner = 1 - (1 - check_probability("confidence", confidence)) / math.e  # the factor e of the inequality
     low = clopper_pearson(successes // per_trial, trials, inner).low
     high = 1 - clopper_pearson((total - successes) // per_trial, trials, inner).low
     return Estimate(successes / total, low, high, float(confidence), trials, "Bentkus")
 
 
 def student_interval(values: Sequence[float], confidence: float = 0.95, *, over: str) -> Estimate:
-    r"""Mean of independent values with Student's interval.
+    r"""Student's interval for the mean of independent values.
 
     .. math:: \bar v \pm t_{n-1,\,(1 + \text{confidence}) / 2}\; s / \sqrt{n}
 
     Args:
         values: At least one value; infinite values are allowed.
         confidence: Probability in (0, 1) that the interval covers the mean.
-        over: The plural noun for what the values belong to, such as ``"seeds"``; it is part of the method's name.
+        over: Plural noun for the origin of the values, such as ``"seeds"``; it becomes part of the method's name.
 
     Returns:
         The mean with its interval.
 
     Assumes: independent values, nearly normal or many.
-    Edge cases: one value has an interval without limits. With an infinite value the interval is that of the extremes.
+    Edge cases: one value has an infinite interval. If a value is infinite, the interval is from the least to the
+    largest value.
     Reference: `Student (1908) <https://doi.org/10.1093/biomet/6.1.1>`_.
 
     >>> print(student_interval([1.0, 2.0, 3.0], over="seeds"))

@@ -1,7 +1,7 @@
-"""Checks that an attack, a defense, a prior or a metric of yours keeps the rules that this package relies on.
+"""Contract checks for attacks, defenses, priors and metrics of third parties.
 
-Each kind has a file with its rules: small functions, one sentence each. Read ``contract.py`` first: it runs the rules
-and explains what is broken. The package's own tests use the same functions.
+Each kind has a file with its rules: small functions whose docstring states the rule in one sentence. Read
+``contract.py`` first; it runs the rules and reports the broken ones. The tests of this package use the same functions.
 """
 
 from reconrisk.core.lazy import lazy_names

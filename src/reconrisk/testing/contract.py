@@ -1,4 +1,4 @@
-"""Run rules on an object, and explain every rule that it breaks in one sentence."""
+"""Run rules on an object, and report every broken rule in one sentence."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ import torch
 
 Case = TypeVar("Case")
 Rule = Callable[[Case], None]
-"""A rule looks at a case and raises :class:`Broken` or :class:`Skipped`; its docstring states it in one sentence."""
+"""A rule examines a case and raises :class:`BrokenRule` or :class:`Skipped`; its docstring states the rule."""
 
 
-class Broken(Exception):
-    """Raised by a rule that does not hold; made by :func:`broken`."""
+class BrokenRule(Exception):
+    """Raised by a rule that does not hold; :func:`broken_rule` builds it."""
 
 
 class Skipped(Exception):
-    """Raised by a rule that says nothing about this object."""
+    """Raised by a rule that does not apply to the object."""
 
 
 class BrokenContract(AssertionError):
-    """Raised for an object that breaks at least one rule; the message has one sentence for each.
+    """Raised for an object that breaks at least one rule; the message has one sentence for each broken rule.
 
-    ``failures`` maps the names of the broken rules to these sentences.
+    Attributes:
+        failures: Sentence of each broken rule, by the name of the rule.
     """
 
     def __init__(self, kind: str, subject: str, failures: Mapping[str, str], rules: int) -> None:
@@ -38,13 +39,17 @@ class BrokenContract(AssertionError):
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The rules that an object keeps.
+    """Result of a contract check without broken rules.
 
-    Args:
+    Attributes:
         kind: Kind of the object, such as ``"attack"``.
         subject: Representation of the object.
         passed: Names of the rules that hold.
-        skipped: Rules that say nothing about this object, with the reason.
+        skipped: Reason for each rule that does not apply, by the name of the rule.
+
+    >>> print(CheckReport("metric", "mse()", ("has_a_scale",)))
+    mse() keeps 1 rules for metrics.
+      has_a_scale
     """
 
     kind: str
@@ -53,35 +58,43 @@ class CheckReport:
     skipped: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """A sentence, then one line for each rule."""
+        """Return a sentence, then one line for each rule."""
         lines = [f"{self.subject} keeps {len(self.passed)} rules for {self.kind}s."]
         lines += [f"  {name}" for name in self.passed]
         return "\n".join([*lines, *(f"  {name}: skipped, {reason}" for name, reason in self.skipped.items())])
 
 
-def broken(expected: str, found: object, remedy: str) -> Broken:
-    """Return the exception that explains a broken rule: what was expected, what was found, what to change.
+def broken_rule(expected: str, found: object, remedy: str) -> BrokenRule:
+    """Return the exception for a broken rule.
 
-    >>> print(broken("estimates within (0.0, 1.0)", 1.5, "Clamp them."))
+    Args:
+        expected: Expectation, as the object of "Expected ...".
+        found: Actual behaviour or value.
+        remedy: What to change, as a sentence.
+
+    Returns:
+        The exception, to be raised by the rule.
+
+    >>> print(broken_rule("estimates within (0.0, 1.0)", 1.5, "Clamp them."))
     Expected estimates within (0.0, 1.0), found 1.5. Clamp them.
     """
-    return Broken(f"Expected {expected}, found {found}. {remedy}")
+    return BrokenRule(f"Expected {expected}, found {str(found).rstrip('.')}. {remedy}")
 
 
 def run_rules(kind: str, subject: object, rules: Sequence[Rule[Case]], case: Case) -> CheckReport:
     """Run every rule on a case.
 
     Args:
-        kind: Kind of the object, used in messages.
+        kind: Kind of the object, for messages.
         subject: The object.
         rules: The rules.
-        case: What the rules look at: the object and a small problem for it.
+        case: The object and a small problem for it, which the rules examine.
 
     Returns:
-        The rules that hold.
+        The rules that hold, and those that do not apply.
 
     Raises:
-        BrokenContract: If a rule does not hold, or the object raised something unexpected meanwhile.
+        BrokenContract: If a rule does not hold, or the object raised an unexpected error.
     """
     passed: list[str] = []
     skipped: dict[str, str] = {}
@@ -91,11 +104,11 @@ def run_rules(kind: str, subject: object, rules: Sequence[Rule[Case]], case: Cas
             rule(case)
         except Skipped as reason:
             skipped[rule.__name__] = str(reason)
-        except Broken as failure:
+        except BrokenRule as failure:
             failures[rule.__name__] = str(failure)
-        except Exception as error:  # code of others may raise anything
-            stated = (rule.__doc__ or rule.__name__).rstrip(".")
-            failures[rule.__name__] = f"{stated}: expected no error, found {error_in_words(error)}. Repair its cause."
+        except Exception as error:  # third-party code may raise anything
+            sentence = (rule.__doc__ or rule.__name__).rstrip(".")
+            failures[rule.__name__] = f"{sentence}: expected no error, found {describe_error(error)}. Fix its cause."
         else:
             passed.append(rule.__name__)
     if failures:
@@ -103,16 +116,31 @@ def run_rules(kind: str, subject: object, rules: Sequence[Rule[Case]], case: Cas
     return CheckReport(kind, _representation(subject), tuple(passed), skipped)
 
 
-def error_in_words(error: BaseException) -> str:
-    """Return the kind of an error and the first line of its message."""
+def describe_error(error: BaseException) -> str:
+    """Return the class of an error and the first line of its message.
+
+    Args:
+        error: The error.
+
+    Returns:
+        The text, without a full stop at its end.
+
+    >>> describe_error(ValueError("Expected a tensor."))
+    'ValueError: Expected a tensor'
+    """
     first = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 @contextmanager
 def global_seed(seed: int) -> Iterator[None]:
-    """Seed the global generators of torch, NumPy and Python, and restore them at the end."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002  # theirs may be used
+    """Seed the global generators of torch, NumPy and Python in a ``with`` block, and restore them at its end.
+
+    Args:
+        seed: The seed.
+    """
+    # NPY002 does not apply: third-party code may use the legacy generator of NumPy.
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
     torch.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
@@ -125,7 +153,7 @@ def global_seed(seed: int) -> Iterator[None]:
 
 
 def global_state() -> tuple[object, ...]:
-    """Return the state of the global generators, to be compared."""
+    """Return the state of the global generators of torch, NumPy and Python as a value that can be compared."""
     numpy_state = np.random.get_state()  # noqa: NPY002
     return torch.get_rng_state().numpy().tobytes(), str(numpy_state), random.getstate()
 
@@ -133,5 +161,5 @@ def global_state() -> tuple[object, ...]:
 def _representation(subject: object) -> str:
     try:
         return repr(subject)
-    except Exception as error:  # code of others may raise anything
-        return f"{type(subject).__name__}, whose repr raised {error_in_words(error)},"
+    except Exception as error:  # third-party code may raise anything
+        return f"{type(subject).__name__}, whose repr raised {describe_error(error)},"

@@ -19,8 +19,8 @@ from reconrisk.core.validation import invalid_input
 from reconrisk.testing.contract import (
     CheckReport,
     Skipped,
-    broken,
-    error_in_words,
+    broken_rule,
+    describe_error,
     global_seed,
     global_state,
     run_rules,
@@ -31,24 +31,29 @@ Update = Mapping[str, Tensor]
 _SHAPES = {"weight": (6, 5), "bias": (6,)}
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _DRAWS = 300
-_DEVIATIONS = 6.0  # of a mean that is compared: one in a billion passes by chance, and seeds are fixed
-_RATIO = 0.2  # between stated and measured variance of noise: ten deviations for 300 draws of 36 Laplacian values
-_ROUNDING = 1e-4
+_DEVIATIONS = 6.0  # standard errors of a mean: a correct defense fails once in a billion, and seeds are fixed
+_RATIO = 0.2  # allowed relative error of the variance: ten standard errors for 300 draws of 36 Laplacian values
+_ROUNDING = 1e-4  # allowed rounding of a mean, relative to 1 + its size; defenses may work in single precision
 
 
 @dataclass(eq=False)
 class DefenseCase:
-    """A defense, and an update that it can be applied to."""
+    """A defense with an update that it can be applied to."""
 
     defense: Defense
     update: Update
 
     def send(self, update: Any = None, *, seed: int = 0) -> Any:
-        """Apply the defense with a generator of this seed."""
+        """Apply the defense.
+
+        Args:
+            update: The update; a copy of that of the case if None.
+            seed: Seed of the generator.
+        """
         return self.defense(self.copy() if update is None else update, rng=torch.Generator().manual_seed(seed))
 
     def copy(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-        """Return a copy of the update."""
+        """Return a copy of the update, converted to ``dtype`` unless that is None."""
         return {name: value.detach().clone().to(dtype or value.dtype) for name, value in self.update.items()}
 
     def apply(self, function: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
@@ -57,23 +62,23 @@ class DefenseCase:
 
     @cached_property
     def first(self) -> Any:
-        """What is sent of the update, or the exception."""
+        """Result of the first call, or its exception."""
         try:
             return self.send()
-        except Exception as error:  # code of others may raise anything
+        except Exception as error:  # third-party code may raise anything
             return error
 
     @property
-    def sent(self) -> dict[str, Tensor]:
-        """What is sent of the update."""
+    def sent_update(self) -> dict[str, Tensor]:
+        """Update that the first call sent."""
         if not _is_like(self.first, self.update):
-            raise Skipped("what is sent does not fit the update")
+            raise Skipped("the defense sent no update of the same names, shapes and types")
         found: dict[str, Tensor] = self.first
         return found
 
     @cached_property
     def draws(self) -> dict[str, Tensor]:
-        """Sent many times in double precision: one tensor for each name, draws first."""
+        """Results of many calls in double precision, stacked along the first dimension."""
         rng = torch.Generator().manual_seed(11)
         several = [self.defense(self.copy(torch.float64), rng=rng) for _ in range(_DRAWS)]
         return {name: torch.stack([each[name] for each in several]) for name in self.update}
@@ -84,14 +89,14 @@ def check_defense(defense: Any, released: Update | None = None) -> CheckReport:
 
     Args:
         defense: A configured defense.
-        released: An update that it can be applied to, by name; a weight of 6 x 5 and a bias of 6 values if left out.
+        released: Update to apply it to, tensors by name. By default a random weight of 6 x 5 and a bias of 6 values.
 
     Returns:
-        The rules that hold, and those that say nothing about this defense.
+        The rules that hold, and those that do not apply to this defense.
 
     Raises:
-        BrokenContract: With one sentence for each rule that does not hold.
-        InvalidInput: If it is no defense at all.
+        BrokenContract: If a rule does not hold; the message has one sentence for each.
+        InvalidInput: If the object is not a defense.
 
     >>> from reconrisk.defenses.noise import gaussian_noise
     >>> print(check_defense(gaussian_noise(0.5)))  # doctest: +ELLIPSIS
@@ -102,7 +107,7 @@ def check_defense(defense: Any, released: Update | None = None) -> CheckReport:
     missing = [name for name in ("replay", "noise_std", "kept", "mechanism") if not hasattr(defense, name)]
     if isinstance(defense, type) or inspect.isroutine(defense) or not callable(defense) or missing:
         lacks = f" It has no {', '.join(missing)}." if missing and not inspect.isroutine(defense) else ""
-        remedy = f"Pass a configured one, such as gaussian_noise(0.5).{lacks}"
+        remedy = f"Pass a configured defense, such as gaussian_noise(0.5).{lacks}"
         raise invalid_input("defense", getattr(defense, "__name__", type(defense).__name__), "to be a defense", remedy)
     rng = torch.Generator().manual_seed(5)
     update = released or {name: torch.randn(shape, generator=rng) for name, shape in _SHAPES.items()}
@@ -110,80 +115,81 @@ def check_defense(defense: Any, released: Update | None = None) -> CheckReport:
 
 
 def states_its_mechanism(case: DefenseCase) -> None:
-    """The mechanism is one of reconrisk.core.mechanism, or None for a heuristic without guarantee."""
+    """The attribute mechanism is a class of reconrisk.core.mechanism, or None for a heuristic without guarantee."""
     found = case.defense.mechanism
     if found is not None and not isinstance(found, Mechanism):
-        raise broken(
+        raise broken_rule(
             "mechanism to be None or a mechanism", type(found).__name__, "Return rr.mechanisms.Gaussian(...) or None."
         )
 
 
 def shows_its_settings(case: DefenseCase) -> None:
-    """Neither str nor repr shows an address in memory: stored trials are told apart by them."""
+    """Neither str nor repr contains a memory address: they identify stored trials."""
     for shown in (str(case.defense), repr(case.defense)):
         if " at 0x" in shown or not shown:
-            raise broken("a representation with every setting", shown, "Write __repr__, or make it a dataclass.")
+            raise broken_rule("a representation with every setting", shown, "Write __repr__, or make it a dataclass.")
 
 
 def sends_what_fits(case: DefenseCase) -> None:
-    """What is sent has the names, shapes and types of the update, in every precision, and is finite."""
+    """The update that is sent has the names, shapes and types of the original, in every precision, and is finite."""
     if isinstance(case.first, BaseException):
-        remedy = "Pass check_defense an update that it can be applied to."
-        raise broken("something to be sent", error_in_words(case.first), remedy)
+        remedy = "Pass check_defense an update that the defense can be applied to, or fix the error."
+        raise broken_rule("an update to be sent", describe_error(case.first), remedy)
     for dtype in _DTYPES:
         update = case.copy(dtype)
         sent = case.send(update)
         if not _is_like(sent, update):
             remedy = "Return a new dictionary with the same keys; compute in another precision and convert back."
-            raise broken(f"an update such as {_layout(update)}", _layout(sent), remedy)
+            raise broken_rule(f"an update such as {_layout(update)}", _layout(sent), remedy)
         if not all(bool(value.isfinite().all()) for value in sent.values()):
             remedy = "Compute sums in double precision: squares of half precision overflow."
-            raise broken(f"finite values in {dtype}", "values that are not", remedy)
+            raise broken_rule(f"finite values in {dtype}", "NaN or infinite values", remedy)
 
 
 def leaves_the_update(case: DefenseCase) -> None:
-    """The update itself is as it was: training goes on with it."""
+    """A call leaves its input unchanged, because training continues with it."""
     update = case.copy()
     case.send(update)
     changed = [name for name, value in update.items() if not torch.equal(value, case.update[name])]
     if changed:
-        raise broken("the update as it was", f"changes in {', '.join(changed)}", "Work on copies; avoid add_ and mul_.")
+        remedy = "Work on copies; avoid add_ and mul_."
+        raise broken_rule("an unchanged input", f"changes in {', '.join(changed)}", remedy)
 
 
 def repeats_with_the_same_rng(case: DefenseCase) -> None:
-    """The same generator sends the same, whatever the global generators are."""
+    """The same generator gives the same result, whatever the global generators are."""
     with global_seed(1):
         first = case.send(seed=3)
     with global_seed(2):
         again = case.send(seed=3)
     if not _equal(first, again):
         remedy = "Draw from rng only: torch.randn(..., generator=rng)."
-        raise broken("the same to be sent for the same rng", "something else", remedy)
+        raise broken_rule("the same result for the same rng", "a different one", remedy)
 
 
 def leaves_global_generators(case: DefenseCase) -> None:
-    """The global generators of torch, NumPy and Python are as they were before."""
+    """A call leaves the global generators of torch, NumPy and Python unchanged."""
     with global_seed(1):
         before = global_state()
         case.send()
         after = global_state()
     if before != after:
         remedy = "Draw with generator=rng, and never call torch.manual_seed."
-        raise broken("the global generators as they were", "another state after the call", remedy)
+        raise broken_rule("unchanged global generators", "another state after the call", remedy)
 
 
 def sends_zero_updates(case: DefenseCase) -> None:
-    """An update of zeros, and one with a single value, are sent as finite values."""
+    """The result is finite for an update of zeros, and for one with a single value other than zero."""
     zeros, single = case.apply(torch.zeros_like), case.apply(torch.zeros_like)
     next(iter(single.values())).view(-1)[0] = 1.0
     for update in (zeros, single):
         if not all(bool(value.isfinite().all()) for value in case.send(update).values()):
             remedy = "Guard divisions by norms and maxima: a gradient may vanish."
-            raise broken("finite values for an update of zeros", "values that are not", remedy)
+            raise broken_rule("finite values for an update of zeros", "NaN or infinite values", remedy)
 
 
 def refuses_what_is_no_update(case: DefenseCase) -> None:
-    """Values that are not finite, an empty update and a missing generator are refused with InvalidInput."""
+    """Values that are not finite, an empty update and a missing generator raise InvalidInput."""
     poisoned = case.copy()
     next(iter(poisoned.values())).view(-1)[0] = math.nan
     wrong: dict[str, Callable[[], Any]] = {
@@ -196,31 +202,33 @@ def refuses_what_is_no_update(case: DefenseCase) -> None:
             call()
         except InvalidInput:
             continue
-        except Exception as error:  # code of others may raise anything
-            raise broken(f"InvalidInput for {what}", error_in_words(error), _BASE) from error
-        raise broken(f"InvalidInput for {what}", "something sent", _BASE)
+        except Exception as error:  # third-party code may raise anything
+            raise broken_rule(f"InvalidInput for {what}", describe_error(error), _BASE) from error
+        raise broken_rule(f"InvalidInput for {what}", "no error", _BASE)
 
 
-_BASE = "Extend reconrisk.defenses.base.SendingDefense, which checks that."
+_BASE = "Extend reconrisk.defenses.base.SendingDefense, which checks its input."
 
 
 def replays_what_can_be_differentiated(case: DefenseCase) -> None:
-    """The replay fits the update, can be differentiated, and has finite derivatives."""
+    """The replay has the shapes of the update, can be differentiated, and has finite derivatives."""
     update = {name: value.requires_grad_() for name, value in case.copy().items()}
     replayed = case.defense.replay(update)
     if not _is_like(replayed, update):
-        raise broken(f"a replay such as {_layout(update)}", _layout(replayed), "Return what is sent on average.")
+        remedy = "Return the mean of the update that is sent, with the same keys."
+        raise broken_rule(f"a replay such as {_layout(update)}", _layout(replayed), remedy)
+    # A sum of squares, so that the derivative depends on the values and not only on the graph.
     total = torch.stack([value.square().sum() for value in replayed.values()]).sum()
     if not total.requires_grad:
         remedy = "Avoid .detach(), .item() and rounding in replay: attacks differentiate it."
-        raise broken("a replay that depends on the update", "one without a graph", remedy)
+        raise broken_rule("a replay that depends on the update", "one without an autograd graph", remedy)
     grads = torch.autograd.grad(total, list(update.values()), allow_unused=True)
     if not all(grad is None or bool(grad.isfinite().all()) for grad in grads):
-        raise broken("finite derivatives of the replay", "some that are not", "Guard divisions by norms.")
+        raise broken_rule("finite derivatives of the replay", "NaN or infinite ones", "Guard divisions by norms.")
 
 
 def replays_without_chance(case: DefenseCase) -> None:
-    """The replay is the same each time, and leaves the update and the global generators as they were."""
+    """The replay is the same each time, and leaves the update and the global generators unchanged."""
     update = case.copy()
     with global_seed(1):
         before = global_state()
@@ -229,87 +237,93 @@ def replays_without_chance(case: DefenseCase) -> None:
     with global_seed(2):
         again = case.defense.replay(case.copy())
     if touched or not _equal(first, again):
-        remedy = "Leave out whatever is drawn: noise_std states it."
-        raise broken("the same replay each time", "another one, or a draw", remedy)
+        remedy = "Leave out all random draws: noise_std describes them."
+        raise broken_rule("the same replay each time", "a different one, or a random draw", remedy)
     if not _equal(update, case.copy()):
-        raise broken("the update as it was after a replay", "changes in it", "Work on copies.")
+        raise broken_rule("an unchanged update after a replay", "changes in it", "Work on copies.")
 
 
 def states_side_information_that_fits(case: DefenseCase) -> None:
-    """Noise is stated above zero for every value, or not at all; values that were not kept are zero."""
-    sent = case.sent
+    """The result of noise_std is None or positive for every value, and values that are not kept are zero."""
+    sent = case.sent_update
     stds, kept = case.defense.noise_std(sent), case.defense.kept(sent)
     for what, stated in (("noise_std", stds), ("kept", kept)):
         shapes = None if stated is None else {name: tuple(value.shape) for name, value in stated.items()}
         if shapes is not None and shapes != {name: tuple(value.shape) for name, value in sent.items()}:
-            raise broken(f"{what} of the shapes of what is sent", shapes, "Return one tensor per name, or None.")
+            remedy = "Return one tensor per name, or None."
+            raise broken_rule(f"{what} of the shapes of the update that is sent", shapes, remedy)
     if stds is not None and not all(bool((value > 0).all()) for value in stds.values()):
-        raise broken("noise_std above zero", "zeros or less", "Return None if there is no noise.")
+        raise broken_rule("noise_std above zero", "zero or negative values", "Return None if there is no noise.")
     for name, mask in (kept or {}).items():
         if mask.dtype != torch.bool:
-            raise broken("kept to be true or false", mask.dtype, "Return tensor != 0.")
+            raise broken_rule("kept to be of type torch.bool", mask.dtype, "Return tensor != 0.")
         if bool(sent[name][~mask].any()):
-            raise broken("zeros where kept is False", f"other values in {name}", "Send zeros, or state them as kept.")
+            remedy = "Send zeros there, or return True for these values."
+            raise broken_rule("zeros where kept is False", f"other values in {name}", remedy)
 
 
 def states_the_noise_that_it_adds(case: DefenseCase) -> None:
-    """Over many draws, what is sent has the replay as its mean and noise_std as its standard deviation."""
-    names = list(case.sent)
+    """Over many draws, the update that is sent has the replay as its mean and noise_std as its standard deviation."""
+    names = list(case.sent_update)
     draws, mean = case.draws, case.defense.replay(case.copy(torch.float64))
     is_random = any(bool((value != value[:1]).any()) for value in draws.values())
     one = {name: draws[name][0] for name in names}
     stds = case.defense.noise_std(one)
     if not is_random:
         if stds is not None and _equal(one, mean):
-            remedy = "Return None: an attacker would believe in noise that is not there."
-            raise broken("noise_std to be None where nothing is added", "a standard deviation", remedy)
-        raise Skipped("nothing that it sends is drawn")
+            remedy = "Return None: otherwise an adversary would assume noise that does not exist."
+            raise broken_rule("noise_std to be None without noise", "a standard deviation", remedy)
+        raise Skipped("the defense is deterministic")
     _check_mean(draws, mean)
     if stds is not None:
         _check_variance(case, draws, mean)
 
 
 def _check_mean(draws: Mapping[str, Tensor], mean: Mapping[str, Tensor]) -> None:
-    """Refuse a replay that is not the mean of what is sent, at six deviations of the mean of all draws."""
+    """Check that the replay is the mean of the draws, up to six standard errors."""
     for name, value in draws.items():
         error = (value.mean(0) - mean[name]).abs()
         allowed = _DEVIATIONS * value.std(0) / math.sqrt(len(value)) + _ROUNDING * (1 + mean[name].abs())
         if bool((error > allowed).any()):
             found = f"a difference of {float((error - allowed).max()):.2g} beyond chance in {name}"
-            raise broken("the mean of what is sent to be the replay", found, "Replay all that is done but the draws.")
+            remedy = "Replay every operation except the random draws."
+            raise broken_rule("the mean of the update that is sent to be the replay", found, remedy)
 
 
 def _check_variance(case: DefenseCase, draws: Mapping[str, Tensor], mean: Mapping[str, Tensor]) -> None:
-    """Refuse noise whose variance, over all draws and values, is not the one that is stated."""
+    """Check that the variance of the noise, over all draws and values, is the square of noise_std."""
     squares, count = 0.0, 0
     for draw in range(_DRAWS):
         sent = {name: value[draw] for name, value in draws.items()}
         stds, kept = case.defense.noise_std(sent), case.defense.kept(sent)
         for name, value in sent.items():
+            # Values that are not sent have no noise.
             used = torch.ones_like(value, dtype=torch.bool) if kept is None else kept[name]
             squares += float((((value - mean[name]) / (stds or {})[name].double())[used]).square().sum())
             count += int(used.sum())
     ratio = squares / max(count, 1)
     if abs(ratio - 1) > _RATIO:
-        found = f"noise of {math.sqrt(ratio):.3g} times that"
-        raise broken("noise of the standard deviation that noise_std states", found, "Return what is added.")
+        found = f"{math.sqrt(ratio):.3g} times that"
+        remedy = "Return the standard deviation of the noise that is added."
+        raise broken_rule("noise with the standard deviation noise_std", found, remedy)
 
 
 def keeps_the_bound_of_its_mechanism(case: DefenseCase) -> None:
-    """A Gaussian mechanism sends no mean longer, in units of its noise, than one over its noise multiplier."""
+    """With a Gaussian mechanism, the norm of the replay is at most noise_std over the noise multiplier."""
     mechanism = case.defense.mechanism
     if not isinstance(mechanism, Gaussian):
-        raise Skipped("it states no Gaussian mechanism")
-    for size in (1e-4, 1.0, 300.0):
+        raise Skipped("its mechanism is not Gaussian")
+    for size in (1e-4, 1.0, 300.0):  # updates far below, near and far above usual clip norms
         update = case.apply(lambda value, size=size: torch.full_like(value, size))  # type: ignore[misc]
         mean, stds = case.defense.replay(update), case.defense.noise_std(update)
         if stds is None:
-            raise broken("noise_std of a Gaussian mechanism", None, "State the noise that it adds.")
+            raise broken_rule("noise_std of a Gaussian mechanism", None, "Return the standard deviation of its noise.")
         length = torch.cat([(mean[name].double() / stds[name].double()).flatten() for name in mean]).norm()
-        if float(length) > 1.001 / mechanism.noise_multiplier:
+        if float(length) > 1.001 / mechanism.noise_multiplier:  # room for single precision
             found = f"{float(length):.4g} for values of {size:g}"
-            remedy = "Clip before the noise, or state mechanism None."
-            raise broken(f"a mean of at most 1/{mechanism.noise_multiplier:g} deviations", found, remedy)
+            remedy = "Clip before the noise, or set mechanism to None."
+            expected = f"a replay of norm at most 1/{mechanism.noise_multiplier:g} in units of noise_std"
+            raise broken_rule(expected, found, remedy)
 
 
 RULES = (
@@ -336,6 +350,7 @@ def _is_like(sent: Any, update: Update) -> bool:
 
 
 def _layout(sent: Any) -> object:
+    """Return shapes and types by name, for comparison and for messages."""
     if not isinstance(sent, Mapping):
         return type(sent).__name__
     return {

@@ -161,7 +161,7 @@ def test_a_table_of_numbers_alone_is_clipped():
         ),
         (
             lambda: tabular(COLUMNS).begin(seen((WIDTH + 1,)), torch.zeros(1, 1, WIDTH + 1), torch.Generator()),
-            r"input_shape=\(18,\) to be \(17,\), as the columns",
+            r"input_shape=\(18,\) to be \(17,\), the width of the columns",
         ),
         (
             lambda: tabular(COLUMNS).begin(seen(data_range=(-1.0, 1.0)), torch.zeros(1, 1, WIDTH), torch.Generator()),

@@ -131,11 +131,11 @@ def test_pandas_takes_the_rows(kind: str) -> None:
     ("text", "message"),
     [
         (b"{", "Expected JSON"),
-        (b"\xff\xfe", "byte 0: It is no text"),
-        (b'{"kind": "AuditResult"}', "an earlier version of reconrisk wrote it"),
-        (b"5", "It is of type int, which is no result"),
-        (b'{"kind": "gaussian", "noise_multiplier": 1.0}', "It is of type Gaussian, which is no result"),
-        (b"[" * 100_000, "nested too deeply"),
+        (b"\xff\xfe", "byte 0: The file is not UTF-8 text"),
+        (b'{"kind": "AuditResult"}', "The file is of an earlier version of reconrisk"),
+        (b"5", "Expected a result, found int"),
+        (b'{"kind": "gaussian", "noise_multiplier": 1.0}', "Expected a result, found Gaussian"),
+        (b"[" * 100_000, "too many nested levels"),
         (b'{"kind": "calibration", "version": 9}', "calibration of version 1, the only one that this reconrisk reads"),
     ],
 )
@@ -145,7 +145,7 @@ def test_files_that_hold_no_result_are_refused_by_name(text: bytes, message: str
     with pytest.raises(InvalidFile, match=message) as caught:
         rr.load(path)
     assert str(caught.value).startswith(str(path))
-    assert "Pass a JSON file that save() of a result has written" in str(caught.value)
+    assert 'Pass a JSON file written by result.save("name.json")' in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

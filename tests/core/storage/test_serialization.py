@@ -107,13 +107,18 @@ def test_unknown_fields_and_kinds_name_the_nearest_known():
 
 
 def test_what_the_release_before_stable_tags_wrote_is_refused_as_such():
-    with pytest.raises(InvalidInput, match=r"kind='AuditResult' .* an earlier version of reconrisk wrote it"):
+    with pytest.raises(InvalidInput, match=r"kind='AuditResult' .* The file is of an earlier version of reconrisk"):
         from_json('{"kind": "AuditResult", "run": "a"}')
 
 
 @pytest.mark.parametrize(
     ("version", "remedy"),
-    [(2, "Update reconrisk"), (0, "Make it again"), ('"x"', "Make it again"), ("true", "Make it")],
+    [
+        (2, "Update reconrisk"),
+        (0, "Create the file again"),
+        ('"x"', "Create the file again"),
+        ("true", "Create the file"),
+    ],
 )
 def test_another_version_is_refused_with_the_one_that_is_read(version, remedy):
     with pytest.raises(InvalidInput, match=f"gaussian of version 1, the only one that this reconrisk reads.*{remedy}"):
@@ -133,7 +138,7 @@ def test_the_outermost_values_state_their_version_and_nested_ones_theirs_if_it_i
     try:
         account = Account("a", Part(1.0), (), Cost(0.0, 0))
         assert to_plain(account)["status"] == {"kind": "test-part", "version": 2, "value": 1.0}
-        with pytest.raises(InvalidInput, match=r"test-part of version 2, the only one .* it is of version 1"):
+        with pytest.raises(InvalidInput, match=r"test-part of version 2, the only one .* found version 1"):
             from_json('{"kind": "test-part", "value": 1.0}')
     finally:
         serialization._BY_TAG.pop(serialization._BY_CLASS.pop(Part).tag)
@@ -142,7 +147,7 @@ def test_the_outermost_values_state_their_version_and_nested_ones_theirs_if_it_i
 def test_a_tag_is_kebab_case_and_of_one_class():
     with pytest.raises(ValueError, match="kebab case"):
         serializable("AuditResult")
-    with pytest.raises(ValueError, match="Gaussian has it already"):
+    with pytest.raises(ValueError, match="Gaussian has 'gaussian' already"):
         serializable("gaussian")(Repeated)
 
 

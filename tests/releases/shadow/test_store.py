@@ -268,7 +268,9 @@ def test_a_store_of_an_earlier_version_is_refused_and_not_touched(tmp_path):
     index = tmp_path / "store" / "index.json"
     index.write_text(json.dumps({**json.loads(index.read_text()), "format": 2}))
     before = {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()}
-    with pytest.raises(InvalidFile, match=r"version 2, which an earlier reconrisk wrote.*Name a new one.*Nothing was"):
+    with pytest.raises(
+        InvalidFile, match=r"version 2, written by an earlier reconrisk.*Choose a new path.*Nothing was"
+    ):
         run(tmp_path / "store")
     assert {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()} == before
 
@@ -285,7 +287,7 @@ def test_a_store_of_another_version_is_refused(tmp_path):
     run(tmp_path / "store")
     index = tmp_path / "store" / "index.json"
     index.write_text(json.dumps({**json.loads(index.read_text()), "format": 2}))
-    with pytest.raises(InvalidFile, match="which an earlier reconrisk wrote"):
+    with pytest.raises(InvalidFile, match="written by an earlier reconrisk"):
         run(tmp_path / "store")
 
 

@@ -233,12 +233,12 @@ def other_database(path, *, kind=0, version=0):
         (lambda path: other_database(path, version=1), "database of another program"),
         (
             lambda path: other_database(path, kind=0x52524953, version=VERSION + 1),
-            f"store of version {VERSION + 1}, which a later reconrisk wrote; this one reads version {VERSION}. Update",
+            f"store of version {VERSION + 1}, written by a later reconrisk; this one reads version {VERSION}. Update",
         ),
         (
             lambda path: path.write_bytes(OLD_STORE.read_bytes()),
-            f"store of version 1, which an earlier reconrisk wrote; this one reads version {VERSION}. Name a new one, "
-            "or use the reconrisk that wrote it. Nothing was changed",
+            f"store of version 1, written by an earlier reconrisk; this one reads version {VERSION}. Choose a new "
+            "path, or use the version of reconrisk that wrote it. Nothing was changed",
         ),
         (lambda path: path.write_bytes(b"SQLite format 3\x00" + b"\xff" * 5000), "is damaged|not a database"),
     ],

@@ -64,9 +64,9 @@ _OLD_CELL = """{"kind": "TradeoffCell", "family": "a", "strength": 1.0, "seed": 
         (
             "cell-ffffffffffff.json",
             _OLD_CELL,
-            "of version 1, which an earlier reconrisk wrote; this one reads version 2. Name a new one.*Nothing was",
+            "of version 1, written by an earlier reconrisk; this one reads version 2. Choose a new path.*Nothing was",
         ),
-        ("store.json", '{"store": "tradeoff", "version": 3}', "of version 3, which a later reconrisk wrote.*Update"),
+        ("store.json", '{"store": "tradeoff", "version": 3}', "of version 3, written by a later reconrisk.*Update"),
         ("store.json", "{}", "states no version"),
     ],
 )

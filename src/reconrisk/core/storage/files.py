@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, and those of another version are refused."""
+"""Atomic writing of files, and the error for files of another version."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ from pathlib import Path
 
 from reconrisk.core.errors import InvalidFile
 
-_ANOTHER = "Name a new one, or use the reconrisk that wrote it."
+_USE_ANOTHER = "Choose a new path, or use the version of reconrisk that wrote it."
 
 
 def write_whole(path: str | Path, write: Callable[[Path], object], *, secret: bool = False) -> Path:
-    """Let ``write`` fill a file beside ``path`` and move it there, so that a failure leaves what was there before.
+    """Write a file atomically: a failure leaves an existing file unchanged.
 
-    Missing folders are made. A ``secret`` file can be read by its owner alone.
+    The content goes to a temporary file in the same folder, which then replaces ``path``.
+
+    Args:
+        path: The file. Missing folders are created.
+        write: Writes the content to the path that it is called with.
+        secret: True for a file that only its owner can read.
+
+    Returns:
+        The path.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, because replacing a file is atomic only within one file system.
     handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
         write(temporary)
-        temporary.chmod(0o600 if secret else 0o644)
+        temporary.chmod(0o600 if secret else 0o644)  # mkstemp creates files for their owner only
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -36,15 +45,15 @@ def wrong_version(path: str | Path, place: str, thing: str, *, found: object, re
 
     Args:
         path: The file or folder.
-        place: The key that states the version.
-        thing: What it is, such as ``"a store"``.
-        found: The version that it has.
-        reads: The version that this reconrisk reads.
+        place: Key of the version in the file.
+        thing: Noun with its article, such as ``"a store"``.
+        found: Version of the file.
+        reads: Version that this reconrisk reads.
 
     Returns:
-        The error; it says that nothing was changed, and to name a new file where the version is an earlier one.
+        The error, to be raised by the caller.
     """
     is_later = isinstance(found, int) and found > reads
-    who, remedy = ("a later", "Update reconrisk.") if is_later else ("an earlier", _ANOTHER)
-    problem = f"it is {thing} of version {found}, which {who} reconrisk wrote; this one reads version {reads}."
+    who, remedy = ("a later", "Update reconrisk.") if is_later else ("an earlier", _USE_ANOTHER)
+    problem = f"it is {thing} of version {found}, written by {who} reconrisk; this one reads version {reads}."
     return InvalidFile(path, place, problem, f"{remedy} Nothing was changed.")

@@ -1,12 +1,13 @@
-"""Tables of the layers above core, by the part they play: each is imported when core first needs it.
+"""Tables of upper layers that ``core`` looks up without importing those layers beforehand.
 
-Core imports nothing above it. The package's ``__init__`` states where the tables are: the module that defines each
-kind of JSON value (``"kinds"``), and the functions that write each kind of result (``"renderers"``).
+``core`` imports no upper layer. The ``__init__`` of the package registers the tables by their path: the module of each
+kind of JSON value (``"kinds"``), and the functions that write each kind of result (``"renderers"``). A table is
+imported when it is first needed.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as in typing, whose import takes half of the time of importing the package
+TYPE_CHECKING = False  # importing typing would take half of the import time of the package
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
@@ -15,11 +16,11 @@ _TABLES: dict[str, list[str]] = {}
 
 
 def add_table(part: str, where: str) -> None:
-    """State where a table is, without importing it.
+    """Register a table without importing it.
 
     Args:
-        part: The part that it plays, ``"kinds"`` or ``"renderers"``.
-        where: The mapping, ``"package.module:NAME"``.
+        part: Role of the table, ``"kinds"`` or ``"renderers"``.
+        where: Path of the mapping, as ``"package.module:NAME"``.
     """
     known = _TABLES.setdefault(part, [])
     if where not in known:
@@ -27,7 +28,14 @@ def add_table(part: str, where: str) -> None:
 
 
 def look_up(part: str, key: str) -> Any:
-    """Return the entry of a key in the tables of a part, None if no table has it.
+    """Return the entry of a key in the tables of a role.
+
+    Args:
+        part: Role of the tables, ``"kinds"`` or ``"renderers"``.
+        key: The key.
+
+    Returns:
+        The entry, or None if no table has the key.
 
     >>> look_up("kinds", "audit-result")
     'reconrisk.studies.audit.result'
@@ -36,7 +44,14 @@ def look_up(part: str, key: str) -> Any:
 
 
 def list_keys(part: str) -> tuple[str, ...]:
-    """Return the keys of all tables of a part."""
+    """Return the keys of all tables of a role.
+
+    Args:
+        part: Role of the tables, ``"kinds"`` or ``"renderers"``.
+
+    Returns:
+        The keys, in the order of the tables.
+    """
     return tuple(key for table in _tables(part) for key in table)
 
 

@@ -1,4 +1,4 @@
-"""What studies and calculators return: a sentence, a table, JSON, a data frame, and files by their suffix."""
+"""Base class of all results: a sentence, a table, JSON, a data frame, and files in the format of their suffix."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from reconrisk.core.storage.text_table import table_from_rows
 from reconrisk.core.validation import check_settings, invalid_input
 
 Row: TypeAlias = dict[str, "str | int | float | bool | None"]
-"""One line of a result: values by the name of their column."""
+"""One row of a result: values by column name."""
 
-_REMEDY = "Pass a JSON file that save() of a result has written."
+_REMEDY = 'Pass a JSON file written by result.save("name.json").'
 
 
 class Result(ABC):
-    """What a study or a calculator returns.
+    """Base class of the results of studies and calculators.
 
-    A subclass states :attr:`sentence` and :meth:`to_rows`; one that is a registered dataclass
-    (:func:`reconrisk.core.storage.serialization.serializable`) is read back by :func:`load`. The functions that write
-    it are rows of ``reconrisk/reports/registry.py``, found by its tag and the suffix of the file.
+    A subclass implements :attr:`sentence` and :meth:`to_rows`. If it is a registered dataclass
+    (:func:`reconrisk.core.storage.serialization.serializable`), :func:`load` reads it from JSON. The functions that
+    write it are rows of ``reconrisk/reports/registry.py``, found by its tag and the suffix of the file.
     """
 
     @property
     @abstractmethod
     def sentence(self) -> str:
-        """What was found, in a sentence or two for somebody who reads nothing else."""
+        """Summary of the result in one or two sentences."""
 
     @abstractmethod
     def to_rows(self) -> tuple[Row, ...]:
-        """Return the lines of the result as plain values by name, all with the same names."""
+        """Return the result as rows with the same columns."""
 
     def table(self) -> str:
-        """Return the result as a table of text."""
+        """Return the result as a text table."""
         return table_from_rows(self.to_rows())
 
     def __str__(self) -> str:
@@ -47,23 +47,27 @@ class Result(ABC):
 
     @property
     def kind(self) -> str:
-        """Tag of this kind of result, as in its JSON."""
+        """Tag of this kind of result in JSON."""
         return kind_of(type(self)).tag
 
     @property
     def is_private(self) -> bool:
-        """True if numbers depend on private records: files are then readable by their owner alone."""
+        """True if numbers depend on private records; only the owner of the files can then read them."""
         return True
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Return the result as JSON text with the tag and version of its kind; no array and no record is in it."""
+        """Return the result as JSON text with the tag and version of its kind, without arrays and records.
+
+        Args:
+            indent: Spaces per level; None for one line.
+        """
         return to_json(self, indent=indent)
 
     def to_frame(self) -> Any:
         """Return :meth:`to_rows` as a ``pandas.DataFrame``.
 
         Raises:
-            MissingExtra: If pandas is not installed; reconrisk does not depend on it.
+            MissingExtra: If pandas is not installed, because reconrisk does not depend on it.
         """
         try:
             pandas = importlib.import_module("pandas")
@@ -72,20 +76,20 @@ class Result(ABC):
         return pandas.DataFrame.from_records(list(self.to_rows()))
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the result in the format that the suffix of ``path`` names.
+        """Write the result to a file, in the format of its suffix.
 
         Args:
-            path: The file. Every kind of result is written as .json, .csv, .md and .html; some as .png or .xml too.
-            **options: Settings of that format, such as ``redact=True`` for the page of an audit.
+            path: The file. All results can be written as .json, .csv, .md and .html, some also as .png or .xml.
+            **options: Settings of the format, such as ``redact=True`` for the HTML page of an audit.
 
         Returns:
             The path.
 
         Raises:
-            InvalidInput: If this kind of result has no such format; the message lists those it has.
+            InvalidInput: If this kind of result has no such format; the message lists the formats.
 
-        Guarantee: the file appears whole or not at all. It is for its owner alone if :attr:`is_private`, but for the
-        model card of an audit, which names no record. Missing folders are made; nothing is written elsewhere.
+        Guarantee: the file is written atomically. If :attr:`is_private`, only its owner can read it, except for the
+        model card of an audit, which contains no record. Missing folders are created; nothing else is written.
         """
         from reconrisk.core.registry import Info
 
@@ -96,22 +100,22 @@ class Result(ABC):
             remedy = f"These are the formats of {self.kind}."
             raise invalid_input("path", str(path), f"to end in one of {', '.join(formats)}", remedy)
         render = Info(self.kind, where, "").load()
-        known = dict(list(inspect.signature(render).parameters.items())[2:])
+        known = dict(list(inspect.signature(render).parameters.items())[2:])  # without result and path
         check_settings(f"{path.suffix} of {self.kind}", known, options)
         written: Path = render(self, path, **options)
         return written
 
 
 class ReportedResult(Result):
-    """A result with arrays: its report is what goes into tables and JSON, and what JSON is read back as."""
+    """A result with arrays. Tables and JSON show its report, and reading the JSON returns the report."""
 
     @abstractmethod
     def to_report(self) -> Result:
-        """Return everything but the arrays."""
+        """Return the result without its arrays."""
 
     @property
     def sentence(self) -> str:
-        """The sentence of the report."""
+        """Summary of the report."""
         return self.to_report().sentence
 
     def to_rows(self) -> tuple[Row, ...]:
@@ -123,24 +127,28 @@ class ReportedResult(Result):
         return self.to_report().table()
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Return the report as JSON text."""
+        """Return the report as JSON text.
+
+        Args:
+            indent: Spaces per level; None for one line.
+        """
         return self.to_report().to_json(indent=indent)
 
 
 def load(path: str | Path) -> Any:
-    """Read the result that ``result.save("name.json")`` wrote.
+    """Read a result that ``result.save("name.json")`` wrote.
 
     Args:
         path: The JSON file.
 
     Returns:
-        The result; of one with arrays its report.
+        The result. For a result with arrays it is the report, without the arrays.
 
     Raises:
-        InvalidFile: If there is no such file, or it holds something else; the message says what.
+        InvalidFile: If the file is missing or contains something else.
 
-    Guarantee: ``load(result.save(path)) == result`` for results without arrays. Reading calls constructors with their
-    checks; no code in the file is run.
+    Guarantee: ``load(result.save(path)) == result`` for results without arrays. Values are built by their constructors
+    with all checks; no code from the file is run.
 
     >>> import tempfile
     >>> from reconrisk.bounds.prior_success import uniform_ball
@@ -154,9 +162,9 @@ def load(path: str | Path) -> Any:
     try:
         found = from_json(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
-        raise InvalidFile(path, f"byte {error.start}", "It is no text.", _REMEDY) from error
+        raise InvalidFile(path, f"byte {error.start}", "The file is not UTF-8 text.", _REMEDY) from error
     except InvalidInput as error:
         raise InvalidFile(path, "content", str(error), _REMEDY) from error
     if not isinstance(found, Result):
-        raise InvalidFile(path, "content", f"It is of type {type(found).__name__}, which is no result.", _REMEDY)
+        raise InvalidFile(path, "content", f"Expected a result, found {type(found).__name__}.", _REMEDY)
     return found

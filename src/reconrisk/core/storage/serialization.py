@@ -1,8 +1,9 @@
-"""JSON round trip for the values that go into results and stores.
+"""JSON round trip of the values in results and stores.
 
-A registered dataclass becomes an object. Its ``kind`` is a tag that stays when the class is renamed or moved; the
-outermost object states the ``version`` of its kind. Enums become their values, sets sorted lists, infinities the
-strings that ``float`` reads back. Reading calls the constructors, so a file cannot hold what code could not build.
+A registered dataclass becomes an object. Its ``kind`` is a tag that does not change when the class is renamed or moved.
+The outermost object also has the ``version`` of its kind. Enums become their values, sets become sorted lists, and
+infinities become strings that ``float`` parses. Reading calls the constructors, so a file can only contain values that
+code could build.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from reconrisk.core.validation import did_you_mean
 T = TypeVar("T")
 
 NOT_IN_JSON = types.MappingProxyType({"in_json": False})
-"""Metadata of a field that is left out and read back as its default, such as a picture of a private record."""
+"""Metadata of a field that JSON omits, such as a picture of a private record. Reading gives it its default."""
 
 FIRST_VERSION = 1
-"""The version of a value whose JSON states none."""
+"""Version of a value whose JSON has none."""
 
 _VOCABULARY = ("columns", "guarantee", "mechanism", "metric", "papers", "reconstruction", "registry", "threat")
-"""Modules of core whose kinds need no row in a table: a new mechanism is one class."""
+"""Modules of core whose kinds need no row in ``reconrisk/kinds.py``."""
 
 _RESERVED = ("kind", "version")
 _TAG = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -41,9 +42,12 @@ _TAG = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A registered dataclass, its tag in JSON, and the version of its form.
+    """A registered dataclass with its tag and version in JSON.
 
-    The version is raised when a reader of the old form would misread the new one.
+    Attributes:
+        tag: Value of ``kind`` in JSON.
+        cls: The dataclass.
+        version: Version of its JSON form. It is increased when an old reader would misread the new form.
     """
 
     tag: str
@@ -52,7 +56,7 @@ class Kind:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Names of the fields that JSON holds, with their types."""
+        """Types of the fields in JSON, by name."""
         return _field_types(self.cls)
 
 
@@ -64,20 +68,24 @@ def serializable(tag: str, *, version: int = FIRST_VERSION) -> Callable[[type[T]
     """Register a dataclass for the JSON round trip.
 
     Args:
-        tag: A noun in kebab case that never changes, such as ``"audit-result"``. Outside core, the table of kinds
-            (``reconrisk/kinds.py``) has a row for it.
-        version: The version of the form.
+        tag: Noun in kebab case that never changes, such as ``"audit-result"``. Tags outside core have a row in
+            ``reconrisk/kinds.py``.
+        version: Version of the JSON form.
 
     Returns:
-        The decorator.
+        The class decorator.
+
+    Raises:
+        ValueError: If the tag is not in kebab case, or another class has it.
     """
     if _TAG.fullmatch(tag) is None:
         raise ValueError(f"Expected tag={tag!r} in kebab case, such as 'audit-result'.")
 
     def register(cls: type[T]) -> type[T]:
         other = _BY_TAG.get(tag)
+        # The same class again is allowed, for a module that is reloaded.
         if other is not None and other.cls.__qualname__ != cls.__qualname__:
-            raise ValueError(f"Expected one class for the tag {tag!r}, {other.cls.__qualname__} has it already.")
+            raise ValueError(f"Expected a new tag, {other.cls.__qualname__} has {tag!r} already. Choose another tag.")
         _BY_TAG[tag] = _BY_CLASS[cls] = Kind(tag, cls, version)
         return cls
 
@@ -85,7 +93,17 @@ def serializable(tag: str, *, version: int = FIRST_VERSION) -> Callable[[type[T]
 
 
 def kind_of(cls: type) -> Kind:
-    """Return the kind that a registered class is."""
+    """Return the kind of a registered class.
+
+    Args:
+        cls: A class with the decorator :func:`serializable`.
+
+    Returns:
+        Its kind.
+
+    Raises:
+        KeyError: If the class is not registered.
+    """
     return _BY_CLASS[cls]
 
 
@@ -93,10 +111,13 @@ def find_kind(tag: object) -> Kind:
     """Return the kind of a tag, importing the module that defines it.
 
     Args:
-        tag: The tag in a JSON text.
+        tag: Value of ``kind`` in a JSON text.
+
+    Returns:
+        The kind.
 
     Raises:
-        InvalidInput: If there is no such tag; the message names the nearest one.
+        InvalidInput: If there is no such tag; the message suggests a similar one.
     """
     if not isinstance(tag, str):
         raise InvalidInput(f"Expected kind={tag!r} to be a tag such as audit-result.")
@@ -105,18 +126,28 @@ def find_kind(tag: object) -> Kind:
     if tag not in _BY_TAG and (home := look_up("kinds", tag)) is not None:
         importlib.import_module(home)
     if tag not in _BY_TAG:
-        raise InvalidInput(_unknown_kind(tag))
+        raise InvalidInput(_unknown_kind_message(tag))
     return _BY_TAG[tag]
 
 
 def list_kinds() -> tuple[Kind, ...]:
-    """Return every kind of value that JSON may hold, sorted by tag."""
+    """Return all kinds of JSON values, sorted by tag; this imports every module that defines one."""
     _load_vocabulary()
     return tuple(find_kind(tag) for tag in sorted({*_BY_TAG, *list_keys("kinds")}))
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:
     """Return a registered value as JSON text.
+
+    Args:
+        value: An object of a registered class, or a list of them.
+        indent: Spaces per level; None for one line.
+
+    Returns:
+        The text.
+
+    Raises:
+        InvalidInput: If a part of the value is not registered, such as an array.
 
     >>> from reconrisk.core.mechanism import Gaussian
     >>> to_json(Gaussian(noise_multiplier=1.1))
@@ -126,7 +157,16 @@ def to_json(value: object, *, indent: int | None = None) -> str:
 
 
 def from_json(text: str) -> Any:
-    """Return the value that :func:`to_json` wrote.
+    """Return the value of a text that :func:`to_json` wrote.
+
+    Args:
+        text: The JSON text.
+
+    Returns:
+        The value.
+
+    Raises:
+        InvalidInput: If the text is not JSON, or not that of a registered value of a supported version.
 
     >>> from_json('{"kind": "gaussian", "version": 1, "noise_multiplier": 1.1, "clip_norm": 1.0}')
     Gaussian(noise_multiplier=1.1, clip_norm=1.0)
@@ -136,18 +176,29 @@ def from_json(text: str) -> Any:
     except json.JSONDecodeError as error:
         raise InvalidInput(f"Expected JSON: {error}.") from error
     except RecursionError as error:
-        raise InvalidInput("Expected JSON of a value, it is nested too deeply.") from error
+        raise InvalidInput("Expected JSON of a value, found too many nested levels.") from error
     return from_plain(plain)
 
 
 def to_plain(value: object) -> Any:
-    """Return a registered value as dictionaries, lists, strings and numbers; the outermost states its version."""
+    """Return a registered value as dictionaries, lists, strings and numbers.
+
+    Args:
+        value: An object of a registered class, or a list of them.
+
+    Returns:
+        The value; the outermost dictionary has the key ``version``.
+
+    Raises:
+        InvalidInput: If a part of the value is not registered, such as an array.
+    """
     return _plain(value, outermost=True)
 
 
 def _plain(value: object, *, outermost: bool = False) -> Any:
     kind = _BY_CLASS.get(type(value))
     if kind is not None:
+        # Nested values omit the first version, which is the default on reading.
         written = {"version": kind.version} if outermost or kind.version != FIRST_VERSION else {}
         return {"kind": kind.tag, **written, **{name: _plain(getattr(value, name)) for name in kind.fields}}
     if isinstance(value, Enum):
@@ -157,16 +208,26 @@ def _plain(value: object, *, outermost: bool = False) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(_plain(item) for item in value)
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+        return str(value)  # JSON has no infinities and no NaN
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise InvalidInput(
-        f"Expected a value that a report may hold, it is {type(value).__name__}. Store arrays as safetensors."
+        f"Expected a number, a text or a registered value, found {type(value).__name__}. Store arrays as safetensors."
     )
 
 
 def from_plain(plain: Any) -> Any:
-    """Return the value that :func:`to_plain` took apart."""
+    """Return the value that :func:`to_plain` converted.
+
+    Args:
+        plain: Dictionaries, lists, strings and numbers.
+
+    Returns:
+        The value.
+
+    Raises:
+        InvalidInput: If kind, version or a field is not known, or a constructor rejects a field.
+    """
     if isinstance(plain, list):
         return tuple(from_plain(item) for item in plain)
     if not isinstance(plain, dict):
@@ -185,27 +246,27 @@ def from_plain(plain: Any) -> Any:
         raise
     except (TypeError, ValueError) as error:
         raise InvalidInput(
-            f"Expected the fields of {kind.tag} ({', '.join(hints)}) with fitting values. {error}."
+            f"Expected valid values for the fields of {kind.tag} ({', '.join(hints)}). {error}."
         ) from error
 
 
 def _check_version(kind: Kind, version: object) -> None:
-    if version == kind.version and not isinstance(version, bool):
+    if version == kind.version and not isinstance(version, bool):  # True == 1 in Python
         return
     is_later = isinstance(version, int) and version > kind.version
-    remedy = "Update reconrisk." if is_later else "Make it again with this version."
+    remedy = "Update reconrisk." if is_later else "Create the file again with this version."
     raise InvalidInput(
-        f"Expected {kind.tag} of version {kind.version}, the only one that this reconrisk reads, it is of version "
+        f"Expected {kind.tag} of version {kind.version}, the only one that this reconrisk reads, found version "
         f"{version!r}. {remedy}"
     )
 
 
-def _unknown_kind(tag: str) -> str:
+def _unknown_kind_message(tag: str) -> str:
     known = {*_BY_TAG, *list_keys("kinds")}
-    if tag != tag.lower():  # tags were names of classes once
+    if tag != tag.lower():  # the first versions wrote class names instead of tags
         return (
-            f"Expected kind={tag!r} to be a tag such as audit-result: an earlier version of reconrisk wrote it, which "
-            "this one does not read. Make it again with this version."
+            f"Expected kind={tag!r} to be a tag such as audit-result. The file is of an earlier version of reconrisk, "
+            "which this version cannot read. Create the file again with this version."
         )
     remedy = did_you_mean(tag, known) or " A later version of reconrisk or another program wrote it."
     return f"Expected kind={tag!r} to be a kind that this reconrisk knows.{remedy}"
@@ -224,7 +285,7 @@ def _field_types(cls: Any) -> dict[str, Any]:
 
 
 def _restore(item: Any, hint: Any) -> Any:
-    """Undo what JSON cannot express: enums, sets, and infinities written as strings."""
+    """Convert an item to the type of its field where JSON has no such type: enums, sets, tuples and infinities."""
     if item is None or dataclasses.is_dataclass(item):
         return item
     origin, parts = typing.get_origin(hint), typing.get_args(hint)

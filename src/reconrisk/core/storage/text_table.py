@@ -1,4 +1,4 @@
-"""Tables as text: columns of equal width."""
+"""Text tables with aligned columns."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return each row as a line in which columns begin at the same place.
+    """Format rows as lines with aligned columns.
 
     Args:
-        rows: Cells of equal number in each row, the header first.
+        rows: Cells of each row, the header first. All rows have the same number of cells.
+
+    Returns:
+        One line per row.
 
     >>> align_columns([("goal", "success"), ("psnr>=20", "5%")])
     ['goal      success', 'psnr>=20  5%']
@@ -19,10 +22,15 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def table_from_rows(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows of named values as a table, numbers with four digits; a single row is listed downwards.
+    """Format rows of named values as a table, with four significant digits.
 
     Args:
-        rows: Values by name of the column; all rows have the columns of the first. Without rows the table is empty.
+        rows: Values by column name. All rows have the columns of the first.
+
+    Returns:
+        The table. A single row is written vertically, one line per column.
+
+    Edge cases: no rows give an empty text.
 
     >>> print(table_from_rows([{"attack": "dlg", "success": 0.123456}, {"attack": "none", "success": None}]))
     attack  success
@@ -42,7 +50,7 @@ def table_from_rows(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def _format_cell(value: object) -> str:
-    r"""Return a value for a cell of a table.
+    r"""Format a value for a cell of a table.
 
     >>> _format_cell(0.123456), _format_cell(True), _format_cell(None), _format_cell("a\nb")
     ('0.1235', 'yes', '-', 'a b')

@@ -68,8 +68,8 @@ def settings_of(header, **changed):
     ("change", "message"),
     [
         (lambda header: settings_of(header, format="x"), "Its format is 'x'"),
-        (lambda header: settings_of(header, format=1), "version 1, which an earlier reconrisk wrote; this one reads"),
-        (lambda header: settings_of(header, format=7), "version 7, which a later reconrisk wrote.*Update reconrisk"),
+        (lambda header: settings_of(header, format=1), "version 1, written by an earlier reconrisk; this one reads"),
+        (lambda header: settings_of(header, format=7), "version 7, written by a later reconrisk.*Update reconrisk"),
         (lambda header: settings_of(header, settings={"start": "none"}), "does not describe a reconstructor"),
         (lambda header: settings_of(header, shapes=[[1]]), "does not describe a reconstructor"),
         (lambda header: header.pop("__metadata__"), "not written by reconrisk"),
