@@ -16,7 +16,7 @@ from reconrisk.core.reconstruction import Account, Cost, Ending, Status
 from reconrisk.core.threat import STRONGEST, Knows, Sees, ThreatModel
 from reconrisk.metrics.goals import mse_at_most, psnr_at_least
 from reconrisk.statistics.intervals import success_interval
-from reconrisk.studies.audit.conclusion import Evidence, exposures_of, line_of
+from reconrisk.studies.audit.conclusion import Evidence, build_line, rank_exposures
 from reconrisk.studies.audit.result import Standing, Verdict
 from reconrisk.studies.common.runs import Trial, TrialKey, TrialScores
 
@@ -50,7 +50,7 @@ def evidence_of(attacks, *, baselines=("guess",), threats=None, confidence=0.95,
 
 
 def line(evidence, answers=(), limits=()):
-    return line_of("noise", GOAL, evidence, answers, limits)
+    return build_line("noise", GOAL, evidence, answers, limits)
 
 
 outcomes = st.lists(st.sampled_from([0.05, 0.1, 0.2, math.inf]), min_size=1, max_size=8)
@@ -185,10 +185,10 @@ def test_every_record_is_exposed_by_its_best_estimate_most_exposed_first():
         "guess": [trial("guess", 0, 0.0, first_record=9)],
     }
     evidence = Evidence(trials, frozenset({"guess"}), dict.fromkeys(trials, THREAT), THREAT, 0.95, 1e-4, planned=0)
-    first, second = exposures_of("noise", (GOAL, mse_at_most(0.25)), evidence)
+    first, second = rank_exposures("noise", (GOAL, mse_at_most(0.25)), evidence)
     assert (first.record, first.attack, first.draw, first.score, first.reached) == (7, "a", 1, 0.05, (True, True))
     assert (second.record, second.attack, second.score, second.reached) == (3, "b", 0.2, (False, True))
-    by_ratio = exposures_of("noise", (psnr_at_least(10),), evidence)
+    by_ratio = rank_exposures("noise", (psnr_at_least(10),), evidence)
     assert [each.record for each in by_ratio] == [7, 3]
 
 

@@ -175,4 +175,4 @@ def test_goals_and_defenses_of_one_side_are_listed(open_update):
 def test_nothing_in_common_is_said(open_update):
     compared = compare(open_update, replace(open_update, lines=()))
     assert compared.lines == ()
-    assert "no goal is in both" in compared.sentence
+    assert "no goal and defense is in both audits" in compared.sentence

@@ -20,7 +20,7 @@ from reconrisk.reports.audit.page import page_of
 from reconrisk.studies.audit.job import job_from_spec
 from reconrisk.studies.audit.spec import read_spec, spec_from_mapping
 from reconrisk.studies.common import plan
-from reconrisk.studies.common.plan import AloneOnce, left_out, planned_attacks, seconds_of_a_prior
+from reconrisk.studies.common.plan import AloneOnce, omitted_attacks, planned_attacks, time_prior
 from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
 from tests.attacks.tiny_priors import SHAPE, ship, write_gan
 
@@ -100,7 +100,7 @@ def test_attacks_with_a_normal_law_take_about_as_long_as_the_plan_says(noise):
 
 def test_asking_a_normal_law_takes_time_too():
     prior = rr.priors.fit_gaussian(DATA.inputs)
-    assert seconds_of_a_prior(prior, rr.attacks.gaussian_posterior(prior), 10) > 0
+    assert time_prior(prior, rr.attacks.gaussian_posterior(prior), 10) > 0
 
 
 def test_an_attack_with_other_settings_takes_about_as_long_as_it_is_listed_with():
@@ -122,7 +122,7 @@ def test_a_thorough_audit_has_a_gaussian_prior_and_says_what_it_achieves_alone(f
     assert f"{used.label}: {words}" in str(result)
     assert [label for label, _ in used.prior.reached] == [each.label for each in result.defenses]
     assert alone.prior.reached == ()
-    assert any("attacks with the prior gaussian" in each for each in result.assumptions)
+    assert any("the adversary has the prior gaussian" in each for each in result.assumptions)
     assert rr.from_json(rr.to_json(result)) == result
 
 
@@ -295,8 +295,8 @@ def test_a_stated_threat_is_taken_at_its_word(fast):
     assert "plug_and_play(prior=gaussian, levels=3)" in labels(knowing)
     with pytest.raises(InvalidInput, match="Expected an attack"):
         planned_attacks("thorough", DEFAULT_THREAT, beliefs())
-    (reason,) = left_out("thorough", DEFAULT_THREAT, beliefs())
-    assert reason.endswith("the stated threat does not know the prior")
+    (reason,) = omitted_attacks("thorough", DEFAULT_THREAT, beliefs())
+    assert reason.endswith("the adversary of the stated threat has no prior")
     with pytest.raises(InvalidInput, match="to cover what ggss_r"):
         planned_attacks(["ggss_r(prior=gaussian)"], DEFAULT_THREAT, beliefs())
 
@@ -321,7 +321,8 @@ def test_the_signature_of_a_default_threat_states_none_where_priors_would_be_los
     ],
 )
 def test_too_little_is_public_for_a_gaussian_prior(fast, change, message):
-    assert any(message in words for words in left_out("thorough", DEFAULT_THREAT, beliefs(**change), any_prior=True))
+    omitted = omitted_attacks("thorough", DEFAULT_THREAT, beliefs(**change), any_prior=True)
+    assert any(message in words for words in omitted)
 
 
 def test_enough_public_records_beside_the_attacked_have_a_gaussian_prior(fast):

@@ -425,7 +425,7 @@ def test_without_time_a_limit_is_not_kept():
     result = run(budget=1e-6, max_risk="mse<=0.003: 50%")
     assert result.done == 0
     assert len(result.failures()) == 1
-    assert "was attacked by nothing that worked" in result.failures()[0]
+    assert "was not tested, because no attack worked" in result.failures()[0]
 
 
 @pytest.mark.parametrize(
@@ -439,8 +439,8 @@ def test_without_time_a_limit_is_not_kept():
         ({"goals": "psnr>20"}, "Expected goal='psnr>20'"),
         ({"defenses": "prune"}, "Expected share for prune"),
         ({"defenses": ["prun(share=0.5)"]}, "Did you mean prune"),
-        ({"defenses": [rr.defenses.prune]}, "to be defenses"),
-        ({"defenses": {"none": NOISE}}, "to be the label of None only"),
+        ({"defenses": [rr.defenses.prune]}, "to be a configured defense"),
+        ({"defenses": {"none": NOISE}}, "to be used for None only"),
         ({"subject": nn.Linear}, "subject='the class Linear' to be a torch model, a release or a fitted estimator"),
     ],
 )
@@ -533,5 +533,5 @@ def test_optimal_noise_by_words_is_chosen_by_records_that_are_not_attacked(monke
     seen.clear()
     audit(model, DATA, options=rr.AuditOptions(public=public), **options)
     assert all(torch.equal(inputs, 1 - INPUTS) for inputs in seen)
-    with pytest.raises(InvalidInput, match=r"public records with labels\. Pass public=, .* records= \(--records"):
+    with pytest.raises(InvalidInput, match=r"public records with labels\. Pass public= .* records= \(--records"):
         audit(model, DATA, **options)

@@ -179,7 +179,7 @@ def test_files_are_toml_or_json_and_paths_are_relative_to_them(tmp_path):
         ("absent.toml", None, "There is no such file. Pass a TOML or JSON file"),
         ("a.toml", b"model = ", "syntax: It cannot be read"),
         ("a.json", b'{"model": ', "syntax: It cannot be read"),
-        ("a.json", b"[1, 2]", "It is a list, not keys with values"),
+        ("a.json", b"[1, 2]", "It holds a list, not keys and values"),
         ("a.toml", b"\xff\xfe", "byte 0: It is not text in UTF-8"),
     ],
 )

@@ -175,7 +175,7 @@ def test_runs_are_found_by_the_beginning_of_their_name(path):
         assert store.name("abd") == "abd999"
         assert store.name("abc123") == "abc123"  # a whole name, though another begins so
         assert store.name() == "abc12345"
-        with pytest.raises(InvalidInput, match=r"one run. It is that of .*abd999"):
+        with pytest.raises(InvalidInput, match=r"one run. .*abd999.* begin with it"):
             store.name("ab")
         with pytest.raises(InvalidInput, match=r"Expected run='abd998' .* one of .*abc123.*Did you mean abd999\?"):
             store.name("abd998")
@@ -198,7 +198,7 @@ def test_a_run_without_result_says_what_to_do(path):
 
 
 def test_a_store_without_runs_says_so(path):
-    with Store.open(path) as store, pytest.raises(InvalidInput, match="there is none"):
+    with Store.open(path) as store, pytest.raises(InvalidInput, match="found none"):
         store.result()
 
 
@@ -227,7 +227,7 @@ def other_database(path, *, kind=0, version=0):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.write_text("my thesis"), "file of another kind. Name a store.*Nothing was changed"),
+        (lambda path: path.write_text("my thesis"), "not an SQLite file. Name a store.*Nothing was changed"),
         (lambda path: path.mkdir(), "it is a folder"),
         (other_database, "database of another program"),
         (lambda path: other_database(path, version=1), "database of another program"),
@@ -317,7 +317,7 @@ def fill_up(store):
 def test_a_full_disk_refuses_the_trial_keeps_those_before_and_lets_it_go_on(path):
     with Store.open(filled(path, 1)) as store:
         fill_up(store)
-        with pytest.raises(InvalidFile, match=r"full. Free space .* it goes on where it was"):
+        with pytest.raises(InvalidFile, match=r"full. Free space .* it resumes"):
             add_many(store, 200)
         kept = len(store.trials(INFO.run))
         assert 1 <= kept < 200
@@ -339,14 +339,14 @@ def test_a_disk_too_full_for_estimates_refuses_the_trial(path, monkeypatch):
 
 
 def test_an_audit_ends_at_a_full_disk_and_goes_on_when_there_is_space(path, tiny, monkeypatch):
-    connected = store_module.connected
+    connect = store_module.connect
 
     def limited(path):
-        connection = connected(path)
+        connection = connect(path)
         connection.execute("PRAGMA max_page_count = 14")
         return connection
 
-    monkeypatch.setattr(store_module, "connected", limited)
+    monkeypatch.setattr(store_module, "connect", limited)
     with pytest.raises(InvalidFile, match=r"full. Free space"):
         audit(*tiny, trials=40, store=path, **QUICK)
     monkeypatch.undo()
@@ -397,8 +397,8 @@ WRITER = """
 import sys
 import threading
 from dataclasses import replace
-from reconrisk.studies.audit.store import connected, transaction
-connection = connected(__import__("pathlib").Path(sys.argv[1]))
+from reconrisk.studies.audit.store import connect, transaction
+connection = connect(__import__("pathlib").Path(sys.argv[1]))
 for number in range(200):
     with transaction(connection):
         connection.execute("INSERT OR REPLACE INTO runs (run, created, subject, data, info) VALUES (?, '', '', '', '')",
@@ -440,7 +440,7 @@ def test_any_name_can_be_that_of_a_store(tmp_path, name):
 
 
 def test_a_transaction_that_fails_leaves_nothing(path):
-    with closing(store_file.connected(path)) as connection:
+    with closing(store_file.connect(path)) as connection:
         twice = "INSERT INTO runs (run, created, subject, data, info) VALUES (?, '', '', '', '')"
         with pytest.raises(sqlite3.IntegrityError), store_file.transaction(connection):
             connection.executemany(twice, [("a",), ("a",)])

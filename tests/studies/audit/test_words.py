@@ -5,7 +5,7 @@ import reconrisk as rr
 from reconrisk.core.guarantee import Estimate
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import ForwardRelease
-from reconrisk.studies.audit.words import percent, sentence_of, table_of
+from reconrisk.studies.audit.words import format_percent, write_sentence, write_table
 
 INPUTS = torch.rand(6, 2, generator=torch.Generator().manual_seed(0))
 DATA = Dataset("toy", INPUTS, torch.zeros(6, dtype=torch.int64))
@@ -20,7 +20,7 @@ def result():
 
 
 def test_the_sentence_names_every_defense_the_first_goal_the_bound_and_the_limit(result):
-    words = sentence_of(result)
+    words = write_sentence(result)
     assert words == result.sentence
     assert words.startswith("From one update of 1 record, rebuilt to psnr>=20: without a defense 100%")
     assert "under clip_and_noise(noise_multiplier=3, clip_norm=1)" in words
@@ -30,15 +30,15 @@ def test_the_sentence_names_every_defense_the_first_goal_the_bound_and_the_limit
 
 
 def test_the_table_has_a_row_for_every_line(result):
-    head, *rows = table_of(result).splitlines()
+    head, *rows = write_table(result).splitlines()
     assert head.split()[:3] == ["goal", "defense", "success"]
     for line, row in zip(result.lines, rows, strict=False):
         assert row.startswith(str(line.goal))
         assert line.defense in row
         assert line.verdict.value in row
-        assert percent(line.success) in row
-    assert result.table() == table_of(result)
-    assert str(result) == f"{table_of(result)}\n\n{result.sentence}"
+        assert format_percent(line.success) in row
+    assert result.table() == write_table(result)
+    assert str(result) == f"{write_table(result)}\n\n{result.sentence}"
 
 
 def test_the_bound_of_a_line_is_the_smallest_that_was_compared(result):
@@ -48,12 +48,22 @@ def test_the_bound_of_a_line_is_the_smallest_that_was_compared(result):
     assert noisy.bound.value == min(values)
 
 
+def test_the_sentence_says_plainly_that_no_attack_was_run():
+    noise = rr.defenses.clip_and_noise(noise_multiplier=3.0, clip_norm=1.0)
+    stopped = rr.audit(RELEASE, DATA, defenses=[None, noise], attacks=["gauss_newton"], trials=3, budget=1e-6)
+    assert stopped.sentence.startswith(
+        "From one update of 1 record, rebuilt to psnr>=20: without a defense no attack was run to its end; under "
+    )
+    assert "no attack was run to its end, at most" in stopped.sentence  # what is proved needs no trial
+    assert "not run of records" not in stopped.sentence
+
+
 def test_what_was_not_run_is_said():
-    assert percent(Estimate(0.0, 0.0, 1.0, 0.95, 0, "nothing was run")) == "not run"
+    assert format_percent(Estimate(0.0, 0.0, 1.0, 0.95, 0, "nothing was run")) == "not run"
 
 
 def test_the_table_ends_with_every_guarantee_once_compared_or_why_not(result):
-    text = table_of(result)
+    text = write_table(result)
     comparisons = [each for line in result.lines for each in line.comparisons]
     assert any(each.is_compared for each in comparisons)
     assert any(not each.is_compared for each in comparisons)

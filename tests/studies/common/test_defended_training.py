@@ -13,7 +13,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.clipping import clip
 from reconrisk.defenses.noise import gaussian_noise
-from reconrisk.studies.common.defended_training import evaluated, train_defended
+from reconrisk.studies.common.defended_training import evaluate_model, train_defended
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
 
 
@@ -154,10 +154,10 @@ def test_training_that_leaves_the_numbers_says_so() -> None:
 
 def test_evaluation_by_hand() -> None:
     data = Dataset("toy", torch.tensor([[2.0], [-1.0], [0.5]]), torch.tensor([1, 0, 0]), (-2.0, 2.0))
-    loss, accuracy = evaluated(nn.Identity(), data, lambda outputs, labels: outputs[:, 0].mean())
+    loss, accuracy = evaluate_model(nn.Identity(), data, lambda outputs, labels: outputs[:, 0].mean())
     assert loss == pytest.approx(0.5)
     assert accuracy == pytest.approx(2 / 3)
-    broken, right = evaluated(nn.Identity(), data, lambda outputs, labels: outputs.sum() * math.nan)
+    broken, right = evaluate_model(nn.Identity(), data, lambda outputs, labels: outputs.sum() * math.nan)
     assert broken == math.inf
     assert right == accuracy
 
@@ -170,7 +170,7 @@ def test_outputs_that_are_no_numbers_are_wrong() -> None:
             return torch.full((len(inputs), 2), math.nan)
 
     data = Dataset("toy", torch.zeros(4, 2), torch.zeros(4).long())
-    assert evaluated(Broken(), data, nn.functional.cross_entropy) == (math.inf, 0.0)
+    assert evaluate_model(Broken(), data, nn.functional.cross_entropy) == (math.inf, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from reconrisk.releases.release import ForwardRelease
 from reconrisk.studies.common.arguments import metrics_for
 from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.plan import Plan, PlannedAttack
-from reconrisk.studies.common.population import population_of
+from reconrisk.studies.common.population import draw_population
 from reconrisk.studies.common.runs import TrialKey
 from reconrisk.studies.common.subjects.given_release import GivenRelease
 
@@ -31,7 +31,7 @@ def experiment(*, updates=((0,), (1,)), seed=0, chosen=False):
         PlannedAttack("prior_mean", rr.attacks.prior_mean(INPUTS.mean(0)), True, False, 0),
     )
     plan = Plan(attacks, {"none": None, "noise": NOISE}, tuple(updates), 0.0)
-    population = population_of(DATA, None, torch.Generator())
+    population = draw_population(DATA, None, torch.Generator())
     return Experiment(plan, GivenRelease(RELEASE, DATA), population, THREAT, metrics_for(DATA), seed)
 
 

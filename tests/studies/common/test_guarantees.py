@@ -10,7 +10,7 @@ from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics.goals import mse_at_most, ncc_at_least, psnr_at_least
 from reconrisk.studies.common.guarantees import GuaranteeFinder
-from reconrisk.studies.common.population import population_of
+from reconrisk.studies.common.population import draw_population
 
 DATA = Dataset("toy", torch.tensor([[0.0, 0.1], [0.5, 0.5], [1.0, 0.9], [0.2, 0.8]]), torch.tensor([0, 0, 1, 1]))
 THREAT = ThreatModel(Sees.ONE_UPDATE)
@@ -23,7 +23,7 @@ class Claims:
 
 
 def prover(*, threat=THREAT, batch_size=1, stated=(), training=None):
-    return GuaranteeFinder(population_of(DATA, None, torch.Generator()), threat, batch_size, tuple(stated), training)
+    return GuaranteeFinder(draw_population(DATA, None, torch.Generator()), threat, batch_size, tuple(stated), training)
 
 
 def test_a_mechanism_is_asked_with_the_prior_of_the_population():
@@ -50,7 +50,7 @@ def test_sampling_does_not_protect_a_record_that_is_known_to_be_in_the_update(me
     answers = prover().answers(GOAL, "sampled", Claims(mechanism))
     assert answers
     assert not any(each.is_about_targets for each in answers)
-    assert "always holds it" in answers[0].why
+    assert "always contains the target" in answers[0].why
 
 
 @pytest.mark.parametrize("mechanism", [Gaussian(1.0), Repeated(Gaussian(1.0), 3), GaussianDP(1.0)])
@@ -64,7 +64,7 @@ def test_the_whole_run_is_shown_and_not_compared():
     )
     assert answers
     assert not any(each.is_about_targets for each in answers)
-    assert all("of the whole run" in each.why for each in answers)
+    assert all("it is about the whole run" in each.why for each in answers)
 
 
 def test_what_the_caller_states_comes_first_and_for_its_goals_only():

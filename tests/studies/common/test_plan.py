@@ -10,7 +10,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, MALICIOUS_SERVER, STRONGEST, Knows
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import ForwardRelease
-from reconrisk.studies.common.plan import Plan, PlannedAttack, planned_attacks, seconds_of_an_evaluation
+from reconrisk.studies.common.plan import Plan, PlannedAttack, planned_attacks, time_evaluation
 from reconrisk.studies.common.subjects.given_release import GivenRelease
 
 DATA = Dataset("toy", torch.rand(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2)
@@ -138,4 +138,4 @@ def test_a_release_is_told_from_another_by_what_it_releases():
 
 
 def test_one_evaluation_takes_time():
-    assert 0 < seconds_of_an_evaluation(subject(), release()) < 10
+    assert 0 < time_evaluation(subject(), release()) < 10

@@ -13,7 +13,7 @@ from scipy import stats
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import Knows
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.common.population import LARGEST, Population, population_of
+from reconrisk.studies.common.population import LARGEST, Population, draw_population
 
 
 def rng(seed=0):
@@ -22,7 +22,7 @@ def rng(seed=0):
 
 def population(points, labels=None):
     inputs = torch.tensor(points, dtype=torch.float32).reshape(len(points), -1)
-    return population_of(Dataset("toy", inputs, labels, data_range=(-1000.0, 1000.0)), None, rng())
+    return draw_population(Dataset("toy", inputs, labels, data_range=(-1000.0, 1000.0)), None, rng())
 
 
 @given(records=st.integers(1, 12), count=st.integers(1, 40), seed=st.integers(0, 99))
@@ -60,23 +60,23 @@ def test_updates_of_several_records_do_not_depend_on_each_other():
 
 def test_rows_are_those_of_the_data():
     dataset = Dataset("toy", torch.zeros(9, 2))
-    chosen = population_of(dataset, [7, 2, 5], rng())
+    chosen = draw_population(dataset, [7, 2, 5], rng())
     assert {row for (row,) in chosen.updates(3, 1, rng())} == {2, 5, 7}
-    assert population_of(dataset, None, rng()).rows == tuple(range(9))
+    assert draw_population(dataset, None, rng()).rows == tuple(range(9))
 
 
 def test_of_many_records_a_sample_is_the_population():
     dataset = Dataset("many", torch.zeros(LARGEST + 9, 1))
-    one, other = (population_of(dataset, None, rng(seed)).rows for seed in (0, 1))
+    one, other = (draw_population(dataset, None, rng(seed)).rows for seed in (0, 1))
     assert len(set(one)) == LARGEST
     assert one != other
-    assert one == population_of(dataset, None, rng(0)).rows
+    assert one == draw_population(dataset, None, rng(0)).rows
 
 
 @pytest.mark.parametrize("records", [[], [0, 0], [3], [-1], [0.5]])
 def test_records_that_are_not_there_are_refused(records):
     with pytest.raises(InvalidInput, match="records"):
-        population_of(Dataset("toy", torch.zeros(3, 1)), records, rng())
+        draw_population(Dataset("toy", torch.zeros(3, 1)), records, rng())
 
 
 def test_a_batch_larger_than_the_population_is_refused():

@@ -1,4 +1,4 @@
-"""What changed between two audits: settings, and how often records are rebuilt, told from chance."""
+"""Comparison of two audits: settings that differ, and changes of the success that are beyond chance."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.storage.text_table import align_columns
 from reconrisk.studies.audit.result import AuditLine, AuditResult, measured_columns
-from reconrisk.studies.audit.words import line_cells, percent
+from reconrisk.studies.audit.words import format_percent, line_cells
 
 ABSENT = "absent"
-"""What stands for a setting that one of two audits does not have."""
+"""Placeholder for a setting that one of two audits does not have."""
 
 
 class Change(Enum):
-    """How success after stands to success before."""
+    """Change of the success from the first audit to the second."""
 
     MORE = "more is rebuilt"
     LESS = "less is rebuilt"
@@ -32,19 +32,25 @@ class Change(Enum):
 @serializable("setting-change")
 @dataclass(frozen=True)
 class SettingChange:
-    """A setting that differs, in words."""
+    """A setting that differs between two audits.
+
+    Attributes:
+        name: Name of the setting.
+        before: Value in the first audit, as text.
+        after: Value in the second audit, as text.
+    """
 
     name: str
     before: str
     after: str
 
     def __str__(self) -> str:
-        """The setting with those of its parts that differ."""
+        """Describe the setting by its parts that differ."""
         if ABSENT in (self.before, self.after):
             return f"{self.name}: only {'after' if self.before == ABSENT else 'before'}"
         before, after = self.before.split(", "), self.after.split(", ")
         old, new = ([part for part in one if part not in other] for one, other in ((before, after), (after, before)))
-        if not old or not new:
+        if not old or not new:  # one side only has additional parts
             return f"{self.name}: {self.before} -> {self.after}"
         return f"{self.name}: {', '.join(old)} -> {', '.join(new)}"
 
@@ -52,10 +58,14 @@ class SettingChange:
 @serializable("line-change")
 @dataclass(frozen=True)
 class LineChange:
-    """One goal under one defense in both audits.
+    """Change of one goal under one defense.
 
-    ``p_value`` is the probability, at most, of a difference as large as this between equal successes of any of the
-    attacks on any line; None where records share updates, and intervals that do not meet decide.
+    Attributes:
+        before: Line of the first audit.
+        after: Line of the second audit.
+        change: Direction of the change.
+        p_value: Upper bound on the probability of a difference this large on any line if no attack's success differs;
+            None if records share updates. Disjoint intervals then decide.
     """
 
     before: AuditLine
@@ -79,9 +89,16 @@ class LineChange:
 @serializable("audit-comparison")
 @dataclass(frozen=True)
 class AuditComparison(Result):
-    """What changed from one audit to another: settings, and the success of attacks line by line.
+    """Comparison of two audits: settings, and the success of attacks line by line.
 
-    ``only_before`` and ``only_after`` are lines that the other has not, by goal and defense.
+    Attributes:
+        before: Run of the first audit.
+        after: Run of the second audit.
+        confidence: Smaller confidence of the two audits.
+        settings: Settings that differ.
+        lines: Changes of the lines that both audits have.
+        only_before: Goals and defenses of the first audit only.
+        only_after: Goals and defenses of the second audit only.
     """
 
     before: str
@@ -92,26 +109,28 @@ class AuditComparison(Result):
     only_before: tuple[str, ...] = ()
     only_after: tuple[str, ...] = ()
 
-    def changed(self, change: Change) -> tuple[LineChange, ...]:
-        """The lines with this change."""
+    def lines_with(self, change: Change) -> tuple[LineChange, ...]:
+        """Return the lines with this change."""
         return tuple(line for line in self.lines if line.change is change)
 
     @property
     def sentence(self) -> str:
-        """What changed, in one sentence."""
+        """Changes in one sentence."""
         parts = []
         for change in Change:
             shown = []
-            for line in self.changed(change):
+            for line in self.lines_with(change):
                 defenses = dict.fromkeys((line.before.defense, line.after.defense))
-                shares = " -> ".join(percent(each.success).partition(" [")[0] for each in (line.before, line.after))
+                shares = " -> ".join(
+                    format_percent(each.success).partition(" [")[0] for each in (line.before, line.after)
+                )
                 shown.append(f"{line.before.goal} under {' -> '.join(defenses)} {shares}")
             if shown:
                 parts.append(f"{change.value} ({', '.join(shown)})")
-        return f"From {self.before} to {self.after}: {'; '.join(parts) or 'no goal is in both under one defense'}."
+        return f"From {self.before} to {self.after}: {'; '.join(parts) or 'no goal and defense is in both audits'}."
 
     def table(self) -> str:
-        """Return settings that differ, and a table of what was measured."""
+        """Return the settings that differ, and a table of the measured success."""
         parts = ["settings that differ" if self.settings else "no setting differs"]
         parts += [f"  {setting}" for setting in self.settings]
         parts += ["", *_table(self.lines)] if self.lines else []
@@ -124,28 +143,35 @@ class AuditComparison(Result):
         return tuple(line.to_row() for line in self.lines)
 
     def _repr_html_(self) -> str:
-        """The table with marks that notebooks show."""
+        """Return the table with marks for notebooks."""
         from reconrisk.studies.audit.words import comparison_html
 
         return comparison_html(self)
 
 
 def compare(before: AuditResult, after: AuditResult) -> AuditComparison:
-    r"""What changed from one audit to another.
+    r"""Compare two audits.
 
-    Lines are matched by goal and by the label of the defense; a single defense that is left on both sides is matched
-    too. Of each line the best attacks are compared by Fisher's exact test, whose value is multiplied by the number of
-    pairs of attacks and by the number of lines, since any of them might have stood out.
+    Lines are matched by goal and by the label of the defense. If one defense is left on each side, these two are
+    matched as well. The best attacks of a line are compared by Fisher's exact test. Its p-value is multiplied by the
+    number of pairs of attacks and by the number of lines (Bonferroni correction).
 
-    Assumes: updates of one record each; then trials are independent, or of the same records in both audits or drawn
-    without replacement, which makes differences by chance smaller. Otherwise intervals that do not meet decide.
-    Guarantee: if no attack's success differs, any line is called more or less with probability at most one minus the
-    lesser confidence; where intervals decide, each line with at most twice that.
-    Edge cases: what was run in one audit only is listed and not compared.
+    Args:
+        before: Result of the first audit.
+        after: Result of the second audit.
+
+    Returns:
+        Settings and lines that differ.
+
+    Assumes: updates of one record each. Trials are then independent, or share records or are drawn without
+    replacement, which makes differences by chance smaller. Otherwise disjoint intervals decide.
+    Guarantee: if no attack's success differs, any line is reported as more or less with probability at most one minus
+    the smaller confidence. If intervals decide, each line is so with at most twice that probability.
+    Edge cases: lines of one audit only are listed and not compared.
     Reference: `Fisher (1922) <https://doi.org/10.2307/2340521>`_, exact test for two proportions.
     """
-    old, new = dict(_settings(before)), dict(_settings(after))
-    pairs = _matched(before, after)
+    old, new = dict(_describe_settings(before)), dict(_describe_settings(after))
+    pairs = _match_lines(before, after)
     confidence = min(before.confidence, after.confidence)
     single = before.subject.batch_size == after.subject.batch_size == 1
     only_before, only_after = (
@@ -167,12 +193,12 @@ def compare(before: AuditResult, after: AuditResult) -> AuditComparison:
     )
 
 
-def _matched(before: AuditResult, after: AuditResult) -> list[tuple[AuditLine, AuditLine]]:
-    """Lines of the same goal and defense."""
+def _match_lines(before: AuditResult, after: AuditResult) -> list[tuple[AuditLine, AuditLine]]:
+    """Return the pairs of lines with the same goal and defense."""
     old, new = ([defense.label for defense in found.defenses] for found in (before, after))
     others = {label: label for label in old if label in new}
     left = [[label for label in labels if label not in others] for labels in (old, new)]
-    if len(left[0]) == len(left[1]) == 1:
+    if len(left[0]) == len(left[1]) == 1:  # the same defense with other settings, most likely
         others[left[0][0]] = left[1][0]
     there = {(line.goal, line.defense): line for line in after.lines}
     wanted = ((line, (line.goal, others.get(line.defense, ABSENT))) for line in before.lines)
@@ -184,29 +210,30 @@ def _line_change(before: AuditLine, after: AuditLine, lines: int, confidence: fl
     if not old.samples or not new.samples:
         return LineChange(before, after, Change.NOT_RUN)
     direction = Change.MORE if new.value > old.value else Change.LESS
-    if not single:
+    if not single:  # records of one update are not independent, so the exact test does not apply
         apart = old.high < new.low or new.high < old.low
         return LineChange(before, after, direction if apart else Change.CHANCE)
-    ways = lines
+    comparisons = lines  # of which any might have differed by chance
     for line in (before, after):
-        ways *= max(1, sum(not outcome.is_baseline for outcome in line.outcomes))
-    p_value = min(1.0, ways * _fisher(old, new))
+        comparisons *= max(1, sum(not outcome.is_baseline for outcome in line.outcomes))
+    p_value = min(1.0, comparisons * _fisher(old, new))
     return LineChange(before, after, direction if p_value <= 1 - confidence else Change.CHANCE, p_value)
 
 
 def _fisher(before: Estimate, after: Estimate) -> float:
-    """The probability of so large a difference between two counts if their shares are equal.
+    """Return the p-value of the difference of two success counts under equal probabilities.
 
     >>> low, high = (Estimate(k / 8, 0.0, 1.0, 0.95, 8, "Clopper-Pearson") for k in (0, 8))
     >>> round(_fisher(low, high), 8), _fisher(low, low)  # 2 / binomial(16, 8)
     (0.0001554, 1.0)
     """
+    # Estimates hold shares; the rounded product is the number of successes.
     counts = [(round(each.value * each.samples), each.samples) for each in (before, after)]
     return float(fisher_exact(np.array([[hits, samples - hits] for hits, samples in counts])).pvalue)
 
 
-def _settings(result: AuditResult) -> Iterator[tuple[str, str]]:
-    """What an audit was of, by name."""
+def _describe_settings(result: AuditResult) -> Iterator[tuple[str, str]]:
+    """Yield the settings of an audit as names and texts."""
     subject, machine = result.subject, result.environment
     yield "model", subject.model
     yield "weights", subject.model_hash

@@ -1,9 +1,9 @@
 """From trials to the result of an audit.
 
-:func:`line_of` makes one line: how often a goal was reached, with simultaneous intervals, compared with guesses, limits
-and the guarantees that cover the threat. The level of contradictions is divided over everything that is compared.
-:func:`_warnings_of_priors` warns if a prior may have been trained on audited records: attacks with it do better than an
-outsider would.
+:func:`build_line` summarises one goal under one defense: the success of every attack with simultaneous intervals,
+compared with baselines, limits and the guarantees that cover the threat. The error probability of contradictions is
+divided among all comparisons. :func:`_prior_warnings` warns if a prior was trained on audited records, because attacks
+with it do better than an outsider could.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from reconrisk.studies.audit.result import (
     Subject,
     TrainingAudit,
     Verdict,
-    contradiction_of,
+    describe_contradiction,
 )
 from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.guarantees import GuaranteeFinder
@@ -55,66 +55,73 @@ from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey, environment
 _TRAIN, _TEST = "train", "test"
 
 
-def _assumptions_of_priors(attacks: Sequence[PlannedAttack], population: Population) -> tuple[str, ...]:
-    """What an adversary with a prior has beyond the update, and what nobody can tell of the prior's own training.
+def _prior_assumptions(attacks: Sequence[PlannedAttack], population: Population) -> tuple[str, ...]:
+    """Return the assumptions about priors: the adversary has them, and they were not trained on audited records.
 
-    Guarantee: nothing is assumed of records that are seen to be training records, or test records.
+    Nothing is assumed if the audited records are known to be training records or test records of the prior.
     """
     priors = {each.prior.word: each.prior for each in attacks if each.prior is not None}
-    found = [f"attacks with the prior {each.value.name} ({each.source}) know it beforehand" for each in priors.values()]
+    found = [f"the adversary has the prior {each.value.name} ({each.source})" for each in priors.values()]
     found += [
-        f"audited records are none of the training records of {name}: where they are, attacks with the prior trained "
-        "on these do better than an outsider would"
-        for name in _trained_on(attacks)
-        if _count(population, name, _TRAIN) == 0 and _count(population, name, _TEST) < len(population.rows)
+        f"audited records are none of the training records of {name}: otherwise attacks with the prior trained "
+        "on these do better than an outsider could"
+        for name in _prior_training_sets(attacks)
+        if _count_bundled(population, name, _TRAIN) == 0
+        and _count_bundled(population, name, _TEST) < len(population.rows)
     ]
     return tuple(dict.fromkeys(found))
 
 
-def _warnings_of_priors(attacks: Sequence[PlannedAttack], population: Population) -> tuple[str, ...]:
-    """Priors that were trained on audited records, as far as these come with the package."""
-    counts = {name: _count(population, name, _TRAIN) for name in _trained_on(attacks)}
+def _prior_warnings(attacks: Sequence[PlannedAttack], population: Population) -> tuple[str, ...]:
+    """Return warnings about priors that were trained on audited records of the bundled data sets."""
+    counts = {name: _count_bundled(population, name, _TRAIN) for name in _prior_training_sets(attacks)}
     return tuple(
         f"{count} of {len(population.rows)} audited records are training records of {name}, which the prior {name} was "
-        "trained on: attacks with it may only remember them, and do better than an outsider would. Audit test records "
+        "trained on: attacks with it may recall them and do better than an outsider could. Audit test records "
         "(--split test)"
         for name, count in counts.items()
         if count
     )
 
 
-def _trained_on(attacks: Sequence[PlannedAttack]) -> tuple[str, ...]:
-    """The data of shipped priors, each once."""
+def _prior_training_sets(attacks: Sequence[PlannedAttack]) -> tuple[str, ...]:
+    """Return the names of the data sets that shipped priors were trained on."""
     named = (each.prior.trained_on for each in attacks if each.prior is not None)
     return tuple(dict.fromkeys(name for name in named if name))
 
 
-def _count(population: Population, name: str, split: str) -> int:
-    """How many audited records are in a split that comes with the package."""
-    known = _records(name, split)
+def _count_bundled(population: Population, name: str, split: str) -> int:
+    """Count the audited records that are in a split of a bundled data set."""
+    known = _bundled_records(name, split)
     if not known:
         return 0
     rows = population.dataset.inputs[list(population.rows)].flatten(1)
-    return sum(row.tobytes() in known for row in rows.numpy())
+    return sum(row.tobytes() in known for row in rows.numpy())  # bit by bit: bundled records are loaded as they are
 
 
-@cache  # reading a data set takes longer than a small audit
-def _records(name: str, split: str) -> frozenset[bytes]:
+@cache  # loading a data set takes longer than a small audit
+def _bundled_records(name: str, split: str) -> frozenset[bytes]:
     if name not in SHIPPED:
         return frozenset()
     return frozenset(row.tobytes() for row in SHIPPED[name](split=split).inputs.flatten(1).numpy())
 
 
 FALSE_ALARMS = 1e-3
-"""Probability that an audit of sound mechanisms and code reports any contradiction at all."""
+"""Largest probability that an audit of sound mechanisms and sound code reports a contradiction."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The trials of one defense by attack, and what every line needs of the audit.
+    """Trials under one defense, and the settings of the audit that every line needs.
 
-    ``threats`` are what each attack is run as: guesses may know more than ``threat``, against which it is audited.
-    ``planned`` is the number of trials of each attack, some of which time may have cut off.
+    Attributes:
+        trials: Trials by attack.
+        baselines: Labels of the attacks that ignore the update.
+        threats: Adversary who runs each attack; baselines may know more than ``threat``.
+        threat: Audited adversary.
+        confidence: Probability that all intervals hold together.
+        alarm_level: Error probability of one comparison with a bound.
+        planned: Planned trials of each attack; the budget may have cut some off.
     """
 
     trials: Mapping[str, Sequence[Trial]]
@@ -126,42 +133,58 @@ class Evidence:
     planned: int
 
     def success(self, attack: str, goal: Goal, error: float) -> Estimate:
-        """How often an attack reached a goal, with an interval that errs with probability ``error``.
+        """Estimate the probability that an attack reaches a goal.
 
-        What is not known counts against both ends: a trial that failed may have succeeded, had the attack worked, and
-        so may one that time cut off, since how long an attack takes may depend on whether it succeeds.
+        Unknown outcomes widen the interval at both ends. A failed trial might have succeeded if the attack had worked.
+        A trial that was cut off might have succeeded too, because the duration of an attack may depend on its success.
+
+        Args:
+            attack: Label of the attack.
+            goal: Success criterion.
+            error: Probability that the interval misses the truth.
         """
         trials = self.trials[attack]
         size, cut = len(trials[0].records), int(len(trials) < self.planned)
         reached = sum(goal.reached(score) for trial in trials for score in trial.values(goal.metric))
         failed = [trial for trial in trials if trial.account.status.is_failure]
         missed = sum(not goal.reached(score) for trial in failed for score in trial.values(goal.metric))
-        level = 1 - max(error, 1e-12)
+        level = 1 - max(error, 1e-12)  # the floor keeps the level below 1 in floating point
+        # Only the first trial that was cut off can be missing because of its outcome: one unknown trial is added.
         interval = partial(success_interval, trials=len(trials) + cut, per_trial=size, confidence=level)
         least, most = interval(reached), interval(reached + missed + cut * size)
         return replace(least, value=reached / (size * len(trials)), high=most.high, samples=len(trials))
 
     def outcomes(self, goal: Goal) -> tuple[Outcome, ...]:
-        """Every attack that was run, with intervals that hold for all of them at once."""
-        error = (1 - self.confidence) / max(1, len(self.trials))
+        """Return the success of every attack, with intervals that hold for all of them together."""
+        error = (1 - self.confidence) / max(1, len(self.trials))  # Bonferroni correction over the attacks
         return tuple(
             Outcome(attack, attack in self.baselines, self.success(attack, goal, error)) for attack in self.trials
         )
 
 
-def line_of(
+def build_line(
     defense: str, goal: Goal, evidence: Evidence, answers: Sequence[BoundResult], limits: Sequence[Limit]
 ) -> AuditLine:
-    """One goal under one defense.
+    """Summarise one goal under one defense.
+
+    Args:
+        defense: Label of the defense.
+        goal: Success criterion.
+        evidence: Trials under this defense.
+        answers: Guarantees for this goal and defense.
+        limits: Limits of the audit; those of other goals are ignored.
+
+    Returns:
+        The line of the result.
 
     Guarantee: intervals hold together for all attacks with the stated confidence. A guarantee is compared only if it
     covers the threat and bounds the success at these records.
     """
     outcomes = evidence.outcomes(goal)
-    best = _best(outcomes, goal, evidence, is_baseline=False)
-    guess = _best(outcomes, goal, evidence, is_baseline=True)
-    comparisons = tuple(_compared(answer, goal, evidence, best) for answer in answers)
-    worst_score, worst_record = _worst(goal, evidence)
+    best = _best_outcome(outcomes, goal, evidence, is_baseline=False)
+    guess = _best_outcome(outcomes, goal, evidence, is_baseline=True)
+    comparisons = tuple(_compare_bound(answer, goal, evidence, best) for answer in answers)
+    worst_score, worst_record = _most_exposed(goal, evidence)
     return AuditLine(
         defense=defense,
         goal=goal,
@@ -175,13 +198,22 @@ def line_of(
         outcomes=outcomes,
         comparisons=comparisons,
         limits=tuple(
-            LimitCheck(limit, _standing(limit, best, guess, comparisons)) for limit in limits if limit.goal == goal
+            LimitCheck(limit, _check_limit(limit, best, guess, comparisons)) for limit in limits if limit.goal == goal
         ),
     )
 
 
-def exposures_of(defense: str, goals: Sequence[Goal], evidence: Evidence) -> tuple[Exposure, ...]:
-    """The best estimate of each record by any attack, most exposed first."""
+def rank_exposures(defense: str, goals: Sequence[Goal], evidence: Evidence) -> tuple[Exposure, ...]:
+    """Return the best estimate of each record by any attack, the most exposed record first.
+
+    Args:
+        defense: Label of the defense.
+        goals: Success criteria; the metric of the first one ranks the records.
+        evidence: Trials under this defense.
+
+    Returns:
+        One entry for each attacked record.
+    """
     first, found = goals[0], dict[int, tuple[float, Exposure]]()
     for attack, trials in evidence.trials.items():
         if attack in evidence.baselines:
@@ -189,7 +221,7 @@ def exposures_of(defense: str, goals: Sequence[Goal], evidence: Evidence) -> tup
         for trial in trials:
             for place, record in enumerate(trial.records):
                 score = trial.values(first.metric)[place]
-                rank = score if first.higher_is_better else -score
+                rank = score if first.higher_is_better else -score  # larger is more exposed
                 if record not in found or rank > found[record][0]:
                     reached = tuple(goal.reached(trial.values(goal.metric)[place]) for goal in goals)
                     shown = Exposure(defense, record, attack, trial.key.draw, place, score, reached)
@@ -197,22 +229,22 @@ def exposures_of(defense: str, goals: Sequence[Goal], evidence: Evidence) -> tup
     return tuple(shown for _, shown in sorted(found.values(), key=lambda pair: -pair[0]))
 
 
-def _best(outcomes: Sequence[Outcome], goal: Goal, evidence: Evidence, *, is_baseline: bool) -> Outcome:
-    """The most successful attack; among equals the one that came nearest on average."""
+def _best_outcome(outcomes: Sequence[Outcome], goal: Goal, evidence: Evidence, *, is_baseline: bool) -> Outcome:
+    """Return the most successful attack; among equals, the one with the best median score."""
     ranked = [outcome for outcome in outcomes if outcome.is_baseline == is_baseline]
     if not ranked:
         return Outcome("", is_baseline, Estimate(0.0, 0.0, 1.0, evidence.confidence, 0, "nothing was run"))
 
     def rank(outcome: Outcome) -> tuple[float, float]:
         scores = sorted(score for trial in evidence.trials[outcome.attack] for score in trial.values(goal.metric))
-        middle = scores[len(scores) // 2]  # a mean would be lost to one infinite score
+        middle = scores[len(scores) // 2]  # the median: one infinite score would dominate a mean
         return outcome.success.value, middle if goal.higher_is_better else -middle
 
     return max(ranked, key=rank)
 
 
-def _worst(goal: Goal, evidence: Evidence) -> tuple[float, int]:
-    """The best score of any attack, and whose it is."""
+def _most_exposed(goal: Goal, evidence: Evidence) -> tuple[float, int]:
+    """Return the best score of any attack, and its record; -1 if no attack was run."""
     scores = [
         (score, record)
         for attack, trials in evidence.trials.items()
@@ -225,7 +257,7 @@ def _worst(goal: Goal, evidence: Evidence) -> tuple[float, int]:
     return max(scores, key=lambda pair: pair[0] if goal.higher_is_better else -pair[0])
 
 
-def _compared(answer: BoundResult, goal: Goal, evidence: Evidence, best: Outcome) -> Comparison:
+def _compare_bound(answer: BoundResult, goal: Goal, evidence: Evidence, best: Outcome) -> Comparison:
     guarantee = answer.guarantee
     if not guarantee.covers(evidence.threat):
         return Comparison(guarantee, False, f"it does not cover {evidence.threat}")
@@ -235,14 +267,15 @@ def _compared(answer: BoundResult, goal: Goal, evidence: Evidence, best: Outcome
         return Comparison(guarantee, True, answer.why)
     covered = [attack for attack in evidence.trials if guarantee.covers(evidence.threats[attack])]
     if not covered:
-        return Comparison(guarantee, False, "it does not cover what the guesses that were run know")
+        return Comparison(guarantee, False, "it does not cover the knowledge of the guesses, and nothing else was run")
+    # Twice the level: only the lower end of the two-sided interval can contradict an upper bound.
     estimates = {attack: evidence.success(attack, goal, 2 * evidence.alarm_level) for attack in covered}
     highest = max(estimates, key=lambda attack: estimates[attack].low)
     return Comparison(
         guarantee,
         True,
         answer.why,
-        tightness=best.success.value / guarantee.value if guarantee.value > 0 else None,
+        tightness=best.success.value / guarantee.value if guarantee.value > 0 else None,  # 0 / 0 has no meaning
         is_contradicted=guarantee.contradicted_by(estimates[highest]),
         highest_attack=highest,
         highest=estimates[highest],
@@ -252,46 +285,64 @@ def _compared(answer: BoundResult, goal: Goal, evidence: Evidence, best: Outcome
 def _verdict(best: Outcome, guess: Outcome, comparisons: Sequence[Comparison], evidence: Evidence) -> Verdict:
     if any(each.is_contradicted for each in comparisons):
         return Verdict.CONTRADICTION
-    if best.success.value > guess.success.value:
+    if best.success.value > guess.success.value:  # a point estimate suffices: a leak is reported on weak evidence
         return Verdict.LEAKS
     attacked = (trials for attack, trials in evidence.trials.items() if attack not in evidence.baselines)
     has_worked = any(not trial.account.status.is_failure for trials in attacked for trial in trials)
     return Verdict.NO_GAIN if has_worked else Verdict.NOTHING_RUN
 
 
-def _standing(limit: Limit, best: Outcome, guess: Outcome, comparisons: Sequence[Comparison]) -> Standing:
-    """How the risk stands to its limit: an adversary attacks or guesses, whichever succeeds more often.
+def _check_limit(limit: Limit, best: Outcome, guess: Outcome, comparisons: Sequence[Comparison]) -> Standing:
+    """Compare the risk with a limit. An adversary attacks or guesses, whichever succeeds more often.
 
-    Guarantee: proved only by a bound that no interval lies above. Without that a measured share above the limit is.
+    A limit is proved only by a bound that no measured interval contradicts. Otherwise the measured success decides.
     """
     proved = any(each.is_compared and best.success.low <= each.guarantee.value <= limit.at_most for each in comparisons)
     if proved and not any(each.is_contradicted for each in comparisons):
-        return Standing.PROVED  # a measured share above it is chance
+        return Standing.PROVED  # a measured success above the limit is then chance
     run = [each.success for each in (best, guess) if each.success.samples]
     if any(success.value > limit.at_most for success in run):
         return Standing.ABOVE
+    # Without any attack, a low success of guesses shows nothing.
     shown = bool(best.success.samples) and all(success.high <= limit.at_most for success in run)
     return Standing.MEASURED if shown else Standing.NOT_SHOWN
 
 
 LARGEST_GALLERY = 64
-_CHANNELS = (1, 3)
-_DELTA = 1e-5
+"""Most pictures of a result."""
+
+_CHANNELS = (1, 3)  # of images that reports can show: grey and RGB
+_DELTA = 1e-5  # of the (epsilon, delta) guarantee in the risk corridor
 
 Estimates = Callable[[TrialKey], Tensor | None]
 
 
 class ContradictedBound(RuntimeError):
-    """An attack beats a bound that covers it: the mechanism does not do what it says, or the code is wrong."""
+    """An attack beats a bound that covers it: the mechanism is not implemented as stated, or the code is wrong.
+
+    Attributes:
+        result: The result of the audit, with the contradicted comparisons.
+    """
 
     def __init__(self, result: AuditResult) -> None:
         self.result = result
-        super().__init__(" ".join(contradiction_of(line, each) for line, each in result.contradictions))
+        super().__init__(" ".join(describe_contradiction(line, each) for line, each in result.contradictions))
 
 
 @dataclass(frozen=True, eq=False)
-class Conclusion:
-    """All that turns trials into a result."""
+class ResultBuilder:
+    """Builder of the result of an audit from its trials.
+
+    Attributes:
+        experiment: Plan, subject and population of the trials.
+        info: Identity of the run.
+        goals: Success criteria.
+        limits: Limits on the success.
+        confidence: Probability that the intervals of a line hold together.
+        guarantees: Source of guarantees.
+        training: Mechanism of the training run, if known.
+        account: Fisher account of the training run, if known.
+    """
 
     experiment: Experiment
     info: RunInfo
@@ -303,20 +354,26 @@ class Conclusion:
     account: Any
     _answers: dict[tuple[Goal, str], tuple[BoundResult, ...]] = field(default_factory=dict, init=False)
 
-    def result(self, trials: Sequence[Trial], seconds: float, estimates: Estimates) -> AuditResult:
-        """The result of these trials."""
+    def build(self, trials: Sequence[Trial], seconds: float, estimates: Estimates) -> AuditResult:
+        """Return the result of these trials.
+
+        Args:
+            trials: Finished trials.
+            seconds: Duration of the audit.
+            estimates: Function that returns the estimates of a trial, or None if they are lost.
+        """
         plan, population = self.experiment.plan, self.experiment.population
         dataset, size = population.dataset, len(plan.updates[0])
-        evidence, answers = self._evidence(trials), self.prove()
+        evidence, answers = self._evidence(trials), self.find_guarantees()
         lines = tuple(
-            line_of(label, goal, evidence[label], answers[goal, label], self.limits)
+            build_line(label, goal, evidence[label], answers[goal, label], self.limits)
             for goal in self.goals
             for label in plan.defenses
         )
         exposures = tuple(
-            shown for label in plan.defenses for shown in exposures_of(label, self.goals, evidence[label])
+            shown for label in plan.defenses for shown in rank_exposures(label, self.goals, evidence[label])
         )
-        attacks = self._attacks(trials)
+        attacks = self._summarise_attacks(trials)
         return AuditResult(
             run=self.info.run,
             created=self.info.created,
@@ -335,7 +392,7 @@ class Conclusion:
             threat=self.experiment.threat,
             goals=self.goals,
             confidence=self.confidence,
-            defenses=self._defenses(trials),
+            defenses=self._summarise_defenses(trials),
             attacks=attacks,
             lines=lines,
             exposures=exposures,
@@ -347,17 +404,17 @@ class Conclusion:
             signature=self.info.signature,
             assumptions=(
                 *_assumptions(lines, len(population.rows)),
-                *_assumptions_of_priors(plan.attacks, population),
+                *_prior_assumptions(plan.attacks, population),
                 *self.experiment.subject.remarks,
             ),
-            training=self._training(),
+            training=self._audit_training(),
             left_out=plan.left_out,
-            warnings=_warnings_of_priors(plan.attacks, population),
+            warnings=_prior_warnings(plan.attacks, population),
             pictures=self._pictures(exposures, estimates),
         )
 
-    def prove(self) -> Mapping[tuple[Goal, str], tuple[BoundResult, ...]]:
-        """Every guarantee for every goal under every defense; computed once."""
+    def find_guarantees(self) -> Mapping[tuple[Goal, str], tuple[BoundResult, ...]]:
+        """Return the guarantees for every goal under every defense; they are computed once."""
         if not self._answers:
             for goal in self.goals:
                 for label, defense in self.experiment.plan.defenses.items():
@@ -365,12 +422,12 @@ class Conclusion:
         return self._answers
 
     def _evidence(self, trials: Sequence[Trial]) -> Mapping[str, Evidence]:
-        """Trials by defense and attack, without attacks that applied to no update."""
+        """Group trials by defense and attack, without attacks that apply to no update."""
         plan = self.experiment.plan
         baselines = frozenset(planned.label for planned in plan.attacks if planned.is_baseline)
         threats = {planned.label: self.experiment.threat_of(planned) for planned in plan.attacks}
-        compared = sum(answer.is_about_targets for answers in self.prove().values() for answer in answers)
-        level = FALSE_ALARMS / (max(1, compared) * len(plan.attacks))
+        compared = sum(answer.is_about_targets for answers in self.find_guarantees().values() for answer in answers)
+        level = FALSE_ALARMS / (max(1, compared) * len(plan.attacks))  # Bonferroni correction over all comparisons
         found: dict[str, Evidence] = {}
         for label in plan.defenses:
             mine: dict[str, list[Trial]] = {}
@@ -383,7 +440,7 @@ class Conclusion:
             )
         return found
 
-    def _attacks(self, trials: Sequence[Trial]) -> tuple[AttackSummary, ...]:
+    def _summarise_attacks(self, trials: Sequence[Trial]) -> tuple[AttackSummary, ...]:
         plan, found = self.experiment.plan, []
         for planned in plan.attacks:
             mine = [trial for trial in trials if trial.key.attack == planned.label]
@@ -391,7 +448,7 @@ class Conclusion:
             wanted = 0
             for label in plan.defenses:
                 under = [trial for trial in mine if trial.key.defense == label]
-                # no more than were run where the attack does not apply
+                # An attack that does not apply under a defense is not tried again there.
                 wanted += len(under) if under and all(map(_did_not_apply, under)) else len(plan.updates)
             found.append(
                 AttackSummary(
@@ -410,7 +467,7 @@ class Conclusion:
         return tuple(found)
 
     def _prior_use(self, planned: PlannedAttack, prior: StatedPrior, trials: Sequence[Trial]) -> PriorUse:
-        """A prior, the median score of the guess that has nothing else, and of the attack under each defense."""
+        """Return the median score of the prior alone, and of the attack with it under each defense."""
         guesses = (each for each in self.experiment.plan.attacks if each.is_baseline and each.prior is not None)
         baseline = next((each.label for each in guesses if each.prior_hash == planned.prior_hash), "")
         metric = self.goals[0].metric
@@ -424,9 +481,9 @@ class Conclusion:
         return PriorUse(prior.value.name, prior.source, planned.prior_hash, baseline, metric, alone, reached)
 
     def _remark(self, trials: Sequence[Trial]) -> str:
-        """Why trials failed; of a trained model also that searches ended before they explained it.
+        """Return the reason why trials failed or, for a trained model, why searches ended without a match.
 
-        What training led to can be led to again: a search that found no such record is no evidence of privacy.
+        Some record reproduces the trained model exactly. A search that did not find it is no evidence of privacy.
         """
         failed = [trial.account.status for trial in trials if trial.account.status.is_failure]
         if failed:
@@ -434,9 +491,9 @@ class Conclusion:
         spent = [trial.account.status for trial in trials if trial.account.status.ending is Ending.BUDGET_SPENT]
         if not spent or self.experiment.subject.trained_model is None:
             return ""
-        return f"{len(spent)} of {len(trials)} models were not explained, so that success is a lower bound. {spent[0]}"
+        return f"{len(spent)} of {len(trials)} models were not matched, so the success is a lower bound. {spent[0]}"
 
-    def _defenses(self, trials: Sequence[Trial]) -> tuple[DefenseSummary, ...]:
+    def _summarise_defenses(self, trials: Sequence[Trial]) -> tuple[DefenseSummary, ...]:
         found = []
         for label, defense in self.experiment.plan.defenses.items():
             costs = [t.distortion for t in trials if t.key.defense == label and t.distortion is not None]
@@ -447,13 +504,14 @@ class Conclusion:
         return tuple(found)
 
     def _pictures(self, exposures: Sequence[Exposure], estimates: Estimates) -> tuple[Picture, ...]:
-        """The most exposed records of each defense beside their estimates; none where records are no images."""
+        """Return the most exposed records of each defense with their estimates; none if records are not images."""
         dataset = self.experiment.population.dataset
         if len(dataset.shape) != 3 or dataset.shape[0] not in _CHANNELS:
             return ()
         found: list[Picture] = []
         for label in self.experiment.plan.defenses:
             mine = [shown for shown in exposures if shown.defense == label]
+            # The same number of pictures for each defense.
             for shown in mine[: LARGEST_GALLERY // len(self.experiment.plan.defenses)]:
                 rebuilt = estimates(TrialKey(label, shown.attack, shown.draw))
                 if rebuilt is not None:
@@ -461,18 +519,18 @@ class Conclusion:
                     found.append(Picture(shown, target, rebuilt[shown.place].detach().numpy()))
         return tuple(found)
 
-    def _training(self) -> TrainingAudit | None:
+    def _audit_training(self) -> TrainingAudit | None:
         if self.training is None:
             return None
-        prover = self.guarantees
+        finder = self.guarantees
         goal, data = self.goals[0], self.experiment.population.dataset
-        prior, mse = prover.prior(goal), mean_squared_error_at(goal, data.data_range)
+        prior, mse = finder.prior(goal), mean_squared_error_at(goal, data.data_range)
         corridor = None
         if has_phases(self.training) and prior is not None:
             corridor = risk(
                 self.training,
                 dimension=data.inputs[0].numel(),
-                norm=prover.population.least_norm,
+                norm=finder.population.least_norm,
                 prior_success=prior.value,
                 mse=mse,
                 data_range=data.data_range[1] - data.data_range[0],
@@ -497,11 +555,11 @@ class Conclusion:
 
 def _assumptions(lines: Sequence[AuditLine], population: int) -> tuple[str, ...]:
     found = [
-        f"targets are drawn from {population} records, each equally likely, and intervals speak of such targets",
-        "attacks that were not tried may do better; only guarantees speak of those",
+        f"targets are drawn from {population} records, each equally likely, and intervals refer to such targets",
+        "attacks that were not tried may do better; only guarantees cover those",
         *(text for line in lines for each in line.comparisons for text in each.guarantee.assumptions),
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))  # without duplicates, in the order of the lines
 
 
 def _did_not_apply(trial: Trial) -> bool:
@@ -510,4 +568,4 @@ def _did_not_apply(trial: Trial) -> bool:
 
 def _median(metric: str, trials: Iterable[Trial]) -> float | None:
     scores = sorted(score for trial in trials for score in trial.values(metric))
-    return scores[len(scores) // 2] if scores else None
+    return scores[len(scores) // 2] if scores else None  # an element, so that infinite scores cause no NaN

@@ -1,7 +1,6 @@
 """The demonstration: an audit of a small network on bundled digits, under each kind of defense.
 
-:func:`self_check` is a one-second check that the installed parts work together: an attack on a layer whose answer is
-known.
+:func:`self_check` is a one-second check of the installation: an attack on a layer with a known result.
 """
 
 from __future__ import annotations
@@ -30,7 +29,14 @@ from reconrisk.studies.audit.run import audit
 
 
 def self_check(*, features: int = 64, seed: int = 0) -> float:
-    """The largest error of rebuilding a random record from the gradient of a linear layer; exact up to rounding.
+    """Return the largest error of reconstructing a random record from the gradient of a linear layer.
+
+    Args:
+        features: Number of values of the record.
+        seed: Seed of the record and the weights.
+
+    Returns:
+        The largest absolute error; a sound installation is exact up to rounding.
 
     >>> self_check() < 1e-5
     True
@@ -39,6 +45,7 @@ def self_check(*, features: int = 64, seed: int = 0) -> float:
     layer = nn.Linear(features, 10)
     with torch.no_grad():
         for parameter in layer.parameters():
+            # Weights of this scale give outputs of order one.
             parameter.copy_(torch.randn(parameter.shape, generator=rng) / features**0.5)
     target = torch.rand(1, features, generator=rng)
     forward = GradientMap(layer)
@@ -53,16 +60,23 @@ def self_check(*, features: int = 64, seed: int = 0) -> float:
 
 
 TRIALS = 4
-_SEEDS = 2**63
-# where a search by first order has come near, one by second order ends at the digit itself
+"""Default number of attacked gradients."""
+
+_SEEDS = 2**63  # torch.Generator takes seeds below this
+# A first-order search comes near the digit; Gauss-Newton then converges to it.
 _ATTACKS = (("gauss_newton", {"iterations": 20, "warm_start": ("inverting_gradients", {"steps": 100})}),)
-_BUDGET = "90s"
+_BUDGET = "90s"  # for planning and trials; training the network comes before
 _PRIVATE = {"noise_multiplier": 1.0, "clip_norm": 1.0}
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The audit of the demonstration, and the accuracy of the attacked network on unseen digits."""
+    """Result of the demonstration.
+
+    Attributes:
+        audit: The audit.
+        accuracy: Accuracy of the attacked network on unseen digits.
+    """
 
     audit: AuditResult
     accuracy: float
@@ -71,15 +85,25 @@ class DemoResult:
 def run_demo(*, seed: int = 0, trials: int = TRIALS, show_plan: Callable[[str], None] | None = None) -> DemoResult:
     """Train a small network on the bundled digits, release gradients of test digits, and audit them.
 
-    Each gradient is sent as it is, clipped with equal noise, with optimal noise of the same guarantee, and pruned. The
-    adversary sees it, the network and the defense; labels are inferred. Digits that the network was trained on are
-    public.
+    Each gradient is released undefended, clipped with noise, with optimal noise of the same guarantee, and pruned. The
+    adversary sees the gradient, the network and the defense, and infers the labels. The training digits are public.
+
+    Args:
+        seed: Seed of the training and the audit.
+        trials: Number of attacked gradients.
+        show_plan: Function that receives the plan as text before the first trial.
+
+    Returns:
+        The audit and the accuracy of the network.
+
+    Raises:
+        InvalidInput: If ``seed`` or ``trials`` is out of range.
     """
     check_demo(seed=seed, trials=trials)
     rng = torch.Generator().manual_seed(seed)
-    with _one_thread():
+    with _use_one_thread():
         train, test = (load_dataset("mnist", split=split) for split in ("train", "test"))
-        model = lenet(train.shape, 10, activation=nn.Tanh, rng=rng)
+        model = lenet(train.shape, 10, activation=nn.Tanh, rng=rng)  # a smooth network suits Gauss-Newton
         optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
         for rows in track(torch.randperm(len(train.inputs), generator=rng).split(64), "Training"):
             optimizer.zero_grad()
@@ -107,8 +131,8 @@ def run_demo(*, seed: int = 0, trials: int = TRIALS, show_plan: Callable[[str], 
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Layers this small gain nothing from threads, and lose tenfold to waiting where another program is running."""
+def _use_one_thread() -> Iterator[None]:
+    """Run the body in one thread: small layers gain nothing from more, and wait for them on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -118,7 +142,15 @@ def _one_thread() -> Iterator[None]:
 
 
 def check_demo(*, seed: int, trials: int) -> None:
-    """Refuse settings that :func:`run_demo` would refuse, before anything is computed."""
+    """Check the arguments of :func:`run_demo` before anything is computed.
+
+    Args:
+        seed: Seed of the training and the audit.
+        trials: Number of attacked gradients.
+
+    Raises:
+        InvalidInput: If a value is out of range.
+    """
     check_whole("trials", trials)
     if check_whole("seed", seed, minimum=0) >= _SEEDS:
         raise invalid_input("seed", seed, "< 2^63")

@@ -1,4 +1,4 @@
-"""From a spec to an audit: the model, the records, the defenses and attacks that it names."""
+"""From a spec to an audit: load the model, the records, the defenses and the attacks that it names."""
 
 from __future__ import annotations
 
@@ -30,14 +30,23 @@ from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.spec import AuditSpec
 from reconrisk.studies.common.arguments import checked_goals, defense_from_choice, seconds_from_budget
-from reconrisk.studies.common.plan import AttackChoice, attack_in_words
+from reconrisk.studies.common.plan import AttackChoice, read_attack_settings
 from reconrisk.studies.common.subjects.model_updates import training_loss
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What a spec names, loaded and found to fit: nothing has been computed yet."""
+    """An audit whose objects are loaded and checked, ready to run.
+
+    Attributes:
+        spec: The spec of the audit.
+        model: The audited network.
+        dataset: Records that targets are drawn from.
+        public: Public records; None if the spec names none.
+        defenses: Configured defenses; None for the default.
+        attacks: Name of a portfolio, or attacks.
+    """
 
     spec: AuditSpec
     model: nn.Module
@@ -48,7 +57,7 @@ class Job:
 
     @property
     def update(self) -> UpdateRecipe:
-        """The recipe of clients that the spec states."""
+        """Training of a client that the spec states."""
         spec = self.spec
         return UpdateRecipe(spec.batch_size, None, spec.local_steps, spec.local_learning_rate)
 
@@ -59,13 +68,21 @@ class Job:
         account: object | None = None,
         show_plan: Callable[[str], None] | None = None,
     ) -> AuditResult:
-        """The audit; ``training`` is what an ``account`` says of it, refused if the spec states another."""
+        """Run the audit.
+
+        Args:
+            training: Mechanism of the training run according to ``account``.
+            account: Fisher account of the training run.
+            show_plan: Function that receives the plan as text before the first trial.
+
+        Raises:
+            InvalidInput: If the spec states another mechanism than the account, or an argument does not fit.
+        """
         spec = self.spec
         if spec.training is not None and training not in (None, spec.training.mechanism):
             condition = f"to be that of the account, {training!r}"
-            raise invalid_input(
-                "training", spec.training.mechanism, condition, "Leave training out: the account has it."
-            )
+            remedy = "Leave training out: the account states it."
+            raise invalid_input("training", spec.training.mechanism, condition, remedy)
         return audit(
             self.model,
             self.dataset,
@@ -92,47 +109,55 @@ class Job:
 
 
 def job_from_spec(spec: AuditSpec) -> Job:
-    """Load what a spec names.
+    """Load the objects that a spec names.
 
-    Guarantee: what is missing, unknown or does not fit is refused, naming the key.
-    Edge cases: the training split beside a test split is public.
+    Args:
+        spec: The spec of an audit.
+
+    Returns:
+        The audit, ready to run.
+
+    Raises:
+        InvalidInput: If something is missing, unknown or does not fit; the message begins with the key.
+
+    Edge cases: if the test split is audited, the training split is public.
     """
-    with _about("budget"):
+    with _prefix_errors("budget"):
         seconds_from_budget(spec.budget)
-    with _about("defenses"):
+    with _prefix_errors("defenses"):
         defenses = tuple(defense_from_choice(choice) for choice in spec.defenses)
-    with _about("attacks"):
-        attacks = _attacks(spec)
-    with _about("data"):
-        dataset = _loaded(spec, spec.split)
-        public = _loaded(spec, "train") if spec.split == "test" else None
-    with _about("goals"):
+    with _prefix_errors("attacks"):
+        attacks = _read_attacks(spec)
+    with _prefix_errors("data"):
+        dataset = _load_split(spec, spec.split)
+        public = _load_split(spec, "train") if spec.split == "test" else None
+    with _prefix_errors("goals"):
         checked_goals(spec.goals or None, spec.max_risk, dataset)
-    with _about("model"):
-        folder = str(spec.path(".").resolve())  # modules are searched in the folder of the spec first
+    with _prefix_errors("model"):
+        folder = str(spec.path(".").resolve())  # first place where Python looks for the module of the model
         if folder not in sys.path:
             sys.path.insert(0, folder)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(spec.seed)
             model = model_by_name(spec.model, shape=dataset.shape, classes=dataset.class_count)
     if spec.weights is not None:
-        with _about("weights"):
+        with _prefix_errors("weights"):
             model = load_weights(model, spec.path(spec.weights))
-    with _about("model, data"):
+    with _prefix_errors("model, data"):  # one forward pass shows if they fit each other
         training_loss(model.eval(), dataset)
     return Job(spec, model.train(spec.train_mode), dataset, public, defenses or None, attacks)
 
 
 @contextmanager
-def _about(key: str) -> Iterator[None]:
-    """Say which key of the spec an error is about."""
+def _prefix_errors(key: str) -> Iterator[None]:
+    """Begin the message of an error with the key of the spec that it is about."""
     try:
         yield
     except (InvalidInput, InvalidFile) as error:
         raise InvalidInput(f"{key}: {error}") from error
 
 
-def _attacks(spec: AuditSpec) -> str | tuple[AttackChoice, ...]:
+def _read_attacks(spec: AuditSpec) -> str | tuple[AttackChoice, ...]:
     choices = spec.attacks
     if len(choices) == 1 and choices[0].name in PORTFOLIOS and not choices[0].settings:
         return choices[0].name
@@ -141,14 +166,15 @@ def _attacks(spec: AuditSpec) -> str | tuple[AttackChoice, ...]:
         settings = dict(choice.settings)
         word = settings.get("prior")
         if isinstance(word, str) and not is_prior_name(word) and spec.path(word).is_dir():
-            settings["prior"] = str(spec.path(word))  # the folder of a prior as seen from where the process is
-        found.append(attack_in_words(Choice(choice.name, tuple(settings.items()))))
+            settings["prior"] = str(spec.path(word))  # relative to the working directory, not to the spec
+        found.append(read_attack_settings(Choice(choice.name, tuple(settings.items()))))
     return tuple(found)
 
 
-def _loaded(spec: AuditSpec, split: str | None) -> Dataset:
+def _load_split(spec: AuditSpec, split: str | None) -> Dataset:
     named = spec.data in SHIPPED or spec.data in FULL_SETS
     options: dict[str, Any] = {"label": spec.label, "data_range": spec.data_range}
     stated = {name: value for name, value in options.items() if value is not None}
     path = spec.path(spec.data)
+    # A name of the package wins over a file of the same name; load_dataset reports a name that is neither.
     return load_dataset(spec.data if named or not path.exists() else path, split=split, **stated)

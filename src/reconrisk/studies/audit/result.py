@@ -1,7 +1,7 @@
-"""The result of an audit: measured success with its guarantees, guesses and limits.
+"""The result of an audit: measured success with guarantees, baselines and limits.
 
-:class:`AuditResult` is the contract with ``reports/``, which compute nothing again. Pictures are in it, but not in its
-JSON.
+:class:`AuditResult` is the contract with ``reports/``, which recompute nothing. It holds pictures, which are not part
+of its JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTICE = (
 
 
 class Verdict(Enum):
-    """What a line of the audit comes to."""
+    """Verdict of a line of the audit."""
 
     CONTRADICTION = "an attack beats a bound that covers it"
     LEAKS = "attacks rebuild more than guesses do"
@@ -35,7 +35,7 @@ class Verdict(Enum):
 
 
 class Standing(Enum):
-    """How a risk stands to its limit."""
+    """Position of a risk relative to its limit."""
 
     ABOVE = "above the limit"
     PROVED = "within the limit, proved"
@@ -44,7 +44,14 @@ class Standing(Enum):
 
 
 def measured_columns(name: str, share: Estimate) -> Row:
-    """Return a measured share and its interval as columns, all None where nothing was run.
+    """Return a measured share and its interval as columns.
+
+    Args:
+        name: Name of the first column and prefix of the others.
+        share: The measured share.
+
+    Returns:
+        Values by column; all None if nothing was run.
 
     >>> measured_columns("success", Estimate(0.0, 0.0, 1.0, 0.95, 0, "not run"))
     {'success': None, 'success_low': None, 'success_high': None}
@@ -56,10 +63,19 @@ def measured_columns(name: str, share: Estimate) -> Row:
 @serializable("audit-subject")
 @dataclass(frozen=True)
 class Subject:
-    """What is audited: a model by name and hash of its weights, the records by name and hash, and what is released.
+    """The audited object in a report.
 
-    ``population`` is the number of records that targets are drawn from, each with equal probability. ``is_bundled``
-    says that the records are public ones that come with the package.
+    Attributes:
+        model: Name of the model.
+        model_hash: Digest of the model and its weights.
+        data: Name of the data set.
+        data_hash: Digest of the records.
+        population: Number of records that targets are drawn from, each equally likely.
+        shape: Shape of a record.
+        data_range: Smallest and largest value of a record.
+        release: Description of the release.
+        batch_size: Records that share one update.
+        is_bundled: True if the records are public ones that the package contains.
     """
 
     model: str
@@ -77,9 +93,13 @@ class Subject:
 @serializable("defense-summary")
 @dataclass(frozen=True)
 class DefenseSummary:
-    """A defense by its label, its settings, the mechanism that it implements or None, and its cost.
+    """A defense in a report.
 
-    ``distortion`` is the mean of :attr:`Trial.distortion`.
+    Attributes:
+        label: Label in the plan.
+        settings: Description of the settings.
+        mechanism: Privacy mechanism that the defense implements; None if it implements none.
+        distortion: Mean of :attr:`Trial.distortion`, the relative squared change of the release.
     """
 
     label: str
@@ -91,11 +111,16 @@ class DefenseSummary:
 @serializable("prior-use")
 @dataclass(frozen=True)
 class PriorUse:
-    """The generative prior of an attack, by name and hash, and what it achieves without any update.
+    """The generative prior of an attack, with its success alone and together with the update.
 
-    ``source`` says in words where it comes from. ``alone`` is the median score, by ``metric``, of the guess
-    ``baseline``, which has nothing but the prior; None if it was not run. ``reached`` are medians of the attack under
-    each defense, by its label.
+    Attributes:
+        name: Name of the prior.
+        source: Origin of the prior, in words.
+        hash: Digest of the prior.
+        baseline: Label of the baseline that uses nothing but the prior.
+        metric: Metric of the scores.
+        alone: Median score of the baseline; None if it was not run.
+        reached: Median score of the attack under each defense, by label.
     """
 
     name: str
@@ -107,25 +132,33 @@ class PriorUse:
     reached: tuple[tuple[str, float], ...] = ()
 
     @property
-    def said(self) -> str:
-        """What the prior achieves alone, and the attack with it under each defense."""
+    def scores(self) -> str:
+        """Scores of the prior alone, and of the attack with it under each defense, as text."""
         alone = "not run" if self.alone is None else f"{self.metric} {self.alone:.3g}"
         attack = "".join(f"; attack under {defense}: {value:.3g}" for defense, value in self.reached)
         return f"alone: {alone}{attack}"
 
     def __str__(self) -> str:
-        """In words, with what it achieves alone."""
-        return f"prior {self.name} ({self.source}; {self.said})"
+        """Describe the prior and its scores."""
+        return f"prior {self.name} ({self.source}; {self.scores})"
 
 
 @serializable("attack-summary")
 @dataclass(frozen=True)
 class AttackSummary:
-    """An attack by its label, and how its trials went.
+    """An attack in a report, with counts of its trials.
 
-    A ``is_baseline`` attack does not look at the update. ``failed`` trials diverged or did not apply; they count as not
-    rebuilt. ``remark`` is the cause and remedy of the first of them, or of the first that left its model unexplained.
-    ``prior`` is the generative one that it has, if any.
+    Attributes:
+        label: Label in the plan.
+        settings: Description of the settings.
+        is_baseline: True if the attack ignores the update.
+        planned: Planned trials.
+        done: Finished trials.
+        failed: Trials that diverged or did not apply; their records count as not reconstructed.
+        seconds: Total time of the trials.
+        evaluations: Evaluations of the release in all trials.
+        remark: Cause and remedy of the first failed trial, or of the first search that did not match its model.
+        prior: Generative prior of the attack, if any.
     """
 
     label: str
@@ -143,7 +176,13 @@ class AttackSummary:
 @serializable("attack-outcome")
 @dataclass(frozen=True)
 class Outcome:
-    """How often one attack reached a goal under one defense."""
+    """Success of one attack for one goal under one defense.
+
+    Attributes:
+        attack: Label of the attack.
+        is_baseline: True if the attack ignores the update.
+        success: Share of records for which the goal was reached.
+    """
 
     attack: str
     is_baseline: bool
@@ -153,11 +192,16 @@ class Outcome:
 @serializable("bound-comparison")
 @dataclass(frozen=True)
 class Comparison:
-    """A guarantee beside what was measured.
+    """Comparison of a guarantee with the measured success.
 
-    ``is_compared`` is False where it does not cover this threat, these records or this kind of number; ``why`` says so.
-    ``tightness`` is the measured success over the bound, None where it is not compared. ``highest_attack`` and
-    ``highest`` are the attack with the largest lower limit and its estimate at the confidence of such comparisons.
+    Attributes:
+        guarantee: The guarantee.
+        is_compared: False if it does not cover this threat, these records or this quantity.
+        why: Reason.
+        tightness: Measured success over the bound; None if it is not compared.
+        is_contradicted: True if an attack beats the bound.
+        highest_attack: Attack with the largest lower confidence limit.
+        highest: Estimate of that attack at the confidence of such comparisons.
     """
 
     guarantee: Guarantee
@@ -172,7 +216,12 @@ class Comparison:
 @serializable("limit-check")
 @dataclass(frozen=True)
 class LimitCheck:
-    """A limit on a goal and how the risk stands to it."""
+    """A limit on a goal and the position of the risk relative to it.
+
+    Attributes:
+        limit: The limit.
+        standing: Position of the risk.
+    """
 
     limit: Limit
     standing: Standing
@@ -181,10 +230,21 @@ class LimitCheck:
 @serializable("audit-line")
 @dataclass(frozen=True)
 class AuditLine:
-    """One goal under one defense.
+    """Result for one goal under one defense. Intervals hold for all attacks together.
 
-    ``success`` is that of ``best_attack``, ``baseline`` that of the best guess without the update, both with intervals
-    that hold for all attacks at once. ``worst_record`` is the record that any attack came nearest to, with its score.
+    Attributes:
+        defense: Label of the defense.
+        goal: Success criterion.
+        verdict: Verdict of the line.
+        success: Success of the best attack.
+        best_attack: Label of the best attack; empty if none was run.
+        worst_record: Record with the best estimate by any attack; -1 if no attack was run.
+        worst_score: Score of that estimate.
+        baseline: Success of the best guess without the update.
+        best_baseline: Label of that guess; empty if none was run.
+        outcomes: Success of every attack.
+        comparisons: Guarantees for this goal and defense.
+        limits: Limits on this goal.
     """
 
     defense: str
@@ -201,24 +261,31 @@ class AuditLine:
     limits: tuple[LimitCheck, ...] = ()
 
     def unmet(self, *, strict: bool = False) -> tuple[LimitCheck, ...]:
-        """Limits that are not kept: exceeded, or not proved where no attack worked; with ``strict``, not shown."""
+        """Return the limits that are not met.
+
+        A limit is not met if the risk exceeds it, or if no attack worked and the limit is not proved.
+
+        Args:
+            strict: True to include limits that too few trials were run to show.
+        """
         bad = (Standing.ABOVE, Standing.NOT_SHOWN) if strict else (Standing.ABOVE,)
         nothing = self.verdict is Verdict.NOTHING_RUN
         return tuple(
             check
             for check in self.limits
+            # Missing evidence is never a pass.
             if check.standing in bad or (nothing and check.standing is not Standing.PROVED)
         )
 
     @property
     def bound(self) -> Guarantee | None:
-        """The smallest bound on success that is compared with the attacks, None if there is none."""
+        """Smallest bound on the success that is compared with the attacks; None if there is none."""
         found = [each.guarantee for each in self.comparisons if each.is_compared]
         found = [guarantee for guarantee in found if guarantee.quantity is Quantity.SUCCESS_PROBABILITY]
         return min(found, key=lambda guarantee: guarantee.value, default=None)
 
     def to_row(self) -> Row:
-        """Return the line as values by name; what was not run or does not exist is None."""
+        """Return the line as values by name; None for values that were not measured or do not exist."""
         return {
             "goal": str(self.goal),
             "defense": self.defense,
@@ -237,9 +304,16 @@ class AuditLine:
 @serializable("exposure")
 @dataclass(frozen=True)
 class Exposure:
-    """The best estimate of one record under one defense: by the first goal's metric, whichever attack made it.
+    """Best estimate of one record under one defense, by the metric of the first goal.
 
-    ``draw`` and ``place`` say which update and which of its records; a report finds the picture by them.
+    Attributes:
+        defense: Label of the defense.
+        record: Row of the record in the data.
+        attack: Label of the attack that made the estimate.
+        draw: Number of the update.
+        place: Position of the record in the update.
+        score: Score of the estimate.
+        reached: For each goal, True if the estimate reaches it.
     """
 
     defense: str
@@ -253,7 +327,13 @@ class Exposure:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A record beside an estimate of it, as NumPy arrays of the shape of a record."""
+    """A record and an estimate of it.
+
+    Attributes:
+        exposure: Defense, record, attack and score.
+        target: The record, as a NumPy array.
+        estimate: The estimate, as a NumPy array of the same shape.
+    """
 
     exposure: Exposure
     target: Any
@@ -263,10 +343,18 @@ class Picture:
 @serializable("leakage-histogram")
 @dataclass(frozen=True)
 class LeakageHistogram:
-    """How the Fisher information leakage tr(I)/d is spread over the records of a training run.
+    """Histogram of the Fisher information leakage tr(I)/d over the records of a training run.
 
-    ``counts`` are of the records between consecutive ``edges``, ``not_positive`` of the rest. Unbiased estimates of the
-    most exposed record have a mean squared error of ``least_mse_lower_bound``, with this ``confidence``.
+    Attributes:
+        records: Number of records.
+        steps: Training steps.
+        edges: Edges of the bins.
+        counts: Records in each bin.
+        not_positive: Records with an estimate of zero or less, which are in no bin.
+        median: Median leakage.
+        maximum: Largest leakage.
+        least_mse_lower_bound: Lower bound on the mean squared error of unbiased estimates of the most exposed record.
+        confidence: Confidence of that bound.
     """
 
     records: int
@@ -283,7 +371,13 @@ class LeakageHistogram:
 @serializable("training-audit")
 @dataclass(frozen=True)
 class TrainingAudit:
-    """A finished DP-SGD run by its settings: the corridor at the first goal, the account of its records."""
+    """Analysis of a finished DP-SGD run.
+
+    Attributes:
+        mechanism: Mechanism of the run.
+        corridor: Risk corridor at the first goal; None if it does not apply.
+        leakage: Leakage of the records according to the Fisher account; None without an account.
+    """
 
     mechanism: Mechanism
     corridor: RiskCorridor | None = None
@@ -293,11 +387,31 @@ class TrainingAudit:
 @serializable("audit-result")
 @dataclass(frozen=True)
 class AuditResult(Result):
-    """The result of an audit: a line for each goal and defense, the verdict, and the ``signature`` that repeats it.
+    """Result of an audit.
 
-    ``left_out`` names attacks with a prior that could not be run, and why. ``warnings`` say why numbers may speak of
-    somebody else than the stated adversary. ``pictures`` show private records; they are
-    left out of JSON.
+    Attributes:
+        run: Identity of the run.
+        created: Time of creation, ISO 8601 in UTC.
+        subject: The audited object.
+        threat: Abilities of the adversary.
+        goals: Success criteria; the first one leads the report.
+        confidence: Probability that the intervals of a line hold together.
+        defenses: Defenses and their cost.
+        attacks: Attacks and counts of their trials.
+        lines: Result for every goal and defense.
+        exposures: Best estimate of every record under every defense.
+        seed: Seed of the audit.
+        planned: Planned trials.
+        done: Finished trials.
+        seconds: Duration of the audit.
+        environment: Versions, threads and system.
+        signature: Call or command that repeats the audit.
+        assumptions: Assumptions behind the numbers.
+        training: Analysis of the training run, if it is known.
+        left_out: Attacks with a prior that could not be run, with the reason.
+        warnings: Reasons why the numbers may not describe the stated adversary.
+        notice: Advice on publication.
+        pictures: Private records and their estimates; they are left out of JSON.
     """
 
     run: str
@@ -325,49 +439,50 @@ class AuditResult(Result):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every planned trial was run."""
+        """True if every planned trial was run."""
         return self.done == self.planned
 
     @property
     def contradictions(self) -> tuple[tuple[AuditLine, Comparison], ...]:
-        """Bounds that an attack beats although they cover it: the mechanism or the code is wrong."""
+        """Lines and bounds that an attack beats although they cover it: the mechanism or the code is wrong."""
         return tuple((line, each) for line in self.lines for each in line.comparisons if each.is_contradicted)
 
     @property
     def exceeded(self) -> tuple[tuple[AuditLine, LimitCheck], ...]:
-        """Limits that the measured risk is above."""
+        """Lines and limits that the measured risk exceeds."""
         return tuple((line, each) for line in self.lines for each in line.limits if each.standing is Standing.ABOVE)
 
     def failures(self, *, strict: bool = False) -> tuple[str, ...]:
-        """Why the audit does not pass: contradicted bounds, limits that are exceeded or that nothing was run for.
+        """Return the reasons why the audit does not pass: contradicted bounds and limits that are not met.
 
-        With ``strict`` also limits that too few trials were run to show.
+        Args:
+            strict: True to include limits that too few trials were run to show.
         """
-        found = [contradiction_of(line, each) for line, each in self.contradictions]
+        found = [describe_contradiction(line, each) for line, each in self.contradictions]
         for line in self.lines:
             reached = f"is reached with probability {line.success}"
             if line.verdict is Verdict.NOTHING_RUN:
-                reached = "was attacked by nothing that worked"
+                reached = "was not tested, because no attack worked"
             limit = f"LIMIT: {line.goal} under {line.defense} {reached}, the limit is"
             found += [f"{limit} {check.limit}: {check.standing.value}." for check in line.unmet(strict=strict)]
         return tuple(found)
 
     def line(self, defense: str, goal: Goal) -> AuditLine:
-        """The line of a goal under a defense."""
+        """Return the line of a goal under a defense."""
         return next(line for line in self.lines if line.defense == defense and line.goal == goal)
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence, for somebody who reads nothing else."""
-        from reconrisk.studies.audit.words import sentence_of
+        """Verdict in one sentence."""
+        from reconrisk.studies.audit.words import write_sentence  # it imports this module for its types
 
-        return sentence_of(self)
+        return write_sentence(self)
 
     def table(self) -> str:
-        """Return a line for each goal and defense, the guarantees, what was left out, and warnings."""
-        from reconrisk.studies.audit.words import table_of
+        """Return a table of goals and defenses, then guarantees, omitted attacks and warnings."""
+        from reconrisk.studies.audit.words import write_table
 
-        return table_of(self)
+        return write_table(self)
 
     def to_rows(self) -> tuple[Row, ...]:
         """Return one row for each goal and defense."""
@@ -375,20 +490,28 @@ class AuditResult(Result):
 
     @property
     def is_private(self) -> bool:
-        """True unless the records are public ones that come with the package."""
+        """True unless the records are public ones that the package contains."""
         return not self.subject.is_bundled
 
     def _repr_html_(self) -> str:
-        """The table with marks that notebooks show."""
+        """Return the table with marks for notebooks."""
         from reconrisk.studies.audit.words import notebook_html
 
         return notebook_html(self)
 
 
-def contradiction_of(line: AuditLine, each: Comparison) -> str:
-    """An attack that beats a bound that covers it, with both numbers."""
+def describe_contradiction(line: AuditLine, each: Comparison) -> str:
+    """Describe an attack that beats a bound that covers it, with both numbers.
+
+    Args:
+        line: Goal and defense.
+        each: The contradicted comparison.
+
+    Returns:
+        One sentence.
+    """
     return (
         f"CONTRADICTION: {each.highest_attack} reaches {line.goal} under {line.defense} with probability "
-        f"{each.highest}, but the bound that covers it is {each.guarantee}: the mechanism does not do what it says, "
-        "or the code is wrong."
+        f"{each.highest}, but the bound that covers it is {each.guarantee}: the mechanism is not implemented as "
+        "stated, or the code is wrong."
     )

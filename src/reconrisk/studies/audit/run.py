@@ -1,4 +1,4 @@
-"""The audit: attacks on updates under defenses, beside guesses, guarantees and limits."""
+"""The audit: attacks on releases under defenses, compared with baselines, guarantees and limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_whole
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.audit.conclusion import Conclusion, ContradictedBound
+from reconrisk.studies.audit.conclusion import ContradictedBound, ResultBuilder
 from reconrisk.studies.audit.options import DEFAULT_OPTIONS, AuditOptions, TrainingRun, training_run
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.store import Store
@@ -32,21 +32,22 @@ from reconrisk.studies.common.arguments import (
     Defenses,
     checked_goals,
     checked_limits,
-    labelled_defenses,
+    label_defenses,
     metrics_for,
     public_records,
+    resolve_deferred_defenses,
     seconds_from_budget,
-    settled_by_public,
 )
 from reconrisk.studies.common.experiment import Experiment, refused_if_raised
 from reconrisk.studies.common.guarantees import GuaranteeFinder
 from reconrisk.studies.common.options import check_options
-from reconrisk.studies.common.plan import AttackChoice, Plan, left_out, planned_attacks, seconds_of_an_evaluation
-from reconrisk.studies.common.population import population_of
+from reconrisk.studies.common.plan import AttackChoice, Plan, omitted_attacks, planned_attacks, time_evaluation
+from reconrisk.studies.common.population import draw_population
 from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey, environment
 from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Records, Subject, UpdateRecipe, subject_of
 
 DEFAULT_TRIALS = {"quick": 16, "thorough": 64}
+"""Default number of attacked releases, by portfolio."""
 
 
 def audit(
@@ -77,14 +78,14 @@ def audit(
         data: Records that targets are drawn from, each equally likely; fixed records are left out. An estimator needs
             all records of its fit: ``(features, labels)`` or ``(features, labels, sample_weight)``. By default the
             records of the release.
-        threat: Abilities of the adversary. By default, the adversary sees one update and may have a public generative
-            prior; for a trained model, the adversary sees the model and knows every other record.
+        threat: Abilities of the adversary. By default, the adversary sees one update, knows the defense, and may have
+            a public generative prior; for a trained model, the adversary sees the model and knows all other records.
         defenses: Defenses by label, a list of them, or one; None in the list stands for the undefended release. By
             default the defense of one step of ``training``, or none.
         attacks: A portfolio, ``"quick"`` or ``"thorough"``, of which the attacks that ``threat`` allows are run, or a
             list of names, pairs of a name and settings, and configured attacks.
         goals: Success criteria such as ``"psnr>=20"``; by default 20 dB, and a mean squared error of 0.05 of the
-            squared range.
+            squared range. Estimators have 20 dB and 40 dB.
         max_risk: Limits on the success such as ``"psnr>=20: 5%"``; their goals are added to ``goals``.
         budget: Time for the trials: seconds, a text such as ``"2min"``, or None for no limit. Trials that do not fit
             are left out, balanced over attacks and defenses.
@@ -126,12 +127,12 @@ def audit(
     public = options.public_dataset()
     limits, stated_threat = checked_limits(max_risk), audited.threat(threat)
     checked = checked_goals(audited.default_goals if goals is None else goals, limits, audited.dataset)
-    token = CancelToken(seconds_from_budget(budget))
+    token = CancelToken(seconds_from_budget(budget))  # the budget starts now: planning and proofs count
     mechanism = _training_mechanism(run, audited)
-    experiment = _experiment(
+    experiment = _plan_experiment(
         audited,
         stated_threat,
-        labelled_defenses(defenses, mechanism, of_updates=audited.trained_model is None),
+        label_defenses(defenses, mechanism, of_updates=audited.trained_model is None),
         goals=checked,
         attacks=attacks,
         trials=trials,
@@ -142,22 +143,22 @@ def audit(
     )
     recipe = {**vars(update), "public": None if public is None else public.fingerprint}
     portfolio = attacks if isinstance(attacks, str) else None
-    info = _info(experiment, options.name or audited.name, recipe, portfolio, options.signature)
+    info = _run_info(experiment, options.name or audited.name, recipe, portfolio, options.signature)
     finder = GuaranteeFinder.of(audited, experiment.population, stated_threat, tuple(run.guarantees), mechanism)
-    conclusion = Conclusion(experiment, info, checked, limits, options.confidence, finder, mechanism, run.account)
+    builder = ResultBuilder(experiment, info, checked, limits, options.confidence, finder, mechanism, run.account)
     with Store.open(store) as opened:
         opened.begin(info)
-        _show(str(experiment.plan), options.show_plan)
-        conclusion.prove()  # before the trials: an error in it must not cost their time
-        found, seconds = _run(experiment, opened, info.run, token, executor)
-        result = conclusion.result(found, seconds, lambda key: opened.estimates(info.run, key))
+        _show_plan(str(experiment.plan), options.show_plan)
+        builder.find_guarantees()  # before the trials: an error in it must not cost their time
+        found, seconds = _run_trials(experiment, opened, info.run, token, executor)
+        result = builder.build(found, seconds, lambda key: opened.estimates(info.run, key))
         opened.finish(info.run, result)
     if result.contradictions:
         raise ContradictedBound(result)
     return result
 
 
-def _experiment(
+def _plan_experiment(
     subject: Subject,
     threat: ThreatModel,
     defenses: Mapping[str, Defense | None],
@@ -170,12 +171,13 @@ def _experiment(
     any_prior: bool,
     seed: int,
 ) -> Experiment:
-    """Draw the targets, plan the attacks that fit, and time an evaluation."""
+    """Draw the targets, plan the attacks that the threat allows, and time one evaluation."""
     rng, dataset = torch.Generator().manual_seed(seed), subject.dataset
-    known = subject.known
-    population = population_of(dataset, records, rng, () if known is None else known.among(dataset))
-    defenses = settled_by_public(defenses, population, public)
+    known = subject.known_records
+    population = draw_population(dataset, records, rng, () if known is None else known.among(dataset))
+    defenses = resolve_deferred_defenses(defenses, population, public)
     others = public_records(population, public, threat, known)
+    # Attacks are configured once for all defenses: a planted layer is sized for the smallest clip norm.
     norms = (getattr(defense, "clip_norm", None) for defense in defenses.values())
     least_clip = min((norm for norm in norms if norm is not None), default=None)
     knowledge = PublicKnowledge(
@@ -193,17 +195,18 @@ def _experiment(
     count = usual if trials is None else check_whole("trials", trials)
     updates = population.updates(count, subject.recipe.batch_size, rng)
     planned = planned_attacks(attacks, threat, knowledge, any_prior=any_prior)
-    missing = left_out(attacks, threat, knowledge, any_prior=any_prior)
+    missing = omitted_attacks(attacks, threat, knowledge, any_prior=any_prior)
     plan = Plan(planned, defenses, updates, 0.0, subject.unit, missing)
     experiment = Experiment(plan, subject, population, threat, metrics_for(dataset, goals), seed)
-    with refused_if_raised("a model or release that can be differentiated by the records"):
+    # The first evaluation also reveals a model that raises, before any trial runs.
+    with refused_if_raised("a model or release that can be differentiated with respect to the records"):
         first = subject.release(plan.updates[0], plan.attacks[0].attack)
-        seconds = seconds_of_an_evaluation(subject, first)
+        seconds = time_evaluation(subject, first)
         return replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds))
 
 
-def _show(plan: str, show_plan: Callable[[str], None] | None) -> None:
-    """Hand the plan to whoever asked for it, else to whoever sits at the terminal."""
+def _show_plan(plan: str, show_plan: Callable[[str], None] | None) -> None:
+    """Pass the plan to the caller's function, or print it if standard error is a terminal."""
     if show_plan is not None:
         show_plan(plan)
     elif sys.stderr.isatty():
@@ -217,11 +220,12 @@ def _training_mechanism(run: TrainingRun, subject: Subject) -> Mechanism | None:
     return subject.training_mechanism if run.mechanism is None and subject.training_mechanism is not None else found
 
 
-def _run(
+def _run_trials(
     experiment: Experiment, store: Store, run: str, token: CancelToken, executor: Executor
 ) -> tuple[tuple[Trial, ...], float]:
-    """Run all trials that are not in the store and that time allows; return those done and the seconds."""
+    """Run the trials that the store lacks, within the budget; return all finished trials and the seconds."""
     wanted = set(experiment.plan.trials())
+    # A stored trial counts only if its attack has the same settings and it has the scores of every goal.
     settings = {label: planned.settings for label, planned in experiment.attacks.items()}
     kept = (trial for trial in store.trials(run) if trial.key in wanted)
     done = {
@@ -229,7 +233,7 @@ def _run(
         for trial in kept
         if trial.settings == settings[trial.key.attack] and experiment.is_scored(trial)
     }
-    longest: dict[str, float] = {}
+    longest: dict[str, float] = {}  # seconds of the longest trial of each attack so far
     bar = ProgressBar("audit", total=experiment.plan.size, at_once=True)
 
     def remaining() -> Iterator[TrialKey]:
@@ -246,12 +250,12 @@ def _run(
     try:
         for key, (trial, estimates, seconds) in executor.run(run_trial, remaining(), token=token):
             if trial.account.status.ending is Ending.INTERRUPTED:
-                break
+                break  # not stored: its estimates depend on the moment of the interruption
             longest[key.attack] = max(longest.get(key.attack, 0.0), seconds)
             store.add(run, trial, estimates)
             done[key] = trial
             bar.advance()
-    except KeyboardInterrupt:  # of the user or the token: what is done is in the store
+    except KeyboardInterrupt:  # from the user or the token; finished trials are in the store
         pass
     finally:
         bar.close()
@@ -263,34 +267,34 @@ def _time_trial(experiment: Experiment, key: TrialKey) -> tuple[Trial, Tensor, f
     return *experiment.trial(key), time.monotonic() - begun
 
 
-def _info(
+def _run_info(
     experiment: Experiment,
     subject: str,
-    options: Mapping[str, object],
+    recipe: Mapping[str, object],
     portfolio: str | None,
     signature: str | None,
 ) -> RunInfo:
-    """What a run is told from others by: all that its trials depend on but attacks, which trials name themselves."""
+    """Return the identity of the run: everything that trials depend on except attacks, which each trial records."""
     plan, dataset = experiment.plan, experiment.population.dataset
     model, data = experiment.subject.fingerprint, dataset.fingerprint
     parts = {
         "model": model,
-        "update": _size_of_an_update(experiment),
+        "update": _first_update_norm(experiment),
         "data": data,
-        "rows": short_digest(repr(experiment.population.rows)),
-        "recipe": {name: _in_words(value) for name, value in options.items() if value is not None},
+        "rows": short_digest(repr(experiment.population.rows)),  # short: the identity is stored with every run
+        "recipe": {name: _describe_setting(value) for name, value in recipe.items() if value is not None},
         "threat": repr(experiment.threat),
         "defenses": {label: identify_settings(defense) for label, defense in plan.defenses.items()},
         "seed": experiment.seed,
         "versions": dict(environment().versions),
     }
-    call = _call(experiment, options, portfolio)
-    said = signature or f"{call}  # {subject} {model}, {dataset.name} {data}"
-    return RunInfo.of(parts, subject=subject, data=data, signature=said)
+    call = _repeating_call(experiment, recipe, portfolio)
+    signature = signature or f"{call}  # {subject} {model}, {dataset.name} {data}"
+    return RunInfo.of(parts, subject=subject, data=data, signature=signature)
 
 
-def _call(experiment: Experiment, options: Mapping[str, object], portfolio: str | None) -> str:
-    """The call that makes the same trials of the same model and data; what was configured in Python is named only."""
+def _repeating_call(experiment: Experiment, recipe: Mapping[str, object], portfolio: str | None) -> str:
+    """Return a call that repeats the trials; objects that were configured in Python appear by name only."""
     plan, threat = experiment.plan, experiment.threat
     powers: dict[str, object] = {"sees": threat.sees.value}
     powers["knows"] = sorted(str(power.value) for power in threat.knows)
@@ -300,32 +304,34 @@ def _call(experiment: Experiment, options: Mapping[str, object], portfolio: str 
         "attacks": portfolio or [planned.label for planned in plan.attacks if not planned.is_baseline],
         "trials": len(plan.updates),
     }
-    study = f"seed={experiment.seed}" + ("" if options["public"] is None else f", public={options['public']!r}")
-    recipe = {name: value for name, value in options.items() if name != "public" and value is not None}
-    settings = ", ".join(f"{name}={_in_words(value)}" for name, value in recipe.items())
+    public = "" if recipe["public"] is None else f", public={recipe['public']!r}"
+    stated_recipe = {name: value for name, value in recipe.items() if name != "public" and value is not None}
+    settings = ", ".join(f"{name}={_describe_setting(value)}" for name, value in stated_recipe.items())
     written = ", ".join(f"{name}={value!r}" for name, value in stated.items())
-    written += "" if recipe == {"batch_size": 1} else f", update=rr.UpdateRecipe({settings})"
-    written += f", options=rr.AuditOptions({study})"
+    # The default recipe is left out.
+    written += "" if stated_recipe == {"batch_size": 1} else f", update=rr.UpdateRecipe({settings})"
+    written += f", options=rr.AuditOptions(seed={experiment.seed}{public})"
     adversary = ", ".join(f"{name}={value!r}" for name, value in powers.items())
     if any(experiment.threat_of(each) != threat for each in plan.attacks if not each.is_baseline):
-        return f"rr.audit(model, data, {written})"  # a stated threat without the prior would leave them out
+        return f"rr.audit(model, data, {written})"  # a stated threat would leave out the attacks with a public prior
     return f"rr.audit(model, data, threat=rr.ThreatModel({adversary}), {written})"
 
 
-def _size_of_an_update(experiment: Experiment) -> str:
-    """The norm of the first update: layers and losses that look alike on paper may compute something else.
+def _first_update_norm(experiment: Experiment) -> str:
+    """Return the norm of the first update, which differs between models whose layers and weights look alike.
 
-    Four digits, since the last ones depend on the number of threads.
+    It has four digits, because the last ones depend on the number of threads.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # of dropout
+        torch.manual_seed(0)  # dropout draws from the global generator
         plan = experiment.plan
+        # Baselines come last and plant no layer, so this is the update of the caller's own model.
         update = experiment.subject.release(plan.updates[0], plan.attacks[-1].attack).value()
     return f"{sum(float(value.double().square().sum()) for value in update.values()) ** 0.5:.4g}"
 
 
-def _in_words(value: object) -> str:
-    """A setting as text that is the same in every process: functions by name and content, not by address."""
+def _describe_setting(value: object) -> str:
+    """Return a setting as text that is the same in every process: functions by name and content, not by address."""
     if not callable(value):
         return str(value)
     name = getattr(value, "__qualname__", type(value).__qualname__)

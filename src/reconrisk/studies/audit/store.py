@@ -1,8 +1,8 @@
 """Trials in a SQLite file, written one by one as they finish, with their estimates as safetensors.
 
-The estimates of a trial are written first. A run is named by a hash of everything its trials depend on, except the
-attacks, which trials name themselves: more attacks or trials continue the same run. :func:`write_columns` exports
-trials as csv, json or parquet.
+The estimates of a trial are written first. A run is named by a hash of everything that its trials depend on, except the
+attacks, which each trial records: more attacks or trials continue the same run. :func:`write_columns` exports trials as
+csv, json or parquet.
 """
 
 from __future__ import annotations
@@ -37,9 +37,14 @@ Columns = Mapping[str, list[Any]]
 
 
 def columns_of(run: str, trials: Iterable[Trial]) -> Columns:
-    """One row for each record of each trial, by column.
+    """Return trials as a table with one row for each record of each trial.
 
-    ``seconds``, ``evaluations`` and ``seed`` are those of the trial, which has as many rows as its update has records.
+    Args:
+        run: Name of the run, for the first column.
+        trials: Trials of the run.
+
+    Returns:
+        Values by column. ``seconds``, ``evaluations`` and ``seed`` are those of the whole trial.
 
     Edge cases: a metric that some trials lack is None there.
     """
@@ -58,12 +63,25 @@ def columns_of(run: str, trials: Iterable[Trial]) -> Columns:
 
 
 def write_columns(path: str | Path, columns: Columns, *, form: str | None = None) -> Path:
-    """Write a table in a form of :data:`FORMS`, by default that of the name of the file, for its owner's eyes alone."""
+    """Write a table to a file that only its owner can read.
+
+    Args:
+        path: Path of the file.
+        columns: Values by column.
+        form: One of :data:`FORMS`; by default the suffix of the path.
+
+    Returns:
+        The path.
+
+    Raises:
+        InvalidInput: If the form is unknown.
+        MissingExtra: If parquet is asked for without pyarrow.
+    """
     path = Path(path)
     form = path.suffix.removeprefix(".").lower() if form is None else form
     if form not in FORMS:
         raise invalid_input(
-            "format", form, f"to be one of {', '.join(FORMS)}", "State it, or end the name of the file so."
+            "format", form, f"to be one of {', '.join(FORMS)}", "Pass form= (--format), or end the file name with one."
         )
     write = FORMS[form]
     return write_whole(path, lambda temporary: write(temporary, columns), secret=True)
@@ -94,15 +112,15 @@ FORMS: Mapping[str, Callable[[Path, Columns], None]] = {
     "json": _write_json,
     "parquet": _write_parquet,
 }
-"""How tables are written. JSON has infinite scores as strings, which ``float`` reads."""
+"""Writers by form. JSON holds infinite scores as strings that ``float`` reads."""
 
 
 VERSION = 2
-"""Version of the file. 2: trials and results have the stable tags of :mod:`reconrisk.core.storage.serialization`."""
+"""Version of the file. Since 2, trials and results have the tags of :mod:`reconrisk.core.storage.serialization`."""
 
-_KIND = 0x52524953  # "RRIS": tells a store from the SQLite file of another program
-_MAGIC = b"SQLite format 3\x00"
-_BUSY_SECONDS = 30.0
+_KIND = 0x52524953  # "RRIS": distinguishes a store from the SQLite file of another program
+_MAGIC = b"SQLite format 3\x00"  # first bytes of every SQLite file
+_BUSY_SECONDS = 30.0  # time to wait for another process that writes
 _ANOTHER = "Name a store that an audit has written, or a path where there is no file. Nothing was changed."
 _TABLES = (
     """CREATE TABLE runs (
@@ -112,24 +130,32 @@ _TABLES = (
         run TEXT NOT NULL, defense TEXT NOT NULL, attack TEXT NOT NULL, draw INTEGER NOT NULL,
         status TEXT NOT NULL, seconds REAL NOT NULL, evaluations INTEGER NOT NULL, arrays TEXT NOT NULL,
         trial TEXT NOT NULL, PRIMARY KEY (run, defense, attack, draw))""",
-    "CREATE INDEX cost ON trials (run, seconds)",  # counts and times without a look at the trials themselves
+    "CREATE INDEX cost ON trials (run, seconds)",  # covers the summary of runs, which then reads no trial
     f"PRAGMA application_id = {_KIND}",
     f"PRAGMA user_version = {VERSION}",
 )
 _WRITABLE = "Choose a folder that can be written to."
 _REMEDIES = (
-    (("full", "no space"), "Free space on the disk, then run the same audit again: it goes on where it was."),
-    (("locked", "busy"), "Another process has been writing for long. Run the same audit again when it is done."),
+    (("full", "no space"), "Free space on the disk, then run the same audit again: it resumes."),
+    (("locked", "busy"), "Another process is writing to it. Run the same audit again when that is done."),
     (("readonly", "read-only", "unable to open"), _WRITABLE),
-    (("i/o",), "Check the disk, then run the same audit again: it goes on where it was."),
+    (("i/o",), "Check the disk, then run the same audit again: it resumes."),
     (("no such table", "no such column"), _ANOTHER),
 )
-_DAMAGED_FILE = "The file is damaged. Take it from a backup, or name another store. Nothing was changed."
+_DAMAGED_FILE = "The file is damaged. Restore a backup, or name another store. Nothing was changed."
 
 
 @contextmanager
-def explained(path: Path | None, place: str) -> Iterator[None]:
-    """Troubles with a file as InvalidFile, which says what to do about them."""
+def translate_file_errors(path: Path | None, place: str) -> Iterator[None]:
+    """Report errors of SQLite, safetensors and the file system as InvalidFile with a remedy.
+
+    Args:
+        path: File that the body uses; None for a store in memory.
+        place: Part of the file, for the message.
+
+    Raises:
+        InvalidFile: If the body raises such an error.
+    """
     from safetensors import SafetensorError
 
     try:
@@ -141,35 +167,44 @@ def explained(path: Path | None, place: str) -> Iterator[None]:
         raise InvalidFile(path or "store in memory", place, f"{text}.", next(remedies, otherwise)) from error
 
 
-def connected(path: Path | None) -> sqlite3.Connection:
-    """The database in a file, made if it is not there; in memory for None.
+def connect(path: Path | None) -> sqlite3.Connection:
+    """Open the database in a file, and create the file if necessary.
 
-    Guarantee: a file that is no store is not touched. A new one is readable by its owner alone.
+    Args:
+        path: File of the store; None for a database in memory.
+
+    Returns:
+        The connection, which the caller closes.
+
+    Raises:
+        InvalidFile: If the file is not a store, or cannot be opened.
+
+    Guarantee: a file that is not a store is not changed. Only its owner can read a new file.
     """
-    with explained(path, "store"):
+    with translate_file_errors(path, "store"):
         if path is None:
             connection = sqlite3.connect(":memory:", isolation_level=None)
         else:
-            _make_or_recognise(path)
+            _create_or_check_file(path)
             connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
         try:
             if _is_new(connection, path):
-                _fill(connection, path)
-            connection.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing by it
+                _create_tables(connection, path)
+            connection.execute("PRAGMA synchronous = NORMAL")  # faster; with WAL a killed process loses nothing
         except BaseException:
             connection.close()
             raise
     return connection
 
 
-def _connected_for_reading(path: Path) -> sqlite3.Connection:
-    """The database in a file that must be there; it cannot be written to."""
+def _connect_read_only(path: Path) -> sqlite3.Connection:
+    """Open the database in an existing file; writing to it is refused."""
     if not path.exists():
         raise InvalidFile(path, "store", "there is no such file.", "Name a store that an audit has written.")
-    with explained(path, "store"):
-        _make_or_recognise(path)
+    with translate_file_errors(path, "store"):
+        _create_or_check_file(path)
         writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-        # What nobody may write to nobody is writing to; SQLite cannot open it otherwise.
+        # SQLite opens a read-only file only if it is declared immutable, which it is if nobody can write to it.
         mode = "mode=rw" if writable else "mode=ro&immutable=1"
         uri = f"{path.absolute().as_uri()}?{mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
@@ -185,53 +220,57 @@ def _connected_for_reading(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All that is written inside, or nothing."""
-    connection.execute("BEGIN IMMEDIATE")
+    """Run the body as one transaction: everything is written, or nothing.
+
+    Args:
+        connection: Open database.
+    """
+    connection.execute("BEGIN IMMEDIATE")  # takes the write lock now, so that a later write cannot fail on it
     try:
         yield
     except BaseException:
-        if connection.in_transaction:  # a full disk has ended it already
+        if connection.in_transaction:  # a full disk ends the transaction by itself
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 
 
-def _make_or_recognise(path: Path) -> None:
-    """Make an empty file that others cannot read, or refuse one of another kind before anything opens it."""
+def _create_or_check_file(path: Path) -> None:
+    """Create an empty file that only its owner can read, or refuse a file of another kind before it is opened."""
     if path.is_dir():
         raise InvalidFile(path, "store", "it is a folder.", _ANOTHER)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # before SQLite opens it
         except FileExistsError:  # another process was faster
             return
     with path.open("rb") as file:
         beginning = file.read(len(_MAGIC))
     if beginning not in (b"", _MAGIC):
-        raise InvalidFile(path, "byte 0", "it is a file of another kind.", _ANOTHER)
+        raise InvalidFile(path, "byte 0", "it is not an SQLite file.", _ANOTHER)
 
 
 @contextmanager
-def _at_one_time(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read all that is inside from one state of the file, which another process may be filling."""
+def _read_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run the body on one state of the file, which another process may be changing."""
     own = not connection.in_transaction
     if own:
         connection.execute("BEGIN")
     try:
         yield
     finally:
-        if own and connection.in_transaction:  # trouble with the file may have ended it already
+        if own and connection.in_transaction:  # an error of the file may have ended it
             connection.execute("COMMIT")
 
 
 def _is_new(connection: sqlite3.Connection, path: Path | None) -> bool:
-    """Return True if nothing is in it yet; refuse what another program or another version wrote."""
-    with _at_one_time(connection):
+    """Return True if the database is empty; refuse one of another program or another version."""
+    with _read_transaction(connection):
         (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         (kind,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if kind == 0 and version == 0 and tables == 0:
+    if kind == 0 and version == 0 and tables == 0:  # the values of a new SQLite file
         return True
     if kind != _KIND:
         raise InvalidFile(path or "", "application_id", "it is the database of another program.", _ANOTHER)
@@ -240,16 +279,16 @@ def _is_new(connection: sqlite3.Connection, path: Path | None) -> bool:
     return False
 
 
-def _fill(connection: sqlite3.Connection, path: Path | None) -> None:
-    """Make the tables, unless another process does: SQLite does not wait for it when the journal changes."""
-    until = time.monotonic() + _BUSY_SECONDS
+def _create_tables(connection: sqlite3.Connection, path: Path | None) -> None:
+    """Create the tables, unless another process does so first."""
+    until = time.monotonic() + _BUSY_SECONDS  # the change of the journal mode ignores the timeout of SQLite
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > until:
                 raise
-            time.sleep(0.01)
+            time.sleep(0.01)  # another process is creating the tables
         else:
             break
     with transaction(connection):
@@ -260,10 +299,10 @@ def _fill(connection: sqlite3.Connection, path: Path | None) -> None:
 
 T = TypeVar("T")
 
-_NAMED = 8
-_ABANDONED_SECONDS = 3600.0
-_DAMAGED = "It is damaged, of another version, or another file. Take it from a backup, or name another one."
-_GO_ON = "Run the same audit again: it goes on where it was."
+_NAMED = 8  # most runs that a message lists
+_ABANDONED_SECONDS = 3600.0  # age at which a temporary file belongs to a killed process
+_DAMAGED = "It is damaged, of another version, or another file. Restore a backup, or name another file."
+_GO_ON = "Run the same audit again: it resumes."
 _TRIALS = "SELECT trial FROM trials WHERE run = ? ORDER BY draw, defense, attack"
 _SUMMARIES = """
     SELECT runs.run, created, subject, data, COALESCE(done.trials, 0), planned, COALESCE(done.seconds, 0.0), standing,
@@ -276,10 +315,18 @@ _SUMMARIES = """
 @serializable("run-summary")
 @dataclass(frozen=True)
 class RunSummary:
-    """A run in a line: how many ``trials`` are in the store, and the ``seconds`` that their attacks took.
+    """Summary of a run in a store.
 
-    ``data`` is a name once the run has a result, a hash before. ``planned`` trials, ``sentence``, and ``standing`` to
-    the limits, if any were stated, are those of its result, None before there is one.
+    Attributes:
+        run: Name of the run.
+        created: Time of creation, ISO 8601 in UTC.
+        subject: Name of the audited model.
+        data: Name of the data set; its digest if the run has no result yet.
+        trials: Trials in the store.
+        planned: Planned trials; None without a result.
+        seconds: Total time of the attacks.
+        standing: Worst position of a risk relative to its limit; None without limits or a result.
+        sentence: Verdict; None without a result.
     """
 
     run: str
@@ -296,41 +343,41 @@ class RunSummary:
 class Store:
     """A file of runs and their trials.
 
-    Guarantee: a trial is in it whole or not at all, whenever the process ends; estimates are written first. Several
-    processes may write to one file. File and estimates are readable by their owner alone. A file that is no store is
-    not touched. On a full disk a trial is refused with InvalidFile, and those before it stay.
+    Guarantee: a trial is stored completely or not at all, even if the process is killed; estimates are written first.
+    Several processes may write to one file. Only their owner can read the file and the estimates. A file that is not a
+    store is not changed. On a full disk, a trial is refused with InvalidFile and earlier trials stay.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
         self._connection, self._path = connection, path
-        self._held: dict[tuple[str, TrialKey], Tensor] = {}
+        self._in_memory: dict[tuple[str, TrialKey], Tensor] = {}
 
     @staticmethod
     @contextmanager
     def open(path: str | Path | None) -> Iterator[Store]:
-        """The store in a file, made if it is not there; in memory for None.
+        """Open the store in a file, and create it if necessary; None keeps it in memory.
 
         >>> with Store.open(None) as store:
         ...     store.runs()
         ()
         """
         file = None if path is None else Path(path)
-        with closing(connected(file)) as connection:
+        with closing(connect(file)) as connection:
             yield Store(connection, file)
 
     @staticmethod
     @contextmanager
     def read(path: str | Path) -> Iterator[Store]:
-        """The store in a file that is there; refuses to write."""
-        with closing(_connected_for_reading(Path(path))) as connection:
+        """Open the store in an existing file for reading."""
+        with closing(_connect_read_only(Path(path))) as connection:
             yield Store(connection, Path(path))
 
     def begin(self, info: RunInfo) -> None:
-        """Make a run known, if it is not; remove what killed processes were writing.
+        """Register a run, if it is new, and delete temporary files of killed processes.
 
-        It may be private, and nobody will ask for it.
+        Such files may hold private records, and nothing else would delete them.
         """
-        with explained(self._path, f"run {info.run}"), transaction(self._connection):
+        with translate_file_errors(self._path, f"run {info.run}"), transaction(self._connection):
             self._connection.execute(
                 "INSERT OR IGNORE INTO runs (run, created, subject, data, info) VALUES (?, ?, ?, ?, ?)",
                 (info.run, info.created, info.subject, info.data, to_json(info)),
@@ -338,23 +385,30 @@ class Store:
         if self._path is None:
             return
         for file in self._folder(info.run).glob("tmp*"):
-            with suppress(OSError):  # another process may be faster, and nothing depends on it
+            with suppress(OSError):  # another process may delete it first
                 if time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
                     file.unlink(missing_ok=True)
 
     def add(self, run: str, trial: Trial, estimates: Tensor) -> None:
-        """Keep a trial; one of the same key is replaced, which is how an attack with other settings comes in."""
+        """Store a trial. It replaces a trial with the same key, for example of an attack with other settings.
+
+        Args:
+            run: Name of the run.
+            trial: The trial.
+            estimates: Its estimates, in the order of the records.
+        """
         key, account = trial.key, trial.account
+        # The name depends on the settings: the estimates of a replaced trial are not overwritten before the commit.
         arrays = f"{short_digest(repr((key, trial.settings)))}.safetensors"
-        with explained(self._path, f"trial {key.attack}, draw {key.draw}"):
+        with translate_file_errors(self._path, f"trial {key.attack}, draw {key.draw}"):
             if self._path is None:
-                self._held[run, key] = estimates
+                self._in_memory[run, key] = estimates
             else:
                 from safetensors.torch import save_file
 
                 tensors = {"estimates": estimates.detach().cpu().contiguous()}
                 for folder in (self._folder(run).parent, self._folder(run)):
-                    folder.mkdir(exist_ok=True, mode=0o700)
+                    folder.mkdir(exist_ok=True, mode=0o700)  # estimates resemble private records
                 write_whole(self._folder(run) / arrays, lambda path: save_file(tensors, path), secret=True)
             with transaction(self._connection):
                 replaced = self._arrays(run, key)
@@ -370,30 +424,30 @@ class Store:
                 (self._folder(run) / str(replaced)).unlink(missing_ok=True)
 
     def finish(self, run: str, result: AuditResult) -> None:
-        """Keep the result of a run as it is now, with the worst standing of a risk to its limit."""
+        """Store the result of a run, with the worst position of a risk relative to its limit."""
         from reconrisk.studies.audit.result import Standing
 
         found = {check.standing for line in result.lines for check in line.limits}
-        order = (Standing.ABOVE, Standing.NOT_SHOWN, Standing.MEASURED, Standing.PROVED)
+        order = (Standing.ABOVE, Standing.NOT_SHOWN, Standing.MEASURED, Standing.PROVED)  # worst first
         standing = next((each.value for each in order if each in found), None)
-        with explained(self._path, f"result of run {run}"), transaction(self._connection):
+        with translate_file_errors(self._path, f"result of run {run}"), transaction(self._connection):
             self._connection.execute(
                 "UPDATE runs SET result = ?, data = ?, planned = ?, standing = ?, sentence = ? WHERE run = ?",
                 (to_json(result), result.subject.data, result.planned, standing, result.sentence, run),
             )
 
     def runs(self) -> tuple[RunSummary, ...]:
-        """Every run in a line, the oldest first; no trial is read."""
-        with explained(self._path, "runs"):
+        """Return a summary of every run, the oldest first; trials are not read."""
+        with translate_file_errors(self._path, "runs"):
             return tuple(RunSummary(*row) for row in self._connection.execute(_SUMMARIES))
 
     def name(self, beginning: str | None = None) -> str:
-        """The run whose name begins so; the newest for None."""
-        with explained(self._path, "runs"):
+        """Return the name of the run that begins with this text; of the newest run for None."""
+        with translate_file_errors(self._path, "runs"):
             rows = self._connection.execute("SELECT run FROM runs ORDER BY created DESC, rowid DESC")
             known = [run for (run,) in rows]
         if not known:
-            raise InvalidInput(f"Expected a run in {self._path}, there is none. Run an audit with this store.")
+            raise InvalidInput(f"Expected a run in {self._path}, found none. Run an audit with this store.")
         if beginning is None:
             return str(known[0])
         found = [run for run in known if run.startswith(beginning)]
@@ -401,9 +455,9 @@ class Store:
             return beginning if beginning in found else str(found[0])
         if found:
             raise invalid_input(
-                "run", beginning, "to be the beginning of one run", f"It is that of {', '.join(found)}."
+                "run", beginning, "to be the beginning of one run", f"{', '.join(found)} begin with it."
             )
-        close = difflib.get_close_matches(beginning, known, n=1, cutoff=0.5)
+        close = difflib.get_close_matches(beginning, known, n=1, cutoff=0.5)  # lower than usual: names are short
         more = f" and {len(known) - _NAMED} older ones" if len(known) > _NAMED else ""
         remedy = f"Did you mean {close[0]}?" if close else ""
         raise invalid_input(
@@ -411,40 +465,42 @@ class Store:
         )
 
     def info(self, run: str | None = None) -> RunInfo:
-        """What identifies a run, which may be stated by the beginning of its name."""
+        """Return the identity of the run whose name begins with this text; of the newest run for None."""
         from reconrisk.studies.common.runs import RunInfo
 
         name = self.name(run)
-        with explained(self._path, f"run {name}"):
+        with translate_file_errors(self._path, f"run {name}"):
             (text,) = self._connection.execute("SELECT info FROM runs WHERE run = ?", (name,)).fetchone()
-        return _parsed(text, RunInfo, str(self._path), f"run {name}")
+        return _parse_value(text, RunInfo, str(self._path), f"run {name}")
 
     def result(self, run: str | None = None, *, with_exposures: bool = True) -> AuditResult:
-        """The result of a run, which may be stated by the beginning of its name; of the newest for None.
+        """Return the result of a run.
 
-        Without exposures, which are as many as records and defenses, it is read many times faster.
+        Args:
+            run: Beginning of the name of the run; None for the newest run.
+            with_exposures: False to skip the exposures of single records, which makes reading many times faster.
         """
         name = self.name(run)
-        with explained(self._path, f"result of run {name}"):
+        with translate_file_errors(self._path, f"result of run {name}"):
             (text,) = self._connection.execute("SELECT result FROM runs WHERE run = ?", (name,)).fetchone()
         if text is None:
-            raise InvalidInput(f"Expected run={name!r} to have a result, it was ended before. {_GO_ON}")
+            raise InvalidInput(f"Expected run={name!r} to have a result, but it was stopped before. {_GO_ON}")
         return result_from_json(text, path=str(self._path), with_exposures=with_exposures)
 
     def trials(self, run: str) -> tuple[Trial, ...]:
-        """Every trial of a run, update by update."""
-        with explained(self._path, f"trials of run {run}"):
+        """Return every trial of a run, ordered by update."""
+        with translate_file_errors(self._path, f"trials of run {run}"):
             rows = self._connection.execute(_TRIALS, (run,)).fetchall()
-        return tuple(_parsed(text, Trial, str(self._path), f"trials of run {run}") for (text,) in rows)
+        return tuple(_parse_value(text, Trial, str(self._path), f"trials of run {run}") for (text,) in rows)
 
     def estimates(self, run: str, key: TrialKey) -> Tensor | None:
-        """The estimates of a trial, None if they are gone."""
+        """Return the estimates of a trial; None if they are lost."""
         if self._path is None:
-            return self._held.get((run, key))
+            return self._in_memory.get((run, key))
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        with explained(self._path, f"trials of run {run}"):
+        with translate_file_errors(self._path, f"trials of run {run}"):
             arrays = self._arrays(run, key)
         try:
             return None if arrays is None else load_file(self._folder(run) / arrays)["estimates"]
@@ -452,7 +508,7 @@ class Store:
             return None
 
     def _arrays(self, run: str, key: TrialKey) -> str | None:
-        """The file of the estimates of a trial, None if it is not in the store."""
+        """Return the file name of the estimates of a trial; None if the trial is not in the store."""
         row = self._connection.execute(
             "SELECT arrays FROM trials WHERE run = ? AND defense = ? AND attack = ? AND draw = ?",
             (run, key.defense, key.attack, key.draw),
@@ -466,22 +522,34 @@ class Store:
 
 
 def result_from_json(text: str, *, path: str, with_exposures: bool = True) -> AuditResult:
-    """The result of an audit from the JSON in a file, if it is one."""
+    """Return the result of an audit from JSON text.
+
+    Args:
+        text: JSON of a result.
+        path: File of the text, for messages.
+        with_exposures: False to skip the exposures of single records, which makes reading many times faster.
+
+    Returns:
+        The result.
+
+    Raises:
+        InvalidFile: If the text is not the result of an audit.
+    """
     from reconrisk.studies.audit.result import AuditResult
 
     if not with_exposures:
-        with suppress(json.JSONDecodeError):  # which reading explains
+        with suppress(json.JSONDecodeError):  # the parser below reports it
             plain = json.loads(text)
             text = json.dumps({**plain, "exposures": []}) if isinstance(plain, dict) and "exposures" in plain else text
-    return _parsed(text, AuditResult, path, "result")
+    return _parse_value(text, AuditResult, path, "result")
 
 
-def _parsed(text: str, kind: type[T], path: str, place: str) -> T:
-    """The value of a kind that a text in a file holds."""
+def _parse_value(text: str, kind: type[T], path: str, place: str) -> T:
+    """Return the value in a text of a file, or refuse a value of another kind."""
     try:
         value = from_json(text)
     except InvalidInput as error:
         raise InvalidFile(path, place, str(error), _DAMAGED) from error
     if not isinstance(value, kind):
-        raise InvalidFile(path, place, f"it holds a {type(value).__name__}, no {kind.__name__}.", _DAMAGED)
+        raise InvalidFile(path, place, f"it holds a {type(value).__name__}, not a {kind.__name__}.", _DAMAGED)
     return value

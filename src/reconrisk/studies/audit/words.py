@@ -1,4 +1,4 @@
-"""The result of an audit in words: a sentence, a table, and small HTML tables for notebooks."""
+"""Texts of an audit: its sentence, its table, and small HTML tables for notebooks."""
 
 from __future__ import annotations
 
@@ -14,21 +14,30 @@ if TYPE_CHECKING:
     from reconrisk.studies.audit.result import AuditLine, AuditResult, Comparison
 
 
-def sentence_of(result: AuditResult) -> str:
-    """The verdict in one sentence: a contradiction first, then limits, then the first goal under every defense."""
+def write_sentence(result: AuditResult) -> str:
+    """Return the verdict in one sentence: a contradiction, or the first goal under every defense and broken limits.
+
+    Args:
+        result: Result of an audit.
+
+    Returns:
+        The sentence, followed by one for each limit that is exceeded.
+    """
     if result.contradictions:
         line, each = result.contradictions[0]
         return (
             f"{each.highest_attack} beats a bound that covers it under {line.defense}: {line.goal} with probability "
-            f"{each.highest}, where {each.guarantee}; the mechanism or the code is wrong."
+            f"{each.highest}, although {each.guarantee}; the mechanism or the code is wrong."
         )
     goal = result.goals[0]
     parts = []
     for line in result.lines:
         if line.goal == goal:
-            bound, attack = line.bound, line.best_attack or "no attack"
+            bound = line.bound
             proved = "" if bound is None else f", at most {rounded_up(100 * bound.value)}% by any adversary covered"
-            parts.append(f"{_under(line.defense)} {percent(line.success)} of records by {attack}{proved}")
+            found = f"{format_percent(line.success)} of records by {line.best_attack}"
+            found = found if line.success.samples else "no attack was run to its end"
+            parts.append(f"{_under(line.defense)} {found}{proved}")
     count = result.subject.batch_size
     seen = f"one update of {count} record{'s' if count > 1 else ''}"
     if result.threat.sees is Sees.FINAL_MODEL:
@@ -41,10 +50,15 @@ def sentence_of(result: AuditResult) -> str:
     return text
 
 
-def table_of(result: AuditResult) -> str:
-    """One line for each goal and defense, then one for each guarantee, compared or why not, then what was left out.
+def write_table(result: AuditResult) -> str:
+    """Return the result as a text table.
 
-    Warnings come last, beside the verdict that follows.
+    Args:
+        result: Result of an audit.
+
+    Returns:
+        A row for each goal and defense, then the guarantees, missing trials, priors, omitted attacks, remarks and
+        warnings. Warnings come last, next to the sentence that follows.
     """
     rows = [
         ("goal", "defense", "success", "best attack", "guess", "bound", "worst record", "verdict"),
@@ -53,7 +67,7 @@ def table_of(result: AuditResult) -> str:
     lines = [*align_columns(rows), *_guarantees(result)]
     missing = result.planned - result.done
     if missing:
-        lines.append(f"{missing} of {result.planned} trials were not run. Repeat with a store to go on.")
+        lines.append(f"{missing} of {result.planned} trials were not run. Run the audit with a store to resume it.")
     used = [attack for attack in result.attacks if attack.prior is not None and not attack.is_baseline]
     lines += [f"{attack.label}: {attack.prior}" for attack in used]
     lines += [f"left out: {words}" for words in result.left_out]
@@ -63,7 +77,7 @@ def table_of(result: AuditResult) -> str:
 
 
 def _guarantees(result: AuditResult) -> list[str]:
-    """Each distinct guarantee once: for what it holds, and how it stands to the attacks."""
+    """Return one line for each distinct guarantee: its goals and defenses, and its comparison with the attacks."""
     found: dict[Guarantee, list[tuple[AuditLine, Comparison]]] = {}
     for line in result.lines:
         for each in line.comparisons:
@@ -80,26 +94,39 @@ def _guarantees(result: AuditResult) -> list[str]:
     return lines
 
 
-def percent(estimate: Estimate) -> str:
-    """A measured share with its interval, whose ends are rounded outward.
+def format_percent(estimate: Estimate) -> str:
+    """Return a measured share in percent with its interval, whose ends are rounded outward.
 
-    >>> percent(Estimate(0.5, 0.2546, 0.7454, 0.95, 12, "Clopper-Pearson"))
+    Args:
+        estimate: The measured share.
+
+    Returns:
+        The text; ``"not run"`` without samples.
+
+    >>> format_percent(Estimate(0.5, 0.2546, 0.7454, 0.95, 12, "Clopper-Pearson"))
     '50% [25.4, 74.6]'
     """
     if estimate.samples == 0:
         return "not run"
-    low, high = rounded_down(100 * estimate.low, 3), rounded_up(100 * estimate.high, 3)
+    low, high = rounded_down(100 * estimate.low, 3), rounded_up(100 * estimate.high, 3)  # never too narrow
     return f"{100 * estimate.value:.3g}% [{low}, {high}]"
 
 
 def line_cells(line: AuditLine) -> tuple[str, ...]:
-    """Return the cells of a line in a table: goal, defense, success, best attack, guess, bound, record, verdict."""
+    """Return the cells of a line in a table.
+
+    Args:
+        line: Result for one goal and defense.
+
+    Returns:
+        Goal, defense, success, best attack, guess, bound, most exposed record and verdict.
+    """
     bound = line.bound
     standing = "".join(f"; {check.standing.value}" for check in line.limits)
     return (
         str(line.goal),
         line.defense,
-        percent(line.success),
+        format_percent(line.success),
         line.best_attack or "none",
         f"{100 * line.baseline.value:.3g}%",
         "none" if bound is None else f"<= {rounded_up(100 * bound.value)}%",
@@ -112,16 +139,22 @@ def _under(defense: str) -> str:
     return "without a defense" if defense == "none" else f"under {defense}"
 
 
-_WIDTH = 160
+_WIDTH = 160  # pixels of the mark, which shows shares from 0 to 1
 _COLUMNS = ("goal", "defense", "rebuilt", "", "best attack", "guess", "bound", "verdict")
 _CHANGES = ("goal", "defense", "", "rebuilt", "", "best attack", "bound", "change")
-_KEY = "Dot and line: best attack with interval; diamond: guess without the release; bar: bound on any attack covered."
+_KEY = "Dot and line: best attack with interval; diamond: guess without the release; bar: bound for covered attacks."
 
 
 def notebook_html(result: AuditResult) -> str:
-    """The sentence and one row for each goal and defense, with a mark of attack, guess and bound from 0 to 100%.
+    """Return the result as an HTML table for notebooks.
 
-    Guarantee: no record is shown, and no name becomes markup.
+    Args:
+        result: Result of an audit.
+
+    Returns:
+        The sentence, and a row for each goal and defense with a mark of attack, guess and bound from 0 to 100 %.
+
+    Guarantee: no record is shown, and names are escaped.
     """
     missing = result.planned - result.done
     note = f" {missing} of {result.planned} trials were not run." if missing else ""
@@ -129,24 +162,31 @@ def notebook_html(result: AuditResult) -> str:
     rows = []
     for line in result.lines:
         standing = "".join(f"; {check.standing.value}" for check in line.limits)
-        words = (str(line.goal), line.defense, percent(line.success))
-        rest = (line.best_attack or "none", percent(line.baseline), _bound(line), f"{line.verdict.value}{standing}")
-        rows.append(_cells(*map(escape, words), _mark(line), *map(escape, rest)))
+        words = (str(line.goal), line.defense, format_percent(line.success))
+        verdict = f"{line.verdict.value}{standing}"
+        rest = (line.best_attack or "none", format_percent(line.baseline), _format_bound(line), verdict)
+        rows.append(_cells(*map(escape, words), _draw_mark(line), *map(escape, rest)))
     return f"<div>{_table(result.sentence, _COLUMNS, rows)}<p><small>{escape(_KEY + note)}</small></p></div>"
 
 
 def comparison_html(comparison: AuditComparison) -> str:
-    """The sentence, two rows for each goal and defense that both audits have, and the settings that differ.
+    """Return the comparison of two audits as an HTML table for notebooks.
 
-    Guarantee: no record is shown, and no name becomes markup.
+    Args:
+        comparison: Comparison of two audits.
+
+    Returns:
+        The sentence, two rows for each goal and defense that both audits have, and the settings that differ.
+
+    Guarantee: no record is shown, and names are escaped.
     """
     rows = []
     for line in comparison.lines:
         chance = "" if line.p_value is None else f" (p = {line.p_value:.2g})"
-        for when, each, said in (("before", line.before, ""), ("after", line.after, f"{line.change.value}{chance}")):
-            words = (str(each.goal), each.defense, when, percent(each.success))
-            rest = (each.best_attack or "none", _bound(each), said)
-            rows.append(_cells(*map(escape, words), _mark(each), *map(escape, rest)))
+        for when, each, change in (("before", line.before, ""), ("after", line.after, f"{line.change.value}{chance}")):
+            words = (str(each.goal), each.defense, when, format_percent(each.success))
+            rest = (each.best_attack or "none", _format_bound(each), change)
+            rows.append(_cells(*map(escape, words), _draw_mark(each), *map(escape, rest)))
     notes = [str(setting) for setting in comparison.settings] or ["no setting differs"]
     notes += [f"only before: {text}" for text in comparison.only_before]
     notes += [f"only after: {text}" for text in comparison.only_after]
@@ -160,16 +200,16 @@ def _table(sentence: str, columns: tuple[str, ...], rows: list[str]) -> str:
 
 
 def _cells(*cells: str) -> str:
-    """A row of what is markup already."""
+    """Return a table row of cells that are already markup."""
     return "<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells) + "</tr>"
 
 
-def _bound(line: AuditLine) -> str:
+def _format_bound(line: AuditLine) -> str:
     return "none" if line.bound is None else f"≤ {rounded_up(100 * line.bound.value)}%"
 
 
-def _mark(line: AuditLine) -> str:
-    """Numbers alone: nothing of a name is drawn."""
+def _draw_mark(line: AuditLine) -> str:
+    """Return the mark of a row as SVG; it shows numbers only, so that nothing needs to be escaped."""
     bound, success, guess = line.bound, line.success, line.baseline
     parts = [f'<line x1="{_x(0)}" y1="10" x2="{_x(1)}" y2="10" stroke="#999"/>']
     if bound is not None:
@@ -187,4 +227,4 @@ def _mark(line: AuditLine) -> str:
 
 
 def _x(share: float) -> float:
-    return round(8 + (_WIDTH - 16) * share, 1)
+    return round(8 + (_WIDTH - 16) * share, 1)  # a margin of 8 pixels, so that a dot at 0 or 1 is not cut off

@@ -1,8 +1,8 @@
 """Parts that several studies share.
 
-Start with ``subjects/`` (what is audited), ``plan.py`` (which attacks, on which updates) and ``experiment.py`` (one
-trial: update, defend, observe, attack, score; its outcome is in ``runs.py``). ``attacked_updates.py`` is the same for
-one attack on chosen records. ``population.py`` draws targets, ``guarantees.py`` finds guarantees, ``arguments.py``
-reads arguments, ``runs.py`` also names runs. ``defended_training.py`` and ``defended_release.py``
-measure the cost of a defense.
+Start with ``subjects/`` (the kinds of audited objects), ``plan.py`` (the trials of a study) and ``experiment.py`` (one
+trial: release, defend, observe, attack, score). ``runs.py`` holds the values that trials return and the identity of a
+run. ``attacked_updates.py`` runs one attack on chosen records. ``population.py`` draws targets, ``guarantees.py`` finds
+guarantees, ``arguments.py`` checks arguments and ``options.py`` holds shared options. ``defended_training.py`` and
+``defended_release.py`` measure the cost of a defense.
 """

@@ -1,4 +1,4 @@
-"""Arguments of studies, checked and normalised: goals, limits, seeds, defenses and public records."""
+"""Validation and normalisation of study arguments: goals, limits, seeds, budgets, defenses and public records."""
 
 from __future__ import annotations
 
@@ -23,11 +23,20 @@ from reconrisk.studies.common.plan import UNDEFENDED
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.subjects.subject import KnownRecords
 
-_KEPT = ("psnr", "mse", "ncc", "ssim")  # scores that every trial keeps: they cost little, and goals can change later
+# Metrics that every trial stores. They are cheap, and a resumed audit can then state other goals.
+_KEPT = ("psnr", "mse", "ncc", "ssim")
 
 
 def metrics_for(dataset: Dataset, goals: Iterable[Goal] = ()) -> tuple[Metric, ...]:
-    """Return the metrics of a trial: the usual ones that fit the records, and those in which goals are stated."""
+    """Return the metrics that every trial computes.
+
+    Args:
+        dataset: Records; metrics that do not fit their shape are left out.
+        goals: Goals whose metrics are added to the usual ones.
+
+    Returns:
+        The metrics, configured for the range of the records.
+    """
     names = (*_KEPT, *(goal.metric for goal in goals))
     return fitting_metrics(names, dataset.shape, dataset.data_range)
 
@@ -35,9 +44,19 @@ def metrics_for(dataset: Dataset, goals: Iterable[Goal] = ()) -> tuple[Metric, .
 def checked_goals(
     goals: Sequence[Goal | str] | Goal | str | None, limits: Sequence[Limit], dataset: Dataset
 ) -> tuple[Goal, ...]:
-    """Goals as values, those of the limits included; by default 20 dB and a mean squared error of 0.05 of the range.
+    """Return the stated goals and the goals of the limits, without duplicates.
 
-    Guarantee: a goal in a metric that does not fit the records is refused.
+    Args:
+        goals: One goal or several, as values or texts such as ``"psnr>=20"``. None stands for 20 dB and a mean squared
+            error of 0.05 of the squared range.
+        limits: Limits whose goals are added.
+        dataset: Records that the metrics of the goals must fit.
+
+    Returns:
+        The goals, those of the limits last.
+
+    Raises:
+        InvalidInput: If there is no goal, or the metric of a goal does not fit the records.
     """
     width = dataset.data_range[1] - dataset.data_range[0]
     stated: Sequence[Goal | str] = (psnr_at_least(20), mse_at_most(0.05 * width * width))
@@ -56,7 +75,17 @@ def checked_goals(
 
 
 def checked_limits(limits: Sequence[Limit | str] | Limit | str) -> tuple[Limit, ...]:
-    """Limits as values."""
+    """Return limits as values.
+
+    Args:
+        limits: One limit or several, as values or texts such as ``"psnr>=20: 5%"``.
+
+    Returns:
+        The limits in their order.
+
+    Raises:
+        InvalidInput: If a text is not a goal and a share.
+    """
     several = (limits,) if isinstance(limits, (Limit, str)) else tuple(limits)
     return tuple(limit if isinstance(limit, Limit) else limit_from_text(limit) for limit in several)
 
@@ -64,26 +93,40 @@ def checked_limits(limits: Sequence[Limit | str] | Limit | str) -> tuple[Limit, 
 Defenses: TypeAlias = Defense | str | Sequence[Defense | str | None] | Mapping[str, Defense | None] | None
 
 _TIME_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
-_FEWEST = 30  # records of which a mean says what people are like, and little of any of them
-_MOST_PUBLIC = 256  # records that choose a defense: more would cost more than trials do
-_SEEDS = 2**63
-_DEFENSE = (
-    "Pass configured ones such as rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), or None, or 'none'."
-)
+_FEWEST = 30  # smallest group whose mean reveals little about any single record in it
+_MOST_PUBLIC = 256  # public records used to choose a defense; more would take longer than the trials
+_SEEDS = 2**63  # torch.Generator takes seeds below this
+_DEFENSE = "Pass one such as rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), or None for no defense."
 
 
 def checked_seed(seed: Any) -> int:
-    """A seed that generators take."""
+    """Return a seed that torch generators accept.
+
+    Args:
+        seed: Whole number in [0, 2^63).
+
+    Returns:
+        The seed as an int.
+
+    Raises:
+        InvalidInput: If ``seed`` is not a whole number or out of range.
+    """
     if check_whole("seed", seed, minimum=0) >= _SEEDS:
         raise invalid_input("seed", seed, "< 2^63")
     return int(seed)
 
 
 def seconds_from_budget(budget: float | str | None) -> float | None:
-    """Return the seconds of a budget; None for no limit.
+    """Return a time budget in seconds.
 
     Args:
         budget: Seconds, a time such as ``"2min"``, ``"90s"`` or ``"1.5 h"``, or None or ``"none"`` for no limit.
+
+    Returns:
+        The seconds, or None for no limit.
+
+    Raises:
+        InvalidInput: If a text is not a time, or the time is not positive.
 
     >>> seconds_from_budget("2min"), seconds_from_budget(30), seconds_from_budget("1.5 h")
     (120.0, 30.0, 5400.0)
@@ -102,18 +145,35 @@ def seconds_from_budget(budget: float | str | None) -> float | None:
 
 
 def defense_from_choice(choice: Choice) -> Defense | None:
-    """Return the defense that a choice such as ``prune(share=0.9)`` states; None for ``none``.
+    """Return the defense for a choice such as ``prune(share=0.9)``.
 
     Args:
         choice: The name of a defense and its settings.
+
+    Returns:
+        The configured defense, or None for the name ``none``.
+
+    Raises:
+        InvalidInput: If the name or a setting is unknown.
     """
     return None if choice == Choice(UNDEFENDED) else defense_by_name(choice.name, **dict(choice.settings))
 
 
-def labelled_defenses(
-    defenses: Any, training: Mechanism | None, *, of_updates: bool = True
-) -> dict[str, Defense | None]:
-    """Defenses by label; where none was stated, that of one step of the training, else the release as it is."""
+def label_defenses(defenses: Any, training: Mechanism | None, *, of_updates: bool = True) -> dict[str, Defense | None]:
+    """Return the defenses of a study by label.
+
+    Args:
+        defenses: One defense or several, as values or texts, or a mapping from labels; None in a list stands for no
+            defense. If nothing is stated, the defense of one step of ``training`` is used.
+        training: Mechanism of the training run, if known.
+        of_updates: True if the releases are updates. One step of the training defends updates only.
+
+    Returns:
+        Defenses by label; None under the label ``none``.
+
+    Raises:
+        InvalidInput: If a value is no defense, labels collide, or the collection is empty.
+    """
     if defenses is None:
         step = None if training is None or not of_updates else defense_of_one_step(training)
         return {UNDEFENDED if step is None else str(step): step}
@@ -129,19 +189,36 @@ def labelled_defenses(
         if len(found) < len(several):
             raise invalid_input("defenses", [str(each) for each in several], "to differ")
     if not found:
-        raise invalid_input("defenses", defenses, "to hold at least one", "Leave them out for the update as it is.")
+        raise invalid_input(
+            "defenses", defenses, "to hold at least one", "Leave it out to audit the undefended release."
+        )
     for label, defense in found.items():
+        # A factory such as rr.defenses.prune, passed without a call, is a routine.
         if defense is not None and (inspect.isroutine(defense) or not hasattr(defense, "replay")):
-            raise invalid_input("defenses", label, "to be defenses", _DEFENSE)
+            raise invalid_input("defenses", label, "to be a configured defense", _DEFENSE)
         if label == UNDEFENDED and defense is not None:
-            raise invalid_input("defenses", label, "to be the label of None only", "Rename the defense.")
+            raise invalid_input("defenses", label, "to be used for None only", "Give the defense another label.")
     return found
 
 
-def settled_by_public(
+def resolve_deferred_defenses(
     defenses: Mapping[str, Defense | None], population: Population, public: Dataset | None
 ) -> dict[str, Defense | None]:
-    """The defenses, those that public records choose with such records: never with one that may be attacked."""
+    """Choose the settings of deferred defenses, such as optimal noise, from public records.
+
+    Args:
+        defenses: Defenses by label.
+        population: Records that targets are drawn from.
+        public: Public records; by default the records of the data set outside the population.
+
+    Returns:
+        The same labels. Defenses that need no public records are unchanged.
+
+    Raises:
+        InvalidInput: If a defense needs public records with labels and there are none.
+
+    Guarantee: no record that may be attacked is used.
+    """
     waiting = [label for label, defense in defenses.items() if defense is not None and waits_for_public(defense)]
     if not waiting:
         return dict(defenses)
@@ -149,9 +226,11 @@ def settled_by_public(
         others = sorted(set(range(len(population.dataset))) - set(population.rows))
         public = population.dataset.subset(others) if others else None
     if public is None or public.labels is None:
-        remedy = "Pass public=, or attack fewer records= (--records 0-9, for instance), so that others are public."
+        remedy = (
+            "Pass public= in the options, or attack fewer records= (--records 0-9, for instance) and use the others."
+        )
         raise invalid_input("defenses", waiting[0], "to have public records with labels", remedy)
-    every = slice(None, None, -(-len(public) // _MOST_PUBLIC))
+    every = slice(None, None, -(-len(public) // _MOST_PUBLIC))  # evenly spaced: sorted classes stay represented
     inputs, labels = public.inputs[every], public.labels[every]
     return {
         label: None if defense is None else chosen_by_public(defense, inputs, labels)
@@ -162,11 +241,18 @@ def settled_by_public(
 def public_records(
     population: Population, public: Dataset | None, threat: ThreatModel, known: KnownRecords | None = None
 ) -> Dataset | None:
-    """Records that no target is drawn from; else the population, if there are so many that a mean tells of none.
+    """Return the records that baselines and priors may use.
 
-    Whoever sees a trained model has the fixed records, ``known`` to them, for that.
+    Args:
+        population: Records that targets are drawn from.
+        public: Stated public records; they are returned as they are.
+        threat: Abilities of the adversary; known labels split the population into classes.
+        known: Fixed records of a trained model, which its adversary knows.
 
-    A mean over few records, the target among them, is no guess but the target itself.
+    Returns:
+        The stated records, the known ones, or the records outside the population. If there are none of these, the
+        whole data set, provided that each group has at least 30 records: the mean of a few records that include the
+        target would nearly be the target. Otherwise None.
     """
     if public is not None:
         return public
@@ -180,4 +266,4 @@ def public_records(
     groups = [len(dataset)]
     if Knows.LABELS in threat.knows and dataset.labels is not None:
         groups = dataset.labels.unique(return_counts=True, dim=0)[1].tolist()
-    return dataset if min(groups) >= _FEWEST else None
+    return dataset if min(groups) >= _FEWEST else None  # a guess is the mean of a group

@@ -1,4 +1,4 @@
-"""One attack on the updates of chosen records, each scored against its records.
+"""One attack on the updates of chosen records, with a score for each record.
 
 :class:`AttackOnUpdates` is the loop that :func:`reconrisk.studies.rebuild.updates.rebuild` and
 :func:`reconrisk.studies.prior_value.over_prior.leakage_over_prior` share.
@@ -27,7 +27,7 @@ from reconrisk.metrics import score
 from reconrisk.releases.observe import observe
 from reconrisk.studies.common.subjects.model_updates import Client
 
-_SEEDS = 2**62
+_SEEDS = 2**62  # torch.randint draws below this; the largest int64 is 2**63 - 1
 
 Progress = Callable[[int, int], None]
 """Called after each update with the number of updates done and the number of all."""
@@ -37,9 +37,9 @@ Progress = Callable[[int, int], None]
 class AttackedUpdate:
     """Estimates and scores of one update, in the order of its records.
 
-    Args:
+    Attributes:
         estimates: One estimate for each record.
-        account: The attack's own account of its run.
+        account: Status, objective and cost that the attack reported.
         objective: The attack's objective for each record.
         labels: Labels that the attack worked with; empty without any.
         values: Scores of the estimates by the name of a metric.
@@ -58,7 +58,16 @@ class AttackedUpdate:
 
 @dataclass(frozen=True, eq=False)
 class AttackOnUpdates:
-    """An attack on the updates of a client, with a ``guess`` on the same observations if there is one."""
+    """An attack on the updates of a client.
+
+    Attributes:
+        attack: The configured attack.
+        client: Client that computes the updates.
+        defense: Defense of the updates; None for none.
+        threat: Abilities of the adversary.
+        metrics: Metrics that score the estimates.
+        guess: Baseline that is run on the same observations; None for none.
+    """
 
     attack: Attack
     client: Client
@@ -90,6 +99,7 @@ class AttackOnUpdates:
         try:
             for rows, (noise, search) in zip(batches, seeds, strict=True):
                 observation = self._observe(dataset.subset(rows), torch.Generator().manual_seed(noise))
+                # Noise and search have seeds of their own, so another attack meets the same noise.
                 done.append(self._attack(observation, dataset.inputs[rows], torch.Generator().manual_seed(search)))
                 if progress is not None:
                     progress(len(done), len(batches))
@@ -107,9 +117,9 @@ class AttackOnUpdates:
         except InvalidInput:
             raise
         except (RuntimeError, ValueError) as error:  # a network in training mode may refuse a batch of one
-            said = (str(error).splitlines() or [type(error).__name__])[0]
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
             raise InvalidInput(
-                f"Expected a model that can be trained on {len(batch)} records at once. {said}"
+                f"Expected a model that can be trained on {len(batch)} records at once. {first_line}"
             ) from error
 
     def _attack(self, observation: Observation, targets: Tensor, rng: torch.Generator) -> AttackedUpdate:
@@ -120,7 +130,8 @@ class AttackOnUpdates:
             found, path = self.attack(observation, rng=rng), None
             reconstruction = check_reconstruction(name_of(self.attack), found, observation)
         scores = score(reconstruction, targets, self.metrics)
-        order = scores.matched.tolist()
+        order = scores.matched.tolist()  # estimate that belongs to each record
+        # The path holds estimates in the order of the attack, so the targets are permuted back to it.
         peak = None if path is None else path.oracle_peak(targets[scores.matched.argsort()].to(path.estimates.dtype))[1]
         account = reconstruction.account
         return AttackedUpdate(
@@ -135,7 +146,18 @@ class AttackOnUpdates:
 
 
 def choose_records(dataset: Dataset, records: Sequence[int]) -> Dataset:
-    """Return the records at these places, or refuse a place that the data set does not have."""
+    """Return chosen records of a data set.
+
+    Args:
+        dataset: Records to choose from.
+        records: Row numbers, from 0.
+
+    Returns:
+        The chosen records in the stated order.
+
+    Raises:
+        InvalidInput: If no record is chosen, or a row does not exist.
+    """
     check_not_empty("records", records, "Choose at least one.")
     for record in records:
         if check_whole("records", record, minimum=0) >= len(dataset):
@@ -144,5 +166,12 @@ def choose_records(dataset: Dataset, records: Sequence[int]) -> Dataset:
 
 
 def labels_or_zeros(dataset: Dataset) -> Tensor:
-    """Return the labels, or zeros for a data set without labels, whose loss reads none."""
+    """Return the labels of a data set, or zeros if it has none.
+
+    Args:
+        dataset: Records; the loss of unlabelled ones ignores the labels.
+
+    Returns:
+        One label per record.
+    """
     return torch.zeros(len(dataset), dtype=torch.int64) if dataset.labels is None else dataset.labels

@@ -1,7 +1,7 @@
 """Measures of a defended gradient without an attack: one-step utility, and information about the record.
 
-:func:`is_known_smooth` tells if the gradient of a loss is known to move without jumps as the record moves, which bounds
-on errors assume.
+:func:`is_known_smooth` checks if the gradient of a loss is known to be a continuous function of the record, which
+bounds on the error assume.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _SMOOTH_LAYERS = (
     nn.GRU,
     nn.GRUCell,
 )
-"""Layers of which some settings are smooth; what they do in a pass decides."""
+"""Layers that are smooth for some settings; the operations of a forward pass decide."""
 
 _SMOOTH_OPERATIONS = frozenset(
     name
@@ -90,12 +90,21 @@ _SMOOTH_OPERATIONS = frozenset(
 
 
 def is_known_smooth(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> bool:
-    """Whether every layer and every operation of a pass through model and loss is known to have no kink.
+    """Return True if every layer and operation of the model and its loss is known to be continuously differentiable.
 
-    ReLU and max-pooling have one: the gradient jumps as the record moves.
+    ReLU and max-pooling are not: the gradient jumps as the record moves.
 
-    Guarantee: False where anything is not known: a layer or function that is not listed, a comparison, a gradient that
-    is stated by hand, or a pass that raises.
+    Args:
+        model: Network to examine.
+        loss_fn: Loss of outputs and labels.
+        inputs: Records of one forward pass.
+        labels: Their labels.
+
+    Returns:
+        True if the loss is known to be smooth.
+
+    Guarantee: False if anything is unknown: a layer or function that is not listed, a comparison, a custom gradient,
+    or a pass that raises.
 
     >>> inputs, labels = torch.rand(2, 3), torch.tensor([0, 1])
     >>> [
@@ -107,53 +116,54 @@ def is_known_smooth(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, lab
     leaves = (layer for layer in model.modules() if not any(layer.children()))
     if not all(isinstance(layer, _SMOOTH_LAYERS) or layer is model for layer in leaves):
         return False
-    scan, working = _Scan(), copy.deepcopy(model)  # whose running statistics stay as they are
+    scan, working = _SmoothnessScan(), copy.deepcopy(model)  # a copy: a pass changes running statistics
     records = inputs.detach().clone().requires_grad_(inputs.is_floating_point())
     try:
-        with torch.enable_grad(), scan:  # without gradients layers take short cuts that hide what they do
+        with torch.enable_grad(), scan:  # without gradients, some layers use fused operations that hide their parts
             loss = loss_fn(working(records), labels)
-    except Exception:  # a module of the user may raise anything, and whoever needs its pass will say so
+    except Exception:  # a module of the user may raise anything; code that needs the pass reports the error
         return False
-    return scan.is_smooth and not _has_stated_gradient(loss)
+    return scan.is_smooth and not _has_custom_gradient(loss)
 
 
-class _Scan(TorchDispatchMode):
-    """Looks at every operation that is run inside."""
+class _SmoothnessScan(TorchDispatchMode):
+    """Context that examines every operation that is run inside it."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch does not say
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no type here
         self.is_smooth = True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run the operation and remember whether it is smooth."""
+        """Run the operation and record if it is smooth."""
         self.is_smooth = self.is_smooth and _is_smooth(func.overloadpacket.__name__, args)
         return func(*args, **(kwargs or {}))
 
 
 def _is_smooth(operation: str, args: tuple[Any, ...]) -> bool:
-    """Whether an operation has continuous derivatives, with these settings."""
-    name = operation.removesuffix("_")  # in place or not
+    """Return True if an operation has continuous derivatives for these arguments."""
+    name = operation.removesuffix("_")  # the underscore marks the in-place variant
     if name in _SMOOTH_OPERATIONS:
         return True
     if name == "elu":  # scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))
         alpha, _, input_scale = [*args[1:], 1.0, 1.0, 1.0][:3]
-        return math.isclose(alpha * input_scale, 1.0)
-    if name == "div":
+        return math.isclose(alpha * input_scale, 1.0)  # only then the slopes agree at zero
+    if name == "div":  # by a constant; a denominator that depends on the record may be zero
         return not isinstance(args[1], Tensor) or (args[1].dim() == 0 and not args[1].requires_grad)
+    # Fractional and negative exponents are not smooth at zero.
     return name == "pow" and isinstance(args[1], (int, float)) and args[1] >= 0 and float(args[1]).is_integer()
 
 
-def _has_stated_gradient(loss: Tensor) -> bool:
-    """Whether a function with a gradient of its own is in the graph: what it says need not be a derivative."""
+def _has_custom_gradient(loss: Tensor) -> bool:
+    """Return True if the graph holds a custom autograd function, whose gradient need not be a derivative."""
     waiting: list[Any] = [loss.grad_fn]
     seen: set[Any] = set()
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:
             continue
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
+        if isinstance(node, torch.autograd.function.BackwardCFunction):  # the node of a custom Function
             return True
         seen.add(node)
         waiting += [each for each, _ in node.next_functions]
@@ -161,31 +171,31 @@ def _has_stated_gradient(loss: Tensor) -> bool:
 
 
 PRIOR_DRAWS = 64
-"""Records of the prior at which the information is averaged."""
+"""Draws from the prior over which the information is averaged."""
 
 PRIOR_ERROR = 0.5
-"""Of the trace at each of them: their mean is more accurate."""
+"""Relative standard error of the trace at each draw; the mean over all draws is more accurate."""
 
-_DRAWS = 64
-_RELATIVE_ERROR = 0.2
-_CONFIDENCE = 0.95
-_GRID = 100_001
+_DRAWS = 64  # of a defense whose moments are unknown
+_RELATIVE_ERROR = 0.2  # default standard error of a trace
+_CONFIDENCE = 0.95  # of the lower end of an estimated bound
+_GRID = 100_001  # points of the inverse distribution function: steps of 1e-5 of the range
 _NOISES = (GaussianNoise, LaplaceNoise)
 
 
 @dataclass(frozen=True, eq=False)
 class _BeforeNoise:
-    """Records to what a defense adds its first noise to, on average."""
+    """Map from records to the mean of the values that the first noise is added to."""
 
     undefended: ForwardMap
     parts: tuple[Defense, ...]
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The release after every part without chance."""
+        """Return the release after every part that precedes the noise."""
         sent: Mapping[str, Tensor] = self.undefended(inputs, labels)
         for part in self.parts:
             sent = part.replay(sent)
-            if isinstance(part, MaskedRelease):  # whose replay leaves the mask to whoever knows it
+            if isinstance(part, MaskedRelease):  # replay does not apply the mask, which the adversary need not know
                 mask = part.sometimes_sent()
                 sent = {name: value * mask[name] for name, value in sent.items()}
         return dict(sent)
@@ -194,12 +204,22 @@ class _BeforeNoise:
 def one_step_utilities(
     gradient: Mapping[str, Tensor], defense: Defense | None, *, rng: torch.Generator
 ) -> tuple[float, float]:
-    r"""How much of a gradient is left of what is sent, and how much noise is along it.
+    r"""Return the one-step utilities of a defended gradient: the share that is left, and minus the noise along it.
 
     .. math:: U_1 = \frac{E\langle g, y\rangle}{|g|^2}, \qquad U_2 = -\mathrm{Var}\langle g, y\rangle
 
-    Guarantee: computed for clipping, masks and independent noise of known variance one after the other; for any other
-    defense the mean and variance of 64 draws.
+    Notation: g is the gradient, y the defended gradient that the client sends.
+
+    Args:
+        gradient: Gradient by parameter name.
+        defense: Defense of the gradient; None for none.
+        rng: Source of the draws of defenses without known moments.
+
+    Returns:
+        :math:`U_1` and :math:`U_2`.
+
+    Guarantee: exact for sequences of clipping, masks and independent noise of known variance; for any other defense
+    the mean and variance of 64 draws.
     Edge cases: (1, 0) without a defense and for a gradient of zeros without noise.
     Reference: Section 3.2, chen2025.
 
@@ -209,30 +229,41 @@ def one_step_utilities(
     """
     if defense is None:
         return 1.0, 0.0
-    norm = _inner(gradient, gradient)
+    norm = _inner_product(gradient, gradient)
     known = _moments(gradient, defense)
     if known is not None:
         mean, variance = known
         squares = {name: value.double().square() for name, value in gradient.items()}
-        return (_inner(gradient, mean) / norm if norm > 0 else 1.0), 0.0 - _inner(squares, variance)
-    products = torch.tensor([_inner(gradient, defense(gradient, rng=rng)) for _ in range(_DRAWS)], dtype=torch.float64)
+        return (_inner_product(gradient, mean) / norm if norm > 0 else 1.0), 0.0 - _inner_product(squares, variance)
+    products = torch.tensor(
+        [_inner_product(gradient, defense(gradient, rng=rng)) for _ in range(_DRAWS)], dtype=torch.float64
+    )
     return (float(products.mean()) / norm if norm > 0 else 1.0), 0.0 - float(products.var())
 
 
 def trace_of_information(
     release: Release, defense: Any, *, relative_error: float = _RELATIVE_ERROR, rng: torch.Generator
 ) -> Tensor:
-    r"""The trace of the Fisher information of what is sent about each record, the others known.
+    r"""Estimate the trace of the Fisher information that a defended release carries about each record.
 
     .. math:: \mathrm{tr}\,I_i = \mathrm{tr}(J_i^T \Sigma^{-1} J_i), \qquad
               \Sigma_{kk} = s_k^2 \text{ (Gaussian)}, \quad s_k^2/2 \text{ (Laplacian)}
 
-    Assumes: noise of standard deviation s on every value. J is the derivative of what the first noise is added to;
-    what is done after it cannot add information.
-    Guarantee: estimated without bias, to a standard error of ``relative_error`` of it for each record.
-    Edge cases: infinite without noise; where values before the noise are chosen by their size, rounded, or treated in
-    a way that is not known here, since what is sent then jumps as the record moves; and where the records themselves
-    chose the defense.
+    Args:
+        release: Undefended release of the records.
+        defense: Defense of the release; None for none.
+        relative_error: Standard error of each trace, relative to the trace.
+        rng: Source of the random probes.
+
+    Returns:
+        One trace for each record, the other records known.
+
+    Assumes: noise of standard deviation s on every value. J is the derivative of the values that the first noise is
+    added to; later steps cannot add information.
+    Guarantee: unbiased, with a standard error of ``relative_error`` of the trace for each record.
+    Edge cases: infinite without noise; if values before the noise are selected by their size, rounded, or treated in
+    an unknown way, because the release is then not continuous in the record; and if the records themselves chose the
+    defense.
     Reference: Section 3.1, chen2025; equation 5, guo2022.
 
     >>> from reconrisk.defenses.noise import gaussian_noise
@@ -249,24 +280,31 @@ def trace_of_information(
     stds: Mapping[str, Tensor] | None = noise.noise_std(template)
     if stds is None:
         return torch.full((len(release.inputs),), math.inf)
-    information = math.sqrt(2) if isinstance(noise, LaplaceNoise) else 1.0
-    scaled = {name: std / information for name, std in stds.items()}
+    # Laplacian noise of standard deviation s has the information 2 / s^2 about its mean, Gaussian noise 1 / s^2.
+    divisor = math.sqrt(2) if isinstance(noise, LaplaceNoise) else 1.0
+    scaled = {name: std / divisor for name, std in stds.items()}
     return fisher_trace(mean, noise_std=scaled, relative_error=relative_error, rng=rng).values
 
 
 def mse_bound_from_traces(traces: Tensor, *, dimension: int, data_range: tuple[float, float]) -> Estimate:
-    r"""An estimate of the lower bound on the mean squared error for the smoothest prior on the range of the data.
+    r"""Estimate the lower bound on the mean squared error for the smoothest prior on the range of the data.
 
     .. math:: E|\hat x - x|^2/d \ge \frac{d}{E\,\mathrm{tr}\,I(x) + \mathrm{tr}\,I_0}
 
-    ``traces`` are of records drawn from that prior. ``value`` is the bound at their mean, ``low`` that at the larger of
-    Student's upper limit of their mean and the largest of them.
+    Args:
+        traces: Traces of the Fisher information at records drawn from that prior.
+        dimension: Number of values of a record.
+        data_range: Smallest and largest value of a record.
+
+    Returns:
+        ``value`` is the bound at the mean trace. ``low`` is the bound at the larger of Student's upper limit of the
+        mean and the largest trace.
 
     Assumes: for ``low``, that more than :math:`1 - 0.05^{1/n}` of the prior's records have a larger trace than the mean
     (5 % for 64 draws). No number of draws excludes rare records with more information than all others together.
-    Guarantee: none: the expected trace is estimated, so that this is no proof. Under the assumption ``low`` is at
-    most the bound with a confidence of 95 %.
-    Edge cases: 0, which says nothing, where the information is infinite; ``low`` is 0 for a single draw.
+    Guarantee: none, because the expected trace is estimated. Under the assumption, ``low`` is at most the bound with
+    a confidence of 95 %.
+    Edge cases: the trivial bound 0 if the information is infinite; ``low`` is 0 for a single draw.
     Reference: Theorem 3.2, chen2025, corrected.
 
     >>> mse_bound_from_traces(torch.zeros(4), dimension=2, data_range=(0.0, 1.0)).low.__round__(4)
@@ -280,15 +318,23 @@ def mse_bound_from_traces(traces: Tensor, *, dimension: int, data_range: tuple[f
         return bayesian_mse_lower_bound(trace=trace, dimension=dimension, prior_information=prior).value
 
     count, drawn = len(traces), traces.double()
-    spread = float(drawn.std()) / math.sqrt(count) if count > 1 else math.inf
-    mean, most = float(drawn.mean()), bound(0.0)
+    spread = float(drawn.std()) / math.sqrt(count) if count > 1 else math.inf  # standard error of the mean
+    mean, most = float(drawn.mean()), bound(0.0)  # without information the prior alone bounds the error
     limit = mean + float(stats.t.ppf(_CONFIDENCE, max(count - 1, 1))) * spread if math.isfinite(mean) else math.inf
     low = bound(max(limit, float(drawn.max())))
     return Estimate(bound(mean), low, most, _CONFIDENCE, count, "estimated bound, no proof")
 
 
 def drawn_from_box(like: Tensor, data_range: tuple[float, float], *, rng: torch.Generator) -> Tensor:
-    """Records of the smoothest prior on a box: every value has the density 2 sin^2(pi u) on the range, u in [0, 1].
+    """Draw records of the smoothest prior on a box: every value has the density 2 sin^2(pi u), u in [0, 1].
+
+    Args:
+        like: Tensor whose shape, type and device the records get.
+        data_range: Smallest and largest value of a record.
+        rng: Source of the draws.
+
+    Returns:
+        Independent draws, scaled from [0, 1] to the range.
 
     >>> drawn = drawn_from_box(torch.zeros(1000, 2), (-1.0, 3.0), rng=torch.Generator().manual_seed(0))
     >>> bool((drawn >= -1).all() and (drawn <= 3).all()), round(float(drawn.mean()))
@@ -296,6 +342,7 @@ def drawn_from_box(like: Tensor, data_range: tuple[float, float], *, rng: torch.
     """
     grid = np.linspace(0.0, 1.0, _GRID)
     uniform = torch.rand(like.shape, generator=rng, dtype=torch.float64).numpy()
+    # Inverse of the distribution function u - sin(2 pi u) / (2 pi), by interpolation.
     found = np.interp(uniform, grid - np.sin(2 * np.pi * grid) / (2 * np.pi), grid)
     low, high = data_range
     return torch.as_tensor(low + (high - low) * found).to(like).clamp(low, high)
@@ -306,7 +353,7 @@ def _parts(defense: Any) -> Sequence[Any]:
 
 
 def _noise_stage(defense: Any, release: Release) -> tuple[tuple[Any, ...], Any] | None:
-    """The parts before the first noise and the noise; None where there is none, or the parts before it may jump."""
+    """Return the parts before the first noise, and the noise; None without noise or if a part may be discontinuous."""
     by_private = [part for part in _parts(defense) if hasattr(part, "for_release")]
     if not all(isinstance(part, (Refreshed, FromMoments, RandomPruning)) for part in by_private):
         return None
@@ -320,13 +367,14 @@ def _noise_stage(defense: Any, release: Release) -> tuple[tuple[Any, ...], Any] 
 
 
 def _moments(gradient: Mapping[str, Tensor], defense: Defense) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
-    """Mean and variance of every value that is sent; None where they are not known."""
+    """Return the mean and variance of every defended value; None if they are unknown."""
     mean = {name: value.double() for name, value in gradient.items()}
     variance = {name: torch.zeros_like(value) for name, value in mean.items()}
     noisy = False
     for part in _parts(defense):
         if isinstance(part, _NOISES):
             stds = part.noise_std(mean)
+            # A part that clips noisy values changes their mean and variance in an unknown way.
             if stds is None or (noisy and getattr(part, "clip_norm", None) is not None):
                 return None
             mean, noisy = part.replay(mean), True
@@ -341,5 +389,5 @@ def _moments(gradient: Mapping[str, Tensor], defense: Defense) -> tuple[dict[str
     return mean, variance
 
 
-def _inner(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+def _inner_product(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
     return sum(float((first[name].double() * second[name].double()).sum()) for name in first)

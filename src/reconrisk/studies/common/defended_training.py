@@ -21,14 +21,14 @@ from reconrisk.studies.common.subjects.model_updates import Client, given_labels
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-"""What the server may step with, by name."""
+"""Optimizers of the server, by name."""
 
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """How models are trained under a defense.
+    """Settings of a training under a defense.
 
-    Args:
+    Attributes:
         steps: Training steps; 100 if neither steps nor epochs are stated.
         epochs: Passes through the training records, instead of steps.
         clients: Clients whose defended gradients are averaged at each step.
@@ -38,6 +38,9 @@ class TrainingRecipe:
 
     Raises:
         InvalidInput: If both steps and epochs are stated, or a value is out of range.
+
+    >>> TrainingRecipe(epochs=2).steps is None, TrainingRecipe().steps
+    (True, 100)
     """
 
     steps: int | None = None
@@ -62,17 +65,24 @@ class TrainingRecipe:
 
 DEFAULT_TRAINING = TrainingRecipe()
 _SIXTEEN = UpdateRecipe(batch_size=16)
-_EVALUATED = 512  # records of one forward pass
+_EVALUATED = 512  # records of one forward pass of the evaluation
 
 
 @dataclass(frozen=True, eq=False)
 class DefendedTraining:
-    """What training under a defense gave.
+    """Outcome of a training under a defense.
 
-    ``losses`` has the mean loss of the clients' batches at each step, before it. ``training_loss``, ``test_loss`` and
-    ``test_accuracy`` are of the trained model: the last two None without test records, the accuracy also for labels
-    that are no classes. ``defense_gradients`` is what the defense spent beside the clients' own gradients, in ordinary
-    gradients, None where it does not say. ``diverged`` if a step had no finite gradient: training ended before it.
+    Attributes:
+        model: The trained model.
+        losses: Mean loss of the clients' batches before each step.
+        training_loss: Mean loss of the trained model over the training records.
+        test_loss: Mean loss over the test records; None without test records.
+        test_accuracy: Accuracy over the test records; None without test records or classes.
+        seconds: Time of the training.
+        client_gradients: Number of updates that the clients computed.
+        defense_gradients: Additional cost of the defense, in units of one gradient; None if the defense does not
+            report it.
+        diverged: True if a gradient was not finite. Training ended before that step.
     """
 
     model: nn.Module
@@ -86,7 +96,7 @@ class DefendedTraining:
     diverged: bool
 
     def __repr__(self) -> str:
-        """Outcome without the model."""
+        """Describe the outcome without the model."""
         accuracy = "" if self.test_accuracy is None else f", test accuracy {self.test_accuracy:.4g}"
         end = ", diverged" if self.diverged else ""
         return f"DefendedTraining({len(self.losses)} steps, training loss {self.training_loss:.4g}{accuracy}{end})"
@@ -110,21 +120,37 @@ def train_defended(
 
     .. math:: \theta_{t+1} = \mathrm{step}\Bigl(\theta_t, \frac1n \sum_{i=1}^n D\bigl(g_i(\theta_t)\bigr)\Bigr)
 
-    ``training`` is shared out among ``clients`` once; at each step every client takes its next batch of records,
-    in an order that is drawn again each time it has been through. Training lasts ``steps``, or ``epochs`` times through
-    the records. ``update`` says how large a batch is and what a client sends: with local steps it sends the change that
-    so many steps of SGD on its batch make, and the server steps along the mean change, ``learning_rate`` times it. Each
-    client defends what it sends itself: with noise of its own, and, where a defense is chosen by the client's records
-    or from time to time at the current model (``for_release``), with its own choice. Without a stated loss it is chosen
-    by the labels. ``rng`` draws shares, order and noise, in this order.
+    The training records are divided among the clients once. At each step every client takes its next batch; the order
+    of its records is drawn again after every pass. Clients defend their updates independently, each with its own noise.
+    A defense that depends on the client's records or the current model (``for_release``) is chosen by each client.
+
+    Args:
+        model: Network to train; it is not changed.
+        training: Training records.
+        defense: Defense of every update; None for none.
+        steps: Training steps; stated if and only if ``epochs`` is not.
+        epochs: Passes through the training records, instead of ``steps``.
+        test: Test records of the trained model; None for none.
+        clients: Clients whose updates are averaged.
+        update: Batch size, loss and kind of update. With local steps, clients send the weight change of local SGD and
+            the server moves by ``learning_rate`` times the mean change. The default loss fits the labels.
+        optimizer: Optimizer of the server, ``"sgd"`` or ``"adam"``.
+        learning_rate: Learning rate of the server.
+        rng: Source of the division of records, their order and the noise, in this order.
+
+    Returns:
+        The trained model, its losses and the cost of the training.
+
+    Raises:
+        InvalidInput: If neither or both of ``steps`` and ``epochs`` are stated, a client has fewer records than a
+            batch, or another argument is invalid.
 
     Assumes: the model is in the mode that clients train in. A defense with a state (``fresh``) is not changed.
-    Guarantee: the same for the same ``rng``; ``model`` stays as it is. The records of a step do not depend on the
-    defense, so runs with equal seeds differ by it alone. Cost: one gradient per client and step, and one forward pass
-    over all records at the end.
-    Edge cases: neither or both of ``steps`` and ``epochs``, and shares smaller than a batch, are refused; the last
-    records of a share that fill no batch wait for the next time through. Where a gradient is not finite, training ends
-    and says so; records without finite outputs count as wrong.
+    Guarantee: the same result for the same ``rng``. The records of a step do not depend on the defense, so runs with
+    equal seeds differ by the defense alone. Cost: one gradient per client and step, and one forward pass over all
+    records at the end.
+    Edge cases: the last records of a client that do not fill a batch are skipped until the next pass. If a gradient is
+    not finite, training ends and ``diverged`` is True; records without finite outputs count as wrong.
     Reference: the training of appendix C.1, chen2025: 4 clients with batches of 16.
 
     >>> inputs = torch.rand(64, 2, generator=torch.Generator().manual_seed(0))
@@ -139,16 +165,16 @@ def train_defended(
     begun, working = time.monotonic(), copy.deepcopy(model)
     loss_fn = update.loss_fn or training_loss(copy.deepcopy(model).eval(), training)
     fresh = fresh_defense(defense)
-    server = _server(working, optimizer, learning_rate)
+    server = _make_optimizer(working, optimizer, learning_rate)
     if not isinstance(rng, torch.Generator):
         raise invalid_input("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
-    # drawn apart, so that the noise of a defense does not change who is drawn after it
-    seeds = torch.randint(2**62, (2,), generator=rng).tolist()
+    # Separate generators: the noise of a defense must not change the records of later steps.
+    seeds = torch.randint(2**62, (2,), generator=rng).tolist()  # 2**62 is below the largest int64
     order, noise = (torch.Generator().manual_seed(seed) for seed in seeds)
     batches = _batches(training, check_whole("clients", clients), update.batch_size, order)
     losses: list[float] = []
     for _ in track(range(stepped), "training"):
-        sent, loss = _round(Client(working, loss_fn, update), next(batches), fresh, noise)
+        sent, loss = _run_round(Client(working, loss_fn, update), next(batches), fresh, noise)
         if not all(bool(value.isfinite().all()) for value in sent.values()):
             break
         losses.append(loss)
@@ -156,8 +182,8 @@ def train_defended(
             parameter.grad = sent.get(name)
         server.step()
     working.zero_grad(set_to_none=True)
-    final_loss, _ = evaluated(working, training, loss_fn)
-    test_loss, accuracy = (None, None) if test is None else evaluated(working, test, loss_fn)
+    final_loss, _ = evaluate_model(working, training, loss_fn)
+    test_loss, accuracy = (None, None) if test is None else evaluate_model(working, test, loss_fn)
     return DefendedTraining(
         model=working,
         losses=tuple(losses),
@@ -172,7 +198,13 @@ def train_defended(
 
 
 def fresh_defense(defense: Defense | None) -> Defense | None:
-    """The defense in the state in which training begins: itself where it has none.
+    """Return a defense in its initial state.
+
+    Args:
+        defense: A defense; None for none.
+
+    Returns:
+        A copy with its state reset, or the same object if it has no state.
 
     >>> fresh_defense(None) is None
     True
@@ -183,13 +215,21 @@ def fresh_defense(defense: Defense | None) -> Defense | None:
     return defense if begin is None else begin()
 
 
-def evaluated(model: nn.Module, dataset: Dataset, loss_fn: LossFunction) -> tuple[float, float | None]:
-    """The mean loss of a model in evaluation mode over all records, and the share of right classes, None without any.
+def evaluate_model(model: nn.Module, dataset: Dataset, loss_fn: LossFunction) -> tuple[float, float | None]:
+    """Return the mean loss and the accuracy of a model in evaluation mode.
 
-    Edge cases: a loss that is not finite is infinite; outputs that are not finite are wrong.
+    Args:
+        model: Network to evaluate; it is not changed.
+        dataset: Records with labels.
+        loss_fn: Loss of outputs and labels, averaged over records.
+
+    Returns:
+        The mean loss and the accuracy; the accuracy is None for real labels.
+
+    Edge cases: a loss that is not finite counts as infinite; outputs that are not finite count as wrong.
 
     >>> data = Dataset("toy", torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 1]))
-    >>> evaluated(nn.Identity(), data, nn.functional.cross_entropy)[1]
+    >>> evaluate_model(nn.Identity(), data, nn.functional.cross_entropy)[1]
     0.5
     """
     labels, quiet = given_labels(dataset), copy.deepcopy(model).eval()
@@ -204,26 +244,26 @@ def evaluated(model: nn.Module, dataset: Dataset, loss_fn: LossFunction) -> tupl
                 classes = (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)
                 right += int((classes == answers).logical_and(outputs.isfinite().flatten(1).all(1)).sum())
     mean = total / len(dataset)
-    return (mean if mean < float("inf") else float("inf")), (
+    return (mean if mean < float("inf") else float("inf")), (  # the comparison is False for NaN too
         None if labels.is_floating_point() else right / len(dataset)
     )
 
 
-def _round(
+def _run_round(
     client: Client,
     batches: tuple[tuple[Tensor, Tensor], ...],
     defense: Defense | None,
     rng: torch.Generator,
 ) -> tuple[dict[str, Tensor], float]:
-    """The mean of what the clients send, as a direction to step against, and of their losses."""
-    sign = 1.0 if client.recipe.local_steps is None else -1.0  # a change is what to step along
+    """Return the mean update of the clients, as a gradient for the optimizer, and their mean loss."""
+    sign = 1.0 if client.recipe.local_steps is None else -1.0  # a weight change points downhill, a gradient uphill
     mean: dict[str, Tensor] = {}
     losses = []
     for inputs, labels in batches:
-        update, loss = _update(client, inputs, labels)
+        update, loss = _compute_update(client, inputs, labels)
         losses.append(loss)
         if not all(bool(value.isfinite().all()) for value in update.values()):
-            return update, loss  # which no defense takes, and nobody can step along
+            return update, loss  # defenses refuse such values, and the caller ends the training
         if defense is not None:
             by_client = hasattr(defense, "for_release")
             own = chosen_for(defense, client.release(inputs, labels)) if by_client else defense
@@ -234,32 +274,34 @@ def _round(
     return mean, sum(losses) / len(losses)
 
 
-def _update(client: Client, inputs: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], float]:
-    """What a client would send without a defense, and its loss before."""
+def _compute_update(client: Client, inputs: Tensor, labels: Tensor) -> tuple[dict[str, Tensor], float]:
+    """Return the undefended update of a client, and its loss before the update."""
     if client.recipe.local_steps is not None:
         with torch.no_grad():
             loss = client.loss_fn(client.model(inputs), labels)
         return dict(client.release(inputs, labels).value()), float(loss)
     named = {name: value for name, value in client.model.named_parameters() if value.requires_grad}
     loss = client.loss_fn(client.model(inputs), labels)
+    # Parameters that the loss does not use get a gradient of zeros.
     found = torch.autograd.grad(loss, list(named.values()), materialize_grads=True)
     return dict(zip(named, found, strict=True)), float(loss.detach())
 
 
 def _gradients_spent(defense: Defense | None) -> float | None:
-    """What a defense says that it cost, its parts together; None where none says so."""
+    """Return the cost that the parts of a defense report, in gradients; None if none reports it."""
     if defense is None:
         return 0.0
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
-    told = [spent for spent in (getattr(part, "gradients_spent", None) for part in parts) if spent is not None]
-    return float(sum(told)) if told else None
+    reported = [spent for spent in (getattr(part, "gradients_spent", None) for part in parts) if spent is not None]
+    return float(sum(reported)) if reported else None
 
 
 def _batches(
     dataset: Dataset, clients: int, batch_size: int, rng: torch.Generator
 ) -> Iterator[tuple[tuple[Tensor, Tensor], ...]]:
-    """Batches of all clients, one step after the other, without end."""
+    """Yield the batches of all clients for one step after the other, without end."""
     labels, share = given_labels(dataset), len(dataset) // clients
+    # Equal shares; the remaining records, fewer than clients, are not used.
     shares = torch.randperm(len(dataset), generator=rng)[: clients * share].view(clients, share)
     while True:
         order = torch.stack([each[torch.randperm(share, generator=rng)] for each in shares])
@@ -278,7 +320,7 @@ def _steps(steps: int | None, epochs: int | None, records: int, clients: int, ba
     return check_whole("steps", steps) if epochs is None else check_whole("epochs", epochs) * each
 
 
-def _server(model: nn.Module, optimizer: str, learning_rate: float) -> torch.optim.Optimizer:
+def _make_optimizer(model: nn.Module, optimizer: str, learning_rate: float) -> torch.optim.Optimizer:
     if optimizer not in OPTIMIZERS:
         raise invalid_input("optimizer", optimizer, f"to be one of {', '.join(OPTIMIZERS)}")
     rate = check_positive("learning_rate", learning_rate)

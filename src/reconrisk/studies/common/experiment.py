@@ -1,7 +1,7 @@
-"""One trial: an update is made of records, defended, observed, attacked and scored; only the outcome is kept.
+"""One trial: make a release of the target records, defend it, observe it, attack it and score the estimates.
 
-The randomness of a trial is a hash of seed, defense, draw and attack, so that trials do not depend on earlier ones.
-Attacks on one draw under one defense meet the same noise.
+The random numbers of a trial follow from a hash of seed, defense, draw and attack, so trials do not depend on earlier
+ones. Attacks on one draw under one defense see the same noise.
 """
 
 from __future__ import annotations
@@ -31,13 +31,22 @@ from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.runs import Trial, TrialKey, TrialScores
 from reconrisk.studies.common.subjects.subject import Subject
 
-_SEEDS = 2**63
+_SEEDS = 2**63  # torch.Generator takes seeds below this
 _REFUSALS = (InvalidInput, InvalidFile, MissingExtra)
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """Everything that trials have in common."""
+    """Everything that the trials of a study share.
+
+    Attributes:
+        plan: Attacks, defenses and target records.
+        subject: Audited object, which makes the releases.
+        population: Records that targets are drawn from.
+        threat: Abilities of the adversary.
+        metrics: Metrics that every trial computes.
+        seed: Seed of the study.
+    """
 
     plan: Plan
     subject: Subject
@@ -47,11 +56,11 @@ class Experiment:
     seed: int
 
     def trial(self, key: TrialKey) -> tuple[Trial, Tensor]:
-        """One attack on one update, and its estimates in the order of the records.
+        """Run one attack on one release; return its outcome and its estimates in the order of the records.
 
-        Guarantee: the same for the same key, whatever was run before; attacks on one draw under one defense meet the
-        same noise. An attack of a portfolio that refuses the update is told from one that fails; one that raises has
-        failed in this trial. A model or defense that raises is refused with what it said.
+        Guarantee: the result depends on the key only, not on earlier trials; attacks on one draw under one defense see
+        the same noise. An attack of a portfolio that refuses the release is recorded as not applicable, and one that
+        raises as failed. An error of the model or the defense is reported with its message.
         """
         planned, rows = self.attacks[key.attack], self.plan.updates[key.draw]
         noise, search = (self._rng(kind, key) for kind in ("noise", "search"))
@@ -65,10 +74,10 @@ class Experiment:
                 data_range=self.population.dataset.data_range,
                 rng=noise,
             )
-        reconstruction = self._attacked(planned, observation, search)
+        reconstruction = self._run_attack(planned, observation, search)
         with refused_if_raised(f"scores of what {planned.label} estimates", "A metric raised this."):
             scores = score(reconstruction, release.inputs, self.metrics)
-        order = scores.matched.clamp_min(0)
+        order = scores.matched.clamp_min(0)  # -1 marks a record without an estimate; its score is the worst one
         trial = Trial(
             key=key,
             records=rows,
@@ -81,11 +90,14 @@ class Experiment:
         return trial, reconstruction.estimates[order]
 
     def is_scored(self, trial: Trial) -> bool:
-        """Return True if a trial of an earlier run has the scores of every metric; goals may be stated in another."""
+        """Return True if a stored trial has the scores of every metric that is needed now."""
         return {metric.name for metric in self.metrics} <= {scores.metric for scores in trial.scores}
 
     def threat_of(self, planned: PlannedAttack) -> ThreatModel:
-        """Who runs an attack: the audited adversary, with the prior of the attack; guesses may use what they need."""
+        """Return the adversary who runs an attack.
+
+        An attack with a prior knows the prior in addition. Baselines know everything that they need.
+        """
         if planned.is_baseline:
             return self.threat.knowing(*planned.attack.needs.knows)
         return self.threat if planned.prior is None else self.threat.knowing(Knows.PRIOR)
@@ -95,7 +107,7 @@ class Experiment:
         """Planned attacks by label."""
         return {planned.label: planned for planned in self.plan.attacks}
 
-    def _attacked(self, planned: PlannedAttack, observation: Observation, rng: torch.Generator) -> Reconstruction:
+    def _run_attack(self, planned: PlannedAttack, observation: Observation, rng: torch.Generator) -> Reconstruction:
         begun = time.monotonic()
         try:
             return check_reconstruction(planned.label, planned.attack(observation, rng=rng), observation)
@@ -103,17 +115,17 @@ class Experiment:
             if planned.was_chosen:
                 raise
             status = Status(Ending.NOT_APPLICABLE, str(error).rstrip("."), "Choose another attack")
-        except Exception as error:  # of whatever kind: one trial that fails must not lose the others
-            status = Status(Ending.DIVERGED, _said(error), "Change its settings or choose another attack")
+        except Exception as error:  # any kind: one trial that fails must not lose the others
+            status = Status(Ending.DIVERGED, _describe_error(error), "Change its settings or choose another attack")
         cost = Cost(time.monotonic() - begun, 0)
         account = Account(describe_settings(planned.attack), status, (float("inf"),) * observation.batch_size, cost)
         shape = (observation.batch_size, *observation.input_shape)
-        return Reconstruction(torch.full(shape, float("nan")), account)
+        return Reconstruction(torch.full(shape, float("nan")), account)  # NaN gets the worst score of every metric
 
     def _distortion(self, key: TrialKey, release: Release, observation: Observation) -> float | None:
-        """Squared distance of what was sent to what would have been, over the squared norm of the latter.
+        """Return the relative squared change of the release by the defense.
 
-        It is measured once for all attacks: by the first guess.
+        The trial of the first baseline measures it for all attacks; the others return None.
         """
         if key.attack != next((each.label for each in self.plan.attacks if each.is_baseline), None):
             return None
@@ -122,10 +134,12 @@ class Experiment:
         undefended = release.value()
         norm = sum(float(value.double().square().sum()) for value in undefended.values())
         pairs = ((observation.released[name].double(), value.double()) for name, value in undefended.items())
+        # A zero release has no relative change.
         return sum(float((sent - value).square().sum()) for sent, value in pairs) / norm if norm > 0 else 0.0
 
     def _rng(self, kind: str, key: TrialKey) -> torch.Generator:
-        """A generator for what is stated, and nothing else: order and number of trials do not matter."""
+        """Return a generator that depends on the seed and the key only, not on the order or number of trials."""
+        # The noise does not depend on the attack, so attacks on one draw under one defense see the same noise.
         parts = (self.seed, kind, key.draw, key.defense, key.attack if kind == "search" else "")
         digest = hashlib.sha256(repr(parts).encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") % _SEEDS)
@@ -133,16 +147,24 @@ class Experiment:
 
 @contextmanager
 def refused_if_raised(what: str, remedy: str = "The model, its loss or the defense raised this.") -> Iterator[None]:
-    """Say to the user what code of theirs raised; words about their input and Ctrl-C pass."""
+    """Report an exception of the user's model, loss, defense or metric as InvalidInput.
+
+    Args:
+        what: What was expected, as the object of "Expected ...".
+        remedy: Last sentence of the message.
+
+    Raises:
+        InvalidInput: If the body raises anything but one of our own errors or KeyboardInterrupt.
+    """
     try:
         yield
     except _REFUSALS:
         raise
     except Exception as error:  # a model, loss or defense may raise anything
-        raise InvalidInput(f"Expected {what}, got {_said(error)}. {remedy}") from error
+        raise InvalidInput(f"Expected {what}, got {_describe_error(error)}. {remedy}") from error
 
 
-def _said(error: Exception) -> str:
-    """The kind of an error and the first line of its message."""
+def _describe_error(error: Exception) -> str:
+    """Return the class of an error and the first line of its message."""
     first = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -19,15 +19,25 @@ from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.subjects.subject import OF_UPDATES, GuaranteeScope, Subject
 
 StatedGuarantee: TypeAlias = Callable[[Goal, str], Guarantee | None]
-"""A guarantee that the caller states for a goal under the defense of this label, None for none."""
+"""Function of a goal and the label of a defense that returns a guarantee of the caller, or None."""
 
 _STATED = "stated by the caller for these records"
-_SAMPLED = "over whether a record is sampled; the attacked update always holds it"
+_SAMPLED = "it averages over the sampling of records, but the attacked update always contains the target"
 
 
 @dataclass(frozen=True, eq=False)
 class GuaranteeFinder:
-    """Where the lines of an audit get their guarantees from."""
+    """Source of the guarantees for every goal and defense of an audit.
+
+    Attributes:
+        population: Records that targets are drawn from.
+        threat: Abilities of the adversary.
+        batch_size: Records that share one update.
+        stated: Guarantees of the caller.
+        training: Mechanism of the whole training run, if known.
+        scope: Reasons why guarantees of defenses or of the training do not cover the attacked records.
+        trained_with: Mechanism of the noise that the attacked model was trained with.
+    """
 
     population: Population
     threat: ThreatModel
@@ -36,7 +46,6 @@ class GuaranteeFinder:
     training: Mechanism | None = None
     scope: GuaranteeScope = OF_UPDATES
     trained_with: Mechanism | None = None
-    """The mechanism of the noise that an attacked model was trained with."""
     _priors: dict[Goal, PriorSuccess | None] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod
@@ -47,25 +56,40 @@ class GuaranteeFinder:
         stated: tuple[StatedGuarantee, ...] = (),
         training: Mechanism | None = None,
     ) -> GuaranteeFinder:
-        """Return the finder for a subject, with guarantees that the caller states and the mechanism of its run."""
-        about = (subject.guarantee_scope, subject.training_mechanism)
-        return GuaranteeFinder(population, threat, subject.recipe.batch_size, stated, training, *about)
+        """Return the finder for a subject.
+
+        Args:
+            subject: The audited object.
+            population: Records that targets are drawn from.
+            threat: Abilities of the adversary.
+            stated: Guarantees of the caller.
+            training: Mechanism of the training run, if known.
+        """
+        known = (subject.guarantee_scope, subject.training_mechanism)
+        return GuaranteeFinder(population, threat, subject.recipe.batch_size, stated, training, *known)
 
     def answers(self, goal: Goal, label: str, defense: Defense | None) -> tuple[BoundResult, ...]:
-        """Every guarantee for a goal under a defense: from its mechanism, from the caller, from the whole run."""
+        """Return every guarantee for a goal under a defense: of the caller, of its mechanism, and of the whole run.
+
+        Args:
+            goal: Success criterion.
+            label: Label of the defense, which stated guarantees receive.
+            defense: The defense; None for none.
+        """
         stated = [guarantee for guarantee in (source(goal, label) for source in self.stated) if guarantee is not None]
         answers = [BoundResult(guarantee, True, _STATED) for guarantee in stated]
         mechanism = None if defense is None else defense.mechanism
         sources = [] if mechanism is None else [(mechanism, self.scope.of_defenses)]
+        # A private training may also be stated as `training`; equal mechanisms count once.
         runs = dict.fromkeys(each for each in (self.trained_with, self.training) if each is not None)
         sources += [(run, self.scope.of_training) for run in runs]
-        for source, reason in sources:  # which says why its guarantees are not about the attacked records
-            found = self._from(source, goal)
+        for source, reason in sources:  # a reason says why these guarantees do not cover the attacked records
+            found = self._guarantees_from(source, goal)
             answers += [each if reason is None else BoundResult(each.guarantee, False, reason) for each in found]
         return tuple(answers)
 
     def prior(self, goal: Goal) -> PriorSuccess | None:
-        """The best success of guesses, None for a goal that no mean squared error stands for."""
+        """Return the best success of a guess; None if the goal has no equivalent mean squared error."""
         if goal not in self._priors:
             mse = mean_squared_error_at(goal, self.population.dataset.data_range)
             self._priors[goal] = (
@@ -75,10 +99,10 @@ class GuaranteeFinder:
             )
         return self._priors[goal]
 
-    def _from(self, mechanism: Mechanism, goal: Goal) -> Sequence[BoundResult]:
-        """Find the guarantees of a mechanism for an update that holds the target.
+    def _guarantees_from(self, mechanism: Mechanism, goal: Goal) -> Sequence[BoundResult]:
+        """Return the guarantees of a mechanism for an update that always contains the target.
 
-        Chance in who is sampled does not protect it there.
+        Guarantees that rely on the sampling of records do not apply to such an update and are marked so.
         """
         prior, data = self.prior(goal), self.population.dataset
         mse = mean_squared_error_at(goal, data.data_range)
@@ -87,6 +111,7 @@ class GuaranteeFinder:
         dimension = data.inputs[0].numel()
         question = BoundQuery(mechanism, mse, dimension, data.data_range, prior, self.population.least_norm)
         found = guarantees_for(question)
+        # Full batches contain every record, so nothing relies on sampling.
         if not has_phases(mechanism) or all(phase.is_full_batch for phase in phases_of(mechanism)):
             return found
         return [replace(each, is_about_targets=False, why=_SAMPLED) for each in found]

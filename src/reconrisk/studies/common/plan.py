@@ -1,7 +1,7 @@
-"""The plan of an audit: attacks that fit the threat, updates, defenses, and the expected time.
+"""The plan of an audit: attacks that the threat allows, updates, defenses, and the expected time.
 
-Trials are ordered so that any beginning of them is balanced over attacks and defenses. Each generative prior gets its
-own baseline, the prior alone (:func:`alone`).
+Trials are ordered so that any first part of them is balanced over attacks and defenses. Each generative prior gets a
+baseline of its own, the prior alone (:func:`alone`).
 """
 
 from __future__ import annotations
@@ -44,23 +44,29 @@ from reconrisk.releases.release import Release
 from reconrisk.studies.common.runs import TrialKey
 from reconrisk.studies.common.subjects.subject import Subject
 
-_SEED = 0
-_STEPS = 20  # of a diffusion: the mean of draws needs no more
+_SEED = 0  # of the draws of a prior, which are shared by all trials
+_STEPS = 20  # diffusion steps per draw: enough for the mean of many draws
 
 
 @dataclass(frozen=True, eq=False)
 class AloneOnce:
-    """The mean of a prior as a guess for every trial, of draws that are made once: they take longer than an attack."""
+    """Baseline that guesses the mean of a prior and draws from the prior only once.
+
+    The draws take longer than an attack, so all trials share them.
+
+    Attributes:
+        attack: The baseline that draws from the prior.
+    """
 
     attack: PriorAlone
 
     @property
     def needs(self) -> ThreatModel:
-        """The prior."""
+        """Threat model that the baseline needs: one that knows the prior."""
         return self.attack.needs
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
-        """The same for every observation of as many records; ``rng`` is not used."""
+        """Return the same guess for every observation with as many records; ``rng`` is not used."""
         del rng
         begun, key = time.monotonic(), (observation.batch_size, *observation.input_shape)
         if key not in self._made:
@@ -73,35 +79,58 @@ class AloneOnce:
         return {}
 
     def __repr__(self) -> str:
-        """Every setting."""
+        """Settings of the baseline that draws."""
         return repr(self.attack)
 
 
 def alone(prior: Prior) -> AloneOnce:
-    """The guess that an attack with a prior has to beat."""
+    """Return the baseline that an attack with a prior has to beat.
+
+    Args:
+        prior: Generative prior of the attack.
+
+    Returns:
+        The mean of draws from the prior, as an attack.
+    """
     return AloneOnce(prior_alone(prior, steps=_STEPS))
 
 
-def seconds_of_a_prior(prior: Prior, attack: Attack, evaluations: int) -> float:
-    """How long an attack waits for its prior: as often as it says, or once for each evaluation, backward too."""
+def time_prior(prior: Prior, attack: Attack, evaluations: int) -> float:
+    """Estimate the time that an attack spends in its prior during one trial.
+
+    Args:
+        prior: The generative prior; one forward and backward pass is timed.
+        attack: Attack whose ``prior_calls`` states the number of passes, if it has one.
+        evaluations: Number of passes of other attacks: one for each evaluation of the release.
+
+    Returns:
+        Seconds per trial.
+    """
     calls = getattr(attack, "prior_calls", evaluations)
     seconds = min(prior.time_pass() for _ in range(2))  # the first one may warm up
     return seconds * float(calls)
 
 
-_TYPICAL_EVALUATIONS = 300
-_PROBES, _PROBED = 20, 0.5  # evaluations that are timed, and seconds that they may take
+_TYPICAL_EVALUATIONS = 300  # of an attack that states no number of steps
+_PROBES, _PROBED = 20, 0.5  # most evaluations that are timed, and seconds after which timing stops
 UNDEFENDED = "none"
-"""The label of the release as it is."""
+"""Label of the undefended release."""
 
 AttackChoice = str | Attack | Callable[..., Tensor | Reconstruction] | tuple[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedAttack:
-    """An attack with its label; ``was_chosen`` if somebody named it, so that its refusal is an error.
+    """An attack of a plan.
 
-    ``prior`` is the generative one it has, if any, which it waits for ``prior_seconds`` in a trial.
+    Attributes:
+        label: Unique name in the plan.
+        attack: The configured attack.
+        is_baseline: True if it ignores the update.
+        was_chosen: True if the caller named it. An error that it raises then ends the audit.
+        evaluations: Expected evaluations of the release in a trial.
+        prior: Generative prior of the attack, if any.
+        prior_seconds: Expected time in the prior during a trial.
     """
 
     label: str
@@ -114,22 +143,28 @@ class PlannedAttack:
 
     @cached_property
     def settings(self) -> str:
-        """What tells the attack from others of its label."""
+        """Digest of the settings, which distinguishes attacks with the same label."""
         return identify_settings(self.attack)
 
     @cached_property
     def prior_hash(self) -> str:
-        """The hash of the prior, empty if there is none."""
+        """Fingerprint of the prior; empty if there is none."""
         return "" if self.prior is None else self.prior.value.fingerprint
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Trials of an audit, in an order in which any beginning is balanced: update by update, then defenses, attacks.
+    """Trials of an audit, ordered so that any first part of them is balanced over defenses and attacks.
 
-    Guesses come first: they take no time, and attack scores mean something only relative to them.
+    Baselines come first: they take no time, and attack scores mean something only relative to them.
 
-    ``left_out`` says which attacks with a prior could not be planned, and why.
+    Attributes:
+        attacks: Attacks and baselines.
+        defenses: Defenses by label; None for no defense.
+        updates: Target rows of every update.
+        seconds_per_evaluation: Measured time of one evaluation of the release.
+        unit: Kind of release, ``"update"`` or ``"model"``.
+        left_out: Attacks with a prior that could not be planned, with the reason.
     """
 
     attacks: tuple[PlannedAttack, ...]
@@ -140,8 +175,8 @@ class Plan:
     left_out: tuple[str, ...] = ()
 
     def trials(self) -> Iterator[TrialKey]:
-        """Every trial."""
-        ordered = sorted(self.attacks, key=lambda planned: not planned.is_baseline)
+        """Yield the key of every trial."""
+        ordered = sorted(self.attacks, key=lambda planned: not planned.is_baseline)  # stable: baselines first
         for draw in range(len(self.updates)):
             for defense in self.defenses:
                 for planned in ordered:
@@ -154,16 +189,16 @@ class Plan:
 
     @property
     def expected_seconds(self) -> float:
-        """Evaluations of the release that the attacks take, at the cost of one, and what they wait for priors."""
+        """Expected seconds of all trials: evaluations of the release, and passes through priors."""
         evaluations = sum(planned.evaluations for planned in self.attacks)
         waited = sum(planned.prior_seconds for planned in self.attacks)
         return (self.seconds_per_evaluation * evaluations + waited) * len(self.updates) * len(self.defenses)
 
     def __str__(self) -> str:
-        """The plan in a few lines."""
+        """Describe the plan in a few lines."""
         count, records = len(self.updates), len(self.updates[0])
         drawn = f"{count} updates of {records} record{'s' if records > 1 else ''}"
-        drawn = drawn if self.unit == "update" else f"{count} models, of each one record unknown"
+        drawn = drawn if self.unit == "update" else f"{count} models with one unknown record each"
         chosen = ", ".join(planned.label for planned in self.attacks if not planned.is_baseline)
         guesses = ", ".join(planned.label for planned in self.attacks if planned.is_baseline)
         return "\n".join(
@@ -172,7 +207,7 @@ class Plan:
                 f"defenses  {', '.join(self.defenses)}",
                 f"attacks   {chosen}; guesses: {guesses}",
                 *(f"left out  {words}" for words in self.left_out),
-                f"expected  {_duration(self.expected_seconds)}",
+                f"expected  {_format_duration(self.expected_seconds)}",
             )
         )
 
@@ -180,26 +215,35 @@ class Plan:
 def planned_attacks(
     chosen: str | Sequence[AttackChoice], threat: ThreatModel, knowledge: PublicKnowledge, *, any_prior: bool = False
 ) -> tuple[PlannedAttack, ...]:
-    """The attacks of a portfolio that the threat allows, or those chosen, and every guess that can be made.
+    """Plan the attacks of a study and all baselines that the adversary can compute.
 
-    With ``any_prior`` attacks may have a generative prior though the threat does not know it, as one that is public.
+    Args:
+        chosen: Name of a portfolio, or a list of attacks. Attacks of a portfolio that the threat does not allow are
+            left out.
+        threat: Abilities of the adversary.
+        knowledge: Public facts that attacks are built from.
+        any_prior: True if attacks may use public generative priors that ``threat`` does not list.
 
-    Guarantee: a chosen attack that needs more than the threat has is refused. There is a guess for each prior.
+    Returns:
+        The attacks, then the baselines, one of them for each generative prior.
+
+    Raises:
+        InvalidInput: If a chosen attack needs more than the threat allows, two attacks are equal, or none is left.
     """
     if isinstance(chosen, str):
         found = [
-            each for each in _of_portfolio(chosen, threat, knowledge, any_prior) if isinstance(each, PlannedAttack)
+            each for each in _plan_portfolio(chosen, threat, knowledge, any_prior) if isinstance(each, PlannedAttack)
         ]
     elif not isinstance(chosen, Sequence):
         raise invalid_input(
-            "attacks", type(chosen).__name__, "to be a portfolio or a list", "Write [attack] for a single one."
+            "attacks", type(chosen).__name__, "to be a portfolio or a list", "Write [attack] for a single attack."
         )
     else:
-        found = _told_apart([_chosen(choice, threat, knowledge, any_prior) for choice in chosen])
+        found = _number_duplicates([_plan_choice(choice, threat, knowledge, any_prior) for choice in chosen])
     guesses = []
-    for info in reversed(list(ATTACKS.values())):  # constant first: of guesses that are equal, reports name it
+    for info in reversed(list(ATTACKS.values())):  # the constant guess comes first: reports name it among equals
         if info.guess_for is not None and info.guess_for <= threat.knows and not info.priors:
-            with suppress(InvalidInput):  # no public records, or no classes
+            with suppress(InvalidInput):  # there are no public records, or no classes
                 guess, _ = attack_from_knowledge(info.name, {}, knowledge)
                 guesses.append(PlannedAttack(info.name, guess, True, False, 0))
     named = {planned.label for planned in found}
@@ -207,24 +251,34 @@ def planned_attacks(
         raise InvalidInput(f"Expected an attack that {threat} can run. State a stronger threat, or list attacks.")
     if len(named) < len(found):
         raise invalid_input("attacks", [each.label for each in found], "to differ", "Give each its settings.")
-    return (*found, *(each for each in (*guesses, *_priors_alone(found)) if each.label not in named))
+    return (*found, *(each for each in (*guesses, *_plan_prior_baselines(found)) if each.label not in named))
 
 
-def left_out(
+def omitted_attacks(
     chosen: str | Sequence[AttackChoice], threat: ThreatModel, knowledge: PublicKnowledge, *, any_prior: bool = False
 ) -> tuple[str, ...]:
-    """Attacks with a prior that a portfolio lists and that could not be planned, by the reason."""
+    """Return the attacks with a prior that a portfolio lists and that could not be planned.
+
+    Args:
+        chosen: Name of a portfolio; a list of attacks omits none.
+        threat: Abilities of the adversary.
+        knowledge: Public facts that attacks are built from.
+        any_prior: True if attacks may use public generative priors that ``threat`` does not list.
+
+    Returns:
+        One text for each reason, with the attacks that it applies to.
+    """
     if not isinstance(chosen, str) or knowledge.trained_model is not None:
         return ()
     reasons: dict[str, list[str]] = {}
-    for entry, each in zip(PORTFOLIOS[chosen], _of_portfolio(chosen, threat, knowledge, any_prior), strict=True):
+    for entry, each in zip(PORTFOLIOS[chosen], _plan_portfolio(chosen, threat, knowledge, any_prior), strict=True):
         if ATTACKS[entry.name].priors and isinstance(each, str):
             reasons.setdefault(each, []).append(f"{entry.name}(prior={entry.settings['prior']})")
     return tuple(f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in reasons.items())
 
 
-def _priors_alone(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
-    """A guess for each prior that attacks have, and that was not chosen itself."""
+def _plan_prior_baselines(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
+    """Return a baseline for each prior of the attacks, except for priors whose baseline was chosen."""
     found: list[PlannedAttack] = []
     known = {each.prior_hash for each in planned if each.is_baseline}
     for each in planned:
@@ -233,34 +287,40 @@ def _priors_alone(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
         guess = alone(each.prior.value)
         found.append(PlannedAttack(f"prior_alone(prior={each.prior.word})", guess, True, False, 0, each.prior))
         known.add(each.prior_hash)
-    return _told_apart(found)
+    return _number_duplicates(found)
 
 
-def _of_portfolio(
+def _plan_portfolio(
     chosen: str, threat: ThreatModel, knowledge: PublicKnowledge, any_prior: bool
 ) -> list[PlannedAttack | str]:
     if chosen not in PORTFOLIOS:
         raise invalid_input("attacks", chosen, f"to be one of {', '.join(PORTFOLIOS)}", "Or list attacks by name.")
-    return [_listed(entry, threat, knowledge, any_prior) for entry in PORTFOLIOS[chosen]]
+    return [_plan_entry(entry, threat, knowledge, any_prior) for entry in PORTFOLIOS[chosen]]
 
 
-def _told_apart(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
-    """Configured attacks of one kind with other settings, numbered."""
+def _number_duplicates(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
+    """Number attacks that have the same label and different settings."""
     found: list[PlannedAttack] = []
     for each in planned:
         alike = [other for other in found if other.label.partition(" #")[0] == each.label]
+        # Attacks with equal settings keep equal labels, which the caller refuses.
         if alike and all(identify_settings(other.attack) != identify_settings(each.attack) for other in alike):
             each = replace(each, label=f"{each.label} #{len(alike) + 1}")
         found.append(each)
     return found
 
 
-def seconds_of_an_evaluation(subject: Subject, release: Release) -> float:
-    """Return how long it takes to compute a release and its derivative once, or to train a model once.
+def time_evaluation(subject: Subject, release: Release) -> float:
+    """Measure the time of one evaluation: a release and its derivative, or one training of a model.
 
-    The median of several, after a first one that may warm up; where one takes long, of one.
+    Args:
+        subject: The audited object.
+        release: Release to evaluate.
+
+    Returns:
+        Median seconds of up to 20 evaluations, after one that is not counted. A slow evaluation is timed once.
     """
-    subject.evaluate(release)
+    subject.evaluate(release)  # warms up caches and just-in-time compilation
     begun, several = time.monotonic(), list[float]()
     while not several or (len(several) < _PROBES and time.monotonic() - begun < _PROBED):
         start = time.monotonic()
@@ -269,17 +329,17 @@ def seconds_of_an_evaluation(subject: Subject, release: Release) -> float:
     return statistics.median(several)
 
 
-def _listed(
+def _plan_entry(
     entry: PortfolioEntry, threat: ThreatModel, knowledge: PublicKnowledge, any_prior: bool
 ) -> PlannedAttack | str:
-    """An attack of a portfolio, or why the threat or the data does not allow it."""
+    """Return an attack of a portfolio, or the reason why the threat or the data does not allow it."""
     info = ATTACKS[entry.name]
     if knowledge.batch_size > 1 and not info.whole_update:
-        return "it rebuilds one record"
+        return "it reconstructs one record only"
     if info.reads and knowledge.trained_model not in info.reads:
-        return "it reads a trained model"
+        return "it needs a trained model"
     if info.priors and not (any_prior or Knows.PRIOR in threat.knows):
-        return "the stated threat does not know the prior"
+        return "the adversary of the stated threat has no prior"
     if not info.knows <= threat.knows or (info.plants_layer and Controls.MODEL_PARAMETERS not in threat.controls):
         return "the threat does not allow it"
     try:
@@ -287,23 +347,26 @@ def _listed(
     except (InvalidInput, MissingExtra) as error:  # it needs other records, labels or images than there are
         return str(error)
     prior = knowledge.prior_of(attack)
-    if not _allowed(threat, prior, any_prior).covers(_needed(info, attack, derived, threat)):
+    if not _allowed_threat(threat, prior, any_prior).covers(_required_threat(info, attack, derived, threat)):
         return "the threat does not allow it"
     evaluations = entry.evaluations
     if knowledge.trained_model is not None and isinstance(attack, BestCandidate):
-        evaluations = len(attack.candidates)  # each is trained on; of updates, all take about as long as two
+        # One training for each candidate. The updates of all candidates together cost about two evaluations.
+        evaluations = len(attack.candidates)
     named = entry.settings if prior is None else {**entry.settings, "prior": prior.value.name}
-    seconds = 0.0 if prior is None else seconds_of_a_prior(prior.value, attack, evaluations)
-    return PlannedAttack(_label(entry.name, named), attack, False, False, evaluations, prior, seconds)
+    seconds = 0.0 if prior is None else time_prior(prior.value, attack, evaluations)
+    return PlannedAttack(_attack_label(entry.name, named), attack, False, False, evaluations, prior, seconds)
 
 
-def _allowed(threat: ThreatModel, prior: StatedPrior | None, any_prior: bool) -> ThreatModel:
-    """The threat, with the prior where that may be anybody's."""
+def _allowed_threat(threat: ThreatModel, prior: StatedPrior | None, any_prior: bool) -> ThreatModel:
+    """Return the threat, with the prior added if attacks may use public priors."""
     return threat.knowing(Knows.PRIOR) if any_prior and prior is not None else threat
 
 
-def _chosen(choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledge, any_prior: bool) -> PlannedAttack:
-    """Plan an attack that somebody chose; one that needs more than the threat has is refused."""
+def _plan_choice(
+    choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledge, any_prior: bool
+) -> PlannedAttack:
+    """Plan an attack that the caller chose; refuse one that needs more than the threat allows."""
     words = None
     if isinstance(choice, tuple) and not is_stated_attack(choice):
         raise invalid_input(
@@ -313,10 +376,10 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledg
         stated = (
             Choice.read("attacks", choice) if isinstance(choice, str) else Choice(choice[0], tuple(choice[1].items()))
         )
-        words = attack_in_words(stated)
+        words = read_attack_settings(stated)
         attack, derived = attack_from_knowledge(*words, knowledge)
         info: AttackInfo | None = ATTACKS[stated.name]
-        label = _label(stated.name, _named(stated, knowledge.prior_of(attack)))
+        label = _attack_label(stated.name, _name_prior(stated, knowledge.prior_of(attack)))
     else:
         attack, derived = attack_from_function(choice), frozenset()
         label = name_of(attack)
@@ -324,19 +387,19 @@ def _chosen(choice: AttackChoice, threat: ThreatModel, knowledge: PublicKnowledg
     prior = knowledge.prior_of(attack)
     if prior is not None:
         check_prior_fits(prior.value, knowledge.shape, knowledge.data_range)
-    if isinstance(attack, PriorAlone) and attack.guess == "mean":
+    if isinstance(attack, PriorAlone) and attack.guess == "mean":  # a mean is the same in every trial
         attack = AloneOnce(attack)
-    needed = _needed(info, attack, derived, threat)
+    needed = _required_threat(info, attack, derived, threat)
     is_baseline = info is not None and info.guess_for is not None and info.guess_for <= threat.knows
-    if not is_baseline and not _allowed(threat, prior, any_prior).covers(needed):
+    if not is_baseline and not _allowed_threat(threat, prior, any_prior).covers(needed):
         raise invalid_input("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
     count = _count_evaluations(attack, info, words)
-    seconds = 0.0 if prior is None or is_baseline else seconds_of_a_prior(prior.value, attack, count)
+    seconds = 0.0 if prior is None or is_baseline else time_prior(prior.value, attack, count)
     return PlannedAttack(label, attack, is_baseline, True, count, prior, seconds)
 
 
-def _named(choice: Choice, prior: StatedPrior | None) -> dict[str, object]:
-    """Settings with the prior by its name: a folder may say where a machine keeps its files."""
+def _name_prior(choice: Choice, prior: StatedPrior | None) -> dict[str, object]:
+    """Return the settings with the name of the prior in place of its folder, which may reveal local paths."""
     settings: dict[str, object] = dict(choice.settings)
     word = settings.get("prior")
     if prior is not None and isinstance(word, str) and (word == SHIPPED or not is_prior_name(word)):
@@ -344,40 +407,52 @@ def _named(choice: Choice, prior: StatedPrior | None) -> dict[str, object]:
     return settings
 
 
-def attack_in_words(choice: Choice) -> tuple[str, dict[str, object]]:
-    """Name and settings of an attack; settings that are words are read as what they stand for."""
+def read_attack_settings(choice: Choice) -> tuple[str, dict[str, object]]:
+    """Return the name and the settings of a stated attack, with settings in text form converted to values.
+
+    Args:
+        choice: Name of an attack and its settings.
+
+    Returns:
+        The name and the settings.
+
+    Raises:
+        InvalidInput: If the name or a setting is unknown.
+    """
     settings_of(choice.name)
     words = [f"{key}={value}" for key, value in choice.settings if isinstance(value, str)]
     return choice.name, {**dict(choice.settings), **settings_from_text(choice.name, words)}
 
 
 def _count_evaluations(attack: Attack, info: AttackInfo | None, words: tuple[str, Mapping[str, object]] | None) -> int:
-    """Return about how many evaluations an attack takes: as a portfolio lists it, its steps, or the usual number."""
+    """Estimate the evaluations of an attack from its portfolio entry, its steps, or the usual number."""
     listed = (entry for entries in PORTFOLIOS.values() for entry in entries)
     found = next((entry.evaluations for entry in listed if (entry.name, entry.settings) == words), None)
     if found is not None:
         return found
-    steps = getattr(attack, "steps", None)
+    steps = getattr(attack, "steps", None)  # iterative attacks evaluate the release about once per step
     if isinstance(steps, int):
         return steps
     counts = [count for entries in (info.portfolios if info else {}).values() for count, _ in entries]
     return max(counts, default=_TYPICAL_EVALUATIONS)
 
 
-def _needed(info: AttackInfo | None, attack: Attack, derived: Iterable[Knows], threat: ThreatModel) -> ThreatModel:
-    """Return the weakest adversary who could run an attack on what this threat sees."""
+def _required_threat(
+    info: AttackInfo | None, attack: Attack, derived: Iterable[Knows], threat: ThreatModel
+) -> ThreatModel:
+    """Return the weakest adversary who could run an attack on the release that this threat sees."""
     needed = attack.needs.knowing(*derived)
     return replace(needed, sees=threat.sees) if info is not None and info.any_release else needed
 
 
-def _label(name: str, settings: Mapping[str, object]) -> str:
-    """The attack with its settings in words: a setting that is an attack by its name."""
+def _attack_label(name: str, settings: Mapping[str, object]) -> str:
+    """Return the name of an attack with its settings; a setting that is an attack is shown by its name."""
     words = {key: value[0] if is_stated_attack(value) else value for key, value in settings.items()}
     written = ", ".join(f"{key}={value}" for key, value in words.items())
     return f"{name}({written})" if settings else name
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 90:
+def _format_duration(seconds: float) -> str:
+    if seconds < 90:  # up to 90 s in seconds, up to 90 min in minutes
         return f"{max(seconds, 1):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,6 +1,6 @@
-"""The population that targets are drawn from, and how often a guess at one of them succeeds.
+"""The population that targets are drawn from, and the success of a guess at one of its records.
 
-The intervals of an audit and the prior of its bounds are about this population.
+The confidence intervals of an audit and the prior of its bounds refer to this population.
 """
 
 from __future__ import annotations
@@ -18,26 +18,38 @@ from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 
 LARGEST = 4096
-"""Records of a population; of larger data, a sample is the population. Distances of all pairs are computed."""
+"""Largest population; larger data are sampled, because the distances of all pairs of records are computed."""
 
-_MOST_VALUES = 2**26  # of a population, for which half a gigabyte is needed
+_MOST_VALUES = 2**26  # values in a population: half a gigabyte in double precision
 
-_TELLING = frozenset({Knows.RECORD_NORM, Knows.BATCH_STATISTICS})
+# Knowledge that can identify a record among all others, so that a guess may always succeed.
+_IDENTIFYING = frozenset({Knows.RECORD_NORM, Knows.BATCH_STATISTICS})
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Records of ``dataset`` that targets are drawn from, each equally likely: ``rows`` of it."""
+    """Records that targets are drawn from, each equally likely.
+
+    Attributes:
+        dataset: Data set that holds the records.
+        rows: Rows of the data set that form the population.
+    """
 
     dataset: Dataset
     rows: tuple[int, ...]
 
     def updates(self, count: int, batch_size: int, rng: torch.Generator) -> tuple[tuple[int, ...], ...]:
-        """Rows of ``count`` updates; of single records none occurs twice before all have had their turn.
+        """Draw the target rows of every update.
+
+        Args:
+            count: Number of updates.
+            batch_size: Records of each update.
+            rng: Source of the random choice.
 
         Guarantee: every update is a uniform choice of ``batch_size`` different records; a larger ``count`` adds updates
-        to those of a smaller one. Updates of several records are drawn independently: disjoint ones can succeed and
-        fail together, so that their number would say less than it seems to.
+        to those of a smaller one. Single records are drawn without replacement until all have been used. Updates of
+        several records are drawn independently: the outcomes of disjoint ones can be correlated, and the number of
+        trials would overstate the evidence.
         """
         if check_whole("batch_size", batch_size) > len(self.rows):
             raise invalid_input(
@@ -52,44 +64,61 @@ class Population:
         return tuple(found[:count])
 
     def prior_success(self, mse: float, *, knows: frozenset[Knows], batch_size: int) -> PriorSuccess:
-        r"""The best success of a guess by whoever knows all these records, and of the target what ``knows`` says.
+        r"""Return an upper bound on the success of a guess by an adversary who knows the whole population.
 
         .. math:: \kappa \le \sum_c \frac{n_c}{n} \min\Bigl(1, \frac{B m_c}{n_c - B + 1}\Bigr)
 
-        Notation: n records, :math:`n_c` of label c where that is known, at most :math:`m_c` of them within reach of one
-        guess. Of an update of B = ``batch_size`` records there are B estimates, of which the nearest counts: so many
-        guesses; whoever has found the others knows that the target is none of them.
+        Notation: n records, :math:`n_c` of label c if labels are known, at most :math:`m_c` of them within reach of one
+        guess. An update of B = ``batch_size`` records allows B estimates, of which the nearest counts. An adversary who
+        has found the other B - 1 records excludes them.
 
-        Guarantee: never below the truth. Norms and statistics of a batch may tell records apart, so that with them
-        it is 1. Labels are known class by class.
+        Args:
+            mse: Mean squared error within which a guess succeeds.
+            knows: Knowledge of the adversary about the target.
+            batch_size: Records that share one update.
+
+        Guarantee: never below the true success. It is 1 if the norm or batch statistics are known, because they may
+        identify the record.
         """
         inputs = self.dataset.inputs[list(self.rows)].flatten(1).numpy()
         belief = f"one of {len(self.rows)} records, each equally likely"
-        if knows & _TELLING:
-            return PriorSuccess(0.0, f"{belief}, told apart by {', '.join(sorted(k.value for k in knows & _TELLING))}")
+        if knows & _IDENTIFYING:
+            names = ", ".join(sorted(each.value for each in knows & _IDENTIFYING))
+            return PriorSuccess(0.0, f"{belief}, identified by {names}")
         groups = [inputs]
         labels = self.dataset.labels
         if Knows.LABELS in knows and labels is not None:
-            _, classes = np.unique(labels[list(self.rows)].numpy(), axis=0, return_inverse=True)
+            _, classes = np.unique(labels[list(self.rows)].numpy(), axis=0, return_inverse=True)  # rows may be vectors
             groups = [inputs[classes.ravel() == each] for each in range(int(classes.max()) + 1)]
             belief += " within its known label"
         shares = [len(group) / len(inputs) * _best_guesses(group, mse, batch_size) for group in groups]
         if batch_size > 1:
             belief += f", {batch_size} guesses"
+        # The slack covers the rounding of the sum, so that the bound stays on the safe side.
         return PriorSuccess(min(0.0, math.log(sum(shares)) + 1e-12), belief, exact=False)
 
     @property
     def least_norm(self) -> float:
-        """The smallest Euclidean norm of a record."""
+        """Smallest Euclidean norm of a record."""
         return float(self.dataset.inputs[list(self.rows)].flatten(1).norm(dim=1).min())
 
 
-def population_of(
+def draw_population(
     dataset: Dataset, records: Sequence[int] | None, rng: torch.Generator, known: Collection[int] = ()
 ) -> Population:
-    """All records, or a sample where there are more than :data:`LARGEST`, or those that were chosen.
+    """Return the population of a data set.
 
-    Guarantee: rows that the adversary has as ``known`` records are left out, and refused where they were chosen.
+    Args:
+        dataset: Records.
+        records: Rows that form the population; None for all rows, or a sample of more than :data:`LARGEST`.
+        rng: Source of the sample.
+        known: Rows that the adversary knows; they are left out.
+
+    Returns:
+        The population.
+
+    Raises:
+        InvalidInput: If rows do not exist, repeat, or are known, or if no row is left.
     """
     if records is not None:
         rows = tuple(check_whole("records", row, minimum=0) for row in records)
@@ -99,14 +128,14 @@ def population_of(
             )
         clash = sorted(set(rows) & set(known))
         if clash:
-            remedy = "Who knows a record needs no attack: choose others, or leave them out of the fixed ones."
+            remedy = "The adversary knows them already: choose other rows, or remove these from the fixed records."
             raise invalid_input("records", clash[:8], "to be none of the fixed records", remedy)
         return Population(dataset, rows)
-    largest = min(LARGEST, max(2, _MOST_VALUES // dataset.inputs[0].numel()))
+    largest = min(LARGEST, max(2, _MOST_VALUES // dataset.inputs[0].numel()))  # fewer if records are large
     free = torch.tensor(sorted(set(range(len(dataset))) - set(known)), dtype=torch.int64)
     if not len(free):
-        remedy = "Pass records that the model was not trained on: each in turn is the one more that it is trained on."
-        raise invalid_input("data", dataset.name, "to hold records beside the fixed ones, which are known", remedy)
+        remedy = "Pass records that are not among the fixed ones: in each trial, one of them is added to the training."
+        raise invalid_input("data", dataset.name, "to hold records other than the fixed ones, which are known", remedy)
     if len(free) <= largest:
         return Population(dataset, tuple(free.tolist()))
     chosen = free[torch.randperm(len(free), generator=rng)[:largest].sort().values]
@@ -114,10 +143,11 @@ def population_of(
 
 
 def _best_guesses(points: np.ndarray, mse: float, guesses: int) -> float:
-    """Upper bound on the success of so many guesses at one of ``points``, of which as many less one are ruled out."""
+    """Upper bound on the success of several guesses at one of ``points`` if ``guesses - 1`` of them are excluded."""
     left = len(points) - guesses + 1
-    if left <= guesses:
+    if left <= guesses:  # as many guesses as remaining records
         return 1.0
     weights = np.full(len(points), 1 / len(points))
+    # At mse = 0, candidate_set ignores the points; the smallest float32 counts equal records as one candidate.
     one = candidate_set(weights, candidates=points, mse=max(mse, float(np.finfo(np.float32).tiny))).value
     return min(1.0, guesses * one * len(points) / left)

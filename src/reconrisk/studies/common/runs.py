@@ -1,6 +1,6 @@
-"""A run of a study as values: its trials, and its identity, a digest of all that its trials depend on.
+"""Values of a run: its trials, and its identity, a digest of everything that the trials depend on.
 
-Stores and reports read these values, so this file needs no torch.
+Stores and reports read these values without torch.
 """
 
 from __future__ import annotations
@@ -25,9 +25,15 @@ _PACKAGES = ("torch", "numpy", "scipy")
 @serializable("run-info")
 @dataclass(frozen=True)
 class RunInfo:
-    """A run by its identity: ``run`` is a digest of ``parts``, a JSON text of everything that trials depend on.
+    """Identity of a run. Two calls with the same ``parts`` are one run: the second resumes the first.
 
-    Two calls with the same parts are one run: the second goes on where the first ended.
+    Attributes:
+        run: Digest of ``parts``.
+        created: Time of creation, ISO 8601 in UTC.
+        subject: Name of the audited model.
+        data: Digest of the records.
+        signature: Call or command that repeats the run.
+        parts: JSON text of everything that the trials depend on.
     """
 
     run: str
@@ -39,7 +45,13 @@ class RunInfo:
 
     @staticmethod
     def of(parts: Mapping[str, object], *, subject: str, data: str, signature: str) -> RunInfo:
-        """Return the run of these parts, as of now.
+        """Return the identity of a run that is created now.
+
+        Args:
+            parts: Everything that the trials depend on.
+            subject: Name of the audited model.
+            data: Digest of the records.
+            signature: Call or command that repeats the run.
 
         >>> info = RunInfo.of({"seed": 0}, subject="Linear", data="toy", signature="rr.audit(...)")
         >>> info.run == RunInfo.of({"seed": 0}, subject="x", data="y", signature="z").run
@@ -53,7 +65,13 @@ class RunInfo:
 @serializable("environment")
 @dataclass(frozen=True)
 class Environment:
-    """Where a run took place: versions of what computes, processor threads, system."""
+    """Environment of a run.
+
+    Attributes:
+        versions: Packages and their versions.
+        threads: Threads that torch uses.
+        system: Operating system and processor.
+    """
 
     versions: tuple[tuple[str, str], ...]
     threads: int
@@ -61,8 +79,8 @@ class Environment:
 
 
 def environment() -> Environment:
-    """Return versions, threads and system of this process."""
-    import torch  # stores and reports read these values without it
+    """Return the environment of this process."""
+    import torch  # here: stores and reports read this file without torch
 
     return Environment(_versions(), torch.get_num_threads(), f"{platform.system()} {platform.machine()}")
 
@@ -76,9 +94,12 @@ def _versions() -> tuple[tuple[str, str], ...]:
 @serializable("trial-key")
 @dataclass(frozen=True)
 class TrialKey:
-    """Which trial of an audit: a defense and an attack by their labels in the plan, and the number of the update.
+    """Key of a trial. Trials with the same draw attack the same records, and under one defense the same noise.
 
-    Trials with one ``draw`` are of the same records, and under one defense of the same noise.
+    Attributes:
+        defense: Label of the defense in the plan.
+        attack: Label of the attack in the plan.
+        draw: Number of the update, from 0.
     """
 
     defense: str
@@ -92,7 +113,12 @@ class TrialKey:
 @serializable("trial-scores")
 @dataclass(frozen=True)
 class TrialScores:
-    """Scores by one metric, one for each record of the update."""
+    """Scores by one metric.
+
+    Attributes:
+        metric: Name of the metric.
+        values: One score for each record of the update.
+    """
 
     metric: str
     values: tuple[float, ...]
@@ -101,11 +127,17 @@ class TrialScores:
 @serializable("trial")
 @dataclass(frozen=True)
 class Trial:
-    """What one attack on one update gave: scores of its ``records``, which are rows of the data, and its account.
+    """Outcome of one attack on one update.
 
-    ``distortion`` is the squared distance between what was sent and what would have been without the defense, over the
-    squared norm of the latter: what the defense costs whoever uses the update. One of the guesses measures it for all.
-    ``settings`` are those of the attack as planned; its account states what it made of them.
+    Attributes:
+        key: Defense, attack and draw.
+        records: Rows of the data that the update was computed from.
+        seed: Seed of the attack.
+        scores: Scores of the records, by metric.
+        account: Status, objective and cost that the attack reported.
+        distortion: Squared distance between the defended and the undefended release, over the squared norm of the
+            undefended one. It measures the cost of the defense. One baseline measures it for all attacks.
+        settings: Settings of the attack as planned.
     """
 
     key: TrialKey
@@ -125,7 +157,7 @@ class Trial:
                 )
 
     def values(self, metric: str) -> tuple[float, ...]:
-        """Scores by the metric of this name."""
+        """Return the scores by the metric of this name."""
         for scores in self.scores:
             if scores.metric == metric:
                 return scores.values

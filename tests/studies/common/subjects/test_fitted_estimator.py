@@ -12,7 +12,7 @@ from reconrisk.core.digest import short_digest
 from reconrisk.core.threat import Knows, Sees
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.fitted_estimators.estimator_release import coefficients
-from reconrisk.studies.common.subjects.fitted_estimator import FittedEstimator, fitted_to
+from reconrisk.studies.common.subjects.fitted_estimator import FittedEstimator, attach_records
 
 DRAWS = np.random.default_rng(0)
 X = DRAWS.normal(size=(60, 5)) * (1.0, 10.0, 0.1, 1000.0, 1.0) + (0.0, 5.0, 0.0, 300.0, -2.0)
@@ -50,15 +50,15 @@ def test_every_record_comes_back_from_an_estimator_at_its_minimum(name):
 def test_goals_are_a_tenth_and_a_hundredth_of_the_range_unless_stated():
     result = rr.audit(Ridge().fit(X, SCORES), (X, SCORES), trials=2)
     assert [str(goal) for goal in result.goals] == ["psnr>=20", "psnr>=40"]
-    assert "errors are in units of the ranges of the columns, taken as public" in result.assumptions
+    assert "errors are in units of the column ranges, which are taken as public" in result.assumptions
 
 
 def test_what_lies_in_the_unit_range_keeps_its_units():
     unit = (X - X.min(0)) / (X.max(0) - X.min(0))
-    found = fitted_to(Ridge().fit(unit, SCORES), (unit, SCORES))
+    found = attach_records(Ridge().fit(unit, SCORES), (unit, SCORES))
     assert found.low is None
     assert torch.equal(found.dataset.inputs, torch.as_tensor(unit).float())
-    scaled = fitted_to(Ridge().fit(X, SCORES), (X, SCORES))
+    scaled = attach_records(Ridge().fit(X, SCORES), (X, SCORES))
     assert torch.allclose(scaled.low + scaled.width * scaled.dataset.inputs, torch.as_tensor(X), rtol=1e-6, atol=1e-4)
 
 
@@ -144,8 +144,8 @@ def one_record():
     ("change", "message"),
     [
         ({"data": (X[:, 1:], SCORES)}, "inputs='of 4 features' to have 5"),
-        ({"data": (X, SCORES[1:])}, "60 records came with 59 labels"),
-        ({"data": (X[:1], SCORES[:1])}, "to have two at least"),
+        ({"data": (X, SCORES[1:])}, "got 60 records and 59 labels"),
+        ({"data": (X[:1], SCORES[:1])}, "to have at least two"),
         ({"data": None}, "to hold the records of the fit"),
         ({"data": X}, "data='ndarray' to hold the records of the fit"),
         ({"data": Dataset("bare", torch.rand(9, 5))}, "data='bare' to have labels"),
@@ -195,7 +195,7 @@ def test_weights_of_records_are_part_of_the_fit(name):
         rr.audit(model, (features, labels), trials=1)
     result = rr.audit(model, (features, labels, weights), trials=4, goals="psnr>=80")
     assert (result.lines[0].success.value, result.lines[0].best_attack) == (1.0, "glm")
-    assert fitted_to(model, (features, labels, weights)).fingerprint != hash_without_weights(model)
+    assert attach_records(model, (features, labels, weights)).fingerprint != hash_without_weights(model)
 
 
 def hash_without_weights(model):

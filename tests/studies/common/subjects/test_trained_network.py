@@ -11,7 +11,7 @@ import reconrisk as rr
 from reconrisk.core.mechanism import Gaussian, Repeated
 from reconrisk.core.threat import Knows, Sees
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.common.plan import seconds_of_an_evaluation
+from reconrisk.studies.common.plan import time_evaluation
 from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT, subject_of
 from reconrisk.studies.common.subjects.trained_network import TrainedNetwork, TrainedOnce
 
@@ -73,7 +73,7 @@ def test_fixed_records_are_never_targets(result):
     ("change", "message"),
     [
         ({"options": rr.AuditOptions(records=[20, 3])}, r"records=\[3\] to be none of the fixed records"),
-        ({"data": DATA.subset(range(12))}, "data='toy' to hold records beside the fixed ones"),
+        ({"data": DATA.subset(range(12))}, "data='toy' to hold records other than the fixed ones"),
         ({"options": rr.AuditOptions(records=[40])}, "to be different rows from 0 to 39"),
         ({"update": rr.UpdateRecipe(batch_size=2)}, "batch_size=2 to be 1"),
         ({"update": rr.UpdateRecipe(1, None, 2, 0.1)}, "steps=2 to be left out for a trained model"),
@@ -107,11 +107,11 @@ def test_whoever_has_a_prior_also_tries_every_candidate():
 
 
 def test_guesses_are_the_mean_of_the_fixed_records():
-    known = subject_of(release(), DATA).known
+    known = subject_of(release(), DATA).known_records
     public = known.dataset(DATA)
     assert torch.equal(public.inputs, FIXED[0])
     assert known.among(DATA) == tuple(range(12))
-    assert subject_of(release(fixed_inputs=None, fixed_labels=None), DATA).known is None
+    assert subject_of(release(fixed_inputs=None, fixed_labels=None), DATA).known_records is None
 
 
 def test_shadow_training_is_audited_as_the_release_it_stands_for():
@@ -122,7 +122,7 @@ def test_shadow_training_is_audited_as_the_release_it_stands_for():
 
 @pytest.mark.parametrize("change", [{"draw_start": lambda _: network()}, {"batches": rr.releases.RandomBatches(4)}])
 def test_training_with_a_drawn_start_or_order_is_refused(change):
-    with pytest.raises(rr.InvalidInput, match="to be known but for its noise"):
+    with pytest.raises(rr.InvalidInput, match="to be known except for its noise"):
         rr.audit(training(**change), DATA, trials=1)
 
 
@@ -157,7 +157,7 @@ def test_little_noise_is_beaten_and_its_draws_follow_from_the_seed():
 
 def test_a_claim_of_more_noise_than_there_is_is_contradicted():
     # 5 of 5 rebuilt where at most 5 % may be: a chance of 3e-7
-    with pytest.raises(rr.ContradictedBound, match="the mechanism does not do what it says"):
+    with pytest.raises(rr.ContradictedBound, match="the mechanism is not implemented as stated"):
         rr.audit(private(1e-6), DATA, trials=5, goals="psnr>=40", training=Repeated(Gaussian(20.0, 1.0), 4))
 
 
@@ -168,7 +168,7 @@ def test_a_run_with_noise_is_not_compared_with_a_model_trained_without():
     (line,) = found.lines
     assert line.success.value == 1.0
     assert {each.is_compared for each in line.comparisons} == {False}
-    assert "which the attacked model was trained without" in line.comparisons[0].why
+    assert "but the attacked model was trained without noise" in line.comparisons[0].why
 
 
 def test_clipping_and_noise_on_the_model_bound_every_attack():
@@ -184,7 +184,7 @@ def test_the_time_of_a_training_is_measured_without_its_derivative(monkeypatch):
         raise AssertionError("the derivative of a whole training was taken")
 
     monkeypatch.setattr(rr.releases.TrainedModelRelease, "linearized", refuse)
-    assert 0 < seconds_of_an_evaluation(subject_of(release(), DATA), release()) < 10
+    assert 0 < time_evaluation(subject_of(release(), DATA), release()) < 10
 
 
 def described(given):
@@ -193,7 +193,7 @@ def described(given):
 
 def test_the_training_is_described_in_words():
     queried = replace(release(), queries=INPUTS[:2])
-    assert described(queried).startswith("what the model says of known queries after 6 steps of SGD on")
+    assert described(queried).startswith("outputs of the model for known queries after 6 steps of SGD on")
     one = release(fixed_inputs=INPUTS[:1], fixed_labels=LABELS[:1], steps=None, batches=[[0, 1], [1]])
     assert described(one) == "the model after 2 steps of SGD on one record and 1 other that are known"
 
@@ -212,7 +212,7 @@ def test_a_search_that_got_stuck_is_said_to_be_a_lower_bound():
     found = rr.audit(release(), DATA, trials=2, goals="psnr>=60", attacks=[stuck])
     attack = next(each for each in found.attacks if not each.is_baseline)
     assert found.lines[0].success.value < 1
-    assert attack.remark.startswith("2 of 2 models were not explained, so that success is a lower bound. budget spent")
+    assert attack.remark.startswith("2 of 2 models were not matched, so the success is a lower bound. budget spent")
     assert attack.remark in str(found)
 
 
@@ -224,7 +224,7 @@ def test_a_training_that_never_takes_the_target_is_refused(kind):
         if kind is release
         else rr.releases.ShadowTraining(network(), *FIXED, GIVEN["optimizer"], **batches)
     )
-    with pytest.raises(rr.InvalidInput, match="batches='without the target' to hold the record that is attacked"):
+    with pytest.raises(rr.InvalidInput, match="batches='without the target' to contain the attacked record"):
         rr.audit(made, DATA, trials=1)
 
 

@@ -1,4 +1,4 @@
-"""A fitted estimator of scikit-learn and the records it was fitted to: each of them in turn is the unknown one."""
+"""A fitted scikit-learn estimator and the records of its fit; each record in turn is the unknown one."""
 
 from __future__ import annotations
 
@@ -45,21 +45,29 @@ from reconrisk.studies.common.subjects.subject import (
 )
 
 _ESTIMATOR_THREAT = ThreatModel(Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS, Knows.DEFENSE}))
-"""Whoever sees the fitted estimator and knows all records but one; its solver forgets where it began."""
+"""Adversary who sees the fitted estimator and knows all records but one. The solver's start does not matter."""
 
-_RELEASED = "An estimator is released when it is fitted."
-_ONE_IS_LEFT = "of targets that are independent of the known records, which here are all others of the data"
-_SMALL = 0.1  # of the pull of a typical record: what may be left of the gradient before attacks notice
-_FARTHER = 10.0  # times what the solver's rule leaves: no chance of rounding, but other records
-_DATA = "Pass (features, labels) that it was fitted to, (features, labels, sample_weight), or an rr.data.Dataset."
+_RELEASED = "Only the fitted estimator is released."
+_ONE_IS_LEFT = "it needs targets that are independent of the known records, which here are all others of the data"
+# Remaining gradient of the fit, relative to that of a typical record, up to which attacks are not affected.
+_SMALL = 0.1
+# Factor above the solver's stopping rule beyond which the gradient is no rounding error: the records are other ones.
+_FARTHER = 10.0
+_DATA = "Pass the (features, labels) of the fit, (features, labels, sample_weight), or an rr.data.Dataset."
 
 
 @dataclass(frozen=True, eq=False)
 class FittedEstimator(Subject):
-    """An estimator, all records it was fitted to, and the same as a data set whose values are in a stated range.
+    """A fitted estimator with all records of its fit.
 
-    ``inputs`` are rows in the units of the estimator, in double precision: ``low + width * dataset.inputs``. ``labels``
-    are indices of classes, or numbers, ``weights`` those of the records in the fit.
+    Attributes:
+        estimator: The fitted estimator.
+        dataset: The records with values in a stated range.
+        inputs: The records in the units of the estimator, in double precision: ``low + width * dataset.inputs``.
+        labels: Indices of classes, or real numbers.
+        weights: Weights of the records in the fit.
+        low: Smallest value of each column; None if the records are not scaled.
+        width: Range of each column; None if the records are not scaled.
     """
 
     estimator: Any
@@ -73,7 +81,7 @@ class FittedEstimator(Subject):
     unit = "model"
     trained_model = ESTIMATOR
     default_threat = _ESTIMATOR_THREAT
-    # a mean squared error of a twentieth says little of tables, most of whose columns lie close together
+    # The usual goal of 0.05 of the squared range is weak for tables: values of most columns are close together.
     default_goals: ClassVar[tuple[Goal, ...]] = (psnr_at_least(20), psnr_at_least(40))
     sees = (Sees.FINAL_MODEL,)
     sees_remedy = _RELEASED
@@ -81,18 +89,18 @@ class FittedEstimator(Subject):
 
     @classmethod
     def supports(cls, subject: object) -> bool:
-        """Return True for an estimator of scikit-learn."""
+        """Return True for a scikit-learn estimator."""
         return is_estimator(subject) and not isinstance(subject, (type, nn.Module))
 
     @classmethod
     def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> FittedEstimator:
-        """Build it from an estimator and all records of its fit."""
+        """Build the subject from an estimator and all records of its fit."""
         check_no_recipe(recipe)
-        return fitted_to(subject, data)
+        return attach_records(subject, data)
 
     @property
     def name(self) -> str:
-        """The class of the estimator."""
+        """Class of the estimator."""
         return type(self.estimator).__name__
 
     def describe(self, attack: Attack) -> str:
@@ -102,12 +110,12 @@ class FittedEstimator(Subject):
 
     def evaluate(self, release: Release) -> int:
         """Fit once."""
-        release.evaluated()  # type: ignore[attr-defined]  # the subject made it
+        release.evaluated()  # type: ignore[attr-defined]  # the release of this subject has it
         return 1
 
     @property
     def guarantee_scope(self) -> GuaranteeScope:
-        """No guarantee is about targets that depend on the known records."""
+        """No guarantee covers targets that depend on the known records."""
         return GuaranteeScope(of_defenses=_ONE_IS_LEFT, of_training=_ONE_IS_LEFT)
 
     def check_training(self, training: Mechanism | None) -> None:
@@ -117,7 +125,7 @@ class FittedEstimator(Subject):
 
     @property
     def fingerprint(self) -> str:
-        """The hash of the coefficients, and of the settings and weights that the estimator was fitted with."""
+        """Digest of the coefficients, the settings and the sample weights."""
         values = sorted(coefficients(self.estimator).items())
         if self.is_weighted:
             values.append(("sample_weight", torch.as_tensor(self.weights.copy())))
@@ -125,18 +133,16 @@ class FittedEstimator(Subject):
 
     @property
     def is_weighted(self) -> bool:
-        """Whether records count differently in the fit."""
+        """True if the records have different weights in the fit."""
         return bool((self.weights != 1).any())
 
     def release(
         self, rows: tuple[int, ...], attack: Attack | None = None, rng: torch.Generator | None = None
     ) -> EstimatorRelease:
-        """Return the estimator as a release of this one record, all others known."""
+        """Return the estimator as the release of one record, with all others known."""
         del attack, rng
         if len(rows) != 1:
-            raise invalid_input(
-                "batch_size", len(rows), "to be 1", "All records but one of an estimator must be known."
-            )
+            raise invalid_input("batch_size", len(rows), "to be 1", "An estimator has exactly one unknown record.")
         others = torch.ones(len(self.inputs), dtype=torch.bool)
         others[rows[0]] = False
         return EstimatorRelease(
@@ -153,49 +159,59 @@ class FittedEstimator(Subject):
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
-        r"""How far the coefficients are from the minimum over these records, where that limits every attack.
+        r"""Accuracy of the fit, which limits every attack: the gradient that the solver left at the coefficients.
 
         .. math:: \frac{|\sum_i g_i + \lambda\theta|}{\mathrm{median}_i |g_i|}
 
-        Guarantee: coefficients that are farther off than the solver's rule explains are refused: the estimator was
-        fitted to other records. A solver that stopped early, or whose rule says nothing, is stated instead.
+        Raises:
+            InvalidInput: If the gradient is larger than the solver's stopping rule allows. The estimator was then
+                fitted to other records.
+
+        Edge cases: if the solver stopped early or has no stopping rule for the gradient, the remark states so instead.
         """
         names = self.release((0,)).forward.names(self.labels)  # labels in the terms of the estimator
         system = equations(model_of_all(self.estimator, names, self.weights), self.inputs, 1.0)
         solver = system.model.optimisation
         left = float((system.moments / system.scales).square().mean().sqrt())
-        # the length of each record's gradient, in the scales of the columns
+        # Norm of the gradient of each record, in units of the column scales.
         residuals = system.objective.residuals(system.theta) * system.objective.weights[:, None]
         rows = (system.objective.design / system.scales).square().mean(1)
         typical = float((residuals.square().mean(1) * rows).sqrt().median())
-        ranges = () if self.low is None else ("errors are in units of the ranges of the columns, taken as public",)
+        ranges = () if self.low is None else ("errors are in units of the column ranges, which are taken as public",)
         if left <= _SMALL * typical:
             return (
-                f"{solver.words}; what is left of its gradient is {left / typical:.1e} of a typical record's",
+                f"{solver.words}; the remaining gradient is {left / typical:.1e} of that of a typical record",
                 *ranges,
             )
-        unexplained = left > _FARTHER * leftover_limit(system)
-        if solver.gradient_limit is not None and not solver.stopped_early and unexplained:
+        exceeds_rule = left > _FARTHER * leftover_limit(system)
+        if solver.gradient_limit is not None and not solver.stopped_early and exceeds_rule:
             raise invalid_input(
                 "data",
                 f"a gradient of {left / typical:.2g} times that of a typical record",
                 f"to be the records that {type(self.estimator).__name__} was fitted to",
                 f"Check that features, labels, sample_weight and penalty (C or alpha) are those of the fit. {_DATA}",
             )
-        lost = (
-            f"{solver.words}: the gradient that is left, {left / typical:.2g} times that of a typical record, hides "
-            "records from this attack; fitted further, or to whoever knows the solver's path, they may show"
+        inexact = (
+            f"{solver.words}: the remaining gradient, {left / typical:.2g} times that of a typical record, hides "
+            "records from this attack; a longer fit, or knowledge of the solver's path, may reveal them"
         )
-        return (lost, *ranges)
+        return (inexact, *ranges)
 
 
-def fitted_to(estimator: Any, data: Any) -> FittedEstimator:
-    """An estimator with the records it was fitted to.
+def attach_records(estimator: Any, data: Any) -> FittedEstimator:
+    """Return an estimator with the records of its fit as a subject.
 
-    ``data`` is a data set, or features and labels, with ``sample_weight`` of the fit as a third. Columns of a plain
-    array that leave [0, 1] are scaled to their ranges, so that errors of all columns count alike.
+    Columns of plain arrays that leave [0, 1] are scaled to their ranges, so that the errors of all columns count alike.
 
-    Guarantee: another number of features or of labels is refused, as is an estimator that is not fitted or not linear.
+    Args:
+        estimator: A fitted linear estimator.
+        data: A data set, the name of one, a file, ``(features, labels)`` or ``(features, labels, sample_weight)``.
+
+    Returns:
+        The subject.
+
+    Raises:
+        InvalidInput: If the estimator is not fitted or not linear, or the records are not those of the fit.
     """
     if isinstance(data, (str, Path)):
         data = load_dataset(data)
@@ -203,7 +219,9 @@ def fitted_to(estimator: Any, data: Any) -> FittedEstimator:
         if data.labels is None:
             raise invalid_input("data", data.name, "to have labels", _DATA)
         rows, labels = known_records(data.inputs, data.labels)
-        found = FittedEstimator(estimator, data, rows, _labels(estimator, labels, data.classes), np.ones(len(rows)))
+        found = FittedEstimator(
+            estimator, data, rows, _encode_labels(estimator, labels, data.classes), np.ones(len(rows))
+        )
     elif isinstance(data, tuple) and len(data) in (2, 3):
         found = _from_arrays(estimator, *data)
     else:
@@ -213,18 +231,18 @@ def fitted_to(estimator: Any, data: Any) -> FittedEstimator:
     check_features(estimator, found.inputs.shape[1])
     if len(found.inputs) < 2:
         raise invalid_input(
-            "data", f"{len(found.inputs)} record", "to have two at least", "One is attacked, others are known."
+            "data", f"{len(found.inputs)} record", "to have at least two", "One is attacked, the others are known."
         )
-    _ = found.remarks  # computed now: records of another fit are refused before anything is attacked
+    _ = found.remarks  # computed now, so that records of another fit are refused before any trial
     return found
 
 
 def _from_arrays(estimator: Any, features: Any, labels: Any, sample_weight: Any = None) -> FittedEstimator:
     rows, names = known_records(features, labels)
     if len(rows) != len(names):
-        raise InvalidInput(f"Expected one label per record, {len(rows)} records came with {len(names)} labels.")
+        raise InvalidInput(f"Expected one label per record, got {len(rows)} records and {len(names)} labels.")
     weights = weights_of_records(sample_weight, len(rows)).copy()
-    answers = _labels(estimator, names, None)
+    answers = _encode_labels(estimator, names, None)
     shown = answers if answers.dtype == torch.int64 else answers.float()
     classes = tuple(str(name) for name in estimator.classes_) if answers.dtype == torch.int64 else None
     low, high = rows.min(0).values, rows.max(0).values
@@ -232,31 +250,31 @@ def _from_arrays(estimator: Any, features: Any, labels: Any, sample_weight: Any 
         return FittedEstimator(
             estimator, Dataset("records", rows.float(), shown, classes=classes), rows, answers, weights
         )
-    width = torch.where(high > low, high - low, torch.ones_like(high))
+    width = torch.where(high > low, high - low, torch.ones_like(high))  # a constant column keeps its unit
     scaled = ((rows - low) / width).clamp(0, 1).float()
     return FittedEstimator(
         estimator, Dataset("records", scaled, shown, classes=classes), rows, answers, weights, low, width
     )
 
 
-def _labels(estimator: Any, names: NDArray[Any], classes: tuple[str, ...] | None) -> Tensor:
-    """Labels as indices of the estimator's classes, or as numbers."""
+def _encode_labels(estimator: Any, names: NDArray[Any], classes: tuple[str, ...] | None) -> Tensor:
+    """Return labels as indices of the estimator's classes, or as real numbers."""
     known = getattr(estimator, "classes_", None)
     if known is None:
         return torch.as_tensor(names.astype(float))
     known = np.asarray(known)
-    if classes is not None and known.dtype.kind in "US":
+    if classes is not None and known.dtype.kind in "US":  # fitted to names, while data sets hold indices
         names = np.asarray(classes)[names]
     unknown = ~np.isin(names, known)
     if unknown.any():
-        remedy = "Pass the labels it was fitted to."
+        remedy = "Pass the labels of the fit."
         raise invalid_input("labels", names[unknown][0], "to be one of estimator.classes_", remedy)
-    return torch.as_tensor(np.searchsorted(known, names))
+    return torch.as_tensor(np.searchsorted(known, names))  # scikit-learn keeps classes_ sorted
 
 
 @dataclass(frozen=True, eq=False)
 class OneRecordEstimator(GivenRelease):
-    """The release of an estimator of which one record is unknown, as it is passed."""
+    """The release of a fitted estimator with one unknown record, as the caller passed it."""
 
     given: EstimatorRelease
 
@@ -273,7 +291,7 @@ class OneRecordEstimator(GivenRelease):
 
     @classmethod
     def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> OneRecordEstimator:
-        """Build it from the release alone."""
+        """Build the subject from the release alone."""
         check_no_recipe(recipe)
         if data is not None:
             remedy = (
@@ -291,10 +309,10 @@ class OneRecordEstimator(GivenRelease):
 
     def evaluate(self, release: Release) -> int:
         """Fit once."""
-        release.evaluated()  # type: ignore[attr-defined]  # the subject made it
+        release.evaluated()  # type: ignore[attr-defined]  # the release of this subject has it
         return 1
 
     @property
     def guarantee_scope(self) -> GuaranteeScope:
-        """The estimator was fitted without noise."""
+        """Guarantees of a training run do not apply: the estimator was fitted without noise."""
         return GuaranteeScope(of_training=WITHOUT_NOISE)

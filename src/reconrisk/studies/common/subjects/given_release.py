@@ -1,4 +1,4 @@
-"""A release that somebody passes: it is made again for other records."""
+"""A release that the caller passes; it is recomputed for other records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Subject, Upd
 
 @dataclass(frozen=True, eq=False)
 class GivenRelease(Subject):
-    """A release and the records that take the place of its own."""
+    """A release that is recomputed for each target.
+
+    Attributes:
+        given: Release that the caller passed.
+        dataset: Records that take the place of its own.
+        recipe: Training of a client; only its batch size is used.
+    """
 
     given: Release
     dataset: Dataset
@@ -30,12 +36,12 @@ class GivenRelease(Subject):
 
     @classmethod
     def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> GivenRelease:
-        """Build it from a release and records; without records those of the release."""
+        """Build the subject from a release and records; without records, use those of the release."""
         return cls(subject, records_of(data, subject), recipe)
 
     @property
     def name(self) -> str:
-        """The class of the release."""
+        """Class of the release."""
         return type(self.given).__name__
 
     @cached_property

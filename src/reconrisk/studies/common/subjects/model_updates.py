@@ -1,4 +1,4 @@
-"""Updates that clients make of a model: gradients, or changes by local steps."""
+"""Updates of clients who train a model: gradients, or weight changes of local steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Subject, Upd
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """A client that trains ``model`` with ``loss_fn`` and sends what ``recipe`` says."""
+    """A client of federated training.
+
+    Attributes:
+        model: Network that the client trains.
+        loss_fn: Loss of outputs and labels.
+        recipe: Training before an update.
+    """
 
     model: nn.Module
     loss_fn: LossFunction
@@ -35,27 +41,31 @@ class Client:
         return self.recipe.release(self.model, self.loss_fn, inputs, labels)
 
     def __str__(self) -> str:
-        """Describe what is sent."""
+        """Describe the update."""
         return self.recipe.describe(self.model, self.loss_fn)
 
 
 def client_for(
     attack: Attack, model: nn.Module | None, dataset: Dataset, recipe: UpdateRecipe = ONE_GRADIENT
 ) -> Client:
-    """Return a client that trains on records of ``dataset``, with the layer that the attack plants, if any.
+    """Return a client for an attack, with the layer that the attack plants, if any.
 
     Args:
         attack: A configured attack.
         model: The network; None only for attacks that plant a whole model of their own.
         dataset: Records that the model must be able to take.
-        recipe: How the client trains.
+        recipe: Training of the client.
+
+    Returns:
+        The client.
 
     Raises:
         InvalidInput: If the model cannot take the records, or a label has no output.
     """
     loss_fn = recipe.loss_fn or nn.functional.cross_entropy
     if model is not None:
-        quiet = copy.deepcopy(model).eval()  # the loss does not depend on the mode; one record can be tried in this one
+        # In evaluation mode a batch of one record works; the choice of the loss does not depend on the mode.
+        quiet = copy.deepcopy(model).eval()
         if recipe.loss_fn is None:
             loss_fn = training_loss(quiet, dataset)
         else:
@@ -72,12 +82,18 @@ def client_for(
 
 @dataclass(frozen=True, eq=False)
 class ModelUpdates(Subject):
-    """A model that clients train on their records."""
+    """A model that clients train on their records.
+
+    Attributes:
+        model: The network.
+        dataset: Records that targets are drawn from.
+        recipe: Training of a client.
+    """
 
     model: nn.Module
     dataset: Dataset
     recipe: UpdateRecipe = ONE_GRADIENT
-    # clients by the id of their attack, which is kept so that no other object gets it
+    # Clients by the id of their attack. The attack is kept alive: Python reuses the id of a deleted object.
     _clients: dict[int, tuple[Attack, Client]] = field(default_factory=dict, init=False, repr=False)
 
     sees = (Sees.ONE_UPDATE,)
@@ -89,12 +105,12 @@ class ModelUpdates(Subject):
 
     @classmethod
     def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> ModelUpdates:
-        """Build it from a module and records."""
+        """Build the subject from a module and records."""
         return cls(subject, records_of(data), recipe)
 
     @property
     def name(self) -> str:
-        """The class of the model."""
+        """Class of the model."""
         return type(self.model).__name__
 
     @cached_property
@@ -119,9 +135,18 @@ class ModelUpdates(Subject):
 
 
 def training_loss(model: nn.Module, dataset: Dataset) -> LossFunction:
-    """Cross-entropy for classes, of one logit where the model has one output, and the squared error for real labels.
+    """Return the usual loss for the outputs of a model and the labels of its records.
 
-    Edge cases: records that the model cannot take, labels without an output and data without labels are refused.
+    Args:
+        model: Network in evaluation mode.
+        dataset: Records with labels.
+
+    Returns:
+        Cross-entropy for classes, its form for one logit if the model has one output, or the squared error for real
+        labels.
+
+    Raises:
+        InvalidInput: If the model cannot take the records, a label has no output, or the data have no labels.
 
     >>> training_loss(nn.Linear(2, 3), Dataset("toy", torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]))).__name__
     'cross_entropy'
@@ -138,7 +163,7 @@ def training_loss(model: nn.Module, dataset: Dataset) -> LossFunction:
         return squared_error
     if outputs.ndim != 2:
         raise invalid_input("outputs.shape", tuple(outputs.shape[1:]), "to be one number per class", "Pass loss_fn=.")
-    classes = max(outputs.shape[1], 2)
+    classes = max(outputs.shape[1], 2)  # one logit stands for two classes
     if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         remedy = "Build the model with the classes of the data."
         raise invalid_input("labels", int(labels.max()), f"from 0 to {classes - 1}, the outputs of the model", remedy)
@@ -146,34 +171,71 @@ def training_loss(model: nn.Module, dataset: Dataset) -> LossFunction:
 
 
 def first_outputs(model: nn.Module, dataset: Dataset) -> Tensor:
-    """What the model makes of the first record; refused with what it says where it cannot take it."""
+    """Return the outputs of a model for the first record.
+
+    Args:
+        model: Network in evaluation mode.
+        dataset: Records.
+
+    Returns:
+        One row of outputs.
+
+    Raises:
+        InvalidInput: If the model raises, or returns anything but one row; the message holds its error.
+    """
     check_mode(model)
     state = model_state(model, dataset.inputs.dtype)
     try:
         with torch.no_grad():
             outputs = state.outputs(dataset.inputs[:1])
     except Exception as error:  # a module of the user may raise anything
-        said = (str(error).splitlines() or [type(error).__name__])[0]
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
         problem = f"Expected a model that takes records of shape {dataset.shape}, those of {dataset.name}."
-        raise InvalidInput(f"{problem} It raised {type(error).__name__}: {said}") from error
+        raise InvalidInput(f"{problem} It raised {type(error).__name__}: {first_line}") from error
     if not isinstance(outputs, Tensor) or len(outputs) != 1:
-        came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise invalid_input("model(record)", came, "to be one row of outputs", "Return a tensor, records first.")
+        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise invalid_input("model(record)", found, "to be one row of outputs", "Return a tensor, records first.")
     return outputs
 
 
 def given_labels(dataset: Dataset) -> Tensor:
-    """The labels, which a gradient needs."""
+    """Return the labels of a data set, or refuse a data set without labels.
+
+    Args:
+        dataset: Records.
+
+    Returns:
+        The labels.
+
+    Raises:
+        InvalidInput: If there are none.
+    """
     if dataset.labels is None:
         raise invalid_input("dataset", dataset.name, "to have labels", "The gradient of a loss needs them.")
     return dataset.labels
 
 
 def binary_cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The cross-entropy of one logit per record with labels 0 and 1."""
+    """Return the mean cross-entropy of one logit per record.
+
+    Args:
+        outputs: Logits, one column.
+        labels: Labels 0 and 1.
+
+    Returns:
+        The mean over the records.
+    """
     return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs.dtype))
 
 
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The mean squared difference of outputs and labels."""
+    """Return the mean squared difference of outputs and labels.
+
+    Args:
+        outputs: Outputs of the model.
+        labels: Real labels, as many as outputs.
+
+    Returns:
+        The mean over all outputs.
+    """
     return nn.functional.mse_loss(outputs.flatten(), labels.flatten())

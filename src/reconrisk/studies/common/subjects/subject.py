@@ -1,4 +1,4 @@
-"""The base class of everything that can be audited, and the factory that finds the kind of an object."""
+"""Base class of everything that can be audited, and the factory that finds the kind of an object."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from reconrisk.releases.updates.recipe import check_recipe
 Records: TypeAlias = Dataset | str | Path | tuple[Any, Any] | tuple[Any, Any, Any]
 
 DEFAULT_THREAT = ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE}))
-"""Whoever reads one update and knows how it was defended: secrecy of the defense protects nobody for long."""
+"""Default adversary: sees one update and knows the defense, because its secrecy does not last."""
 
-WITHOUT_NOISE = "of a run with noise, which the attacked model was trained without"
-_WHOLE_RUN = "of the whole run, of which the attacked update, which always holds the record, is one step"
-_ONE_UPDATE = "Trials attack one update: guarantees for more are those of rr.success_upper_bound for the whole run."
+WITHOUT_NOISE = "it is about a run with noise, but the attacked model was trained without noise"
+_WHOLE_RUN = "it is about the whole run, but the attacked update is one step that always contains the target"
+_ONE_UPDATE = "Trials attack one update. Use rr.success_upper_bound for a guarantee about the whole run."
 _DATA = "Pass an rr.data.Dataset, the name of one, a file, or a pair of tensors: records in [0, 1] and labels."
 _KINDS = (
     "reconrisk.studies.common.subjects.model_updates:ModelUpdates",
@@ -40,18 +40,23 @@ _KINDS = (
     "reconrisk.studies.common.subjects.trained_network:TrainedNetwork",
     "reconrisk.studies.common.subjects.given_release:GivenRelease",
 )
-"""Every kind of subject; the first that supports an object takes it."""
+"""All kinds of subjects; an object belongs to the first kind that supports it."""
 
 
 @dataclass(frozen=True, eq=False)
 class KnownRecords:
-    """Records that the adversary knows, such as the other records of a training."""
+    """Records that the adversary knows, such as the other records of a training.
+
+    Attributes:
+        inputs: The records.
+        labels: Their labels.
+    """
 
     inputs: Tensor
     labels: Tensor
 
     def dataset(self, like: Dataset) -> Dataset | None:
-        """Return them as public records of the layout of others; None where they do not have it."""
+        """Return the records as a data set with the layout of ``like``; None if the layouts differ."""
         if tuple(self.inputs.shape[1:]) != like.shape or not len(self.inputs):
             return None
         labels = self.labels.float() if self.labels.is_floating_point() else self.labels.long()
@@ -59,15 +64,17 @@ class KnownRecords:
         return Dataset("known records", inputs, labels, like.data_range, like.classes, like.columns)
 
     def among(self, dataset: Dataset) -> tuple[int, ...]:
-        """Return the rows of a data set whose record is one of these."""
+        """Return the rows of a data set whose records are known."""
         return rows_among(dataset.inputs, self.inputs)
 
 
 @dataclass(frozen=True)
 class GuaranteeScope:
-    """Why a guarantee is not about the attacked records; None where it is.
+    """Reasons why guarantees do not cover the attacked records; None if they do.
 
-    ``of_defenses`` is about mechanisms of defenses, ``of_training`` about the mechanism of a whole training run.
+    Attributes:
+        of_defenses: Reason for guarantees from the mechanism of a defense.
+        of_training: Reason for guarantees from the mechanism of a whole training run.
     """
 
     of_defenses: str | None = None
@@ -78,24 +85,32 @@ OF_UPDATES = GuaranteeScope()
 
 
 class Subject(ABC):
-    """Something that is audited. Subclasses overwrite what differs from updates of a model.
+    """An object that can be audited. Subclasses override what differs from the updates of a model.
 
-    ``supports`` and ``of`` are how :func:`subject_of` finds and builds a kind; everything else is what trials, plans,
-    guarantees and reports read. ``dataset`` holds the records that targets are drawn from.
+    :func:`subject_of` finds and builds a kind through ``supports`` and ``of``. Trials, plans, guarantees and reports
+    read the rest.
+
+    Attributes:
+        dataset: Records that targets are drawn from.
+        recipe: Training of a client before it sends an update.
+        unit: Kind of release that an attack sees, ``"update"`` or ``"model"``.
+        trained_model: Kind of the trained model, as in ``reads`` of attacks; None if updates are released.
+        default_threat: Adversary of audits that state none.
+        default_goals: Goals of audits that state none; None for the usual ones.
+        sees: Releases that an adversary may see.
+        sees_remedy: Last sentence of the message about any other release.
+        has_candidates: True if attacks may use the population as candidates. False if all other records are known.
     """
 
     dataset: Dataset
     recipe: UpdateRecipe = ONE_GRADIENT
     unit: ClassVar[str] = "update"
-    """What an attack sees: "update" or "model"."""
     trained_model: ClassVar[str | None] = None
-    """Kind of the trained model (``reads`` of attacks); None where updates are released."""
     default_threat: ClassVar[ThreatModel] = DEFAULT_THREAT
     default_goals: ClassVar[tuple[Goal, ...] | None] = None
     sees: ClassVar[tuple[Sees, ...]] = (Sees.ONE_UPDATE, Sees.FINAL_MODEL)
     sees_remedy: ClassVar[str] = _ONE_UPDATE
     has_candidates: ClassVar[bool] = True
-    """The records that targets are drawn from may be candidates of an attack; not where all others are known."""
 
     @classmethod
     @abstractmethod
@@ -105,64 +120,73 @@ class Subject(ABC):
     @classmethod
     @abstractmethod
     def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> Subject:
-        """Build the subject of an object, its records and the clients' recipe; refuse what does not fit."""
+        """Build the subject of an object.
+
+        Args:
+            subject: An object that this kind supports.
+            data: Records that targets are drawn from.
+            recipe: Training of a client.
+
+        Raises:
+            InvalidInput: If the data or the recipe do not fit the object.
+        """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What reports call it unless somebody names it."""
+        """Default name in reports."""
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """Digest of everything that a release depends on besides the records."""
+        """Digest of everything except the records that a release depends on."""
 
     @abstractmethod
     def describe(self, attack: Attack) -> str:
-        """Describe what is released where this attack is run."""
+        """Describe the release that this attack sees."""
 
     @abstractmethod
     def release(self, rows: tuple[int, ...], attack: Attack, rng: torch.Generator | None = None) -> Release:
-        """Return what is released of these rows, with the layer that the attack plants if it plants one.
+        """Return the release of these rows, computed with the layer that the attack plants, if any.
 
         Args:
             rows: Rows of :attr:`dataset`.
-            attack: The attack that will see it.
-            rng: Draws the noise of a private training; None where the value of the release is not needed.
+            attack: The attack that will see the release.
+            rng: Source of the noise of a private training; None if the value of the release is not needed.
         """
 
     def evaluate(self, release: Release) -> int:
-        """Evaluate a release as attacks do, and return the number of evaluations that this was."""
+        """Evaluate a release as attacks do; return the number of evaluations that were run together."""
         derivative = release.linearized()
         derivative.pull({name: torch.ones_like(value) for name, value in release.template().items()})
         return 1
 
     @property
-    def known(self) -> KnownRecords | None:
-        """Records that the adversary knows and that are no targets; None without any."""
+    def known_records(self) -> KnownRecords | None:
+        """Records that the adversary knows and that are never targets; None if there are none."""
         return None
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Further facts that a reader of the report must know."""
+        """Further facts for the report."""
         return ()
 
     @property
     def training_mechanism(self) -> Mechanism | None:
-        """The mechanism of the noise that the attacked model was trained with; None without noise."""
+        """Mechanism of the noise that the attacked model was trained with; None without noise."""
         return None
 
     @property
     def guarantee_scope(self) -> GuaranteeScope:
-        """Which guarantees are about the attacked records."""
+        """Reasons why some guarantees do not cover the attacked records."""
         return OF_UPDATES
 
     def check_training(self, training: Mechanism | None) -> None:
-        """Refuse a stated mechanism of a training run that this kind cannot have; by default any is accepted."""
+        """Refuse a mechanism of the training run that this kind cannot have; by default accept all."""
         del training
 
     def threat(self, stated: Any) -> ThreatModel:
-        """Return the stated threat if it sees what is released, or the default one for None."""
+        """Return the stated threat after checking that it sees the release, or the default for None."""
         if stated is None:
             return self.default_threat
         if not isinstance(stated, ThreatModel):
@@ -174,25 +198,28 @@ class Subject(ABC):
         return stated
 
     def batch(self, rows: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Return records and labels of these rows; labels are zero where there are none."""
+        """Return the records and labels of these rows; labels are zero if the data have none."""
         batch = self.dataset.subset(list(rows))
         return batch.inputs, torch.zeros(len(batch), dtype=torch.int64) if batch.labels is None else batch.labels
 
 
 def subject_of(subject: Any, data: Any, recipe: UpdateRecipe = ONE_GRADIENT) -> Subject:
-    """Return what is audited as a :class:`Subject`.
+    """Return the :class:`Subject` of an object.
 
     Args:
         subject: A torch model, a release, a training, or a fitted estimator.
         data: Records that targets are drawn from: a data set, its name, a file, or a pair of records and labels. An
-            estimator comes with all records of its fit.
-        recipe: How clients train; for models only.
+            estimator needs all records of its fit.
+        recipe: Training of a client; for models only.
+
+    Returns:
+        The subject of the first kind that supports the object.
 
     Raises:
         InvalidInput: If the object is of no known kind, or the data or the recipe do not fit it.
     """
     check_recipe(recipe)
-    for where in _KINDS:
+    for where in _KINDS:  # imported one by one: scikit-learn and shadow training load only when needed
         kind: type[Subject] = Info("", where, "").load()
         if kind.supports(subject):
             return kind.of(subject, data, recipe)
@@ -202,7 +229,18 @@ def subject_of(subject: Any, data: Any, recipe: UpdateRecipe = ONE_GRADIENT) -> 
 
 
 def records_of(data: Any, release: Release | None = None) -> Dataset:
-    """Return records as a data set; those of a release where none are stated."""
+    """Return records as a data set.
+
+    Args:
+        data: A data set, the name of one, a file, or a pair of records and labels.
+        release: Release whose own records are used if ``data`` is None.
+
+    Returns:
+        The data set; a pair of tensors gets the range [0, 1].
+
+    Raises:
+        InvalidInput: If ``data`` is anything else.
+    """
     if isinstance(data, Dataset):
         return data
     if isinstance(data, (str, Path)):
@@ -211,24 +249,34 @@ def records_of(data: Any, release: Release | None = None) -> Dataset:
         labels = release.labels if release.labels.dtype == torch.int64 else release.labels.float()
         return Dataset("records of the release", release.inputs.detach().float(), labels)
     if not isinstance(data, tuple) or len(data) != 2:
-        came = None if data is None else type(data).__name__
-        raise invalid_input("data", came, "to hold the records that are attacked", _DATA)
+        found = None if data is None else type(data).__name__
+        raise invalid_input("data", found, "to hold the records that are attacked", _DATA)
     tensors: list[Tensor] = []
     for name, values in zip(("records", "labels"), data, strict=True):
         if not isinstance(values, (Tensor, np.ndarray, list)):
             raise invalid_input(name, type(values).__name__, "to be a tensor or an array", _DATA)
         tensors.append(values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values)))
     inputs, labels = tensors
+    # Real labels are targets of a regression, whole ones are classes.
     return Dataset("records", inputs.float(), labels.float() if labels.is_floating_point() else labels.long())
 
 
 def check_no_recipe(recipe: UpdateRecipe) -> None:
-    """Refuse settings of clients where a model is trained already."""
+    """Refuse settings of clients for a model that is already trained.
+
+    Args:
+        recipe: Training of a client.
+
+    Raises:
+        InvalidInput: If a setting differs from its default.
+    """
     stated = {"loss_fn": recipe.loss_fn, "local_steps": recipe.local_steps}
     for name, value in stated.items():
         if value is not None:
-            raise invalid_input(name, value, "to be left out for a trained model", "Its training is stated with it.")
+            raise invalid_input(
+                name, value, "to be left out for a trained model", "The subject itself states its training."
+            )
     if recipe.batch_size != 1:
         raise invalid_input(
-            "batch_size", recipe.batch_size, "to be 1", "All records but one of a trained model are known."
+            "batch_size", recipe.batch_size, "to be 1", "A trained model has exactly one unknown record."
         )

@@ -1,4 +1,4 @@
-"""A network after a training that the adversary knows but for one record."""
+"""A trained network whose training the adversary knows except for one record."""
 
 from __future__ import annotations
 
@@ -32,16 +32,21 @@ from reconrisk.studies.common.subjects.subject import (
     records_of,
 )
 
-_TOGETHER = 8  # models trained to see how long one takes
+_TOGETHER = 8  # models that are trained together to time one of them
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedNetwork(Subject):
-    """A trained model, released again for each target; its fixed records are known and no targets."""
+    """A trained model that is trained again for each target. Its fixed records are known and never targets.
+
+    Attributes:
+        given: Release of the trained model that the caller passed.
+        dataset: Records that targets are drawn from.
+    """
 
     given: TrainedModelRelease | PrivateModelRelease
     dataset: Dataset
-    # the model of the current draw: training it may take longer than an attack
+    # The model of the current draw: training it again for every attack may take longer than the attacks.
     _trained: dict[tuple[int, ...], Release] = field(default_factory=dict, init=False, repr=False)
 
     unit = "model"
@@ -52,12 +57,12 @@ class TrainedNetwork(Subject):
 
     @classmethod
     def supports(cls, subject: object) -> bool:
-        """Return True for a training, or the release of a trained model."""
+        """Return True for a training or the release of a trained model."""
         return isinstance(subject, (TrainedModelRelease, PrivateModelRelease, ShadowTraining))
 
     @classmethod
     def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> TrainedNetwork:
-        """Build it from a training or a release, and records of which one more is trained on in each trial."""
+        """Build the subject from a training or a release, and records; each trial adds one of them to the training."""
         check_no_recipe(recipe)
         if isinstance(subject, ShadowTraining):
             _check_takes_target(subject)
@@ -68,7 +73,7 @@ class TrainedNetwork(Subject):
 
     @property
     def name(self) -> str:
-        """The class of the network."""
+        """Class of the network."""
         given = self.given
         return type(given.training.model if isinstance(given, PrivateModelRelease) else given.model).__name__
 
@@ -90,23 +95,23 @@ class TrainedNetwork(Subject):
             steps = given.training.step_count
             return f"the model after {steps} steps of {rule} with clipped gradients and noise {known}"
         steps = given.steps if given.steps is not None else len(given.batches or ())
-        seen = "the model" if given.queries is None else "what the model says of known queries"
+        seen = "the model" if given.queries is None else "outputs of the model for known queries"
         return f"{seen} after {steps} steps of {rule} {known}"
 
     def release(self, rows: tuple[int, ...], attack: Attack, rng: torch.Generator | None = None) -> Release:
-        """Return the model that is trained on these rows too; one without noise is trained once for all attacks."""
+        """Return the model trained on the fixed records and these rows; without noise, all attacks share one model."""
         del attack
         inputs, labels = self.batch(rows)
         if isinstance(self.given, PrivateModelRelease):
             private = replace(self.given, inputs=inputs, labels=labels)
             return private if rng is None else private.drawn(rng)
         if rows not in self._trained:
-            self._trained.clear()  # trials go draw by draw
+            self._trained.clear()  # trials are ordered by draw, so earlier models are not needed again
             self._trained[rows] = TrainedOnce.of(self.given, inputs, labels)
         return self._trained[rows]
 
     def evaluate(self, release: Release) -> int:
-        """Train as attacks do: several models together where that is faster."""
+        """Train as attacks do: several models together if that is faster."""
         inner = self.given.training if isinstance(self.given, PrivateModelRelease) else self.given
         problem = problem_for(inner, tuple(release.inputs.shape[1:]))
         count = _TOGETHER if isinstance(problem, ShadowProblem) else 1
@@ -115,8 +120,8 @@ class TrainedNetwork(Subject):
         return count
 
     @property
-    def known(self) -> KnownRecords | None:
-        """The fixed records of the training."""
+    def known_records(self) -> KnownRecords | None:
+        """Fixed records of the training."""
         training = self.given.training if isinstance(self.given, PrivateModelRelease) else self.given
         if training.fixed_inputs is None or training.fixed_labels is None or not len(training.fixed_inputs):
             return None
@@ -124,27 +129,27 @@ class TrainedNetwork(Subject):
 
     @property
     def training_mechanism(self) -> Mechanism | None:
-        """The mechanism of a private training."""
+        """Mechanism of a private training; None without noise."""
         return self.given.mechanism if isinstance(self.given, PrivateModelRelease) else None
 
     @property
     def guarantee_scope(self) -> GuaranteeScope:
-        """Guarantees of a run are about a model that was trained with that noise."""
+        """Guarantees of a run cover the model only if it was trained with that noise."""
         return GuaranteeScope(of_training=None if isinstance(self.given, PrivateModelRelease) else WITHOUT_NOISE)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedOnce(TrainedModelRelease):
-    """A trained model whose training is run once, however often it is looked at: by guesses, attacks and defenses."""
+    """A trained model whose training is run once and shared by baselines, attacks and defenses."""
 
     @classmethod
     def of(cls, release: TrainedModelRelease, inputs: Tensor, labels: Tensor) -> TrainedOnce:
-        """The same training on other private records."""
+        """Return the same training on other private records."""
         given = {each.name: getattr(release, each.name) for each in fields(release) if each.init}
         return cls(**{**given, "inputs": inputs, "labels": labels})
 
     def value(self) -> dict[str, Tensor]:
-        """What is released, a copy: defenses may change theirs."""
+        """Return a copy of the release, because defenses may change it in place."""
         return {name: tensor.clone() for name, tensor in self._value.items()}
 
     @cached_property
@@ -153,13 +158,13 @@ class TrainedOnce(TrainedModelRelease):
 
 
 def _release_of_training(training: ShadowTraining, dataset: Dataset) -> TrainedModelRelease | PrivateModelRelease:
-    """Return the model that a training makes of its fixed records and the first of ``dataset``.
+    """Return the model trained on the fixed records and the first record of ``dataset``.
 
-    Edge cases: a start or an order that is drawn is refused: no attack here inverts what it does not know.
+    A random start or order of batches is refused: the attacks of an audit must know them.
     """
     if training.draw_start is not None or isinstance(training.batches, RandomBatches):
-        remedy = "State the start and the batches that were drawn, or attack it with rr.attacks.reconstructor."
-        raise invalid_input("training", "with a drawn start or order", "to be known but for its noise", remedy)
+        remedy = "State the start and the batches, or use rr.attacks.reconstructor, which needs neither."
+        raise invalid_input("training", "with a random start or order", "to be known except for its noise", remedy)
     first = dataset.subset([0])
     labels = torch.zeros(1, dtype=torch.int64) if first.labels is None else first.labels
     if training.private is not None:
@@ -178,10 +183,12 @@ def _release_of_training(training: ShadowTraining, dataset: Dataset) -> TrainedM
 
 
 def _check_takes_target(training: TrainedModelRelease | ShadowTraining) -> None:
-    """Refuse a training none of whose batches holds the record that is attacked: its model says nothing of it."""
+    """Refuse a training without the target in any batch: its model does not depend on the target."""
     if training.batches is None or isinstance(training.batches, RandomBatches):
         return
     fixed = 0 if training.fixed_inputs is None else len(training.fixed_inputs)
     if not any(int(torch.as_tensor(rows).max()) >= fixed for rows in training.batches):
-        remedy = f"Its number is {fixed}, after the fixed records: leave batches out, or name it in one of them."
-        raise invalid_input("batches", "without the target", "to hold the record that is attacked", remedy)
+        remedy = (
+            f"The target is row {fixed}, after the fixed records: leave batches out, or add {fixed} to one of them."
+        )
+        raise invalid_input("batches", "without the target", "to contain the attacked record", remedy)
