@@ -72,7 +72,7 @@ def bare_loop() -> Callable[[], float]:
         rr.attacks.constant_guess(),
         rr.attacks.prior_mean(DATA.inputs.mean(0)),
     ]
-    threat = DEFAULT_THREAT.knowing(*WITH_PRIOR.knows)
+    threat = DEFAULT_THREAT.with_knowledge(*WITH_PRIOR.knows)
 
     def work() -> float:
         rng, metrics, done = torch.Generator().manual_seed(0), metrics_for(DATA), 0

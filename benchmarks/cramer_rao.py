@@ -25,7 +25,7 @@ from reconrisk.releases.updates.gradient import GradientRelease
 
 DRAWS = 100
 ROOT_MEAN_SQUARES = (1e-3, 1e-2)
-THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.DEFENSE)
+THREAT = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.DEFENSE)
 
 
 def digit(side: int) -> tuple[Tensor, Tensor]:

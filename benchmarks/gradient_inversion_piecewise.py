@@ -49,7 +49,7 @@ def ours() -> Callable[[], str]:
     cases = releases()
 
     def one(release: GradientRelease, seconds: float) -> float:
-        observation = observe(release, threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
+        observation = observe(release, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS))
         attack = inverting_gradients(steps=100_000, seconds=seconds)
         estimate = attack(observation, rng=torch.Generator().manual_seed(0)).estimates
         return float(psnr(data_range=1.0)(estimate, release.inputs)[0])

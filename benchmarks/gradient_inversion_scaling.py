@@ -25,7 +25,7 @@ def stepping(*, restarts: int, records: int) -> Callable[[], None]:
     data = load_dataset("mnist", split="test").subset(range(records))
     model = lenet((1, 28, 28), 10, activation=nn.Tanh, rng=torch.Generator().manual_seed(0))
     release = GradientRelease(model, nn.functional.cross_entropy, data.inputs, data.class_labels)
-    observation = observe(release, threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
+    observation = observe(release, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS))
     attack = inverting_gradients(steps=STEPS, restarts=restarts)
 
     def run() -> None:

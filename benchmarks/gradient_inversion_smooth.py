@@ -112,7 +112,7 @@ class Stopwatch:
 
 def by_gauss_newton(case: GradientRelease, wanted: float) -> Reached:
     """Our attack until it comes to the wanted PSNR; labels are known only for batches."""
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS) if len(case.inputs) > 1 else HONEST_BUT_CURIOUS
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS) if len(case.inputs) > 1 else HONEST_BUT_CURIOUS
     seen = observe(case, threat=threat)
     watch = Stopwatch(case, wanted)
     watched = Observation(

@@ -45,7 +45,7 @@ def observation(count: int) -> Observation:
     release = GradientRelease(
         model, nn.functional.cross_entropy, torch.rand(count, *SHAPE, generator=rng), torch.arange(count) % CLASSES
     )
-    return observe(release, threat=NEEDS.knowing(Knows.LABELS))
+    return observe(release, threat=NEEDS.with_knowledge(Knows.LABELS))
 
 
 def one_by_one(predict_noise: PredictNoise) -> PredictNoise:

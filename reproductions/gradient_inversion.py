@@ -34,7 +34,7 @@ def attacked(
 ) -> Tensor:
     """PSNR of every record, attacked in groups of ``batch``, labels known, matched within the group."""
     scores = []
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
     for first in track(range(0, len(inputs) - batch + 1, batch), name):
         rows = slice(first, first + batch)
         rng = torch.Generator().manual_seed(zlib.crc32(f"{name} {first}".encode()))
@@ -63,7 +63,7 @@ def inverted(
 
 def observed(release: Release, defense: Defense, *, aware: bool, seed: int) -> Observation:
     """What is sent under ``defense``, the same draws for either attacker; labels are known."""
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, *([Knows.DEFENSE] if aware else []))
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, *([Knows.DEFENSE] if aware else []))
     return observe(release, defense=defense, threat=threat, rng=generator("draws", seed))
 
 

@@ -30,7 +30,7 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.chain import Chain
 from reconrisk.defenses.clipping import Clip
 from reconrisk.defenses.local import LocalDefense
-from reconrisk.releases.observe import chosen_for
+from reconrisk.releases.observe import resolve_defense
 from reconrisk.releases.release import Release
 from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_moments
 from reconrisk.releases.updates.gradient import GradientRelease
@@ -123,7 +123,7 @@ class ClippedFirst(LocalDefense):
 
     def for_release(self, release: Release) -> Chain:
         """The clip as it is, and the defense or what the records make of it."""
-        return Chain((self.clip, chosen_for(self.inner, release)))
+        return Chain((self.clip, resolve_defense(self.inner, release)))
 
     def __str__(self) -> str:
         """Both, as they are written."""

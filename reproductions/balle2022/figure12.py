@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from reconrisk.attacks.informed.reconstructor.attack import fine_tuned_reconstructor, reconstructor
+from reconrisk.attacks.informed.reconstructor.attack import fine_tune_reconstructor, reconstructor
 from reconrisk.attacks.informed.reconstructor.settings import balle2022_reconstructor
 from reconrisk.attacks.informed.reconstructor.shadow_knowledge import ShadowKnowledge
 from reconrisk.metrics import mse
@@ -42,7 +42,7 @@ def run(scale: Scale) -> Sequence[Finding]:
         some = pairs[shadows : shadows + count]
         knowledge = ShadowKnowledge(after, inputs[some], labels[some])
         models = knowledge.shadow_models(rng=rng)
-        made[f"fine-tuned with {count}"] = fine_tuned_reconstructor(attack, knowledge, shadow_models=models, rng=rng)
+        made[f"fine-tuned with {count}"] = fine_tune_reconstructor(attack, knowledge, shadow_models=models, rng=rng)
         made[f"from scratch with {count}"] = reconstructor(knowledge, settings, shadow_models=models, rng=rng)
     remark = f"{fixed:,} fixed, first trained with {shadows:,} shadow models, {targets:,} targets"
     return [

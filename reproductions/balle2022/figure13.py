@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from reconrisk.attacks.informed.reconstructor.features import logits_of
+from reconrisk.attacks.informed.reconstructor.features import query_logits
 from reconrisk.attacks.informed.reconstructor.shadow_knowledge import ShadowKnowledge
 from reconrisk.metrics import mse
 from reproductions.balle2022.table2 import LARGE, QUICK, models_of, oracle, pool, rebuilt, rows_of, training
@@ -36,7 +36,7 @@ def run(scale: Scale) -> Sequence[Finding]:
     row = before.train(inputs[first[:1]], labels[first[:1]])
     model = copy.deepcopy(fresh.model)
     model.load_state_dict(before.unflatten(row[0]))
-    right = logits_of(before, row, inputs[held])[0].argmax(-1) == labels[held]
+    right = query_logits(before, row, inputs[held])[0].argmax(-1) == labels[held]
     remark = f"{len(first):,} records, {len(held):,} tested"
     findings = [
         Finding("test accuracy, MNIST, pre-trained start", "above 0.92", f"{right.double().mean():.3f}", remark)

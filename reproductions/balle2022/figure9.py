@@ -24,7 +24,7 @@ from torch.nn.functional import avg_pool2d
 
 from reconrisk.accounting.trade_off import epsilon_from_gaussian
 from reconrisk.attacks.informed.invert_training.attack import invert_training
-from reconrisk.attacks.informed.reconstructor.features import logits_of
+from reconrisk.attacks.informed.reconstructor.features import query_logits
 from reconrisk.bounds import success_upper_bound
 from reconrisk.bounds.prior_success import empirical
 from reconrisk.core.guarantee import Estimate
@@ -167,7 +167,7 @@ def _accuracy(models: Models) -> Estimate:
     """Of released models on digits that none of them was trained on."""
     inputs, labels = pool()
     rest = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))[-1_000:]
-    said = logits_of(models.knowledge.training, models.released[:20], inputs[rest]).argmax(-1)
+    said = query_logits(models.knowledge.training, models.released[:20], inputs[rest]).argmax(-1)
     return estimate((said == labels[rest]).double().mean(1))
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.informed.reconstructor.attack import reconstructor
-from reconrisk.attacks.informed.reconstructor.features import features_of
+from reconrisk.attacks.informed.reconstructor.features import extract_features
 from reconrisk.attacks.informed.reconstructor.settings import (
     Perceptual,
     ReconstructorSettings,
@@ -155,7 +155,7 @@ def rebuilt(models: Models, setting: Setting, seed: int = 0) -> Outcome:
         rng=torch.Generator().manual_seed(seed + 1),
     )
     learned = time.monotonic()
-    read = features_of(knowledge.training, models.released, attack.reading, queries)
+    read = extract_features(knowledge.training, models.released, attack.reading, queries)
     known = torch.cat([knowledge.targets, knowledge.training.fixed_inputs])
     return Outcome(models.targets, attack.estimates(read), known, models.seconds, learned - begun)
 

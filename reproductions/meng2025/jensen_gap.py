@@ -108,7 +108,7 @@ def jensen_gap(
     >>> from reconrisk.priors.gaussian import gaussian
     >>> observation = Observation(
     ...     {"y": torch.tensor([0.25, 0.5])}, lambda records, labels: {"y": records[0].square()},
-    ...     NEEDS.knowing(Knows.LABELS), (2,), (0.0, 1.0), labels=torch.tensor([0]),
+    ...     NEEDS.with_knowledge(Knows.LABELS), (2,), (0.0, 1.0), labels=torch.tensor([0]),
     ... )
     >>> prior = gaussian(torch.full((2,), 0.5), 0.04 * torch.eye(2))
     >>> found = jensen_gap(prior, observation, of="release", times=[999], rng=torch.Generator().manual_seed(0))

@@ -143,7 +143,7 @@ def observations(
 
     What a defense draws depends on the place of the batch alone: any two attacks meet the same gradients.
     """
-    threat = NEEDS.knowing(Knows.LABELS, Knows.DEFENSE)
+    threat = NEEDS.with_knowledge(Knows.LABELS, Knows.DEFENSE)
     model = model.to(inputs.device)
     seen = []
     for first in range(0, len(inputs) - batch + 1, batch):

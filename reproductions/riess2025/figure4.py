@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from reconrisk.attacks import known_norm, known_scale, optimal_analytic
-from reconrisk.attacks.malicious_server.optimal_analytic import OptimalAnalytic, Planted
+from reconrisk.attacks.malicious_server.optimal_analytic import OptimalAnalytic, PlantedTraining
 from reconrisk.bounds.analytic_inversion import analytic_inversion_law
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.observation import Observation
@@ -130,7 +130,7 @@ def measured(
 
 def _errors(
     attack: OptimalAnalytic,
-    planted: Planted,
+    planted: PlantedTraining,
     gradient: dict[str, Tensor],
     target: Tensor,
     noise: float,
@@ -146,7 +146,7 @@ def _errors(
         observation = Observation(
             released=sent,
             forward=DefendedMap(forward, defense),
-            threat=attack.needs.knowing(Knows.DEFENSE, Knows.RECORD_NORM, Knows.LABELS),
+            threat=attack.needs.with_knowledge(Knows.DEFENSE, Knows.RECORD_NORM, Knows.LABELS),
             input_shape=tuple(target.shape),
             data_range=_WIDE,
             labels=_LABEL,

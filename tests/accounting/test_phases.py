@@ -4,7 +4,7 @@ import typing
 
 import pytest
 
-from reconrisk.accounting.phases import WITH_PHASES, Phase, has_phases, phases_of, stated_phases
+from reconrisk.accounting.phases import WITH_PHASES, Phase, has_phases, phases_of, unmerged_phases
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import (
@@ -56,7 +56,7 @@ def test_phases_are_those_of_gaussian_noise():
 
 def test_phases_as_they_are_stated():
     run = Composed((Repeated(Gaussian(2.0), 4), PoissonSampled(Gaussian(1.0), 1.0), Gaussian(2.0)))
-    assert stated_phases(run) == (Phase(2.0, 1.0, 4), Phase(1.0, 1.0, 1), Phase(2.0, 1.0, 1))
+    assert unmerged_phases(run) == (Phase(2.0, 1.0, 4), Phase(1.0, 1.0, 1), Phase(2.0, 1.0, 1))
     assert phases_of(run) == (Phase(2 / 3, 1.0, 1),)
 
 

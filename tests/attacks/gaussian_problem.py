@@ -9,7 +9,7 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.priors.gaussian import GaussianPrior, gaussian
 
-THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR, Knows.DEFENSE)
+THREAT = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.PRIOR, Knows.DEFENSE)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from reconrisk.attacks import class_mean, constant_guess, prior_mean
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, INFORMED, Knows, Sees, ThreatModel
 
-PRIOR = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
+PRIOR = HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR)
 
 
 def observation(threat=PRIOR, *, shape=(2, 2), data_range=(0.0, 1.0), labels=None, batch_size=3):
@@ -64,7 +64,7 @@ def test_the_mean_of_the_prior_has_the_least_error_of_all_constant_guesses():
 
 def test_the_class_mean_follows_known_labels_and_infers_an_unknown_one():
     means = torch.tensor([0.1, 0.2, 0.3])[:, None, None].expand(3, 2, 2)
-    known = guess(class_mean(means), PRIOR.knowing(Knows.LABELS), labels=torch.tensor([2, 0, 2]))
+    known = guess(class_mean(means), PRIOR.with_knowledge(Knows.LABELS), labels=torch.tensor([2, 0, 2]))
     torch.testing.assert_close(known.estimates[:, 0, 0], torch.tensor([0.3, 0.1, 0.3]))
     assert known.labels == (2, 0, 2)
     inferred = guess(class_mean(means), batch_size=1)
@@ -104,7 +104,7 @@ def test_estimates_have_the_default_type_and_stay_in_range_where_a_mean_was_roun
         (lambda: guess(class_mean(torch.zeros(3, 4))), r"means.shape=\(3, 4\) to be \(3, 2, 2\)"),
         (
             lambda: guess(
-                class_mean(torch.zeros(2, 2, 2)), PRIOR.knowing(Knows.LABELS), labels=torch.tensor([0, 5, 1])
+                class_mean(torch.zeros(2, 2, 2)), PRIOR.with_knowledge(Knows.LABELS), labels=torch.tensor([0, 5, 1])
             ),
             r"labels=\[0, 5, 1\] to be classes with a mean, 0 to 1",
         ),

@@ -9,7 +9,7 @@ from reconrisk.attacks.baselines import prior_alone
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 
-THREAT = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
+THREAT = HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR)
 MEAN = torch.tensor([0.2, 0.7, 0.4])
 SPREAD = 0.1
 GAUSSIAN = rr.priors.gaussian(MEAN, SPREAD**2 * torch.eye(3))

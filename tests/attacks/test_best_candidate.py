@@ -13,8 +13,8 @@ from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, INFORMED, Knows
 from reconrisk.models import lenet
 
-PRIOR = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
-NOISY = PRIOR.knowing(Knows.LABELS, Knows.DEFENSE)
+PRIOR = HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR)
+NOISY = PRIOR.with_knowledge(Knows.LABELS, Knows.DEFENSE)
 CE = nn.functional.cross_entropy
 
 
@@ -44,7 +44,7 @@ def test_the_record_is_found_among_two_hundred_digits(label_known):
     digits = rr.load_dataset("mnist", split="test")
     model = lenet((1, 28, 28), 10, rng=torch.Generator().manual_seed(0))
     release = rr.releases.GradientRelease(model, CE, digits.inputs[123:124], digits.labels[123:124])
-    threat = PRIOR.knowing(Knows.LABELS) if label_known else PRIOR
+    threat = PRIOR.with_knowledge(Knows.LABELS) if label_known else PRIOR
     attack = best_candidate(digits.inputs[:200])
     result = attack(rr.observe(release, threat=threat), rng=torch.Generator())
     assert torch.equal(result.estimates, digits.inputs[123:124])

@@ -66,7 +66,7 @@ def test_records_are_rebuilt_where_the_release_is(name):
         attack = ATTACKS[name]()
         record, label = torch.rand(1, *SHAPE).to(ELSEWHERE), torch.tensor([3]).to(ELSEWHERE)
         release = rr.releases.GradientRelease(model, nn.functional.cross_entropy, record, label)
-        threat = attack.needs.knowing(rr.Knows.DEFENSE)  # labels have to be inferred
+        threat = attack.needs.with_knowledge(rr.Knows.DEFENSE)  # labels have to be inferred
         noise = rr.defenses.gaussian_noise(0.01)
         observation = rr.observe(release, defense=noise, threat=threat, rng=torch.Generator().manual_seed(0))
         found = attack(observation, rng=torch.Generator().manual_seed(0))

@@ -10,7 +10,7 @@ import torch
 
 import reconrisk as rr
 from reconrisk.attacks.plain_function import attack_from_function
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, MALICIOUS_SERVER, Knows
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import ForwardRelease
@@ -39,7 +39,7 @@ def test_a_function_that_returns_a_tensor_is_an_attack():
 
 
 def test_a_reconstruction_passes_as_it_is():
-    made = Reconstruction(torch.zeros(1, 3), Account("x()", Status(Ending.EXACT, "solved"), (0.5,), Cost(1.0, 2)))
+    made = Reconstruction(torch.zeros(1, 3), AttackReport("x()", Status(Ending.EXACT, "solved"), (0.5,), Cost(1.0, 2)))
     assert attack_from_function(lambda observation, rng: made)(SEEN, rng=rng()) is made
 
 
@@ -205,7 +205,7 @@ class Tensors:
 
 class Nothing(Tensors):
     def __call__(self, observation, *, rng):
-        return Reconstruction(torch.zeros(0, 3), Account("x()", Status(Ending.EXACT, "none"), (), Cost(0.0, 0)))
+        return Reconstruction(torch.zeros(0, 3), AttackReport("x()", Status(Ending.EXACT, "none"), (), Cost(0.0, 0)))
 
 
 DATA = Dataset("toy", torch.rand(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2)

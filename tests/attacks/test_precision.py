@@ -75,7 +75,7 @@ def observed(threat, dtype):
 @pytest.mark.parametrize("name", ATTACKS)
 def test_networks_in_single_precision_serve_where_double_is_the_default(name, known, dtype):
     attack = ATTACKS[name]()
-    found = attack(observed(attack.needs.knowing(rr.Knows.LABELS, *known), dtype), rng=rng())
+    found = attack(observed(attack.needs.with_knowledge(rr.Knows.LABELS, *known), dtype), rng=rng())
     assert found.estimates.dtype == torch.float64
     assert not found.status.is_failure
 
@@ -84,6 +84,6 @@ def test_networks_in_single_precision_serve_where_double_is_the_default(name, kn
 def test_the_jensen_gap_of_a_network_in_single_precision():
     prior = denoiser()
     attack = rr.attacks.ggss_r(prior, steps=5)
-    observation = observed(attack.needs.knowing(rr.Knows.LABELS), torch.float64)
+    observation = observed(attack.needs.with_knowledge(rr.Knows.LABELS), torch.float64)
     gap = jensen_gap(prior, observation, attack=attack, draws=4, rng=rng())
     assert all(each.low <= each.high for each in gap.gaps)

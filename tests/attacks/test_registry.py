@@ -8,8 +8,8 @@ from reconrisk.attacks.registry import (
     ATTACKS,
     PORTFOLIOS,
     attack_by_name,
+    attack_settings,
     settings_from_text,
-    settings_of,
 )
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
@@ -47,7 +47,7 @@ BELIEFS = {
 
 INFORMED = {
     "balle2022_reconstructor",
-    "fine_tuned_reconstructor",
+    "fine_tune_reconstructor",
     "glm",
     "glm_attributes",
     "glm_candidates",
@@ -82,7 +82,7 @@ def test_settings_reach_the_attack():
 
 
 def test_steps_are_the_iterations_of_attacks_that_count_these():
-    assert "steps" not in settings_of("gauss_newton")
+    assert "steps" not in attack_settings("gauss_newton")
     assert attack_by_name("gauss_newton", steps=7).iterations == 7
 
 
@@ -190,7 +190,7 @@ def observation_of(released, threat, labels=None):
 def test_guesses_do_not_look_at_the_update(name):
     attack = attack_by_name(name, **BELIEFS.get(name, {}))
     known = ATTACKS[name].guess_for
-    threat = attack.needs.knowing(*known)
+    threat = attack.needs.with_knowledge(*known)
     labels = torch.tensor([0]) if Knows.LABELS in known else None
     one, other = (
         attack(observation_of(released, threat, labels), rng=torch.Generator()).estimates

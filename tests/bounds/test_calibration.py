@@ -84,8 +84,8 @@ def test_the_result_says_which_privacy_it_implies_and_survives_json():
 def test_the_printed_setting_is_safe_when_typed_in_again(adjust):
     answer = calibrate(TRAINING, risks=[IDENTIFICATION], adjust=adjust)
     settings = {"noise_multiplier": 1.0, "clip_norm": 0.5, "sampling_probability": 0.02, "steps": 500}
-    assert holds(IDENTIFICATION, dp_sgd(**{**settings, adjust.value: float(answer.shown_value)}))
-    assert answer.shown_value in str(answer)
+    assert holds(IDENTIFICATION, dp_sgd(**{**settings, adjust.value: float(answer.value_text)}))
+    assert answer.value_text in str(answer)
 
 
 @pytest.mark.parametrize(

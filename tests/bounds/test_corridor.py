@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, norm
 
-from reconrisk.bounds.corridor import corridor_curve, crossover_mse, readable_probability, risk, risk_surface
+from reconrisk.bounds.corridor import corridor_curve, crossover_mse, format_probability, risk, risk_surface
 from reconrisk.bounds.gaussian_prior import gaussian_prior_success
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Scope
@@ -133,7 +133,7 @@ def test_words_tell_when_a_constant_guess_suffices():
 
 @pytest.mark.parametrize("log_probability", [-0.1, -500.0, -601.0, -1e6])
 def test_readable_probabilities_never_round_a_tiny_one_to_zero(log_probability):
-    mantissa, _, exponent = readable_probability(log_probability).partition("e")
+    mantissa, _, exponent = format_probability(log_probability).partition("e")
     shown = math.log10(float(mantissa)) + (float(exponent) if exponent else 0.0)
     exact = log_probability / math.log(10)
     assert exact - 1e-9 <= shown <= exact + 1.0  # rounded up

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reconrisk.bounds.analytic_inversion import analytic_inversion_law
-from reconrisk.bounds.corridor import what_simple_guesses_reach
+from reconrisk.bounds.corridor import compare_simple_guesses
 from reconrisk.bounds.known_norm import from_scratch_success
 from reconrisk.core.mechanism import Gaussian
 
@@ -43,7 +43,7 @@ def test_numbers_for_shrinkage_against_simulation(dimension, noise):
     unbiased = target + noise * norm * rng.standard_normal((DRAWS, dimension))
     errors = ((_james_stein(unbiased, (noise * norm) ** 2) - target) ** 2).mean(1)
     threshold = float(np.median(errors))
-    reach = what_simple_guesses_reach(Gaussian(noise), dimension=dimension, norm=norm, mse=threshold)
+    reach = compare_simple_guesses(Gaussian(noise), dimension=dimension, norm=norm, mse=threshold)
     assert errors.mean() == pytest.approx(reach.shrinkage_mse, abs=5 * errors.std() / math.sqrt(DRAWS))
     assert reach.shrinkage_success == pytest.approx(0.5, abs=5 * 0.5 / math.sqrt(DRAWS) + 2e-3)  # 2e-3: its grid
     assert reach.zero_guess_mse == pytest.approx((target**2).mean())
@@ -51,11 +51,11 @@ def test_numbers_for_shrinkage_against_simulation(dimension, noise):
 
 def test_a_constant_guess_wins_where_the_law_says_impossible():
     norm = math.sqrt(64 / 3)
-    reach = what_simple_guesses_reach(Gaussian(1.0), dimension=64, norm=norm, mse=0.34)
+    reach = compare_simple_guesses(Gaussian(1.0), dimension=64, norm=norm, mse=0.34)
     assert reach.constant_guess_succeeds
     assert reach.attack_success < 1e-40
     assert "a constant guess always succeeds" in str(reach)
-    strict = what_simple_guesses_reach(Gaussian(1.0), dimension=64, norm=norm, psnr=30.0)
+    strict = compare_simple_guesses(Gaussian(1.0), dimension=64, norm=norm, psnr=30.0)
     assert not strict.constant_guess_succeeds
     assert "not certain to succeed" in str(strict)
 
@@ -76,8 +76,8 @@ def test_a_randomised_guess_is_unbiased_and_succeeds_with_its_probability():
 
 
 def test_below_three_dimensions_and_without_noise_to_speak_of():
-    flat = what_simple_guesses_reach(Gaussian(0.5), dimension=2, norm=1.0, mse=0.1)
+    flat = compare_simple_guesses(Gaussian(0.5), dimension=2, norm=1.0, mse=0.1)
     assert flat.shrinkage_mse == flat.attack_mse
     assert flat.shrinkage_success == flat.attack_success
-    quiet = what_simple_guesses_reach(Gaussian(1e-6), dimension=50, norm=1.0, mse=0.1)
+    quiet = compare_simple_guesses(Gaussian(1e-6), dimension=50, norm=1.0, mse=0.1)
     assert quiet.shrinkage_mse == pytest.approx(quiet.attack_mse, rel=1e-6)

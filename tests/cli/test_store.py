@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 import reconrisk as rr
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
-from reconrisk.core.reconstruction import Account, Cost, Ending, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Status
 from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import clip_and_noise
 from reconrisk.studies.audit.comparison import AuditComparison
 from reconrisk.studies.audit.run import audit
-from reconrisk.studies.audit.store import Store, columns_of, write_columns
+from reconrisk.studies.audit.store import Store, trial_columns, write_columns
 from reconrisk.studies.common.runs import RunInfo
 
 RUNNER = CliRunner()
@@ -173,7 +173,7 @@ def test_parquet_has_the_rows(audits, tmp_path):
     path, first, _ = audits
     run("export", path, first.run, "--out", tmp_path / "t.parquet")
     with Store.read(path) as store:
-        expected = columns_of(first.run, store.trials(first.run))
+        expected = trial_columns(first.run, store.trials(first.run))
     assert parquet.read_table(tmp_path / "t.parquet").to_pydict() == expected
 
 
@@ -196,9 +196,9 @@ def test_metrics_that_some_trials_lack_are_empty_there(audits, tmp_path):
     path, first, _ = audits
     with Store.read(path) as store:
         whole = store.trials(first.run)[0]
-    account = Account("a", Status(Ending.EXACT, "solved"), (0.0, 0.0), Cost(0.0, 0))
+    account = AttackReport("a", Status(Ending.EXACT, "solved"), (0.0, 0.0), Cost(0.0, 0))
     fewer = type(whole)(whole.key, whole.records, 0, whole.scores[:1], account)
-    columns = columns_of("r", (whole, fewer))
+    columns = trial_columns("r", (whole, fewer))
     missing = whole.scores[-1].metric
     assert columns[missing] == [*whole.scores[-1].values, None, None]
     assert columns[whole.scores[0].metric] == list(whole.scores[0].values) * 2
@@ -208,7 +208,7 @@ def test_metrics_that_some_trials_lack_are_empty_there(audits, tmp_path):
 
 
 def test_a_run_without_trials_is_a_table_without_rows(tmp_path):
-    columns = columns_of("r", ())
+    columns = trial_columns("r", ())
     for name in ("t.csv", "t.json"):
         write_columns(tmp_path / name, columns)
     assert (tmp_path / "t.csv").read_text().strip() == "run,defense,attack,draw,record,status,seconds,evaluations,seed"

@@ -33,7 +33,7 @@ def test_one_call_writes_table_picture_and_json_and_goes_on(tmp_path: Path) -> N
     result = from_json((tmp_path / "out" / "tradeoff.json").read_text())
     assert isinstance(result, TradeoffResult)
     assert result.families == ("gaussian_noise", "optimal_noise")
-    assert [row.strength for row in result.of("aware")] == [None, 0.01, 1.0, 1.0]
+    assert [row.strength for row in result.rows_for("aware")] == [None, 0.01, 1.0, 1.0]
     assert "gaussian_noise is at least as good as optimal_noise" in text
     runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").iterdir()}
     again = _run(*options, "--json", "--out", str(tmp_path / "out"))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.priors import gan
-from reconrisk.priors.train.training_state import Training, trained_in
+from reconrisk.priors.train.training_state import Training, read_training_record
 
 RUNNER = CliRunner()
 SMALL = ["--kind", "gan", "--steps", 4, "--batch-size", 4, "--channels", 8, "--learning-rate", 0.0003]
@@ -48,7 +48,7 @@ def test_it_trains_and_says_where_the_prior_is_and_how_good(records, tmp_path):
         path.name for path in out.iterdir()
     }
     assert gan(out).shape == (1, 8, 8)
-    assert (trained_in(out).count, trained_in(out).settings["steps"]) == (30, 4)
+    assert (read_training_record(out).count, read_training_record(out).settings["steps"]) == (30, 4)
     for words_ in (f"prior     {out}", "held-out  distance 0.", f"card      {out / 'card.md'}", "rr.attacks.gias("):
         assert words_ in result.output
     text = (out / "card.md").read_text()
@@ -143,7 +143,7 @@ def test_a_diffusion_is_trained_alike(records, tmp_path):
     words = ["--kind", "diffusion", "--steps", 2, "--batch-size", 4, "--channels", "8,16", "--out", out]
     result = run("--data", records, *words)
     assert result.exit_code == 0, result.output
-    assert trained_in(out).settings["channels"] == [8, 16]
+    assert read_training_record(out).settings["channels"] == [8, 16]
     assert "held-out  loss" in result.output
     assert "finding no noise 1" in result.output
     assert "rr.attacks.ggss_r(rr.priors.diffusion(" in result.output

@@ -209,7 +209,7 @@ def test_every_attack_has_a_row():
     # of whoever sees a trained model: tests/contracts/test_informed.py
     informed = {
         "glm", "glm_attributes", "glm_candidates", "glm_observed", "informed_membership", "invert_training",
-        "match_candidates", "reconstructor", "fine_tuned_reconstructor", "load_reconstructor", "save_reconstructor",
+        "match_candidates", "reconstructor", "fine_tune_reconstructor", "load_reconstructor", "save_reconstructor",
         "balle2022_reconstructor", "linear_reconstructor", "residual_reconstructor",
     }  # fmt: skip
     # of whoever knows what records look like: tests/contracts/test_prior_attacks.py

@@ -15,7 +15,7 @@ from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.testing import check_attack
 
 SHAPE, SIZE = (1, 2, 3), 6
-THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR)
+THREAT = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.PRIOR)
 
 
 class Tuned(nn.Module):
@@ -120,7 +120,7 @@ def test_it_keeps_the_rules_for_attacks(name):
 def test_it_needs_a_prior_and_says_so(name):
     attack = EVERY[name].attack()
     assert Knows.PRIOR in attack.needs.knows
-    _, blind = observed(threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
+    _, blind = observed(threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS))
     with pytest.raises(rr.InvalidInput, match="to cover what the attack needs"):
         attack(blind, rng=torch.Generator())
 

@@ -1,6 +1,6 @@
 import pytest
 
-from reconrisk.core.columns import CategoricalColumn, NumericColumn, check_layout, width_of
+from reconrisk.core.columns import CategoricalColumn, NumericColumn, check_layout, total_width
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.data import columns as data_columns
@@ -21,7 +21,7 @@ def test_the_loaders_speak_of_the_same_columns() -> None:
 
 def test_columns_in_any_order_that_fill_the_record_pass() -> None:
     check_layout([SEX, AGE], (3,))
-    assert width_of([SEX, AGE]) == 3
+    assert total_width([SEX, AGE]) == 3
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from reconrisk.core.storage.serialization import from_json, to_json
 def test_a_goal_is_a_value_that_needs_no_metric():
     goal = Goal("of_a_plugin", 0.25, higher_is_better=False)
     assert str(goal) == "of_a_plugin<=0.25"
-    assert goal.reached(0.25)
-    assert not goal.reached(0.26)
+    assert goal.is_reached_by(0.25)
+    assert not goal.is_reached_by(0.26)
     assert from_json(to_json(Limit(goal, 0.5))) == Limit(goal, 0.5)
 
 

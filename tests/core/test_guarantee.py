@@ -24,14 +24,14 @@ probabilities = st.floats(min_value=0, max_value=1)
 def test_a_success_bound_is_contradicted_only_by_a_whole_interval_above_it(value, one, other):
     low, high = sorted((one, other))
     measured = Estimate(low, low, high, 0.95, 10, "Clopper-Pearson")
-    assert bound(Quantity.SUCCESS_PROBABILITY, value).contradicted_by(measured) == (low > value)
+    assert bound(Quantity.SUCCESS_PROBABILITY, value).is_contradicted_by(measured) == (low > value)
 
 
 @given(probabilities, probabilities, probabilities)
 def test_an_error_bound_is_contradicted_only_by_a_whole_interval_below_it(value, one, other):
     low, high = sorted((one, other))
     measured = Estimate(high, low, high, 0.95, 10, "normal")
-    assert bound(Quantity.MEAN_SQUARED_ERROR, value).contradicted_by(measured) == (high < value)
+    assert bound(Quantity.MEAN_SQUARED_ERROR, value).is_contradicted_by(measured) == (high < value)
 
 
 @given(probabilities)
@@ -39,7 +39,7 @@ def test_a_trivial_bound_is_never_contradicted(measured):
     estimate = Estimate(measured, measured, measured, 0.95, 10, "exact")
     for quantity, value in ((Quantity.SUCCESS_PROBABILITY, 1.0), (Quantity.MEAN_SQUARED_ERROR, 0.0)):
         assert bound(quantity, value).is_trivial
-        assert not bound(quantity, value).contradicted_by(estimate)
+        assert not bound(quantity, value).is_contradicted_by(estimate)
 
 
 def test_a_guarantee_covers_what_its_threat_covers():

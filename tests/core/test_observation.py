@@ -6,7 +6,7 @@ import torch
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 
 
@@ -37,7 +37,7 @@ def test_a_release_is_zero_where_all_its_values_are(values, expected):
 def test_labels_need_a_threat_that_knows_them():
     with pytest.raises(InvalidInput, match=r"Knows\.LABELS"):
         observation(labels=torch.tensor([1]))
-    known = observation(labels=torch.tensor([1]), threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
+    known = observation(labels=torch.tensor([1]), threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS))
     assert int(known.labels) == 1
 
 
@@ -53,7 +53,7 @@ def test_labels_need_a_threat_that_knows_them():
         ({"input_shape": (-2,)}, "input_shape=-2 >= 1"),
         ({"batch_size": 0}, "batch_size=0 >= 1"),
         (
-            {"labels": torch.tensor([1, 2]), "threat": HONEST_BUT_CURIOUS.knowing(Knows.LABELS)},
+            {"labels": torch.tensor([1, 2]), "threat": HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)},
             "batch_size=1 entries",
         ),
     ],
@@ -78,7 +78,7 @@ def test_side_information_needs_a_threat_that_knows_it(name):
     assert getattr(observation(), name) is None
     with pytest.raises(InvalidInput, match=rf"{name}.*Add Knows\.{power.name} to the threat"):
         observation(**{name: value})
-    assert getattr(observation(**{name: value}, threat=HONEST_BUT_CURIOUS.knowing(power)), name) is value
+    assert getattr(observation(**{name: value}, threat=HONEST_BUT_CURIOUS.with_knowledge(power)), name) is value
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_side_information_needs_a_threat_that_knows_it(name):
 )
 def test_side_information_that_does_not_fit_is_refused(name, value, message):
     with pytest.raises(InvalidInput, match=message):
-        observation(**{name: value}, threat=HONEST_BUT_CURIOUS.knowing(SIDE_INFORMATION[name][0]))
+        observation(**{name: value}, threat=HONEST_BUT_CURIOUS.with_knowledge(SIDE_INFORMATION[name][0]))
 
 
 def test_an_attack_with_more_powers_is_refused():
     observation().check_covers(HONEST_BUT_CURIOUS)
     with pytest.raises(InvalidInput, match="to cover what the attack needs"):
-        observation().check_covers(HONEST_BUT_CURIOUS.knowing(Knows.PRIOR))
+        observation().check_covers(HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR))
 
 
 def test_repr_shows_sizes_and_no_values():
@@ -115,7 +115,7 @@ def test_repr_shows_sizes_and_no_values():
 
 
 def test_a_reconstruction_speaks_of_its_status():
-    account = Account(
+    account = AttackReport(
         "dlg()", Status(Ending.BUDGET_SPENT, "3 steps", "Raise steps"), (0.5, 0.25), Cost(1.0, 3), labels=(4, 2)
     )
     result = Reconstruction(torch.zeros(2, 1, 4, 4), account)

@@ -41,8 +41,8 @@ def test_covers_is_transitive(one, two, three):
 
 @given(THREATS, st.sampled_from(Knows))
 def test_more_knowledge_covers_less(threat, item):
-    assert threat.knowing(item).covers(threat)
-    assert threat.covers(threat.knowing(item)) == (item in threat.knows)
+    assert threat.with_knowledge(item).covers(threat)
+    assert threat.covers(threat.with_knowledge(item)) == (item in threat.knows)
 
 
 def test_one_update_and_the_final_model_are_incomparable():

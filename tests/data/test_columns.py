@@ -12,7 +12,7 @@ from reconrisk.data.columns import (
     encode,
     merge_columns,
     numeric_columns,
-    width_of,
+    total_width,
 )
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -50,7 +50,7 @@ def test_categories_are_one_hot_and_come_back(indices: list[int]) -> None:
 
 def test_columns_stand_where_they_say() -> None:
     records = encode([AGE, SEX], [np.array([25.0, 40.0]), np.array([1, 0])])
-    assert width_of([AGE, SEX]) == records.shape[1] == 3
+    assert total_width([AGE, SEX]) == records.shape[1] == 3
     assert records[:, AGE.coordinates].tolist() == [[0.25], [1.0]]
     assert records[:, SEX.coordinates].tolist() == [[0.0, 1.0], [1.0, 0.0]]
 

@@ -9,7 +9,7 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 from reconrisk.defenses.clipping import total_square
-from reconrisk.defenses.families import Reference, rounded_level
+from reconrisk.defenses.families import Reference, round_level_up
 from reconrisk.defenses.registry import FAMILIES, family_by_name
 
 INPUTS = torch.rand(12, 5, generator=torch.Generator().manual_seed(0))
@@ -33,7 +33,7 @@ REFERENCE = reference()
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_printed_call_makes_the_defense(name):
     family = family_by_name(name)
-    for level in (rounded_level(family.start(REFERENCE)), rounded_level(3 * family.start(REFERENCE))):
+    for level in (round_level_up(family.start(REFERENCE)), round_level_up(3 * family.start(REFERENCE))):
         defense, code = family.defense(REFERENCE, level)
         again = eval(code, {"rr": rr, "moments": REFERENCE.moments})  # noqa: S307  # text of ours
         sent, same = (each(REFERENCE.updates[0], rng=torch.Generator().manual_seed(2)) for each in (defense, again))

@@ -58,7 +58,7 @@ def test_it_differs_between_records_and_names_no_mechanism_even_after_a_clip():
 
 def test_the_observation_is_of_what_the_records_chose():
     private, defense = release(), local_optimal_pruning(share=0.5)
-    seen = rr.observe(private, defense=defense, threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE), rng=rng())
+    seen = rr.observe(private, defense=defense, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE), rng=rng())
     expected = defense.for_release(private).mask
     assert all(torch.equal(seen.kept[name], expected[name]) for name in expected)
     assert all(not bool(seen.released[name][~expected[name]].any()) for name in expected)

@@ -15,7 +15,7 @@ from reconrisk.defenses.registry import (
     defense_of_one_step,
     family_by_name,
 )
-from reconrisk.releases.observe import chosen_for
+from reconrisk.releases.observe import resolve_defense
 from reconrisk.releases.release import ForwardRelease
 from tests.offered_plugins import offer_plugins
 
@@ -64,7 +64,7 @@ def test_each_is_configured_by_its_own_function_and_acts(name):
     defense = defense_by_name(name, **SETTINGS[name])
     assert repr(defense) == repr(getattr(rr.defenses, name)(**SETTINGS[name]))
     release = ForwardRelease(lambda inputs, labels: {"w": inputs[0] ** 2}, torch.ones(1, 4), torch.zeros(1))
-    sent = chosen_for(defense, release)({"w": torch.ones(4)}, rng=torch.Generator().manual_seed(0))
+    sent = resolve_defense(defense, release)({"w": torch.ones(4)}, rng=torch.Generator().manual_seed(0))
     assert sent["w"].shape == (4,)
 
 
@@ -110,13 +110,13 @@ def test_stated_privacy_does_not_say_what_a_step_does():
 
 
 PLUGIN = """
-from reconrisk.defenses.base import SendingDefense
+from reconrisk.defenses.base import BaseDefense
 from reconrisk.defenses.registry import DefenseInfo, FamilyInfo
 
-class Halved(SendingDefense):
+class Halved(BaseDefense):
     mechanism = None
     def __init__(self, times): self.times = times
-    def _sent(self, released, rng): return self.replay(released)
+    def _apply(self, released, rng): return self.replay(released)
     def replay(self, released): return {name: value / 2**self.times for name, value in released.items()}
     def noise_std(self, sent): return None
     def kept(self, sent): return None

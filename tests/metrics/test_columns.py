@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reconrisk.core.columns import CategoricalColumn, NumericColumn
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.metrics import score_columns
 
 AGE = NumericColumn("age", 20, 60, 0)
@@ -138,7 +138,7 @@ def test_constant_columns_and_ranges_beyond_the_largest_float_have_errors():
 
 def test_a_reconstruction_is_scored_by_its_estimates():
     status = Status(Ending.CONVERGED, "done")
-    found = Reconstruction(TARGETS, Account("guess()", status, (0.0, 0.0), Cost(0.0, 0)))
+    found = Reconstruction(TARGETS, AttackReport("guess()", status, (0.0, 0.0), Cost(0.0, 0)))
     assert score_columns(found, TARGETS, COLUMNS).accuracy == 1
 
 

@@ -46,9 +46,9 @@ def test_a_limit_is_read_as_it_is_written(goal, millionths):
 @given(goals, st.floats(allow_nan=False), st.floats(allow_nan=False))
 def test_what_is_better_than_a_success_is_one(goal, one, other):
     better, worse = (max(one, other), min(one, other)) if goal.higher_is_better else (min(one, other), max(one, other))
-    assert goal.reached(better) or not goal.reached(worse)
-    assert goal.reached(goal.threshold)
-    assert not goal.reached(math.nan)
+    assert goal.is_reached_by(better) or not goal.is_reached_by(worse)
+    assert goal.is_reached_by(goal.threshold)
+    assert not goal.is_reached_by(math.nan)
 
 
 @given(st.floats(-40, 90), st.floats(1e-3, 1e3), st.floats(1e-12, 1e6))
@@ -56,7 +56,7 @@ def test_a_ratio_in_decibel_stands_for_its_error(decibel, width, error):
     goal, data_range = psnr_at_least(decibel), (-width / 4, 3 * width / 4)
     ratio = 10 * math.log10(width**2 / error)
     assume(abs(ratio - decibel) > 1e-9)
-    assert goal.reached(ratio) == (error <= mean_squared_error_at(goal, data_range))
+    assert goal.is_reached_by(ratio) == (error <= mean_squared_error_at(goal, data_range))
 
 
 def test_an_error_stands_for_itself_and_similarities_for_none():

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
-from reconrisk.metrics import Exposed, match_records, mse, ncc, psnr, score, ssim
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
+from reconrisk.metrics import ExposedScore, match_records, mse, ncc, psnr, score, ssim
 
 law = settings(deadline=None, derandomize=True, max_examples=60)
 METRICS = [mse(), psnr(data_range=(0, 1)), ncc(), ssim(data_range=(0, 1))]
@@ -40,7 +40,7 @@ def test_every_metric_scores_the_matched_pairs_in_any_order(seed: int, estimated
 
 def test_a_reconstruction_is_scored_by_its_estimates() -> None:
     targets = random_images(0)
-    account = Account("guess", Status(Ending.CONVERGED, "done"), (0.0,) * 5, Cost(0.1, 1))
+    account = AttackReport("guess", Status(Ending.CONVERGED, "done"), (0.0,) * 5, Cost(0.1, 1))
     scores = score(Reconstruction(targets.flip(0), account), targets, mse())
     assert scores["mse"].tolist() == [0.0] * 5
     assert scores.matched.tolist() == [4, 3, 2, 1, 0]
@@ -71,8 +71,8 @@ def test_mean_and_most_exposed_follow_the_direction() -> None:
     estimates = (targets + torch.tensor([0.3, 0.1, 0.4, 0.2, 0.5]).view(5, 1, 1, 1)).flip(0)
     scores = score(estimates, targets, METRICS[:2])
     assert scores.mean["mse"] == pytest.approx(0.11, abs=1e-6)
-    assert scores.most_exposed["mse"] == Exposed(1, pytest.approx(0.01, abs=1e-6))
-    assert scores.most_exposed["psnr"] == Exposed(1, pytest.approx(20, abs=1e-4))
+    assert scores.most_exposed["mse"] == ExposedScore(1, pytest.approx(0.01, abs=1e-6))
+    assert scores.most_exposed["psnr"] == ExposedScore(1, pytest.approx(20, abs=1e-4))
 
 
 def test_one_lost_record_makes_an_unbounded_mean_the_worst() -> None:

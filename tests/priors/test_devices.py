@@ -55,7 +55,7 @@ def seen(prior, records):
     found = [prior.draw(2, rng())]
     asked = prior.diffusion if isinstance(prior, rr.priors.GaussianPrior) else prior
     if isinstance(asked, rr.priors.DiffusionPrior):
-        found += [asked.noise(asked.values(records[:2]), 3), asked.denoised(records[:2], 0.1)]
+        found += [asked.noise(asked.values(records[:2]), 3), asked.denoise(records[:2], 0.1)]
         found += [asked.draw_in_steps(2, rng(), steps=3), draw_clean(asked, records[:2], 5, steps=2, rng=rng())]
         found.append(rr.priors.denoising_loss(asked, records[:2], rng=rng(), times=(3, 5)))
     return found

@@ -39,7 +39,7 @@ def test_denoising_is_in_the_units_of_the_data():
 
     prior = denoiser(predict, (1,), schedule=schedule, data_range=(0.0, 255.0))
     level = schedule.noise_level(400)
-    found = prior.denoised(torch.tensor([[200.0]]).double(), level * 127.5)
+    found = prior.denoise(torch.tensor([[200.0]]).double(), level * 127.5)
     assert float(found) == pytest.approx(127.5 + (200 - 127.5) / (1 + level**2), rel=1e-9)
 
 

@@ -73,7 +73,7 @@ def test_a_prior_of_ones_own_defines_two_methods():
 
 
 def test_a_baseline_takes_a_prior_of_ones_own():
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR)
     seen = rr.Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, threat, (2,), (0.0, 1.0))
     found = rr.attacks.prior_alone(Uniform(), draws=4000)(seen, rng=torch.Generator().manual_seed(0))
     assert float((found.estimates - 0.5).abs().max()) < 0.03  # six standard errors of the mean of 4,000 draws

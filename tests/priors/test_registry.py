@@ -63,7 +63,7 @@ def test_attacks_take_kinds_that_have_a_row_or_fit_them_themselves():
     for row in ATTACKS.values():
         for kind in set(row.priors) - set(PRIORS):
             for settings in ({}, {"prior": kind}):
-                found = public.prior_of(attack_from_knowledge(row.name, settings, public)[0])
+                found = public.prior_used_by(attack_from_knowledge(row.name, settings, public)[0])
                 assert (found.value.kind, found.source) == (kind, "fitted to 40 public records")
 
 
@@ -85,7 +85,7 @@ def test_a_ready_prior_is_stated_by_its_name(plugins):
     assert found.value.data_range == (0.0, 2.0)
     assert found.said == "ready (provided by a plugin as our_ready, scaled from [0, 1] to [0, 2])"
     attack = rr.attacks.ggss_r(found.value)
-    assert found.is_of(attack)
+    assert found.is_used_by(attack)
     with pytest.raises(rr.InvalidInput, match=r"a kind that the attack takes \(gan\), not gaussian"):
         prior_by_name("our_ready", ("gan",))
     with pytest.raises(rr.InvalidInput, match="its function returned a NoneType"):
@@ -171,7 +171,7 @@ def test_the_name_of_a_kind_without_a_row_states_what_its_attack_fits(own_kind):
     assert by_word.prior.kind == "mine"
     assert knows == {rr.Knows.PRIOR}
     assert attack_from_knowledge("draws", {}, public)[0].prior is by_word.prior
-    assert public.prior_of(by_word).said == "mine (fitted to 40 public records)"
+    assert public.prior_used_by(by_word).said == "mine (fitted to 40 public records)"
     with pytest.raises(rr.InvalidInput, match="public records for the prior mine, other than the attacked ones"):
         attack_from_knowledge("draws", {"prior": "mine"}, PublicKnowledge(data.shape))
 

@@ -7,7 +7,7 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.defenses import clip_and_noise, gaussian_noise, prune
-from reconrisk.releases.observe import model_of
+from reconrisk.releases.observe import find_model
 
 LOSS = nn.functional.cross_entropy
 
@@ -31,7 +31,7 @@ def release(training=False):
 def test_side_information_is_handed_over_only_if_known(power):
     inputs, labels = records()
     defense = clip_and_noise(noise_multiplier=1.0, clip_norm=1.0)
-    threat = HONEST_BUT_CURIOUS.knowing(power)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(power)
     seen = rr.observe(release(), defense=defense, threat=threat, rng=torch.Generator().manual_seed(0))
     given = {
         name
@@ -53,7 +53,7 @@ def test_side_information_is_handed_over_only_if_known(power):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_batch_statistics_are_what_batch_norm_received(training):
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.BATCH_STATISTICS)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.BATCH_STATISTICS)
     model = network(training)
     seen = rr.observe(rr.releases.GradientRelease(model, LOSS, *records()), threat=threat)
     values = model[0](records()[0]).detach()
@@ -65,7 +65,7 @@ def test_batch_statistics_are_what_batch_norm_received(training):
 def test_a_known_defense_is_replayed_on_candidates_and_an_unknown_one_is_not():
     defense = clip_and_noise(noise_multiplier=1e-9, clip_norm=0.1)
     for knows, norm_is_clipped in ((True, True), (False, False)):
-        threat = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE) if knows else HONEST_BUT_CURIOUS
+        threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE) if knows else HONEST_BUT_CURIOUS
         seen = rr.observe(release(), defense=defense, threat=threat, rng=torch.Generator().manual_seed(0))
         again = seen.forward(*records())
         size = torch.cat([value.flatten() for value in again.values()]).norm()
@@ -76,7 +76,7 @@ def test_a_known_defense_is_replayed_on_candidates_and_an_unknown_one_is_not():
 
 
 def test_a_known_pruning_shows_what_was_kept():
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE)
     seen = rr.observe(release(), defense=prune(0.5), threat=threat, rng=torch.Generator())
     total = sum(value.numel() for value in seen.kept.values())
     assert sum(int(value.sum()) for value in seen.kept.values()) == total - total // 2
@@ -89,7 +89,7 @@ def test_a_defense_needs_a_generator(rng):
 
 
 def test_without_a_defense_the_release_itself_is_received():
-    seen = rr.observe(release(), threat=HONEST_BUT_CURIOUS.knowing(*Knows))
+    seen = rr.observe(release(), threat=HONEST_BUT_CURIOUS.with_knowledge(*Knows))
     assert all(torch.equal(value, seen.released[name]) for name, value in release().value().items())
     assert (seen.noise_std, seen.kept) == (None, None)
 
@@ -105,7 +105,7 @@ def test_noise_is_drawn_from_the_generator_alone():
 
 
 def test_known_noise_has_its_standard_deviation_on_every_value():
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE)
     seen = rr.observe(release(), defense=gaussian_noise(0.5), threat=threat, rng=torch.Generator())
     assert {name: value.shape for name, value in seen.noise_std.items()} == {
         name: value.shape for name, value in seen.released.items()
@@ -140,7 +140,7 @@ def test_batch_statistics_of_later_layers_follow_the_mode_of_earlier_ones(traini
         made = rr.releases.GradientRelease(model, LOSS, inputs, labels)
     else:
         made = rr.releases.LocalUpdateRelease(model, LOSS, inputs, labels, learning_rate=0.1, steps=1)
-    seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.knowing(Knows.BATCH_STATISTICS))
+    seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.BATCH_STATISTICS))
     with torch.no_grad():
         flat = model.first(inputs.flatten(1))
         mean, var = (flat.mean(0), flat.var(0, unbiased=False)) if training else (torch.zeros(4), torch.ones(4))
@@ -152,7 +152,7 @@ def test_batch_statistics_of_later_layers_follow_the_mode_of_earlier_ones(traini
 
 def test_a_model_without_batch_norm_has_no_batch_statistics():
     plain = nn.Sequential(nn.Flatten(), nn.Linear(32, 3))
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.BATCH_STATISTICS)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.BATCH_STATISTICS)
     assert rr.observe(rr.releases.GradientRelease(plain, LOSS, *records()), threat=threat).batch_statistics is None
     bare = rr.releases.ForwardRelease(lambda inputs, labels: {"y": inputs.sum(0)}, *records())
     assert rr.observe(bare, threat=threat).batch_statistics is None
@@ -161,7 +161,7 @@ def test_a_model_without_batch_norm_has_no_batch_statistics():
 def test_what_is_received_has_no_history_that_leads_to_the_records():
     inputs, labels = records()
     made = rr.releases.GradientRelease(network(), LOSS, inputs.requires_grad_(), labels)
-    seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.knowing(*Knows))
+    seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.with_knowledge(*Knows))
     assert seen.record_norms is not None
     received = [seen.released, seen.labels, seen.record_norms, seen.batch_statistics]
     assert not any(tensor.requires_grad for tensor in tensors_within(received, set()))
@@ -170,17 +170,17 @@ def test_what_is_received_has_no_history_that_leads_to_the_records():
 def test_labels_received_are_a_copy():
     inputs, labels = records()
     made = rr.releases.GradientRelease(network(), LOSS, inputs, labels)
-    seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
+    seen = rr.observe(made, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS))
     labels += 1
     assert seen.labels.tolist() == [1, 0, 2]
 
 
 def test_the_network_of_a_map_is_found_behind_a_defense():
     seen = rr.observe(
-        release(), defense=prune(0.1), threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE), rng=torch.Generator()
+        release(), defense=prune(0.1), threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE), rng=torch.Generator()
     )
-    assert isinstance(model_of(seen.forward), nn.Sequential)
-    assert model_of(lambda inputs, labels: {}) is None
+    assert isinstance(find_model(seen.forward), nn.Sequential)
+    assert find_model(lambda inputs, labels: {}) is None
 
 
 def test_records_outside_the_range_are_refused():
@@ -223,7 +223,7 @@ def test_no_record_can_be_reached_from_an_observation(kind):
         )
     assert any(tensor is inputs for tensor in tensors_within(made, set()))  # the walk would find them
     defense = clip_and_noise(noise_multiplier=1.0, clip_norm=1.0)
-    threat = HONEST_BUT_CURIOUS.knowing(*(set(Knows) - {Knows.LABELS}))
+    threat = HONEST_BUT_CURIOUS.with_knowledge(*(set(Knows) - {Knows.LABELS}))
     seen = rr.observe(made, defense=defense, threat=threat, rng=torch.Generator().manual_seed(0))
     for tensor in tensors_within(seen, set()):
         flat = tensor.detach().flatten().double()

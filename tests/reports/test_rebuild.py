@@ -5,7 +5,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.reconstruction import Account, Cost, Ending, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Status
 from reconrisk.core.storage.serialization import from_json
 from reconrisk.core.threat import HONEST_BUT_CURIOUS
 from reconrisk.reports.rebuild import write_grid
@@ -36,7 +36,7 @@ def report(count, shape, data_range=RANGE, scored=True):
         inferred=(),
         objective=numbers,
         scores=(MetricScores("psnr()", "psnr", True, numbers, numbers),) if scored else (),
-        accounts=(Account("dlg()", status, numbers, Cost(1.0, 1)),),
+        accounts=(AttackReport("dlg()", status, numbers, Cost(1.0, 1)),),
         seed=0,
     )
 

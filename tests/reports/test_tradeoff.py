@@ -79,7 +79,7 @@ def test_better_is_up_and_right() -> None:
 def test_the_front_is_ringed() -> None:
     result = _result()
     (rings,) = [line for line in _figure(result).axes[1].lines if line.get_label() == "Pareto front"]
-    assert len(rings.get_xydata()) == len(result.front("aware")) == 3
+    assert len(rings.get_xydata()) == len(result.pareto_rows("aware")) == 3
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])

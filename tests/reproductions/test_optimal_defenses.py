@@ -10,7 +10,7 @@ from reconrisk.attacks.matching.published import inverting_gradients
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import clip, prune
 from reconrisk.models import chen2025_mnist
-from reconrisk.releases.observe import chosen_for
+from reconrisk.releases.observe import resolve_defense
 from reconrisk.releases.updates.gradient import GradientRelease
 from reproductions.chen2025.figure9_14 import Recorded, _layer_rows
 from reproductions.chen2025.settings import equal_std, local_noise, noise, pruning
@@ -105,7 +105,7 @@ def test_every_noise_has_the_stated_norm_of_its_covariance(setting):
     release = GradientRelease(trial.model, cross_entropy, own.inputs, own.class_labels)
     for family in noise().values():
         sent = release.value()
-        stds = chosen_for(family(trial, 0.1), release).noise_std(sent)
+        stds = resolve_defense(family(trial, 0.1), release).noise_std(sent)
         norm = math.sqrt(sum(float(std.double().pow(4).sum()) for std in stds.values()))
         assert norm == pytest.approx(0.1, rel=1e-5)
     assert equal_std(trial.model, 0.1) == pytest.approx(
@@ -119,7 +119,7 @@ def test_the_papers_noise_follows_a_clip_in_the_euclidean_norm(setting):
     long = {name: 50 * value for name, value in release.value().items()}
 
     def norm(defense):
-        clipped = chosen_for(defense, release).replay(long)
+        clipped = resolve_defense(defense, release).replay(long)
         return math.sqrt(sum(float(value.square().sum()) for value in clipped.values()))
 
     assert norm(local_noise(0.1)) == pytest.approx(1.0, rel=1e-5)

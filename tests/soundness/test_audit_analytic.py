@@ -42,7 +42,7 @@ def test_the_law_is_bracketed_where_the_server_knows_the_scale():
     # All norms are equal, so that the scale of the clipped gradient is public, and the prior still means something.
     scale = CLIP / (math.sqrt(NEURONS) * NORM)
     attack = rr.attacks.optimal_analytic(neurons=NEURONS, scales=scale)
-    threat = MALICIOUS_SERVER.knowing(Knows.DEFENSE)
+    threat = MALICIOUS_SERVER.with_knowledge(Knows.DEFENSE)
     counted = tally(
         audit_of(attack, threat, trials=10, confidence=0.6),
         audits=40,
@@ -54,7 +54,7 @@ def test_the_law_is_bracketed_where_the_server_knows_the_scale():
 
 def test_the_law_is_bracketed_where_the_server_knows_the_norm():
     attack = rr.attacks.optimal_analytic(neurons=NEURONS)
-    threat = MALICIOUS_SERVER.knowing(Knows.DEFENSE, Knows.RECORD_NORM)
+    threat = MALICIOUS_SERVER.with_knowledge(Knows.DEFENSE, Knows.RECORD_NORM)
     counted = tally(
         audit_of(attack, threat, trials=10, confidence=0.6),
         audits=12,
@@ -67,7 +67,7 @@ def test_the_law_is_bracketed_where_the_server_knows_the_norm():
 
 def test_a_law_is_of_one_attack_and_never_compared():
     attack = rr.attacks.optimal_analytic(neurons=NEURONS)
-    threat = MALICIOUS_SERVER.knowing(Knows.DEFENSE, Knows.RECORD_NORM)
+    threat = MALICIOUS_SERVER.with_knowledge(Knows.DEFENSE, Knows.RECORD_NORM)
     result = audit_of(attack, threat, trials=10)(0)
     compared = [each.guarantee for line in result.lines for each in line.comparisons if each.is_compared]
     assert [each.scope.value for each in compared] == ["any adversary with this prior"]

@@ -14,7 +14,7 @@ from scipy import stats
 import reconrisk as rr
 from reconrisk.attacks.baselines import WITH_PRIOR
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import ForwardRelease
@@ -37,7 +37,7 @@ class BestPair:
         labels = torch.zeros(2, dtype=torch.int64)
         sums = torch.stack([observation.forward(RECORDS[list(pair)], labels)["sum"] for pair in PAIRS])
         best = int((sums - observation.released["sum"]).square().sum(1).argmin())
-        account = Account(
+        account = AttackReport(
             repr(self), Status(Ending.CONVERGED, "nearest"), (0.0, 0.0), Cost(time.monotonic() - begun, 1)
         )
         return Reconstruction(RECORDS[list(PAIRS[best])], account)

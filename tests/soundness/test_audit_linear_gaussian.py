@@ -16,7 +16,7 @@ from reconrisk.attacks.baselines import WITH_PRIOR
 from reconrisk.bounds.gaussian_prior import linear_gaussian_success
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import ForwardRelease
@@ -46,7 +46,7 @@ class PosteriorMean:
         normal = MATRIX.T @ (precision[:, None] * MATRIX) + torch.eye(DIMENSION)
         mean = torch.linalg.solve(normal, MATRIX.T @ (precision * observation.released["y"]))
         status = Status(Ending.CONVERGED, "closed form")
-        return Reconstruction(mean[None], Account(repr(self), status, (0.0,), Cost(time.monotonic() - begun, 1)))
+        return Reconstruction(mean[None], AttackReport(repr(self), status, (0.0,), Cost(time.monotonic() - begun, 1)))
 
 
 def guaranteed(goal, label):

@@ -10,12 +10,12 @@ import torch
 
 import reconrisk as rr
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, INFORMED, MALICIOUS_SERVER, Knows, ThreatModel
 from reconrisk.testing import BrokenContract, check_attack
 from reconrisk.testing.attack_rules import RULES
 
-KNOWING_LABELS = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+KNOWING_LABELS = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Good:
         return self.made(found)
 
     def made(self, found, status=None):
-        account = Account(repr(self), status or Status(Ending.CONVERGED, "done"), (0.0,) * len(found), Cost(0.0, 3))
+        account = AttackReport(
+            repr(self), status or Status(Ending.CONVERGED, "done"), (0.0,) * len(found), Cost(0.0, 3)
+        )
         return Reconstruction(found, account)
 
 
@@ -56,13 +58,13 @@ class Named(Good):
         return "<attack at 0x7f00>"
 
     def made(self, found, status=None):
-        account = Account("named()", Status(Ending.CONVERGED, "done"), (0.0,) * len(found), Cost(0.0, 3))
+        account = AttackReport("named()", Status(Ending.CONVERGED, "done"), (0.0,) * len(found), Cost(0.0, 3))
         return Reconstruction(found, account)
 
 
 class Unnamed(Good):
     def made(self, found, status=None):
-        account = Account("x", Status(Ending.CONVERGED, "done"), (0.0,) * len(found), Cost(0.0, 3))
+        account = AttackReport("x", Status(Ending.CONVERGED, "done"), (0.0,) * len(found), Cost(0.0, 3))
         return Reconstruction(found, account)
 
 
@@ -266,7 +268,7 @@ def test_an_attack_that_looks_at_the_private_records_is_found():
         needs: ThreatModel = HONEST_BUT_CURIOUS
 
         def __call__(self, observation, *, rng):
-            account = Account(repr(self), Status(Ending.EXACT, "peeked"), (0.0,), Cost(0.0, 0))
+            account = AttackReport(repr(self), Status(Ending.EXACT, "peeked"), (0.0,), Cost(0.0, 0))
             return Reconstruction(self.truth.clone(), account)
 
     before = records.clone()

@@ -9,7 +9,7 @@ import torch
 
 import reconrisk as rr
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.defenses.base import SendingDefense
+from reconrisk.defenses.base import BaseDefense
 from reconrisk.releases.sensitivity.moments import ReferenceMoments
 from reconrisk.testing import BrokenContract, check_defense
 from reconrisk.testing.defense_rules import RULES
@@ -18,7 +18,7 @@ STD, NORM = 0.5, 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Good(SendingDefense):
+class Good(BaseDefense):
     """A clip and Gaussian noise, which keeps every rule."""
 
     std: float = STD
@@ -27,7 +27,7 @@ class Good(SendingDefense):
     def mechanism(self):
         return Gaussian(STD / NORM, NORM)
 
-    def _sent(self, released, rng):
+    def _apply(self, released, rng):
         mean = self.replay(released)
         return {name: value + self.std * self.drawn(value, rng).to(value) for name, value in mean.items()}
 
@@ -56,12 +56,12 @@ class Addressed(Good):
 
 
 class Forgets(Good):
-    def _sent(self, released, rng):
-        return {name: value for name, value in super()._sent(released, rng).items() if name != "bias"}
+    def _apply(self, released, rng):
+        return {name: value for name, value in super()._apply(released, rng).items() if name != "bias"}
 
     def __call__(self, released, *, rng):
         super().__call__(released, rng=rng)
-        return self._sent(released, rng)
+        return self._apply(released, rng)
 
 
 class Overflows(Good):
@@ -69,16 +69,16 @@ class Overflows(Good):
         norm = torch.cat([value.flatten() for value in released.values()]).square().sum().sqrt()
         return {name: value * (NORM / norm.clamp_min(NORM)) for name, value in released.items()}
 
-    def _sent(self, released, rng):
-        sent = super()._sent(released, rng)
+    def _apply(self, released, rng):
+        sent = super()._apply(released, rng)
         if next(iter(released.values())).dtype == torch.float16:
             return {name: value + 1e5 for name, value in sent.items()}
         return sent
 
 
 class WritesInPlace(Good):
-    def _sent(self, released, rng):
-        sent = super()._sent(released, rng)
+    def _apply(self, released, rng):
+        sent = super()._apply(released, rng)
         for value in released.values():
             value.mul_(0.5)
         return sent
@@ -97,17 +97,17 @@ class TouchesGlobal(Good):
 
 
 class DividesByZero(Good):
-    def _sent(self, released, rng):
+    def _apply(self, released, rng):
         largest = torch.cat([value.flatten() for value in released.values()]).abs().max()
-        return {name: value * (largest / largest) for name, value in super()._sent(released, rng).items()}
+        return {name: value * (largest / largest) for name, value in super()._apply(released, rng).items()}
 
 
 class TakesAnything(Good):
     def __call__(self, released, *, rng):
-        return self._sent(released, rng)
+        return self._apply(released, rng)
 
-    def _sent(self, released, rng):
-        return super()._sent({name: value.nan_to_num() for name, value in released.items()}, rng)
+    def _apply(self, released, rng):
+        return super()._apply({name: value.nan_to_num() for name, value in released.items()}, rng)
 
 
 class Detaches(Good):
@@ -119,7 +119,7 @@ class ReplaysChance(Good):
     def replay(self, released):
         return {name: value * (1 + 1e-9 * torch.rand(())) for name, value in super().replay(released).items()}
 
-    def _sent(self, released, rng):
+    def _apply(self, released, rng):
         mean = Good.replay(self, released)
         return {name: value + self.std * self.drawn(value, rng).to(value) for name, value in mean.items()}
 
@@ -137,7 +137,7 @@ class StatesKeptWrongly(Good):
 
 
 class StatesTooLittleNoise(Good):
-    def _sent(self, released, rng):
+    def _apply(self, released, rng):
         mean = self.replay(released)
         return {name: value + 1.3 * self.std * self.drawn(value, rng).to(value) for name, value in mean.items()}
 
@@ -145,8 +145,8 @@ class StatesTooLittleNoise(Good):
 class ReplaysTooMuch(Good):
     mechanism = None
 
-    def _sent(self, released, rng):
-        return {name: 0.5 * value for name, value in super()._sent(released, rng).items()}
+    def _apply(self, released, rng):
+        return {name: 0.5 * value for name, value in super()._apply(released, rng).items()}
 
     def noise_std(self, sent):
         return {name: torch.full_like(value, 0.5 * self.std) for name, value in sent.items()}

@@ -10,7 +10,7 @@ from tools.trace_files import ROOT, trace_audit, trace_files, trace_trial
 
 
 def test_files_of_functions_that_run_are_found():
-    found = trace_files(lambda: (check_whole("steps", 1), HONEST_BUT_CURIOUS.knowing(Knows.LABELS)))
+    found = trace_files(lambda: (check_whole("steps", 1), HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)))
     assert found == {"core/validation.py", "core/threat.py"}
 
 

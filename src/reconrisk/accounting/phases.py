@@ -68,7 +68,7 @@ sampling_probability=1.0, steps=1))
     """
     steps: dict[tuple[float, float], int] = {}
     precision = 0.0
-    for phase in stated_phases(mechanism):
+    for phase in unmerged_phases(mechanism):
         if phase.is_full_batch:
             precision += phase.steps / phase.noise_multiplier / phase.noise_multiplier
         else:
@@ -116,7 +116,7 @@ def has_phases(mechanism: object) -> TypeGuard[NoiseMechanism]:
     return type(mechanism) in _RULES
 
 
-def stated_phases(mechanism: Mechanism) -> tuple[Phase, ...]:
+def unmerged_phases(mechanism: Mechanism) -> tuple[Phase, ...]:
     """Return the phases of a mechanism in their original order, without merging any.
 
     Args:
@@ -128,7 +128,7 @@ def stated_phases(mechanism: Mechanism) -> tuple[Phase, ...]:
     Raises:
         InvalidInput: If the mechanism has no phases.
 
-    >>> stated_phases(Repeated(Gaussian(3.0), 9))
+    >>> unmerged_phases(Repeated(Gaussian(3.0), 9))
     (Phase(noise_multiplier=3.0, sampling_probability=1.0, steps=9),)
     """
     if not has_phases(mechanism):
@@ -153,12 +153,12 @@ def _phases_of_sampled(part: PoissonSampled) -> tuple[Phase, ...]:
 
 
 def _phases_of_repeated(part: Repeated) -> tuple[Phase, ...]:
-    (one,) = stated_phases(part.mechanism)
+    (one,) = unmerged_phases(part.mechanism)
     return (Phase(one.noise_multiplier, one.sampling_probability, min(part.steps, _MOST_STEPS)),)
 
 
 def _phases_of_composed(whole: Composed) -> tuple[Phase, ...]:
-    return tuple(phase for part in whole.mechanisms for phase in stated_phases(part))
+    return tuple(phase for part in whole.mechanisms for phase in unmerged_phases(part))
 
 
 _RULES: Mapping[type, Callable[[Any], tuple[Phase, ...]]] = {

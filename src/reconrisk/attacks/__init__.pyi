@@ -27,7 +27,7 @@ from .informed.match_candidates import match_candidates as match_candidates
 from .informed.membership import Membership as Membership
 from .informed.membership import informed_membership as informed_membership
 from .informed.reconstructor.attack import Reconstructor as Reconstructor
-from .informed.reconstructor.attack import fine_tuned_reconstructor as fine_tuned_reconstructor
+from .informed.reconstructor.attack import fine_tune_reconstructor as fine_tune_reconstructor
 from .informed.reconstructor.attack import reconstructor as reconstructor
 from .informed.reconstructor.files import load_reconstructor as load_reconstructor
 from .informed.reconstructor.files import save_reconstructor as save_reconstructor

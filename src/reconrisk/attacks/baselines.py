@@ -18,7 +18,7 @@ from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_all_finite, check_finite, check_not_empty, check_whole, invalid_input
 from reconrisk.priors.prior import Prior, draw_within_range, is_prior
@@ -26,7 +26,7 @@ from reconrisk.priors.prior import Prior, draw_within_range, is_prior
 if TYPE_CHECKING:
     from reconrisk.attacks.knowledge import PublicKnowledge
 
-WITH_PRIOR = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
+WITH_PRIOR = HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR)
 """Weakest threat model of an adversary with a prior over the records."""
 
 _ROUNDING = 1e-5  # relative slack: a float32 mean of values at the end of the range may round beyond it
@@ -160,7 +160,7 @@ def prior_mean(mean: Tensor) -> PriorMean:
     Guarantee: no guess that ignores the release has a smaller mean squared error; it equals the variance of the prior.
     Edge cases: a mean outside the data range is refused. The objective is inf, since no evidence supports the guess.
 
-    >>> threat = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
+    >>> threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR)
     >>> observation = Observation({"y": torch.ones(1)}, lambda inputs, labels: {}, threat, (2,), (0.0, 1.0))
     >>> prior_mean(torch.tensor([0.25, 0.75]))(observation, rng=torch.Generator()).estimates
     tensor([[0.2500, 0.7500]])
@@ -188,7 +188,7 @@ def class_mean(means: Tensor) -> ClassMean:
     Guarantee: no guess from correct labels alone has a smaller mean squared error.
     Edge cases: a label without a mean, and means outside the data range, are refused. The objective is inf.
 
-    >>> threat = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
+    >>> threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR)
     >>> released = {"weight": torch.zeros(2, 1), "bias": torch.tensor([0.6, -0.6])}
     >>> observation = Observation(released, lambda inputs, labels: {}, threat, (1,), (0.0, 1.0))
     >>> class_mean(torch.tensor([[0.25], [0.75]]))(observation, rng=torch.Generator()).estimates
@@ -250,7 +250,7 @@ def _build_guess(observation: Observation, guess: Tensor, attack: str, cause: st
     low, high = observation.data_range
     # A single guess broadcasts over the batch; a guess per record passes unchanged.
     estimates = guess.detach().expand(observation.batch_size, *observation.input_shape).clamp(low, high)
-    account = Account(
+    account = AttackReport(
         attack,
         Status(Ending.CONVERGED, f"a guess, {cause}"),
         (math.inf,) * observation.batch_size,

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.baselines import WITH_PRIOR, check_knows, check_record_shape
-from reconrisk.attacks.labels.infer import labels_for, stated_labels
+from reconrisk.attacks.labels.infer import class_labels_or_none, labels_for
 from reconrisk.attacks.matching.distances import sum_of_squares
 from reconrisk.attacks.matching.loop import whiten_and_mask
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import track
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_all_finite, check_not_empty, invalid_input
 
@@ -71,12 +71,12 @@ class BestCandidate:
         search = _Distances(observation, labels)
         scores, interrupted = search.compute(self.candidates)
         best, objective = self._best(scores.masked_fill(~possible, math.inf), noisy=observation.noise_std is not None)
-        account = Account(
+        account = AttackReport(
             attack=repr(self),
             status=_status(objective, len(scores), observation.noise_std is not None, interrupted),
             objective=(objective,),
             cost=Cost(time.monotonic() - begun, search.evaluations),
-            labels=stated_labels(labels[[best]]),
+            labels=class_labels_or_none(labels[[best]]),
         )
         low, high = observation.data_range
         estimate = self.candidates[best : best + 1].detach().clamp(low, high)
@@ -149,7 +149,7 @@ def best_candidate(candidates: Tensor, *, labels: Tensor | None = None, weights:
 
     >>> forward = lambda inputs, labels: {"y": inputs.sum(0)}
     >>> from reconrisk.core.threat import Knows
-    >>> threat = WITH_PRIOR.knowing(Knows.LABELS)
+    >>> threat = WITH_PRIOR.with_knowledge(Knows.LABELS)
     >>> released = {"y": torch.tensor([0.3, 0.6])}
     >>> observation = Observation(released, forward, threat, (2,), (0.0, 1.0), labels=torch.tensor([0]))
     >>> candidates = torch.tensor([[0.0, 0.0], [0.25, 0.5], [1.0, 1.0]])

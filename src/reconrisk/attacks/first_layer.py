@@ -13,8 +13,8 @@ from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.validation import check_finite, invalid_input
-from reconrisk.releases.model_state import called
-from reconrisk.releases.observe import model_of
+from reconrisk.releases.model_state import call_module
+from reconrisk.releases.observe import find_model
 
 Scales = float | tuple[float, ...]
 
@@ -277,7 +277,7 @@ def _precision(observation: Observation, name: str) -> Tensor:
 
 def _reads_record(observation: Observation, name: str) -> bool | None:
     """Return True if a ramp sent through the model reaches the layer unchanged; None without a model."""
-    model = model_of(observation.forward)
+    model = find_model(observation.forward)
     layer = None if model is None else dict(model.named_modules()).get(name.rpartition(".")[0])
     if model is None or layer is None:
         return None
@@ -294,7 +294,7 @@ def _reads_record(observation: Observation, name: str) -> bool | None:
     buffers = {key: value.clone() for key, value in model.named_buffers()}
     try:
         with torch.no_grad():
-            called(model, buffers, ramp.view(1, *observation.input_shape))
+            call_module(model, buffers, ramp.view(1, *observation.input_shape))
     except _Reached as reached:
         return torch.equal(reached.read.flatten(), ramp)
     finally:

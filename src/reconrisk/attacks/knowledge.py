@@ -12,14 +12,14 @@ from torch import Tensor
 
 from reconrisk.attacks.plain_function import FunctionAttack, attack_from_function
 from reconrisk.attacks.prior_choice import (
-    StatedPrior,
+    ResolvedPrior,
     check_prior_fits,
     fit_prior,
     is_fitted,
     prior_by_name,
     shipped_for,
 )
-from reconrisk.attacks.registry import ATTACKS, AttackInfo, attack_by_name, is_stated_attack, settings_of
+from reconrisk.attacks.registry import ATTACKS, AttackInfo, attack_by_name, attack_settings, is_attack_spec
 from reconrisk.core.columns import Column
 from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.observation import Attack
@@ -97,7 +97,7 @@ class PublicKnowledge:
     holds_targets: bool = False
     is_captured: bool = False
 
-    def prior(self, word: str, kinds: tuple[str, ...]) -> StatedPrior:
+    def prior(self, word: str, kinds: tuple[str, ...]) -> ResolvedPrior:
         """Return the prior that a word names, of one of the given kinds.
 
         Args:
@@ -113,7 +113,7 @@ class PublicKnowledge:
                 # Errors are stored too, so that a large prior is not read again for every attack.
                 self._priors[word, kinds] = error
         found = self._priors[word, kinds]
-        if isinstance(found, StatedPrior):
+        if isinstance(found, ResolvedPrior):
             return found
         raise found
 
@@ -130,23 +130,23 @@ class PublicKnowledge:
         if key not in self._priors:
             inputs = self.records(f"the prior {kind}").inputs
             fitted = fit(inputs, data_range=self.data_range)
-            self._priors[key] = StatedPrior(fitted, f"fitted to {len(inputs)} public records")
+            self._priors[key] = ResolvedPrior(fitted, f"fitted to {len(inputs)} public records")
         return self.prior(*key).value
 
-    def prior_of(self, attack: Attack) -> StatedPrior | None:
+    def prior_used_by(self, attack: Attack) -> ResolvedPrior | None:
         """Return the prior of an attack with its origin, or None if it has no prior."""
         held = getattr(attack, "prior", None)
         # A prior that was resolved here has a known origin; any other was configured by the caller.
-        stated = (each for each in self._priors.values() if isinstance(each, StatedPrior) and each.is_of(attack))
+        stated = (each for each in self._priors.values() if isinstance(each, ResolvedPrior) and each.is_used_by(attack))
         return next(
-            stated, StatedPrior(held, "configured by the caller") if held is not None and is_prior(held) else None
+            stated, ResolvedPrior(held, "configured by the caller") if held is not None and is_prior(held) else None
         )
 
     @cached_property
-    def _priors(self) -> dict[tuple[str, tuple[str, ...]], StatedPrior | InvalidInput | MissingExtra]:
+    def _priors(self) -> dict[tuple[str, tuple[str, ...]], ResolvedPrior | InvalidInput | MissingExtra]:
         return {}
 
-    def _read(self, word: str, kinds: tuple[str, ...]) -> StatedPrior:
+    def _read(self, word: str, kinds: tuple[str, ...]) -> ResolvedPrior:
         if word == GAUSSIAN:
             return self._gaussian
         if word == SHIPPED:
@@ -159,7 +159,7 @@ class PublicKnowledge:
         return found
 
     @cached_property
-    def _gaussian(self) -> StatedPrior:
+    def _gaussian(self) -> ResolvedPrior:
         """Gaussian prior fitted to the public records, if they are numerous enough to be representative."""
         inputs, size = self.records("a Gaussian prior").inputs, math.prod(self.shape)
         if size > LARGEST_COVARIANCE:
@@ -171,7 +171,9 @@ class PublicKnowledge:
             raise invalid_input(
                 "public records", len(inputs), f">= {least} for a Gaussian prior{among}", self.public_records_hint
             )
-        return StatedPrior(fit_gaussian(inputs, data_range=self.data_range), f"fitted to {len(inputs)} public records")
+        return ResolvedPrior(
+            fit_gaussian(inputs, data_range=self.data_range), f"fitted to {len(inputs)} public records"
+        )
 
     def records(self, attack: str) -> LabelledRecords:
         """Return the public records; raise InvalidInput naming the attack if there are none."""
@@ -245,7 +247,7 @@ def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowle
     info = ATTACKS[name]
     nested, known = Settings(), frozenset[Knows]()
     for key, value in settings.items():
-        if is_stated_attack(value):
+        if is_attack_spec(value):
             nested[key], more = attack_from_knowledge(value[0], dict(value[1]), knowledge)
             known |= more
     given = {**_settings_from_layout(name, knowledge), **settings, **nested}
@@ -264,7 +266,7 @@ def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowle
     return attack, known | (frozenset({Knows.PRIOR}) if derived.keys() - given.keys() else frozenset())
 
 
-def name_of(attack: Attack) -> str:
+def attack_name(attack: Attack) -> str:
     """Return the name of the function that configured an attack.
 
     Args:
@@ -273,14 +275,14 @@ def name_of(attack: Attack) -> str:
     Returns:
         Its attribute ``name``, else the name in its representation.
 
-    >>> name_of(attack_by_name("constant_guess"))
+    >>> attack_name(attack_by_name("constant_guess"))
     'constant_guess'
     """
     name = getattr(attack, "name", None)
     return name if isinstance(name, str) else repr(attack).partition("(")[0]
 
 
-def info_of(attack: str | Attack) -> AttackInfo | None:
+def find_attack_info(attack: str | Attack) -> AttackInfo | None:
     """Return the registry row of an attack, or None for an attack without a row.
 
     Args:
@@ -291,7 +293,7 @@ def info_of(attack: str | Attack) -> AttackInfo | None:
     """
     if not isinstance(attack, str) and (isinstance(attack, FunctionAttack) or not _is_own(attack)):
         return None
-    name = attack if isinstance(attack, str) else name_of(attack)
+    name = attack if isinstance(attack, str) else attack_name(attack)
     return ATTACKS[name] if name in tuple(ATTACKS) else None
 
 
@@ -301,7 +303,7 @@ def _is_own(attack: Attack) -> bool:
 
 def _settings_from_layout(name: str, knowledge: PublicKnowledge) -> Settings:
     """Derive settings from the shape of the records and the meaning of their columns."""
-    known, settings = settings_of(name), Settings()
+    known, settings = attack_settings(name), Settings()
     if "total_variation" in known and len(knowledge.shape) != 3:
         # Total variation needs channels, rows and columns.
         settings["total_variation"] = 0.0

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reconrisk.core.digest import identify_settings, short_digest
 from reconrisk.core.observation import Attack, Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.core.validation import invalid_input
 
@@ -51,7 +51,7 @@ class FunctionAttack:
         if lost:
             cause = f"{lost} of {estimates.numel()} returned values are not finite"
             status = Status(Ending.DIVERGED, cause, "Return finite estimates")
-        account = Account(repr(self), status, (math.inf,) * len(estimates), Cost(time.monotonic() - begun, 0))
+        account = AttackReport(repr(self), status, (math.inf,) * len(estimates), Cost(time.monotonic() - begun, 0))
         return Reconstruction(estimates, account)
 
     def _estimates(self, found: object, observation: Observation) -> Tensor:

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import did_you_mean, invalid_input
-from reconrisk.priors.load.bundled import fitting
-from reconrisk.priors.load.folders import prior_folder, range_in, shipped_names, shipped_shape
+from reconrisk.priors.load.bundled import choose_shipped
+from reconrisk.priors.load.folders import find_prior_folder, shipped_names, shipped_shape, trained_data_range
 from reconrisk.priors.prior import Prior, is_prior
 from reconrisk.priors.registry import DIFFUSION, GAUSSIAN, PRIORS, SHIPPED
-from reconrisk.priors.train.training_state import trained_in
+from reconrisk.priors.train.training_state import read_training_record
 
 
 @dataclass(frozen=True, eq=False)
-class StatedPrior:
+class ResolvedPrior:
     """A prior together with its origin.
 
     Attributes:
@@ -43,7 +43,7 @@ class StatedPrior:
         warning = "; reconstructions of its own training records may come from memory" if self.trained_on else ""
         return f"{self.value.name} ({self.source}){warning}"
 
-    def is_of(self, attack: Any) -> bool:
+    def is_used_by(self, attack: Any) -> bool:
         """Return True if an attack holds this prior, as it is or in another form such as a denoiser."""
         held = getattr(attack, "prior", None)
         if held is self.value or not is_prior(held):
@@ -84,7 +84,7 @@ def is_prior_name(word: str) -> bool:
     return word in PRIORS and PRIORS[word].source != "folder"
 
 
-def fit_prior(word: str, kinds: tuple[str, ...], records: Tensor, data_range: tuple[float, float]) -> StatedPrior:
+def fit_prior(word: str, kinds: tuple[str, ...], records: Tensor, data_range: tuple[float, float]) -> ResolvedPrior:
     """Fit the prior that a word names to public records.
 
     Args:
@@ -101,10 +101,10 @@ def fit_prior(word: str, kinds: tuple[str, ...], records: Tensor, data_range: tu
     """
     found = _check_prior(word, PRIORS.configure(word, records, data_range=data_range))
     _check_kind(word, found, kinds)
-    return StatedPrior(found, f"fitted to {len(records)} public records")
+    return ResolvedPrior(found, f"fitted to {len(records)} public records")
 
 
-def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, float] = (0.0, 1.0)) -> StatedPrior:
+def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, float] = (0.0, 1.0)) -> ResolvedPrior:
     """Load the shipped prior of a name, or the prior in a folder.
 
     A prior trained on records of another range is rescaled linearly to ``data_range``, and its source says so. The
@@ -139,7 +139,7 @@ def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, fl
         found = _check_prior(word, PRIORS.configure(word))
         _check_kind(word, found, kinds)
         source = f"provided by a plugin as {word}{_scaling_note(found.data_range, data_range)}"
-        return StatedPrior(found if found.data_range == data_range else found.scaled_to(data_range), source)
+        return ResolvedPrior(found if found.data_range == data_range else found.scaled_to(data_range), source)
     if not Path(word).expanduser().is_dir():
         names = [name for kind in kinds for name in shipped_names(kind)]
         fitted = [kind for kind in kinds if is_fitted(kind)]
@@ -149,7 +149,7 @@ def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, fl
     return _from_folder(Path(word), kinds, data_range)
 
 
-def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float, float]) -> StatedPrior:
+def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float, float]) -> ResolvedPrior:
     """Return the shipped prior that fits the records best, of the first kind that has one of their shape.
 
     Args:
@@ -169,7 +169,7 @@ def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float
     unread: tuple[str, str] | None = None
     for kind in kinds:
         names = [name for name in shipped_names(kind) if shipped_shape(kind, name) == shape]
-        found = fitting(records, data_range, kind=kind) if names else None
+        found = choose_shipped(records, data_range, kind=kind) if names else None
         if found is not None:
             return _describe_shipped(found)
         # A prior of this shape exists but cannot be read: remember it for the error message.
@@ -198,24 +198,24 @@ def _check_kind(word: str, prior: Prior, kinds: tuple[str, ...]) -> None:
         )
 
 
-def _from_folder(folder: Path, kinds: tuple[str, ...], data_range: tuple[float, float]) -> StatedPrior:
+def _from_folder(folder: Path, kinds: tuple[str, ...], data_range: tuple[float, float]) -> ResolvedPrior:
     readable = [kind for kind in kinds if kind in PRIORS and PRIORS[kind].source == "folder"]
     if not readable:
         raise invalid_input(
             "prior", str(folder), f"to be {' or '.join(kinds)}", "Priors of these kinds are not read from a folder."
         )
     folder = folder.expanduser()
-    trained = trained_in(folder)
+    trained = read_training_record(folder)
     if trained is None:
-        return StatedPrior(_read(readable[0], folder, data_range), "read from a folder")
+        return ResolvedPrior(_read(readable[0], folder, data_range), "read from a folder")
     found = _read(trained.kind if trained.kind in readable else readable[0], folder, data_range)
     source = f"read from a folder, trained on {trained.count:,} records that must not be attacked"
-    return StatedPrior(found, source + _scaling_note(trained.data_range, data_range))
+    return ResolvedPrior(found, source + _scaling_note(trained.data_range, data_range))
 
 
-def _describe_shipped(prior: Prior) -> StatedPrior:
-    scaled = _scaling_note(range_in(prior_folder(prior.name, prior.kind)), prior.data_range)
-    return StatedPrior(prior, f"shipped, trained on the training records of {prior.name}{scaled}", prior.name)
+def _describe_shipped(prior: Prior) -> ResolvedPrior:
+    scaled = _scaling_note(trained_data_range(find_prior_folder(prior.name, prior.kind)), prior.data_range)
+    return ResolvedPrior(prior, f"shipped, trained on the training records of {prior.name}{scaled}", prior.name)
 
 
 def _scaling_note(trained: tuple[float, float], data_range: tuple[float, float]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
 from reconrisk.core.observation import Attack
-from reconrisk.core.registry import Info, Plugin, Registry, summary_of
+from reconrisk.core.registry import Info, Plugin, Registry, summary_from_docstring
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_settings, did_you_mean, invalid_input
 from reconrisk.priors.registry import DIFFUSION, GAN, GAUSSIAN, PRIORS, SHIPPED
@@ -261,7 +261,7 @@ def _row_from_plugin(plugin: Plugin, build: Any) -> AttackInfo:
     if "observation" in inspect.signature(build).parameters:
         remedy = "Let the entry point name a function that returns it: def configure(): return attack."
         raise invalid_input(f"{plugin.where} of {plugin.distribution}", "an attack", "to configure an attack", remedy)
-    return AttackInfo(plugin.name, plugin.where, summary_of(build) or f"Attack of {plugin.distribution}.")
+    return AttackInfo(plugin.name, plugin.where, summary_from_docstring(build) or f"Attack of {plugin.distribution}.")
 
 
 ATTACKS: Registry[AttackInfo] = Registry("attack", _ROWS, _row_from_plugin)
@@ -320,14 +320,14 @@ def attack_by_name(name: str, **settings: object) -> Attack:
     Traceback (most recent call last):
     reconrisk.core.errors.InvalidInput: Expected steps=3 to be left out for analytic. It takes estimate, scales.
     """
-    info, known = ATTACKS[name], settings_of(name)
+    info, known = ATTACKS[name], attack_settings(name)
     given = {
         # Translate only where the attack lacks the word itself, so that real settings keep their meaning.
         _SYNONYMS[key] if key not in known and _SYNONYMS.get(key) in known else key: settings[key]
         for key in settings
     }
     check_settings(name, known, given, "Pass the knowledge of the adversary.")
-    nested = {key: attack_by_name(value[0], **value[1]) for key, value in given.items() if is_stated_attack(value)}
+    nested = {key: attack_by_name(value[0], **value[1]) for key, value in given.items() if is_attack_spec(value)}
     prior, read = given.get("prior"), {}
     if isinstance(prior, str) and info.priors:
         # Imported here, so that listing attacks stays fast.
@@ -342,7 +342,7 @@ def attack_by_name(name: str, **settings: object) -> Attack:
     return attack_from_function(attack)
 
 
-def is_stated_attack(value: object) -> TypeGuard[tuple[str, Mapping[str, Any]]]:
+def is_attack_spec(value: object) -> TypeGuard[tuple[str, Mapping[str, Any]]]:
     """Return True if a setting is an attack, written as a pair of its name and its settings.
 
     Args:
@@ -351,13 +351,13 @@ def is_stated_attack(value: object) -> TypeGuard[tuple[str, Mapping[str, Any]]]:
     Returns:
         True for a pair of a name and a mapping.
 
-    >>> is_stated_attack(("inverting_gradients", {"steps": 100})), is_stated_attack((0.0, 1.0))
+    >>> is_attack_spec(("inverting_gradients", {"steps": 100})), is_attack_spec((0.0, 1.0))
     (True, False)
     """
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], Mapping)
 
 
-def settings_of(name: str) -> dict[str, inspect.Parameter]:
+def attack_settings(name: str) -> dict[str, inspect.Parameter]:
     """Return the settings that an attack takes.
 
     Args:
@@ -369,7 +369,7 @@ def settings_of(name: str) -> dict[str, inspect.Parameter]:
     Raises:
         InvalidInput: If the name is unknown.
 
-    >>> list(settings_of("constant_guess"))
+    >>> list(attack_settings("constant_guess"))
     ['value']
     """
     return dict(inspect.signature(ATTACKS[name].load()).parameters)
@@ -397,7 +397,7 @@ def settings_from_text(name: str, texts: Sequence[str]) -> dict[str, object]:
     >>> settings_from_text("analytic", ["estimate=james_stein"])
     {'estimate': JamesStein(toward=0.0)}
     """
-    info, known, settings = ATTACKS[name], settings_of(name), dict[str, object]()
+    info, known, settings = ATTACKS[name], attack_settings(name), dict[str, object]()
     hints = typing.get_type_hints(info.load())
     for text in texts:
         key, equals, word = text.partition("=")

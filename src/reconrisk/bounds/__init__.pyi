@@ -6,11 +6,11 @@ from .analytic_inversion import neurons_needed as neurons_needed
 from .analytic_inversion import noise_multiplier_from_success as noise_multiplier_from_success
 from .analytic_inversion import training_run_law as training_run_law
 from .calibration import calibrate as calibrate
+from .corridor import compare_simple_guesses as compare_simple_guesses
 from .corridor import corridor_curve as corridor_curve
 from .corridor import crossover_mse as crossover_mse
 from .corridor import risk as risk
 from .corridor import risk_surface as risk_surface
-from .corridor import what_simple_guesses_reach as what_simple_guesses_reach
 from .gaussian_prior import gaussian_prior_success as gaussian_prior_success
 from .gaussian_prior import linear_gaussian_success as linear_gaussian_success
 from .glm.information import glm_information as glm_information

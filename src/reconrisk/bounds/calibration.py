@@ -11,7 +11,7 @@ from reconrisk.accounting.solver import largest_safe, largest_safe_count, smalle
 from reconrisk.accounting.subsampled import epsilon_of_training
 from reconrisk.bounds.risks import RISKS, Identification, Risk, risk_level
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.guarantee import Guarantee, rounded_down, rounded_up
+from reconrisk.core.guarantee import Guarantee, format_rounded_down, format_rounded_up
 from reconrisk.core.mechanism import Composed, NoiseMechanism, NoisePhase, PoissonSampled, Repeated, dp_sgd
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
@@ -62,20 +62,20 @@ class Calibration(Result):
         return "smallest" if self.adjusted is Adjust.NOISE_MULTIPLIER else "largest"
 
     @property
-    def shown_value(self) -> str:
+    def value_text(self) -> str:
         """Adjusted setting as text, rounded to the safe side, so that it can be typed in again."""
         if self.adjusted is Adjust.STEPS:
             return f"{int(self.value)}" + (" or more" if self.value >= _MOST_STEPS else "")
         if self.adjusted is Adjust.NOISE_MULTIPLIER:
-            return rounded_up(self.value, 6) + (" or less" if self.value <= _NOISE_RANGE[0] else "")
-        return rounded_down(self.value, 6)
+            return format_rounded_up(self.value, 6) + (" or less" if self.value <= _NOISE_RANGE[0] else "")
+        return format_rounded_down(self.value, 6)
 
     @property
     def sentence(self) -> str:
         """Adjusted setting and the differential privacy that it implies, as one sentence."""
         return (
-            f"The {self.extreme} {self.adjusted.value} is {self.shown_value}: "
-            f"({rounded_up(self.epsilon)}, {self.delta:g})-differentially private."
+            f"The {self.extreme} {self.adjusted.value} is {self.value_text}: "
+            f"({format_rounded_up(self.epsilon)}, {self.delta:g})-differentially private."
         )
 
     def table(self) -> str:

@@ -1,6 +1,6 @@
 """Risk corridor of riess2025, between an adversary with a prior and one who knows only the norm.
 
-:func:`what_simple_guesses_reach` shows why the law of one attack is not a bound: a constant guess or shrinkage of the
+:func:`compare_simple_guesses` shows why the law of one attack is not a bound: a constant guess or shrinkage of the
 observation can do better.
 """
 
@@ -20,7 +20,14 @@ from reconrisk.bounds.known_norm import from_scratch_success, log_from_scratch_s
 from reconrisk.bounds.numerics.chi_square import log_gammainc, log_gammainc_inverse
 from reconrisk.bounds.numerics.hits import dominating_phase, log_average_upper_bound, phases
 from reconrisk.bounds.success import success_upper_bound
-from reconrisk.core.guarantee import Guarantee, Law, mse_threshold, probability_from_log, psnr_from_mse, rounded_up
+from reconrisk.core.guarantee import (
+    Guarantee,
+    Law,
+    format_rounded_up,
+    mse_threshold,
+    probability_from_log,
+    psnr_from_mse,
+)
 from reconrisk.core.mechanism import Gaussian, Mechanism, NoiseMechanism
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
@@ -90,7 +97,7 @@ class SimpleGuesses(Result):
         return False
 
 
-def what_simple_guesses_reach(
+def compare_simple_guesses(
     mechanism: Mechanism,
     *,
     dimension: int,
@@ -129,7 +136,7 @@ def what_simple_guesses_reach(
     Reference: `James and Stein (1961) <https://projecteuclid.org/euclid.bsmsp/1200512173>`_.
 
     >>> from reconrisk.core.mechanism import Gaussian
-    >>> reach = what_simple_guesses_reach(Gaussian(noise_multiplier=0.2), dimension=64, norm=4.6, mse=0.26)
+    >>> reach = compare_simple_guesses(Gaussian(noise_multiplier=0.2), dimension=64, norm=4.6, mse=0.26)
     >>> round(reach.attack_mse, 2), round(reach.shrinkage_mse, 2), reach.attack_success < 1e-6
     (0.85, 0.26, True)
     """
@@ -285,7 +292,7 @@ class RiskCorridor(Result):
 
     def adversaries(self) -> tuple[tuple[str, str, str], ...]:
         """Return adversary, formatted success probability and kind of evidence, one triple for each adversary."""
-        return tuple((who, readable_probability(success), kind) for who, success, kind in self._adversary_rows())
+        return tuple((who, format_probability(success), kind) for who, success, kind in self._adversary_rows())
 
     def _adversary_rows(self) -> tuple[tuple[str, float, str], ...]:
         """Adversary, log success probability and kind of evidence, one triple for each adversary."""
@@ -327,11 +334,11 @@ class RiskCorridor(Result):
         else:
             first = (
                 "An adversary who knows only the norm of a record, with every direction equally likely, reconstructs "
-                f"it {quality} with probability at most {readable_probability(_log_value(self.from_scratch))}."
+                f"it {quality} with probability at most {format_probability(_log_value(self.from_scratch))}."
             )
         return (
             f"{first} An adversary who succeeds with probability {self.prior_success:.3g} by guessing succeeds with "
-            f"probability at most {readable_probability(_log_value(self.identification))} after the release."
+            f"probability at most {format_probability(_log_value(self.identification))} after the release."
         )
 
     def table(self) -> str:
@@ -429,7 +436,7 @@ def risk(
         interior=tuple(
             InteriorPoint(width, *_interior_log_successes(mechanism, size, norm, width, threshold)) for width in widths
         ),
-        simple_guesses=what_simple_guesses_reach(
+        simple_guesses=compare_simple_guesses(
             Gaussian(noise_multiplier=noise),
             dimension=size,
             norm=norm,
@@ -596,7 +603,7 @@ def _interior_log_successes(
     return float(log_success_after(np.array([0]))[0]), log_average_upper_bound(hits, log_success_after)
 
 
-def readable_probability(log_probability: float) -> str:
+def format_probability(log_probability: float) -> str:
     """Format a probability for reading, rounded up; a power of ten if it is too small for a float.
 
     Args:
@@ -605,13 +612,13 @@ def readable_probability(log_probability: float) -> str:
     Returns:
         The probability as text, with three significant digits.
 
-    >>> readable_probability(math.log(0.0256)), readable_probability(-5000.0), readable_probability(-math.inf)
+    >>> format_probability(math.log(0.0256)), format_probability(-5000.0), format_probability(-math.inf)
     ('0.0256', '1e-2171', '0')
     """
     if log_probability == -math.inf:
         return "0"
     if log_probability > -600:  # about 1e-261, safely a normal float
-        return rounded_up(math.exp(log_probability), 3)
+        return format_rounded_up(math.exp(log_probability), 3)
     return f"1e{math.ceil(log_probability / math.log(10))}"  # the next power of ten above
 
 

@@ -16,7 +16,7 @@ from scipy.special import erf, gammaln
 
 from reconrisk.bounds.numerics.chi_square import log_gammainc
 from reconrisk.bounds.numerics.matrices import finite_array
-from reconrisk.core.guarantee import Estimate, probability_from_log, rounded_up
+from reconrisk.core.guarantee import Estimate, format_rounded_up, probability_from_log
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.storage.text_table import table_from_rows
@@ -174,7 +174,7 @@ class PriorSuccess(Result):
     def _value_text(self) -> str:
         if self.log_value <= _SMALLEST_LOG:
             return f"exp({self.log_value:.6g})"
-        return f"{self.value:.6g}" if self.exact else rounded_up(self.value)
+        return f"{self.value:.6g}" if self.exact else format_rounded_up(self.value)
 
     def to_rows(self) -> tuple[Row, ...]:
         """Return the probability as one row."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from reconrisk.attacks.registry import ATTACKS, settings_from_text, settings_of
+from reconrisk.attacks.registry import ATTACKS, attack_settings, settings_from_text
 from reconrisk.cli.inputs import INTERRUPTED, check_folder, check_seed, network, range_of, whole_numbers
 from reconrisk.cli.options import (
     DATA_HELP,
@@ -189,7 +189,7 @@ def _print_list() -> None:
         typer.echo(f"{name}\n    {info.summary}")
         written = (
             key if value.default is value.empty else f"{key}={value.default}"
-            for key, value in settings_of(name).items()
+            for key, value in attack_settings(name).items()
         )
         typer.echo(f"    {', '.join(written)}")
 
@@ -198,7 +198,7 @@ def _settings(name: str | None, texts: list[str] | None, **given: float | None) 
     """Return the checked name of the attack and all settings that the user set."""
     if name is None:
         raise InvalidInput(f"Expected the name of an attack, one of {', '.join(ATTACKS.names)}.")
-    settings_of(name)
+    attack_settings(name)
     stated = {key: value for key, value in given.items() if value is not None}
     return name, {**stated, **settings_from_text(name, texts or [])}
 
@@ -347,5 +347,5 @@ def finish(out: Path, name: str, rebuilt: Rebuilt | RebuiltInformed) -> None:
         typer.echo("picture   not drawn: the records are not images")
     if not report.is_complete:
         raise typer.Exit(INTERRUPTED)
-    if report.failed:
+    if report.failed_reports:
         raise typer.Exit(FAILED)

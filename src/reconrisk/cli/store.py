@@ -101,11 +101,11 @@ def export(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("trials.csv"),
 ) -> None:
     """Write one row per record and trial: scores, status, cost and seed."""
-    from reconrisk.studies.audit.store import Store, columns_of, write_columns
+    from reconrisk.studies.audit.store import Store, trial_columns, write_columns
 
     with Store.read(store) as opened:
         name = opened.name(run)
-        columns = columns_of(name, opened.trials(name))
+        columns = trial_columns(name, opened.trials(name))
     written = write_columns(out, columns, form=form)
     typer.echo(f"{len(columns['run'])} rows of run {name}: {written.resolve()}")
 

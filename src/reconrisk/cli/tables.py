@@ -9,7 +9,7 @@ from rich.table import Table
 
 from reconrisk.bounds.calibration import Calibration
 from reconrisk.bounds.corridor import RiskCorridor
-from reconrisk.core.guarantee import Quantity, rounded_down, rounded_up
+from reconrisk.core.guarantee import Quantity, format_rounded_down, format_rounded_up
 
 
 def print_corridor(corridor: RiskCorridor) -> None:
@@ -30,7 +30,9 @@ def print_corridor(corridor: RiskCorridor) -> None:
     console.print(table)
     console.print(corridor.sentence)
     console.print(corridor.comparison())
-    console.print(f"The training is ({rounded_up(corridor.epsilon)}, {corridor.delta:g})-differentially private.")
+    console.print(
+        f"The training is ({format_rounded_up(corridor.epsilon)}, {corridor.delta:g})-differentially private."
+    )
     _print_assumptions(console, (*corridor.identification.assumptions, *corridor.from_scratch.assumptions))
 
 
@@ -42,17 +44,16 @@ def print_calibration(calibration: Calibration) -> None:
     """
     console = Console()
     name = calibration.adjusted.value.replace("_", " ")
-    answer = f"[bold]{calibration.shown_value}[/bold]"
+    answer = f"[bold]{calibration.value_text}[/bold]"
     console.print(f"The {calibration.extreme} {name} that meets every demand is {answer}.")
     table = Table("demand", "attained", "against", title_justify="left")
     for risk, guarantee in zip(calibration.risks, calibration.guarantees, strict=True):
         is_upper = guarantee.quantity is Quantity.SUCCESS_PROBABILITY
-        attained = rounded_up(guarantee.value) if is_upper else rounded_down(guarantee.value)
+        attained = format_rounded_up(guarantee.value) if is_upper else format_rounded_down(guarantee.value)
         table.add_row(str(risk), attained, guarantee.scope.value)
     console.print(table)
-    console.print(
-        f"The training is then ({rounded_up(calibration.epsilon)}, {calibration.delta:g})-differentially private."
-    )
+    epsilon = format_rounded_up(calibration.epsilon)
+    console.print(f"The training is then ({epsilon}, {calibration.delta:g})-differentially private.")
     _print_assumptions(console, [item for guarantee in calibration.guarantees for item in guarantee.assumptions])
 
 

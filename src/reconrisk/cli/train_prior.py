@@ -104,11 +104,11 @@ def train_prior(
 
 def _describe_state(out: Path) -> str:
     """Describe the files that a stopped training has written."""
-    from reconrisk.priors.train.training_state import is_unfinished, trained_in
+    from reconrisk.priors.train.training_state import is_unfinished, read_training_record
 
     if is_unfinished(out):
         return f"the state is in {out.resolve()}; the same command resumes from it"
-    if trained_in(out) is not None:
+    if read_training_record(out) is not None:
         return f"the prior is in {out.resolve()}, without a card; the same command writes it"
     return "nothing was written"
 

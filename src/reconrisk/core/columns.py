@@ -75,7 +75,7 @@ class CategoricalColumn:
 Column: TypeAlias = NumericColumn | CategoricalColumn
 
 
-def width_of(columns: Sequence[Column]) -> int:
+def total_width(columns: Sequence[Column]) -> int:
     """Return the number of coordinates that the columns occupy together.
 
     Args:
@@ -84,7 +84,7 @@ def width_of(columns: Sequence[Column]) -> int:
     Returns:
         The end of the last column.
 
-    >>> width_of([NumericColumn("age", 17, 90, 0), CategoricalColumn("sex", ("Female", "Male"), 1)])
+    >>> total_width([NumericColumn("age", 17, 90, 0), CategoricalColumn("sex", ("Female", "Male"), 1)])
     3
     """
     return max(int(column.coordinates.stop) for column in columns)

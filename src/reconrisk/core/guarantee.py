@@ -1,8 +1,8 @@
 """Three types for numbers about risk, so that a measurement cannot be mistaken for a proof.
 
 A :class:`Guarantee` is proved. A :class:`Law` is the exact error distribution of one named attack and does not bound
-other attacks. An :class:`Estimate` is measured. :func:`rounded_up` and :func:`rounded_down` round numbers for display
-to the safe side.
+other attacks. An :class:`Estimate` is measured. :func:`format_rounded_up` and :func:`format_rounded_down` round numbers
+to the safe side for display.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from reconrisk.core.validation import (
 )
 
 
-def rounded_up(value: float, digits: int = 4) -> str:
+def format_rounded_up(value: float, digits: int = 4) -> str:
     """Format a number rounded up, for success probabilities and required noise.
 
     Args:
@@ -43,13 +43,13 @@ def rounded_up(value: float, digits: int = 4) -> str:
     Returns:
         The text of a number that is never below ``value``.
 
-    >>> rounded_up(11.72935, 6), rounded_up(0.1), rounded_up(1e-7 / 3), rounded_up(math.inf)
+    >>> format_rounded_up(11.72935, 6), format_rounded_up(0.1), format_rounded_up(1e-7 / 3), format_rounded_up(math.inf)
     ('11.7294', '0.1', '3.334e-08', 'inf')
     """
     return _format_rounded(value, digits, ROUND_CEILING)
 
 
-def rounded_down(value: float, digits: int = 4) -> str:
+def format_rounded_down(value: float, digits: int = 4) -> str:
     """Format a number rounded down, for errors and permitted settings.
 
     Args:
@@ -59,7 +59,7 @@ def rounded_down(value: float, digits: int = 4) -> str:
     Returns:
         The text of a number that is never above ``value``.
 
-    >>> rounded_down(0.42303378, 5), rounded_down(0.05)
+    >>> format_rounded_down(0.42303378, 5), format_rounded_down(0.05)
     ('0.42303', '0.05')
     """
     return _format_rounded(value, digits, ROUND_FLOOR)
@@ -387,7 +387,7 @@ class Guarantee(Result):
         """Return True if the bound holds against an adversary with the powers of ``threat``."""
         return self.threat.covers(threat)
 
-    def contradicted_by(self, measured: Estimate) -> bool:
+    def is_contradicted_by(self, measured: Estimate) -> bool:
         """Return True if the whole interval of an estimate violates the bound.
 
         Then either the release does not implement the mechanism, or the code is wrong.
@@ -398,7 +398,7 @@ class Guarantee(Result):
         >>> from reconrisk.core.threat import STRONGEST
         >>> bound = Guarantee(Quantity.SUCCESS_PROBABILITY, 0.1, Gaussian(1.0), Scope.ANY_ADVERSARY_WITH_PRIOR,
         ...                   STRONGEST, Reference("Corollary 3", "balle2022"))
-        >>> bound.contradicted_by(Estimate(0.3, 0.2, 0.4, 0.95, 80, "Clopper-Pearson"))
+        >>> bound.is_contradicted_by(Estimate(0.3, 0.2, 0.4, 0.95, 80, "Clopper-Pearson"))
         True
         """
         if self.quantity is Quantity.SUCCESS_PROBABILITY:
@@ -442,7 +442,11 @@ class Guarantee(Result):
         """The value for display, rounded to the safe side."""
         if self.log_value is not None and _SMALLEST >= self.value > 0:
             return f"exp({self.log_value:.6g})"
-        return rounded_up(self.value) if self.quantity is Quantity.SUCCESS_PROBABILITY else rounded_down(self.value)
+        return (
+            format_rounded_up(self.value)
+            if self.quantity is Quantity.SUCCESS_PROBABILITY
+            else format_rounded_down(self.value)
+        )
 
 
 _SMALLEST = math.ulp(0.0)  # the smallest positive float, 5e-324

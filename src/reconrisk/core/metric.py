@@ -105,10 +105,10 @@ class Goal:
     def __post_init__(self) -> None:
         object.__setattr__(self, "threshold", check_finite("threshold", self.threshold))
 
-    def reached(self, score: float) -> bool:
+    def is_reached_by(self, score: float) -> bool:
         """Return True if a score is at the threshold or better.
 
-        >>> Goal("psnr", 20, higher_is_better=True).reached(19.9), Goal("mse", 0.05, False).reached(0.05)
+        >>> Goal("psnr", 20, higher_is_better=True).is_reached_by(19.9), Goal("mse", 0.05, False).is_reached_by(0.05)
         (False, True)
         """
         return score >= self.threshold if self.higher_is_better else score <= self.threshold

@@ -45,14 +45,14 @@ class CancelToken:
     _event: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Remaining seconds of the budget; infinite without a limit."""
         return float("inf") if self.seconds is None else self.begun + self.seconds - time.monotonic()
 
     @property
     def is_cancelled(self) -> bool:
         """True after :meth:`cancel`, or when the budget is used up."""
-        return self._event.is_set() or self.left <= 0
+        return self._event.is_set() or self.seconds_left <= 0
 
     def cancel(self) -> None:
         """Request every task under this token to stop."""

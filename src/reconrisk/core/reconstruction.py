@@ -81,7 +81,7 @@ class Cost:
 
 @serializable("attack-account")
 @dataclass(frozen=True)
-class Account:
+class AttackReport:
     """Description of the run of an attack, as reports keep it.
 
     Inferred labels are the only values that depend directly on private records.
@@ -111,7 +111,7 @@ class Reconstruction:
     """
 
     estimates: Tensor
-    account: Account
+    account: AttackReport
 
     def __post_init__(self) -> None:
         if len(self.account.objective) != len(self.estimates):

@@ -99,7 +99,7 @@ def installed_plugins(kind: str | None = None) -> tuple[Plugin, ...]:
     return tuple(sorted(found, key=lambda plugin: (plugin.kind, plugin.name, plugin.distribution)))
 
 
-def summary_of(offered: object) -> str:
+def summary_from_docstring(offered: object) -> str:
     """Return the first paragraph of a docstring as one line, for the row of a plugin.
 
     Args:
@@ -108,7 +108,7 @@ def summary_of(offered: object) -> str:
     Returns:
         The line; empty without a docstring.
 
-    >>> summary_of(summary_of)
+    >>> summary_from_docstring(summary_from_docstring)
     'Return the first paragraph of a docstring as one line, for the row of a plugin.'
     """
     return (inspect.getdoc(offered) or "").split("\n\n")[0].replace("\n", " ")
@@ -267,7 +267,7 @@ class Choice:
         name: Name of an entry of a registry.
         settings: Names and values of the settings, in the order in which they were written.
 
-    >>> Choice.read("defenses", "prune(share=0.9)").plain()
+    >>> Choice.read("defenses", "prune(share=0.9)").to_plain()
     {'name': 'prune', 'share': 0.9}
     """
 
@@ -295,7 +295,7 @@ class Choice:
                 raise invalid_input(f"{key}.{name}", setting, "to be a number, a word, true or false")
         return Choice(value["name"], tuple(settings.items()))
 
-    def plain(self) -> Any:
+    def to_plain(self) -> Any:
         """Return the text or table that :meth:`read` parses."""
         return {"name": self.name, **dict(self.settings)} if self.settings else self.name
 

@@ -82,7 +82,7 @@ class ThreatModel:
         """
         return other.sees in _SEEN_BY[self.sees] and other.knows <= self.knows and other.controls <= self.controls
 
-    def knowing(self, *items: Knows) -> ThreatModel:
+    def with_knowledge(self, *items: Knows) -> ThreatModel:
         """Return the same adversary with additional side information."""
         return replace(self, knows=self.knows | frozenset(items))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from reconrisk.core.columns import CategoricalColumn, Column, NumericColumn, width_of
+from reconrisk.core.columns import CategoricalColumn, Column, NumericColumn, total_width
 from reconrisk.core.validation import invalid_input
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = [
     "encode",
     "merge_columns",
     "numeric_columns",
-    "width_of",
+    "total_width",
 ]
 
 
@@ -88,7 +88,7 @@ def encode(columns: Sequence[Column], values: Sequence[npt.NDArray[Any]]) -> npt
     array([[0.25, 0.  , 1.  ],
            [1.  , 1.  , 0.  ]], dtype=float32)
     """
-    records = np.zeros((len(values[0]), width_of(columns)), dtype=np.float32)
+    records = np.zeros((len(values[0]), total_width(columns)), dtype=np.float32)
     for column, entries in zip(columns, values, strict=True):
         if isinstance(column, CategoricalColumn):
             records[np.arange(len(entries)), column.start + entries] = 1
@@ -124,8 +124,8 @@ def decode(columns: Sequence[Column], inputs: Tensor) -> dict[str, npt.NDArray[A
     ...        torch.tensor([[0.25, 0.1, 0.7]]))
     {'age': array([25.]), 'sex': array(['M'], dtype='<U1')}
     """
-    if inputs.ndim != 2 or inputs.shape[1] != width_of(columns):
-        raise invalid_input("inputs.shape", tuple(inputs.shape), f"to be (records, {width_of(columns)})")
+    if inputs.ndim != 2 or inputs.shape[1] != total_width(columns):
+        raise invalid_input("inputs.shape", tuple(inputs.shape), f"to be (records, {total_width(columns)})")
     records = inputs.detach().cpu().numpy().astype(np.float64)
     values: dict[str, npt.NDArray[Any]] = {}
     for column in columns:

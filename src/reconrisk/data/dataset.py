@@ -15,7 +15,7 @@ from torch import Tensor
 from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.validation import check_all_within, check_finite, check_not_empty, invalid_input
-from reconrisk.data.columns import Column, width_of
+from reconrisk.data.columns import Column, total_width
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +53,10 @@ class Dataset:
         if len(ends) != 2 or not ends[0] < ends[1]:
             raise invalid_input("data_range", self.data_range, "to be (low, high) with low < high")
         check_all_within("inputs", self.inputs, (ends[0], ends[1]), "Pass the range of the values as data_range=.")
-        if self.columns is not None and self.inputs.shape[1:] != (width_of(self.columns),):
-            raise invalid_input("inputs.shape", tuple(self.inputs.shape), f"to be (records, {width_of(self.columns)})")
+        if self.columns is not None and self.inputs.shape[1:] != (total_width(self.columns),):
+            raise invalid_input(
+                "inputs.shape", tuple(self.inputs.shape), f"to be (records, {total_width(self.columns)})"
+            )
         labels = self.labels
         if labels is None:
             return

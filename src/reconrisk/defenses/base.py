@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reconrisk.defenses.chain import Chain
 
 
-class SendingDefense(ABC):
+class BaseDefense(ABC):
     """Base class of defenses: validates its input and composes with ``>>``, as in ``clip(1.0) >> noise``.
 
     Attributes:
@@ -43,7 +43,7 @@ class SendingDefense(ABC):
             raise invalid_input(
                 "rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0)."
             )
-        return self._sent(released, rng)
+        return self._apply(released, rng)
 
     @property
     @abstractmethod
@@ -66,7 +66,7 @@ class SendingDefense(ABC):
         """Return a mask of the values that were sent, inferred from ``sent``, or None if all are."""
 
     @abstractmethod
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Apply the defense to a validated release."""
 
     def __rshift__(self, other: Defense) -> Chain:

@@ -12,15 +12,15 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.observation import GAUSSIAN, LAPLACE
 from reconrisk.core.validation import invalid_input
-from reconrisk.defenses.base import SendingDefense
+from reconrisk.defenses.base import BaseDefense
 from reconrisk.defenses.clipping import Clip
 from reconrisk.defenses.noise import GaussianNoise, LaplaceNoise, NoisyRelease
-from reconrisk.releases.observe import chosen_for
+from reconrisk.releases.observe import resolve_defense
 from reconrisk.releases.release import Release
 
 
 @dataclass(frozen=True, eq=False)
-class Chain(SendingDefense):
+class Chain(BaseDefense):
     """Defenses in the order in which they act, as returned by :func:`chain`.
 
     Attributes:
@@ -59,13 +59,13 @@ class Chain(SendingDefense):
 
     def for_release(self, release: Release) -> Chain:
         """Return the chain with each part resolved for ``release``."""
-        return self.map_parts(lambda part: chosen_for(part, release))
+        return self.map_parts(lambda part: resolve_defense(part, release))
 
     def map_parts(self, change: Callable[[Defense], Defense]) -> Chain:
         """Return the chain with ``change`` applied to every part."""
         return chain(*(change(part) for part in self.parts))
 
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Apply the parts in order."""
         sent = dict(released)
         for part in self.parts:

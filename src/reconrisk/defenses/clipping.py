@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.validation import check_all_finite, check_not_empty, check_positive, invalid_input
-from reconrisk.defenses.base import SendingDefense
+from reconrisk.defenses.base import BaseDefense
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ def total_square(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Clip(SendingDefense):
+class Clip(BaseDefense):
     """Configured clipping, as returned by :func:`clip`.
 
     Attributes:
@@ -100,7 +100,7 @@ class Clip(SendingDefense):
     def mechanism(self) -> None:
         """None: clipping bounds the contribution of a record but hides nothing."""
 
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Scale the release down to the norm if it is longer; ``rng`` is not used."""
         del rng
         return self.replay(released)

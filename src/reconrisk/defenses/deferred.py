@@ -15,15 +15,15 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian, Mechanism
 from reconrisk.core.validation import check_positive, invalid_input
-from reconrisk.defenses.base import SendingDefense
+from reconrisk.defenses.base import BaseDefense
 from reconrisk.defenses.chain import Chain, chain
 from reconrisk.defenses.clipping import clip
-from reconrisk.releases.observe import loss_of, model_of
+from reconrisk.releases.observe import find_loss, find_model
 from reconrisk.releases.release import Release, check_records
 from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_moments
 
 
-class DeferredDefense(SendingDefense):
+class DeferredDefense(BaseDefense):
     """Defense that is not configured yet: every use raises an error that says how to complete it.
 
     Attributes:
@@ -37,7 +37,7 @@ class DeferredDefense(SendingDefense):
         """None: the mechanism is not known yet."""
         return None
 
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         self._refuse()
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ class DeferredDefense(SendingDefense):
 
 
 @dataclass(frozen=True, eq=False)
-class FromMoments(DeferredDefense):
+class MomentsDefense(DeferredDefense):
     """Defense whose settings are known and whose shape follows from moments of public records at the audited model.
 
     Attributes:
@@ -83,7 +83,7 @@ class FromMoments(DeferredDefense):
             check_positive("noise_multiplier", multiplier)
             check_positive("clip_norm", norm)
 
-    def with_public(self, inputs: Tensor, labels: Tensor) -> FromMoments:
+    def with_public(self, inputs: Tensor, labels: Tensor) -> MomentsDefense:
         """Return a copy that takes its moments from these records.
 
         Args:
@@ -107,7 +107,7 @@ class FromMoments(DeferredDefense):
         """Return the configured defense for the model of ``release``; the private records are not read."""
         if self.public is None:
             self._refuse()
-        model, loss_fn = model_of(release.forward), loss_of(release.forward)
+        model, loss_fn = find_model(release.forward), find_loss(release.forward)
         if model is None or loss_fn is None:
             raise invalid_input(
                 "release", type(release).__name__, "to be an update of a model", "Call with_moments(moments)."
@@ -144,17 +144,17 @@ class FromMoments(DeferredDefense):
         return f"{self.build.__name__}({', '.join(written)})"
 
 
-def waits_for_public(defense: Defense | None) -> bool:
+def needs_public_records(defense: Defense | None) -> bool:
     """Return True if a defense, or a part of it, still needs public records.
 
     Args:
         defense: A defense, a chain, or None for no defense.
     """
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
-    return any(isinstance(part, FromMoments) and part.public is None for part in parts)
+    return any(isinstance(part, MomentsDefense) and part.public is None for part in parts)
 
 
-def chosen_by_public(defense: Defense, inputs: Tensor, labels: Tensor) -> Defense:
+def set_public_records(defense: Defense, inputs: Tensor, labels: Tensor) -> Defense:
     """Return the defense with public records set on every part that needs them.
 
     Args:
@@ -166,7 +166,7 @@ def chosen_by_public(defense: Defense, inputs: Tensor, labels: Tensor) -> Defens
         The completed defense; the same object if no part needs public records.
     """
     if isinstance(defense, Chain):
-        return defense.map_parts(lambda part: chosen_by_public(part, inputs, labels))
-    if isinstance(defense, FromMoments) and defense.public is None:
+        return defense.map_parts(lambda part: set_public_records(part, inputs, labels))
+    if isinstance(defense, MomentsDefense) and defense.public is None:
         return defense.with_public(inputs, labels)
     return defense

@@ -77,7 +77,7 @@ class Reference:
         return 1.0 - float(f"{kept:.{_DIGITS}g}") if kept < 1 else 0.0
 
 
-def rounded_level(level: float) -> float:
+def round_level_up(level: float) -> float:
     """Round a level up to three digits, so that the printed call builds the defense that was tried.
 
     Args:
@@ -89,7 +89,7 @@ def rounded_level(level: float) -> float:
     Raises:
         InvalidInput: If ``level`` is not above zero.
 
-    >>> rounded_level(0.012341), rounded_level(12.0)
+    >>> round_level_up(0.012341), round_level_up(12.0)
     (0.0124, 12.0)
     """
     unit = 10.0 ** (math.floor(math.log10(check_positive("level", level))) + 1 - _DIGITS)

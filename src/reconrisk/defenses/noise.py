@@ -18,9 +18,9 @@ from torch import Tensor
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.observation import LAPLACE
 from reconrisk.core.validation import check_positive
-from reconrisk.defenses.base import SendingDefense
+from reconrisk.defenses.base import BaseDefense
 from reconrisk.defenses.clipping import Clip, NoiseScales, clip_to_norm
-from reconrisk.defenses.families import rounded_level
+from reconrisk.defenses.families import round_level_up
 from reconrisk.releases.release import standard_normal
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from reconrisk.defenses.families import Reference
 
 
-class GaussianNoise(SendingDefense):
+class GaussianNoise(BaseDefense):
     """Base class of defenses that add independent Gaussian noise."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class ParameterNoise(GaussianNoise):
         """Return the clip measured in units of the noise; unchanged before noise that private records chose."""
         return clip if self.is_local else replace(clip, scales=self.scales)
 
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Add the noise."""
         self.scales.check_fits(released)
         return {
@@ -131,7 +131,7 @@ class NoisyRelease(GaussianNoise):
         """Return the clip in the Euclidean norm, which matches equal noise."""
         return clip if clip.scales is None else replace(clip, scales=None)
 
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Clip the release and add the noise."""
         return {
             name: tensor + self.std * standard_normal(tensor, rng) for name, tensor in self.replay(released).items()
@@ -228,7 +228,7 @@ def dp_sgd_noise(*, noise_multiplier: float, clip_norm: float) -> NoisyRelease:
 
 
 @dataclass(frozen=True)
-class LaplaceNoise(SendingDefense):
+class LaplaceNoise(BaseDefense):
     """Configured defense, as returned by :func:`laplace_noise`.
 
     Attributes:
@@ -246,7 +246,7 @@ class LaplaceNoise(SendingDefense):
     def mechanism(self) -> None:
         """None: the contribution of a record is unbounded."""
 
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Add the noise."""
         return {name: tensor + self.std * _standard_laplace(tensor, rng) for name, tensor in released.items()}
 
@@ -340,6 +340,6 @@ def dp_sgd_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:
         The defense and the call that makes it. The noise multiplier is rounded up to three digits.
     """
     norm = reference.clip_norm
-    multiplier = rounded_level(level / norm)
+    multiplier = round_level_up(level / norm)
     code = f"rr.defenses.dp_sgd_noise(noise_multiplier={multiplier:g}, clip_norm={norm:g})"
     return dp_sgd_noise(noise_multiplier=multiplier, clip_norm=norm), code

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.validation import check_probability, check_real, check_whole, invalid_input
-from reconrisk.defenses.base import SendingDefense
+from reconrisk.defenses.base import BaseDefense
 from reconrisk.defenses.chain import Chain, chain
 from reconrisk.defenses.clipping import NoiseScales
 from reconrisk.defenses.noise import ParameterNoise
@@ -32,7 +32,7 @@ _UTILITY_KEPT = 0.9  # share of the first-order decrease of a step; fixed, so th
 
 
 @dataclass(frozen=True)
-class Pruning(SendingDefense):
+class Pruning(BaseDefense):
     """Configured defense, as returned by :func:`prune`.
 
     Attributes:
@@ -49,7 +49,7 @@ class Pruning(SendingDefense):
     def mechanism(self) -> None:
         """None: dropping values has no guarantee."""
 
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Set the smallest values to zero; ``rng`` is not used."""
         del rng
         # one threshold for all tensors; sorting gives an exact order statistic, torch.quantile would interpolate
@@ -116,7 +116,7 @@ def prune(share: float) -> Pruning:
 
 
 @dataclass(frozen=True, eq=False)
-class MaskedRelease(SendingDefense):
+class MaskedRelease(BaseDefense):
     """Defense that sends only the values of a fixed mask.
 
     Attributes:
@@ -139,7 +139,7 @@ class MaskedRelease(SendingDefense):
     def mechanism(self) -> None:
         """None: dropping values has no guarantee."""
 
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Set values outside the mask to zero; draw the borderline value."""
         self._check_fits(released)
         mask = {name: each.clone() for name, each in self.mask.items()}
@@ -151,7 +151,7 @@ class MaskedRelease(SendingDefense):
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return all values that can be sent, the borderline value included."""
         self._check_fits(released)
-        mask = self.sometimes_sent()
+        mask = self.support_mask()
         return {name: tensor * mask[name].to(tensor) for name, tensor in released.items()}
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> None:
@@ -166,7 +166,7 @@ class MaskedRelease(SendingDefense):
             mask[name].view(-1)[place] = bool(sent[name].reshape(-1)[place] != 0)
         return mask
 
-    def sometimes_sent(self) -> dict[str, Tensor]:
+    def support_mask(self) -> dict[str, Tensor]:
         """Return the mask of values that are sent always or at random."""
         mask = {name: each.clone() for name, each in self.mask.items()}
         if self.borderline is not None:
@@ -279,7 +279,7 @@ def format_budget(share: float | None, utility: float | None, count: int | None 
 
 
 @dataclass(frozen=True)
-class RandomPruning(SendingDefense):
+class RandomPruning(BaseDefense):
     """Configured defense, as returned by :func:`random_pruning`.
 
     Attributes:
@@ -309,7 +309,7 @@ class RandomPruning(SendingDefense):
         """Return the mask for the shapes of ``release``; its records are not read."""
         return self.masked(release.value())
 
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         return self.masked(released)(released, rng=rng)
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -439,7 +439,7 @@ def optimal_pruning_and_noise(
     tensor(0.)
     """
     pruning = optimal_pruning(moments, share=share, utility=utility)
-    sent = pruning.sometimes_sent()
+    sent = pruning.support_mask()
     budget = NoiseBudget(utility_loss, noise_norm, like, unit, target)
     sensitivity = {name: value[sent[name]] for name, value in moments.sensitivity.items()}
     square = {name: value[sent[name]] for name, value in moments.square.items()}

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.validation import check_whole
-from reconrisk.defenses.base import SendingDefense
+from reconrisk.defenses.base import BaseDefense
 
 
 @dataclass(frozen=True)
-class Quantisation(SendingDefense):
+class Quantisation(BaseDefense):
     """Configured defense, as returned by :func:`quantise` and :func:`sign`.
 
     Attributes:
@@ -29,7 +29,7 @@ class Quantisation(SendingDefense):
     def mechanism(self) -> None:
         """None: rounding has no guarantee."""
 
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Round each tensor to its levels; ``rng`` is not used."""
         del rng
         return {name: self._round(tensor) for name, tensor in released.items()}

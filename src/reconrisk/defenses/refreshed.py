@@ -11,15 +11,15 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.validation import check_whole, invalid_input
-from reconrisk.defenses.base import SendingDefense
+from reconrisk.defenses.base import BaseDefense
 from reconrisk.defenses.chain import Chain
 from reconrisk.releases.model_state import LossFunction
-from reconrisk.releases.observe import model_of
+from reconrisk.releases.observe import find_model
 from reconrisk.releases.release import Release, check_records
 from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_moments
 
 
-class Refreshed(SendingDefense):
+class RefreshedDefense(BaseDefense):
     """Stateful defense, as returned by :func:`refreshed`. Call :meth:`fresh` for every training run.
 
     Attributes:
@@ -51,9 +51,9 @@ class Refreshed(SendingDefense):
         self.sends, self.refreshes, self.gradients_spent = 0, 0, 0
         self._current: Defense | None = None
 
-    def fresh(self) -> Refreshed:
+    def fresh(self) -> RefreshedDefense:
         """Return a copy in the state before the first send."""
-        return Refreshed(
+        return RefreshedDefense(
             self.build,
             self.loss_fn,
             self.inputs,
@@ -75,7 +75,7 @@ class Refreshed(SendingDefense):
 
     def for_release(self, release: Release) -> Defense:
         """Return the defense for a release of a model; its records are not read."""
-        model = model_of(release.forward)
+        model = find_model(release.forward)
         if model is None:
             raise invalid_input("release", type(release).__name__, "to be of a model", "Call for_model(model) instead.")
         return self.for_model(model)
@@ -85,7 +85,7 @@ class Refreshed(SendingDefense):
         """Mechanism of the current defense; None before the first send."""
         return None if self._current is None else self._current.mechanism
 
-    def _sent(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+    def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Apply the current defense."""
         return self._current_defense()(released, rng=rng)
 
@@ -129,7 +129,7 @@ def defense_for_model(defense: Defense, model: nn.Module) -> Defense:
     """
     if isinstance(defense, Chain):
         return defense.map_parts(lambda part: defense_for_model(part, model))
-    return defense.for_model(model) if isinstance(defense, Refreshed) else defense
+    return defense.for_model(model) if isinstance(defense, RefreshedDefense) else defense
 
 
 def refreshed(
@@ -141,7 +141,7 @@ def refreshed(
     every: int = 1,
     probes: int = 10,
     by_layer: bool = False,
-) -> Refreshed:
+) -> RefreshedDefense:
     """Defense that recomputes its moments from public records at the current model, every few sends.
 
     Args:
@@ -179,4 +179,4 @@ def refreshed(
         raise invalid_input("build", build, "to be a function from moments to a defense", remedy)
     check_records(inputs, labels)
     every, probes = check_whole("every", every), check_whole("probes", probes)
-    return Refreshed(build, loss_fn, inputs, labels, every=every, probes=probes, by_layer=by_layer)
+    return RefreshedDefense(build, loss_fn, inputs, labels, every=every, probes=probes, by_layer=by_layer)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from reconrisk.core.defense import Defense
 from reconrisk.core.mechanism import Composed, Gaussian, Mechanism, PoissonSampled, Repeated
-from reconrisk.core.registry import Info, Plugin, Registry, summary_of
+from reconrisk.core.registry import Info, Plugin, Registry, summary_from_docstring
 from reconrisk.core.validation import check_positive, check_settings, invalid_input
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _row_from_plugin(plugin: Plugin, build: Callable[..., Any]) -> DefenseInfo:
     needs_moments = parameters.pop("moments", None) is not None
     required = [name for name, each in parameters.items() if each.default is each.empty]
     strength = required[0] if len(required) == 1 else ""
-    return DefenseInfo(plugin.name, plugin.where, summary_of(build), strength, needs_moments)
+    return DefenseInfo(plugin.name, plugin.where, summary_from_docstring(build), strength, needs_moments)
 
 
 DEFENSES: Registry[DefenseInfo] = Registry("defense", _ROWS, _row_from_plugin)
@@ -239,15 +239,15 @@ def defense_by_name(name: str, **settings: object) -> Defense:
         if not hasattr(built, "replay"):
             raise invalid_input(name, type(built).__name__, "to be a defense", f"{row.where} must return a defense.")
         return built
-    from reconrisk.defenses.deferred import FromMoments  # imported here: it loads torch
+    from reconrisk.defenses.deferred import MomentsDefense  # imported here: it loads torch
 
     del parameters["moments"]
-    # noise with a unit can also be stated as a mechanism: FromMoments turns the two numbers into clip and unit
+    # noise with a unit can also be stated as a mechanism: MomentsDefense turns the two numbers into clip and unit
     if "unit" in parameters:
         for extra in ("noise_multiplier", "clip_norm"):
             parameters[extra] = inspect.Parameter(extra, inspect.Parameter.KEYWORD_ONLY, default=None)
     check_settings(name, parameters, settings)
-    return FromMoments(build, settings)
+    return MomentsDefense(build, settings)
 
 
 def family_by_name(name: str) -> FamilyInfo:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from reconrisk.bounds.glm.information import GlmInformation, glm_information
 from reconrisk.bounds.glm.problem import GlmFit, fit_glm
 from reconrisk.core.validation import check_all_finite, invalid_input
-from reconrisk.releases.fitted_estimators.estimators import read_estimator, read_linear, weights_of_records
+from reconrisk.releases.fitted_estimators.estimators import broadcast_sample_weight, read_estimator, read_linear
 
 
 def information_from_linear(
@@ -157,7 +157,7 @@ def information_from_estimator(
         raise invalid_input(
             "labels", labels, "to be one label per record", "Pass the labels the estimator was fitted to."
         )
-    model = read_estimator(estimator, given, weights_of_records(sample_weight, len(given)))
+    model = read_estimator(estimator, given, broadcast_sample_weight(sample_weight, len(given)))
     setting: dict[str, Any] = {
         "features": features,
         "labels": model.labels,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import invalid_input
-from reconrisk.defenses.base import SendingDefense
+from reconrisk.defenses.base import BaseDefense
 from reconrisk.defenses.chain import Chain
 from reconrisk.defenses.refreshed import defense_for_model
 
@@ -112,7 +112,7 @@ def defend_optimizer(
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
     if any(not hasattr(part, "replay") for part in parts):
         raise invalid_input("defense", defense, "to be a defense", "For example: rr.defenses.clip(1.0).")
-    if any(part.is_local for part in parts if isinstance(part, SendingDefense)):
+    if any(part.is_local for part in parts if isinstance(part, BaseDefense)):
         remedy = "Use the global form: rr.defenses.refreshed(...) recomputes it from public records."
         raise invalid_input("defense", str(defense), "to need no records, which the loop cannot pass", remedy)
     return DefendedLoop(optimizer, model, defense, rng)

@@ -13,7 +13,7 @@ from .neighbours import NearestNeighbours as NearestNeighbours
 from .neighbours import nearest_neighbour_oracle as nearest_neighbour_oracle
 from .records import match_indices as match_indices
 from .records import match_records as match_records
-from .scoring import Exposed as Exposed
+from .scoring import ExposedScore as ExposedScore
 from .scoring import Scores as Scores
 from .scoring import score as score
 from .ssim import ssim as ssim

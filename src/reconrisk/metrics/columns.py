@@ -20,7 +20,7 @@ from reconrisk.metrics.records import (
     match_indices,
     reorder_estimates,
 )
-from reconrisk.metrics.scoring import Exposed
+from reconrisk.metrics.scoring import ExposedScore
 
 _ALL = "all columns"
 _HEADINGS = f"  {'right':>6}  {'error':>10}"
@@ -106,10 +106,10 @@ class ColumnScores(Mapping[str, ColumnScore]):
         return float(torch.stack(guesses).double().mean()) if guesses else None
 
     @property
-    def most_exposed(self) -> Exposed:
+    def most_exposed(self) -> ExposedScore:
         """Record with the largest share of right columns, and that share."""
         record = int(self.per_record.argmax())
-        return Exposed(record, float(self.per_record[record]))
+        return ExposedScore(record, float(self.per_record[record]))
 
     def __repr__(self) -> str:
         """Return a line for each column, and one for all."""

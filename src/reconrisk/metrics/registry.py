@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reconrisk.core.metric import Metric
-from reconrisk.core.registry import Info, Plugin, Registry, summary_of
+from reconrisk.core.registry import Info, Plugin, Registry, summary_from_docstring
 from reconrisk.core.validation import invalid_input
 
 ErrorAt = Callable[[float, tuple[float, float]], float]
@@ -140,7 +140,7 @@ _ROWS = (
 def _row_from_plugin(plugin: Plugin, offered: Any) -> MetricInfo:
     """Build a row from a metric, or from a function that configures one; the scale is read from the metric."""
     metric = _configure(offered, (0.0, 1.0))  # any range will do: only best and worst are read
-    summary = "" if isinstance(offered, Metric) else summary_of(offered)
+    summary = "" if isinstance(offered, Metric) else summary_from_docstring(offered)
     return MetricInfo(plugin.name, plugin.where, summary, best=metric.best, worst=metric.worst)
 
 

@@ -16,7 +16,7 @@ from reconrisk.core.validation import check_not_empty, invalid_input
 from reconrisk.metrics.records import check_finite_records, check_records, match_indices, reorder_estimates
 
 
-class Exposed(NamedTuple):
+class ExposedScore(NamedTuple):
     """Most exposed record and its score.
 
     Attributes:
@@ -75,13 +75,13 @@ class Scores(Mapping[str, Tensor]):
         return means
 
     @property
-    def most_exposed(self) -> dict[str, Exposed]:
+    def most_exposed(self) -> dict[str, ExposedScore]:
         """Record with the best score, by metric; audits look at it first."""
         exposed = {}
         for metric in self.metrics:
             scores = self.by_metric[metric.name]
             record = int(scores.argmax() if metric.higher_is_better else scores.argmin())
-            exposed[metric.name] = Exposed(record, float(scores[record]))
+            exposed[metric.name] = ExposedScore(record, float(scores[record]))
         return exposed
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from .generator import GeneratorPrior as GeneratorPrior
 from .generator import generator as generator
 from .load.bundled import SHIPPED_DIFFUSION as SHIPPED_DIFFUSION
 from .load.bundled import SHIPPED_GAN as SHIPPED_GAN
-from .load.bundled import fitting as fitting
+from .load.bundled import choose_shipped as choose_shipped
 from .load.diffusers import diffusion as diffusion
 from .load.folders import read_card as read_card
 from .load.gan import gan as gan

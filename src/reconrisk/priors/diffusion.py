@@ -214,7 +214,7 @@ class DiffusionPrior(BasePrior):
         clean: Tensor = (noisy - (1 - share) ** 0.5 * self.noise(noisy, time)) / share**0.5
         return clean
 
-    def denoised(self, records: Tensor, noise_std: float) -> Tensor:
+    def denoise(self, records: Tensor, noise_std: float) -> Tensor:
         """Remove noise of a known standard deviation, in the units of the data, from records."""
         low, high = self.units
         width = (high - low) / (self.data_range[1] - self.data_range[0])  # prior's units per unit of the data

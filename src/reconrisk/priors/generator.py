@@ -84,13 +84,13 @@ class GeneratorPrior(BasePrior):
             )
         check_mode("generate", self.generate)  # checked again: .train() may have been called in the meantime
         asked = latents.to(precision_of(self.generate, latents.dtype))
-        made = self.checked(self.generate(asked), len(latents)).to(latents.dtype)
+        made = self.to_records(self.generate(asked), len(latents)).to(latents.dtype)
         if latents.requires_grad and not made.requires_grad:
             remedy = "Use rr.attacks.ggl, which needs no derivatives, or write the function in torch."
             raise InvalidInput(f"Expected the output of {self.name} to be differentiable in latent values. {remedy}")
         return made
 
-    def checked(self, made: Tensor, count: int) -> Tensor:
+    def to_records(self, made: Tensor, count: int) -> Tensor:
         """Validate the output of the generator and convert it to the units of the data."""
         if not isinstance(made, Tensor) or tuple(made.shape) != (count, *self.shape):
             given = f"of shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"

@@ -42,10 +42,10 @@ class ModelState:
         buffers = {
             name: value.clone() for name, value in self.fixed.items() if name in dict(self.model.named_buffers())
         }
-        return called(self.model, {**values, **buffers}, inputs)
+        return call_module(self.model, {**values, **buffers}, inputs)
 
 
-def called(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+def call_module(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
     """Call a module with other parameters and buffers, without changing it.
 
     Attention is computed by plain matrix products, since its fused kernels cannot be differentiated twice.
@@ -58,7 +58,7 @@ def called(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> T
     Returns:
         The outputs of the module.
 
-    >>> called(nn.Linear(1, 1), {"weight": torch.full((1, 1), 2.0), "bias": torch.zeros(1)}, torch.ones(1, 1))
+    >>> call_module(nn.Linear(1, 1), {"weight": torch.full((1, 1), 2.0), "bias": torch.zeros(1)}, torch.ones(1, 1))
     tensor([[2.]])
     """
     with sdpa_kernel(SDPBackend.MATH):
@@ -94,7 +94,11 @@ def model_state(
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
     # Explicitly named parameters are released even if they are frozen.
-    names = trained if parameters is None else chosen_names(parameters, [name for name, _ in model.named_parameters()])
+    names = (
+        trained
+        if parameters is None
+        else match_parameter_names(parameters, [name for name, _ in model.named_parameters()])
+    )
     if not names:
         raise invalid_input(
             "parameters", [], "to name at least one parameter", "Call model.requires_grad_(), or name parameters."
@@ -239,7 +243,7 @@ def is_random_layer(layer: nn.Module) -> bool:
     return inner or isinstance(layer, nn.RReLU)
 
 
-def chosen_names(parameters: Iterable[str], known: Sequence[str]) -> set[str]:
+def match_parameter_names(parameters: Iterable[str], known: Sequence[str]) -> set[str]:
     """Return the known names that are listed, or that belong to a listed layer.
 
     Args:
@@ -252,7 +256,7 @@ def chosen_names(parameters: Iterable[str], known: Sequence[str]) -> set[str]:
     Raises:
         InvalidInput: If ``parameters`` is one string, or a name matches nothing.
 
-    >>> sorted(chosen_names(["head"], ["body.weight", "head.weight", "head.bias"]))
+    >>> sorted(match_parameter_names(["head"], ["body.weight", "head.weight", "head.bias"]))
     ['head.bias', 'head.weight']
     """
     if isinstance(parameters, str):

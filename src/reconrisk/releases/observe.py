@@ -12,7 +12,7 @@ from reconrisk.core.defense import Defense
 from reconrisk.core.observation import GAUSSIAN, ForwardMap, Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_all_within, invalid_input
-from reconrisk.releases.model_state import LossFunction, called
+from reconrisk.releases.model_state import LossFunction, call_module
 from reconrisk.releases.release import Release
 
 
@@ -69,7 +69,7 @@ def observe(
     >>> release = GradientRelease(nn.Linear(2, 2), nn.functional.cross_entropy, torch.ones(1, 2), torch.tensor([0]))
     >>> observe(release)
     Observation(2 tensors, 6 values, 1 x (2,), ThreatModel(sees=one-update, knows=nothing, controls=nothing))
-    >>> observe(release, threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS)).labels
+    >>> observe(release, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)).labels
     tensor([0])
     """
     check_all_within("records", release.inputs, data_range, "Pass data_range=(low, high), the public range.")
@@ -81,7 +81,7 @@ def observe(
             raise invalid_input(
                 "rng", rng, "to be a generator for the defense", "Pass rng=torch.Generator().manual_seed(0)."
             )
-        defense = chosen_for(defense, release)
+        defense = resolve_defense(defense, release)
         sent = defense(sent, rng=rng)
         if Knows.DEFENSE in knows:  # otherwise the adversary matches the undefended map to defended values
             forward = DefendedMap(forward, defense)
@@ -103,7 +103,7 @@ def observe(
     )
 
 
-def chosen_for(defense: Defense, release: Release) -> Defense:
+def resolve_defense(defense: Defense, release: Release) -> Defense:
     """Return the defense to apply to a release: itself, or the one that its ``for_release`` method chooses.
 
     Args:
@@ -117,7 +117,7 @@ def chosen_for(defense: Defense, release: Release) -> Defense:
     return defense if choose is None else choose(release)
 
 
-def model_of(forward: ForwardMap) -> nn.Module | None:
+def find_model(forward: ForwardMap) -> nn.Module | None:
     """Return the network whose update a forward map computes.
 
     Args:
@@ -127,7 +127,7 @@ def model_of(forward: ForwardMap) -> nn.Module | None:
         The network, or None if the map has none.
 
     >>> from reconrisk.releases.updates.gradient import GradientMap
-    >>> model_of(GradientMap(nn.Linear(2, 2)))
+    >>> find_model(GradientMap(nn.Linear(2, 2)))
     Linear(in_features=2, out_features=2, bias=True)
     """
     inner = forward.undefended if isinstance(forward, DefendedMap) else forward
@@ -136,7 +136,7 @@ def model_of(forward: ForwardMap) -> nn.Module | None:
     return found if isinstance(found, nn.Module) else None
 
 
-def loss_of(forward: ForwardMap) -> LossFunction | None:
+def find_loss(forward: ForwardMap) -> LossFunction | None:
     """Return the loss that the update of a forward map minimises.
 
     Args:
@@ -150,7 +150,7 @@ def loss_of(forward: ForwardMap) -> LossFunction | None:
     return found
 
 
-def seen_by_batch_norm(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+def batch_norm_inputs(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     """Return the input of each batch norm layer, differentiable with respect to the records.
 
     Args:
@@ -171,7 +171,7 @@ def seen_by_batch_norm(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     try:
         copies = {name: value.detach().clone() for name, value in tensors.items()}
         cast = {name: value.to(inputs.dtype) if value.is_floating_point() else value for name, value in copies.items()}
-        called(model, cast, inputs)
+        call_module(model, cast, inputs)
     finally:
         for handle in handles:
             handle.remove()
@@ -180,12 +180,12 @@ def seen_by_batch_norm(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
 
 def _batch_statistics(release: Release) -> dict[str, Tensor] | None:
     """Return mean and variance per channel at each batch norm layer; None if there is none."""
-    model = model_of(release.forward)
+    model = find_model(release.forward)
     if model is None:
         return None
     statistics: dict[str, Tensor] = {}
     with torch.no_grad():
-        for name, values in seen_by_batch_norm(model, release.inputs).items():
+        for name, values in batch_norm_inputs(model, release.inputs).items():
             channels = values.transpose(0, 1).flatten(1)  # one row per channel, as batch norm averages
             statistics |= {f"{name}.mean": channels.mean(1), f"{name}.var": channels.var(1, unbiased=False)}
     return statistics or None

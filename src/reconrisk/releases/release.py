@@ -1,6 +1,6 @@
 """Releases: private records with the forward map to the tensors that leave the machine. Attacks get the map only.
 
-``linearized()`` gives products with the Jacobian from either side, by plain autograd. ``blocks()`` gives the same in
+``linearize()`` gives products with the Jacobian from either side, by plain autograd. ``blocks()`` gives the same in
 groups of records, for releases in which records do not interact.
 """
 
@@ -68,9 +68,9 @@ class Release(ABC):
         ``pull`` of each group returns one row per record of the group, and ``push`` takes changes of the group.
         """
         del size  # in general a record's part of the release depends on the others
-        yield self.linearized()
+        yield self.linearize()
 
-    def linearized(self) -> Linearized:
+    def linearize(self) -> Linearized:
         """Return the derivative at the records, by reverse mode once for ``pull`` and twice for ``push``.
 
         Assumes: every layer can be differentiated twice. The graph is built once and shared by all products.
@@ -93,7 +93,7 @@ class ForwardRelease(Release):
     >>> double = ForwardRelease(lambda inputs, labels: {"y": 2 * inputs.sum(0)}, torch.ones(3, 2), torch.zeros(3))
     >>> double.value()["y"]
     tensor([6., 6.])
-    >>> double.linearized().pull({"y": torch.ones(2)}).shape
+    >>> double.linearize().pull({"y": torch.ones(2)}).shape
     torch.Size([3, 2])
     """
 

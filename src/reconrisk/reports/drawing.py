@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.core.validation import invalid_input
 
 WIDTH_OF_A_LETTER = {"name": 8.2, "quiet": 7.2}
@@ -270,7 +270,7 @@ def write_comparison(
         canvas.paste(panel, (left, 2 * _LINE))
     line = "   ".join(f"{name} {value:.4g}" for name, value in scores.items())
     draw.text((_GAP, _SIDE + 2 * _LINE + _LINE // 2), line, fill="black", font=font)
-    return write_whole(path, lambda temporary: canvas.save(temporary, format="PNG"))
+    return write_atomically(path, lambda temporary: canvas.save(temporary, format="PNG"))
 
 
 def save_figure(figure: Any, path: Path, *, secret: bool = False) -> Path:
@@ -291,7 +291,7 @@ def save_figure(figure: Any, path: Path, *, secret: bool = False) -> Path:
     """
     if Path(path).suffix not in _FORMATS:
         raise invalid_input("path", str(path), f"to end in one of {', '.join(_FORMATS)}")
-    return write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150), secret=secret)
+    return write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=150), secret=secret)
 
 
 def to_image(picture: Picture, data_range: tuple[float, float]) -> Image.Image:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from safetensors.numpy import save_file
 
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.core.validation import invalid_input
 from reconrisk.reports.rebuild import Row, write_grid
 
@@ -32,7 +32,7 @@ def write_estimates(rebuilt: RebuiltInformed, path: Path) -> Path:
     """
     records = np.asarray([target.record for target in rebuilt.report.targets])
     arrays = {"estimates": rebuilt.estimates.contiguous().numpy(), "records": records}
-    return write_whole(path, lambda temporary: save_file(arrays, temporary), secret=True)
+    return write_atomically(path, lambda temporary: save_file(arrays, temporary), secret=True)
 
 
 def write_pictures(rebuilt: RebuiltInformed, path: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import escape
 
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from reconrisk.core.storage.result import Result
@@ -111,4 +111,4 @@ def escape_markdown(words: str) -> str:
 
 def _write_text(result: Result, path: Path, text: str) -> Path:
     data = text.encode("utf-8", "replace")
-    return write_whole(path, lambda temporary: temporary.write_bytes(data), secret=result.is_private)
+    return write_atomically(path, lambda temporary: temporary.write_bytes(data), secret=result.is_private)

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from safetensors.numpy import save_file
 
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.core.validation import check_not_empty, invalid_input
 from reconrisk.reports.drawing import Picture, to_image
 
@@ -42,7 +42,7 @@ def write_estimates(rebuilt: Rebuilt, path: Path) -> Path:
     Guarantee: the file is written completely or not at all. Only its owner can read it, since estimates are private.
     """
     arrays = {"estimates": rebuilt.estimates.numpy(), "records": np.asarray(rebuilt.report.records)}
-    return write_whole(path, lambda temporary: save_file(arrays, temporary), secret=True)
+    return write_atomically(path, lambda temporary: save_file(arrays, temporary), secret=True)
 
 
 def write_pictures(rebuilt: Rebuilt, path: Path) -> Path:
@@ -127,7 +127,7 @@ def write_grid(
             canvas.paste(picture, (start, top + _LINE))
             if place % below == 0:
                 draw.text((start, _LINE + 2), names[number], fill="gray", font=font)
-    return write_whole(path, lambda temporary: canvas.save(temporary, format="PNG"), secret=True)
+    return write_atomically(path, lambda temporary: canvas.save(temporary, format="PNG"), secret=True)
 
 
 def _enlarge(picture: Picture, data_range: tuple[float, float]) -> Image.Image:

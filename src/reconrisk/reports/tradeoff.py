@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reconrisk.core.guarantee import Estimate
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.reports.drawing import save_figure
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def write_tradeoff(result: TradeoffResult, path: str | Path) -> Path:
         signature=escape(result.signature),
     )
     page = text.encode("utf-8", "replace")
-    return write_whole(path, lambda temporary: temporary.write_bytes(page), secret=result.is_private)
+    return write_atomically(path, lambda temporary: temporary.write_bytes(page), secret=result.is_private)
 
 
 def _figure(result: TradeoffResult) -> Any:
@@ -100,7 +100,7 @@ def _figure(result: TradeoffResult) -> Any:
     figure = Figure(figsize=(11.5, 5.2), layout="constrained")
     axes = figure.subplots(1, 2, sharex=True, sharey=True)
     measures = (result.utility, result.leakage)
-    scales = [_Scale(name, [row.measured(name).value for row in result.rows]) for name in measures]
+    scales = [_Scale(name, [row.estimate_for(name).value for row in result.rows]) for name in measures]
     for axis, (attacker, title) in zip(axes, _PANELS, strict=True):
         _panel(axis, result, attacker, scales)
         axis.set_title(title, fontsize=11)
@@ -115,14 +115,14 @@ def _figure(result: TradeoffResult) -> Any:
 
 
 def _panel(axis: Any, result: TradeoffResult, attacker: str, scales: Sequence[_Scale]) -> None:
-    front, measures = result.front(attacker), (result.utility, result.leakage)
+    front, measures = result.pareto_rows(attacker), (result.utility, result.leakage)
     for place, family in enumerate(result.families):
-        rows = sorted(result.of(attacker, family), key=lambda row: row.strength or 0.0)
+        rows = sorted(result.rows_for(attacker, family), key=lambda row: row.strength or 0.0)
         look = {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)]}
         # matplotlib reads $...$ as a formula and hides labels with a leading underscore
         label = (f" {family}" if family.startswith("_") else family).replace("$", r"\$")
         _line(axis, result, rows, scales, offset=_OFFSETS[place % len(_OFFSETS)], label=label, **look)
-    reference = [row for row in result.of(attacker) if row.family not in result.families]
+    reference = [row for row in result.rows_for(attacker) if row.family not in result.families]
     _line(
         axis,
         result,
@@ -134,7 +134,9 @@ def _panel(axis: Any, result: TradeoffResult, attacker: str, scales: Sequence[_S
         marker="*",
         markersize=14,
     )
-    ends = [[scale.at(row.measured(name).value) for row in front] for scale, name in zip(scales, measures, strict=True)]
+    ends = [
+        [scale.at(row.estimate_for(name).value) for row in front] for scale, name in zip(scales, measures, strict=True)
+    ]
     axis.plot(
         *ends,
         linestyle="none",
@@ -163,7 +165,7 @@ def _line(
 ) -> None:
     """Draw a family with its intervals, and the strength next to each point."""
     measures = (result.utility, result.leakage)
-    points = [[row.measured(name) for row in rows] for name in measures]
+    points = [[row.estimate_for(name) for row in rows] for name in measures]
     places = [[scale.at(each.value) for each in values] for scale, values in zip(scales, points, strict=True)]
     reach = [[scale.reach(each) for each in values] for scale, values in zip(scales, points, strict=True)]
     errors = [[[end[side] for end in ends] for side in (0, 1)] for ends in reach]

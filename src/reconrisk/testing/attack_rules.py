@@ -20,7 +20,7 @@ from reconrisk.core.reconstruction import Ending, Reconstruction
 from reconrisk.core.threat import STRONGEST, Knows, Sees, ThreatModel
 from reconrisk.core.validation import invalid_input
 from reconrisk.models.linear import mlp
-from reconrisk.releases.observe import model_of, observe
+from reconrisk.releases.observe import find_model, observe
 from reconrisk.releases.updates.gradient import GradientRelease
 from reconrisk.testing.contract import (
     CheckReport,
@@ -384,7 +384,7 @@ def _copy_tensors(observation: Observation) -> dict[str, Tensor]:
             named[field] = getattr(observation, field)
     for field in ("batch_statistics", "noise_std", "kept"):
         named |= {f"{field}[{name!r}]": value for name, value in (getattr(observation, field) or {}).items()}
-    model = model_of(observation.forward)
+    model = find_model(observation.forward)
     named |= {} if model is None else {f"the model's {name}": value for name, value in model.state_dict().items()}
     return {name: value.detach().clone() for name, value in named.items()}
 

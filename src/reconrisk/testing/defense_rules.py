@@ -207,7 +207,7 @@ def refuses_what_is_no_update(case: DefenseCase) -> None:
         raise broken_rule(f"InvalidInput for {what}", "no error", _BASE)
 
 
-_BASE = "Extend reconrisk.defenses.base.SendingDefense, which checks its input."
+_BASE = "Extend reconrisk.defenses.base.BaseDefense, which checks its input."
 
 
 def replays_what_can_be_differentiated(case: DefenseCase) -> None:

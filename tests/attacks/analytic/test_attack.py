@@ -26,7 +26,7 @@ from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, Sees, ThreatModel
 from reconrisk.releases import GradientMap
 
 WITH_BIAS = [None, least_squares(), ratio(), total_least_squares()]
-EVERY_KNOWLEDGE = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE, Knows.RECORD_NORM, Knows.PRIOR, Knows.LABELS)
+EVERY_KNOWLEDGE = HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE, Knows.RECORD_NORM, Knows.PRIOR, Knows.LABELS)
 
 
 def observe(model, inputs, labels):
@@ -72,7 +72,7 @@ def test_with_scales_from_the_known_release_it_is_exact_too(estimate, seed, feat
 def test_a_layer_without_bias_gives_the_direction_and_the_norm_the_rest(seed, features, hidden):
     model, target, label = network(features, hidden, seed, bias=False)
     release = rr.releases.GradientRelease(model, cross_entropy, target, label)
-    observation = rr.observe(release, threat=HONEST_BUT_CURIOUS.knowing(Knows.RECORD_NORM))
+    observation = rr.observe(release, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.RECORD_NORM))
     result = analytic()(observation, rng=torch.Generator())
     torch.testing.assert_close(result.estimates, target.float(), rtol=0, atol=1e-5)
     assert "KnownNorm" in result.account.attack
@@ -117,7 +117,7 @@ def test_values_that_were_not_sent_are_left_out():
     defense = rr.defenses.prune(0.95)
     unaware, aware = (
         rr.observe(release, defense=defense, threat=threat, rng=torch.Generator())
-        for threat in (HONEST_BUT_CURIOUS, HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE))
+        for threat in (HONEST_BUT_CURIOUS, HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE))
     )
     held = aware.kept["0.weight"].any(0)
     assert 10 < int(held.sum()) < 40
@@ -139,9 +139,9 @@ def test_what_is_chosen_follows_what_is_known():
 
     curious = HONEST_BUT_CURIOUS
     assert chosen(curious, defense) == "Analytic(estimate=LeastSquares(), scales=None)"
-    assert "TotalLeastSquares" in chosen(curious.knowing(Knows.DEFENSE), defense)
-    assert "KnownNorm" in chosen(curious.knowing(Knows.DEFENSE, Knows.RECORD_NORM), defense)
-    assert "LeastSquares" in chosen(curious.knowing(Knows.RECORD_NORM), None)
+    assert "TotalLeastSquares" in chosen(curious.with_knowledge(Knows.DEFENSE), defense)
+    assert "KnownNorm" in chosen(curious.with_knowledge(Knows.DEFENSE, Knows.RECORD_NORM), defense)
+    assert "LeastSquares" in chosen(curious.with_knowledge(Knows.RECORD_NORM), None)
 
 
 def test_each_estimate_declares_what_it_needs():
@@ -196,7 +196,7 @@ def test_without_norm_or_bias_the_scales_must_be_stated():
     release = rr.releases.GradientRelease(
         nn.Linear(3, 2, bias=False), cross_entropy, torch.ones(1, 3), torch.tensor([0])
     )
-    observation = rr.observe(release, threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE))
+    observation = rr.observe(release, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE))
     with pytest.raises(InvalidInput, match="record_norms=None to be known for a layer without bias"):
         analytic(estimate=known_scale())(observation, rng=torch.Generator())
 
@@ -222,7 +222,7 @@ def test_noise_is_reported_leaves_a_residual_and_the_estimate_in_range():
 def test_noise_too_small_to_see_is_not_called_exact_where_it_is_known():
     model, target, label = network(5, 4, 3)
     release = rr.releases.GradientRelease(model, cross_entropy, target, label)
-    threat, rng = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE), torch.Generator().manual_seed(0)
+    threat, rng = HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE), torch.Generator().manual_seed(0)
     observation = rr.observe(release, defense=rr.defenses.gaussian_noise(1e-9), threat=threat, rng=rng)
     assert analytic()(observation, rng=rng).status.ending is Ending.CONVERGED
 
@@ -274,7 +274,7 @@ def without_model(record, factor=1.0, square=False):
         return {"w": scales[:, None] * read, "b": scales}
 
     released = {name: factor * value for name, value in forward(record, None).items()}
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
     return Observation(released, forward, threat, (3,), (0.0, 1.0), labels=torch.tensor([0]))
 
 
@@ -319,7 +319,7 @@ def test_a_record_beyond_the_stated_range_is_not_called_exact():
 
 def test_a_record_of_which_values_were_not_sent_is_not_called_exact():
     model, target, label = network(6, 5, 0)
-    seen = replace(observe(model, target, label), threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE))
+    seen = replace(observe(model, target, label), threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE))
     kept = {name: torch.ones_like(value, dtype=torch.bool) for name, value in seen.released.items()}
     kept["0.weight"][:, 2] = False
     released = {name: value * kept[name] for name, value in seen.released.items()}

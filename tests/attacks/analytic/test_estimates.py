@@ -19,7 +19,7 @@ from reconrisk.attacks.analytic.estimates import (
     total_least_squares,
 )
 from reconrisk.attacks.first_layer import LayerGradient
-from reconrisk.bounds.corridor import what_simple_guesses_reach
+from reconrisk.bounds.corridor import compare_simple_guesses
 from reconrisk.bounds.gaussian_prior import gaussian_prior_success
 from reconrisk.bounds.known_norm import from_scratch_success
 from reconrisk.core.errors import InvalidInput
@@ -83,7 +83,7 @@ def test_known_scales_of_unequal_size_have_the_least_variance():
 def test_shrinkage_has_the_error_of_james_and_stein(dimension, noise):
     target = record(dimension, seed=2)
     norm = float(target.norm())
-    reach = what_simple_guesses_reach(Gaussian(noise), dimension=dimension, norm=norm, mse=1e-3)
+    reach = compare_simple_guesses(Gaussian(noise), dimension=dimension, norm=norm, mse=1e-3)
     assert reach.shrinkage_mse < reach.attack_mse
     # the factor is positive in all but a few of these draws, where the positive part is the plain form
     found = errors(james_stein(), target, [1.0], noise * norm, known=True)

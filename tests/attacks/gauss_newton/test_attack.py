@@ -14,8 +14,8 @@ from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.models import guo2022_mnist, lenet
 
-LABELLED = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
-DEFENDED = LABELLED.knowing(Knows.DEFENSE)
+LABELLED = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
+DEFENDED = LABELLED.with_knowledge(Knows.DEFENSE)
 
 
 def released(model, inputs, labels):
@@ -115,7 +115,7 @@ def test_a_prior_gives_the_posterior_mean_of_the_linear_model():
     values = matrix @ torch.full((4,), 0.5, dtype=torch.float64) + 0.1 * torch.randn(3, generator=rng).double()
     mean, std = torch.tensor([0.4, 0.5, 0.6, 0.5]), 0.05
     observation = linear_observation(
-        matrix, values, DEFENDED.knowing(Knows.PRIOR), noise_std={"y": torch.full((3,), 0.1).double()}
+        matrix, values, DEFENDED.with_knowledge(Knows.PRIOR), noise_std={"y": torch.full((3,), 0.1).double()}
     )
     result = gauss_newton(prior_mean=mean, prior_std=std)(observation, rng=torch.Generator().manual_seed(1))
     information = matrix.T @ matrix / 0.1**2 + torch.eye(4).double() / std**2
@@ -236,7 +236,7 @@ def test_another_attack_is_a_start_and_its_needs_are_those_of_the_whole():
     assert Knows.PRIOR in attack.needs.knows
     with pytest.raises(InvalidInput, match="threat"):
         attack(observation, rng=seeded(0))
-    believing = dataclasses.replace(observation, threat=HONEST_BUT_CURIOUS.knowing(Knows.PRIOR))
+    believing = dataclasses.replace(observation, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR))
     result = attack(believing, rng=seeded(0))
     cold = gauss_newton()(observation, rng=seeded(0))
     assert decibels(result.estimates, target) > 90
@@ -300,7 +300,7 @@ def test_bad_settings_are_refused(settings, message):
 
 
 def test_a_prior_of_another_shape_is_refused():
-    observation = linear_observation(torch.eye(3).double(), torch.ones(3), LABELLED.knowing(Knows.PRIOR))
+    observation = linear_observation(torch.eye(3).double(), torch.ones(3), LABELLED.with_knowledge(Knows.PRIOR))
     with pytest.raises(InvalidInput, match=r"expand to the shape of the records, \(1, 3\)"):
         gauss_newton(prior_mean=torch.zeros(4), prior_std=1.0)(observation, rng=seeded(0))
 
@@ -313,7 +313,7 @@ def test_every_setting_shows():
 
 
 def test_a_release_of_fewer_values_than_are_unknown_is_not_called_exact():
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
     observation = Observation(
         {"y": torch.tensor([0.5])},
         lambda inputs, labels: {"y": inputs.sum(1)},
@@ -331,7 +331,7 @@ def test_a_release_of_fewer_values_than_are_unknown_is_not_called_exact():
 def test_laplacian_noise_is_fitted_by_least_absolute_values():
     """A linear release: against the same problem solved by many rounds of weighted least squares."""
     rows = torch.randn(400, 6, generator=torch.Generator().manual_seed(0))
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE, Knows.LABELS)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE, Knows.LABELS)
     ours, oracle, squares = [], [], []
     for seed in range(15):
         target = 0.2 + 0.6 * torch.rand(1, 6, generator=torch.Generator().manual_seed(seed + 1))

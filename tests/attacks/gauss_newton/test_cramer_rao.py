@@ -10,7 +10,7 @@ import reconrisk as rr
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data import load_dataset
 
-THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.DEFENSE)
+THREAT = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.DEFENSE)
 DRAWS = 30
 
 

@@ -9,7 +9,7 @@ from reconrisk.attacks.gauss_newton.problem import Likelihood, Point
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 
-LABELLED = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+LABELLED = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
 
 
 def network_point():

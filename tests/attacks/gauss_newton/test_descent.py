@@ -16,7 +16,7 @@ def curved_point(seed):
     observation = Observation(
         {"y": values},
         lambda inputs, labels: {"y": torch.tanh(matrix.to(inputs.dtype) @ inputs[0])},
-        HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.DEFENSE),
+        HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.DEFENSE),
         (8,),
         (0.0, 1.0),
         labels=torch.tensor([0]),

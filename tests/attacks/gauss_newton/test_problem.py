@@ -12,7 +12,7 @@ def point():
     model = rr.models.lenet((1, 8, 8), 4, activation=nn.Tanh, rng=rng)
     target = torch.rand(2, 1, 8, 8, generator=rng, dtype=torch.float64)
     release = rr.releases.GradientRelease(model, nn.functional.cross_entropy, target, torch.tensor([0, 2]))
-    observation = rr.observe(release, threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
+    observation = rr.observe(release, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS))
     likelihood = Likelihood(observation, observation.labels)
     return Point(likelihood, torch.rand(2, 1, 8, 8, generator=rng, dtype=torch.float64))
 

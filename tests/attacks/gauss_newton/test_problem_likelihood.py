@@ -7,7 +7,7 @@ from reconrisk.attacks.gauss_newton.problem import GaussianPrior, Likelihood, wo
 from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 
-THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.DEFENSE)
+THREAT = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.DEFENSE)
 
 
 def forward(inputs, labels):

@@ -47,7 +47,7 @@ def test_orthogonal_candidates_are_named_as_often_as_the_closed_form_says(count,
     assert measured.low <= exact <= measured.high
     bound = rr.success_upper_bound(rr.mechanisms.dp_sgd(noise_multiplier=noise, steps=steps), prior_success=1 / count)
     assert exact <= bound.value
-    assert not bound.contradicted_by(measured)
+    assert not bound.is_contradicted_by(measured)
 
 
 @pytest.mark.parametrize("noise", [0.7, 2.0])
@@ -65,7 +65,7 @@ def test_sampling_stays_below_the_certified_bound_and_above_the_prior():
     measured = success(contributions, 0.5, 2000, rate=0.1)
     run = rr.mechanisms.dp_sgd(noise_multiplier=0.5, sampling_probability=0.1, steps=30)
     bound = rr.success_upper_bound(run, prior_success=0.5)
-    assert not bound.contradicted_by(measured)
+    assert not bound.is_contradicted_by(measured)
     assert measured.low > 0.5
     # ignoring the sampling is a worse attack than knowing it
     plain = torch.Generator().manual_seed(0)
@@ -159,7 +159,7 @@ def test_a_training_run_gives_its_record_away_as_far_as_the_bound_allows(noise, 
         hits += found.index == chosen
     measured = clopper_pearson(hits, trials, 0.999)
     bound = rr.success_upper_bound(rr.mechanisms.dp_sgd(noise_multiplier=noise, steps=steps), prior_success=1 / 8)
-    assert not bound.contradicted_by(measured)
+    assert not bound.is_contradicted_by(measured)
     assert measured.value >= least
     assert found.posterior.sum() == pytest.approx(1.0)
     assert found.estimate.shape == (64,)

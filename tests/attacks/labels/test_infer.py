@@ -12,7 +12,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.releases import GradientMap
 
-INFORMED_OF_DEFENSE = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE)
+INFORMED_OF_DEFENSE = HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE)
 
 
 def perceptron(seed=0, *, classes=5, width=1.0, bias=True, hidden=8, activation=nn.Tanh):
@@ -185,7 +185,7 @@ def test_labels_are_sorted_or_as_given():
     inputs, labels = batch(5, 7)[0], torch.tensor([3, 0, 3, 1, 0])
     model = perceptron(width=0.3)
     assert labels_for(observed(model, inputs, labels)).tolist() == [0, 0, 1, 3, 3]
-    known = observed(model, inputs, labels, threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
+    known = observed(model, inputs, labels, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS))
     assert labels_for(known).tolist() == [3, 0, 3, 1, 0]
 
 

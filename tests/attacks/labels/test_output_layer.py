@@ -6,7 +6,7 @@ import reconrisk as rr
 from reconrisk.attacks.labels.infer import is_cross_entropy, output_layer
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 
-KNOWS_DEFENSE = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE)
+KNOWS_DEFENSE = HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE)
 
 
 def setting():

@@ -224,7 +224,7 @@ def test_known_noise_is_allowed_for_and_unknown_noise_leaves_nothing_to_claim(di
     attack = imprint(bins=256, public=public, strength=10.0)
     planted = attack.plant(network(), (1, 28, 28))
     defense = rr.defenses.gaussian_noise(std)
-    threat = attack.needs.knowing(Knows.DEFENSE)
+    threat = attack.needs.with_knowledge(Knows.DEFENSE)
     options = {"defense": defense, "rng": torch.Generator().manual_seed(0)}
     known = attacked(attack, planted, inputs, labels, threat=threat, **options)
     _, which = matched(known, inputs)

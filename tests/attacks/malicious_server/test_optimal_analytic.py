@@ -137,7 +137,7 @@ def test_beside_a_model_the_replayed_clip_factor_keeps_the_estimate_unbiased_whe
     targets, noise, model = two_by_two(120), 0.02, beside()
     attack = optimal_analytic()
     planted = attack.plant((1, 2, 2), model=model)
-    threat = attack.needs.knowing(Knows.LABELS)
+    threat = attack.needs.with_knowledge(Knows.LABELS)
     defense = rr.defenses.clip_and_noise(noise_multiplier=noise, clip_norm=1.0)
     errors, _ = attacked(attack, planted, targets, defense, threat=threat)
     wholes = []

@@ -108,7 +108,7 @@ def test_known_noise_is_allowed_for(digits):
     inputs, labels = batch(digits, 7)
     attack = trap_weights(neurons=300, scale=0.67, strength=10.0)
     planted = attack.plant(network(), (1, 28, 28))
-    options = {"defense": rr.defenses.gaussian_noise(1e-5), "threat": attack.needs.knowing(Knows.DEFENSE)}
+    options = {"defense": rr.defenses.gaussian_noise(1e-5), "threat": attack.needs.with_knowledge(Knows.DEFENSE)}
     result = attacked(attack, planted, inputs, labels, **options, rng=torch.Generator().manual_seed(0))
     _, which = matched(result, inputs)
     alone = alone_at_a_neuron(planted, inputs)

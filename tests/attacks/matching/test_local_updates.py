@@ -12,7 +12,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data import load_dataset
 
-KNOWN = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+KNOWN = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
 
 
 @cache

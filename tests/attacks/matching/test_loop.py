@@ -20,7 +20,7 @@ from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, MALICIOUS_SERVER, Knows
 from reconrisk.data import load_dataset
 
-KNOWN = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+KNOWN = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
 TARGET = torch.tensor([0.2, 0.9, 0.5, 0.35])
 
 
@@ -251,7 +251,7 @@ def network():
 def under_defense(picture, defense, used):
     """How near an attack comes that does not know of the defense, and one that does."""
     release = rr.releases.GradientRelease(network(), nn.functional.cross_entropy, picture, torch.tensor([1]))
-    threats = (KNOWN, KNOWN.knowing(Knows.DEFENSE))
+    threats = (KNOWN, KNOWN.with_knowledge(Knows.DEFENSE))
     seen = [rr.observe(release, defense=defense, threat=threat, rng=generator()) for threat in threats]
     return [decibels(used(observation, rng=generator(1)), picture) for observation in seen]
 

@@ -191,7 +191,7 @@ def test_weights_fade_evenly_on_a_logarithmic_scale_and_scores_are_those_of_the_
 def test_known_noise_replaces_the_distance_by_the_likelihood_of_the_clipped_release():
     model = convolutional()
     defense = rr.defenses.clip_and_noise(noise_multiplier=0.1, clip_norm=0.5)
-    known = observed(model, defense=defense, threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE))
+    known = observed(model, defense=defense, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE))
     found = float(objective_of(known, Cosine())(candidates(1)).values)
     inputs = Values().decode(candidates(1)["inputs"][0], known)
     gradient = rr.releases.GradientMap(model)(inputs, LABELS)
@@ -203,7 +203,7 @@ def test_known_noise_replaces_the_distance_by_the_likelihood_of_the_clipped_rele
 
 def test_beside_a_likelihood_penalties_have_their_prior_weights_and_those_of_weight_zero_are_off():
     defense = rr.defenses.gaussian_noise(0.1)
-    known = observed(convolutional(), defense=defense, threat=HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE))
+    known = observed(convolutional(), defense=defense, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE))
     parts = (L2Norm(0.1, prior_weight=3.0), TotalVariation(0.0), GroupConsistency(0.1))
     objective = objective_of(known, SquaredError(), parts)
     assert isinstance(objective.distance, GaussianLikelihood)
@@ -216,7 +216,7 @@ def test_values_that_were_not_sent_do_not_count():
         return {"y": inputs.flatten()}
 
     sent = torch.tensor([1.0, 0.0, 2.0, 0.0])
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.DEFENSE)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.DEFENSE)
     seen = Observation({"y": sent}, forward, threat, (4,), (0.0, 4.0), kept={"y": sent != 0})
     objective = at_scale(
         Objective.build(seen, SquaredError(), (), Values(), lambda v: torch.zeros(len(v["inputs"]), 1))

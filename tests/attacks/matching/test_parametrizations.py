@@ -17,7 +17,7 @@ from reconrisk.data import data_folders
 from reconrisk.data.columns import encode
 from reconrisk.metrics import score_columns
 
-KNOWN_LABELS = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+KNOWN_LABELS = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
 COLUMNS = (
     NumericColumn("age", 17, 90, 0),
     CategoricalColumn("work", ("private", "public", "self", "none"), 1),

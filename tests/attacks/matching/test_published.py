@@ -14,8 +14,8 @@ from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data import load_dataset
 
-KNOWN = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
-WITH_STATISTICS = KNOWN.knowing(Knows.BATCH_STATISTICS)
+KNOWN = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
+WITH_STATISTICS = KNOWN.with_knowledge(Knows.BATCH_STATISTICS)
 
 
 class Residual(nn.Module):

@@ -114,7 +114,7 @@ LAYERS = ("1", "3.inner.1", "5")
 def observed(model, *knows, release=rr.releases.GradientRelease, **settings):
     records, labels = uniform(3, 1, 6, 6, seed=1).float(), torch.tensor([0, 1, 3])
     private = release(model, nn.functional.cross_entropy, records, labels, **settings)
-    return records, rr.observe(private, threat=HONEST_BUT_CURIOUS.knowing(*knows))
+    return records, rr.observe(private, threat=HONEST_BUT_CURIOUS.with_knowledge(*knows))
 
 
 def received(model, inputs):
@@ -209,7 +209,7 @@ def test_statistics_are_found_behind_local_updates_and_known_defenses():
     noisy = rr.observe(
         rr.releases.GradientRelease(network(), nn.functional.cross_entropy, records, labels),
         defense=rr.defenses.gaussian_noise(0.1),
-        threat=HONEST_BUT_CURIOUS.knowing(Knows.BATCH_STATISTICS, Knows.DEFENSE),
+        threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.BATCH_STATISTICS, Knows.DEFENSE),
         rng=torch.Generator().manual_seed(0),
     )
     torch.testing.assert_close(BatchNormStatistics(1.0).bind(noisy)(candidates), plain)

@@ -12,7 +12,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data import load_dataset
 
-KNOWN_LABELS = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+KNOWN_LABELS = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
 
 
 def observed(model, inputs, *, threat=KNOWN_LABELS, **options):
@@ -83,7 +83,7 @@ def test_beside_a_likelihood_of_known_noise_it_has_no_weight():
     assert FirstLayerSpan(2.0).prior_weight == 0
     inputs = records(1)
     options = {"defense": rr.defenses.gaussian_noise(1e-9), "rng": torch.Generator().manual_seed(0)}
-    observation = observed(network(), inputs, threat=KNOWN_LABELS.knowing(Knows.DEFENSE), **options)
+    observation = observed(network(), inputs, threat=KNOWN_LABELS.with_knowledge(Knows.DEFENSE), **options)
     attack = span_inversion(steps=2)
     plain = span_inversion(steps=2, span=0)
     found, without = (each(observation, rng=torch.Generator().manual_seed(0)) for each in (attack, plain))

@@ -20,7 +20,7 @@ from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.priors.generator import generator
 
-THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR)
+THREAT = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.PRIOR)
 SIZE, LATENT = 6, 3
 ATTACKS = {
     "gias": lambda prior, **given: gias(prior, weight_steps=0, distance=SquaredError(), **given),
@@ -211,7 +211,7 @@ def noisy(records, std, known, law="gaussian"):
         clean,
         released=released,
         forward=lambda candidates, labels: {**clean.forward(candidates, labels), "z": torch.zeros(4000)},
-        threat=THREAT.knowing(Knows.DEFENSE),
+        threat=THREAT.with_knowledge(Knows.DEFENSE),
         noise_std=spread if known else None,
         noise_law=law,
     )

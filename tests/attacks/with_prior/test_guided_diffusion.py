@@ -15,7 +15,7 @@ from reconrisk.priors.diffusion import denoiser
 from reconrisk.priors.gaussian import gaussian
 from tests.attacks.gaussian_problem import GaussianProblem
 
-THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR)
+THREAT = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.PRIOR)
 
 
 def test_error_lies_between_the_posterior_mean_and_a_draw_of_the_posterior():
@@ -50,7 +50,7 @@ def test_a_step_is_that_of_the_formula():
     observation = Observation(
         {"y": seen.float()},
         lambda records, labels: {"y": (matrix.to(records.dtype) @ records.flatten().square())},
-        THREAT.knowing(Knows.DEFENSE),
+        THREAT.with_knowledge(Knows.DEFENSE),
         (3,),
         (0.0, 1.0),
         2,
@@ -229,7 +229,12 @@ def test_a_threat_without_a_prior_is_refused():
     problem = GaussianProblem(size=3, equations=6, noise=0.0)
     _, seen = problem.drawn(0)
     blind = Observation(
-        seen.released, seen.forward, HONEST_BUT_CURIOUS.knowing(Knows.LABELS), (3,), (0.0, 1.0), labels=seen.labels
+        seen.released,
+        seen.forward,
+        HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS),
+        (3,),
+        (0.0, 1.0),
+        labels=seen.labels,
     )
     with pytest.raises(InvalidInput, match="to cover what the attack needs"):
         ggss_r(problem.prior)(blind, rng=torch.Generator())

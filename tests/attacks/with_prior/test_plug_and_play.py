@@ -108,7 +108,7 @@ class Scripted:
 
 def two_squares(noise_std=None):
     """Released are the squares of a number's distance from 0.5, so that two numbers explain it, and 0.5 does not."""
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR, Knows.DEFENSE)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.PRIOR, Knows.DEFENSE)
     noise = None if noise_std is None else {"y": torch.full((1,), noise_std)}
     return Observation(
         {"y": torch.tensor([0.04])},

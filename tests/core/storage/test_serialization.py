@@ -15,7 +15,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Estimate, Guarantee, Quantity, Scope
 from reconrisk.core.mechanism import Gaussian, PoissonSampled, Repeated
 from reconrisk.core.papers import Reference
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.storage import serialization
 from reconrisk.core.storage.serialization import from_json, serializable, to_json, to_plain
 from reconrisk.core.threat import STRONGEST, Controls, Knows, Sees, ThreatModel
@@ -62,7 +62,7 @@ estimates = st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False), st
     lambda three: Estimate(sorted(three)[1], min(three), max(three), 0.95, 10, "test")
 )
 accounts = st.builds(
-    Account,
+    AttackReport,
     attack=st.text(),
     status=st.builds(Status, ending=st.sampled_from(Ending), cause=st.text(), remedy=st.text(min_size=1)),
     objective=st.lists(st.floats(allow_nan=False), max_size=4).map(tuple),
@@ -136,7 +136,7 @@ def test_the_outermost_values_state_their_version_and_nested_ones_theirs_if_it_i
         value: float
 
     try:
-        account = Account("a", Part(1.0), (), Cost(0.0, 0))
+        account = AttackReport("a", Part(1.0), (), Cost(0.0, 0))
         assert to_plain(account)["status"] == {"kind": "test-part", "version": 2, "value": 1.0}
         with pytest.raises(InvalidInput, match=r"test-part of version 2, the only one .* found version 1"):
             from_json('{"kind": "test-part", "value": 1.0}')
@@ -167,7 +167,7 @@ def test_arrays_and_foreign_types_stay_out_of_reports():
     class Foreign:
         value: int
 
-    account = Account("attack", Status(Ending.EXACT, "closed form"), (0.0,), Cost(0.0, 0))
+    account = AttackReport("attack", Status(Ending.EXACT, "closed form"), (0.0,), Cost(0.0, 0))
     for value in (torch.zeros(2), Foreign(1), Reconstruction(torch.zeros(1, 2), account)):
         with pytest.raises(InvalidInput, match="safetensors"):
             to_json(value)

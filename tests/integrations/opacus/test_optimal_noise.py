@@ -17,7 +17,7 @@ from reconrisk.defenses import clip, gaussian_noise, optimal_noise
 from reconrisk.defenses.clipping import NoiseScales
 from reconrisk.defenses.local import local_optimal_noise
 from reconrisk.defenses.noise import ParameterNoise
-from reconrisk.defenses.refreshed import Refreshed
+from reconrisk.defenses.refreshed import RefreshedDefense
 from reconrisk.integrations.fisher_accountant.accountant import FisherAccountant
 from reconrisk.integrations.opacus.optimal_noise import with_optimal_noise
 from reconrisk.releases.sensitivity.moments import reference_moments
@@ -229,8 +229,8 @@ def test_batches_in_parts_are_the_whole_batch():
     assert split.engine.accountant.history == whole.engine.accountant.history
 
 
-class Following(Refreshed):
-    """Refreshed noise that remembers for which weights it was asked."""
+class Following(RefreshedDefense):
+    """RefreshedDefense noise that remembers for which weights it was asked."""
 
     def __init__(self, every=1):
         loss = nn.functional.cross_entropy

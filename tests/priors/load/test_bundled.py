@@ -8,13 +8,13 @@ import torch
 
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
-from reconrisk.priors import SHIPPED_DIFFUSION, SHIPPED_GAN, denoising_loss, fitting, nearest_distance
+from reconrisk.priors import SHIPPED_DIFFUSION, SHIPPED_GAN, choose_shipped, denoising_loss, nearest_distance
 from reconrisk.priors.load import bundled as shipped
 from reconrisk.priors.load import folders as places
 from reconrisk.priors.load.folders import BUNDLED
 from reconrisk.priors.load.gan import new_generator, save_generator
 from reconrisk.priors.train.card import DRAWS
-from reconrisk.priors.train.training_state import trained_in
+from reconrisk.priors.train.training_state import read_training_record
 
 SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 ALL = [("diffusion", name) for name in SHIPPED_DIFFUSION] + [("gan", name) for name in SHIPPED_GAN]
@@ -44,7 +44,7 @@ def test_each_can_be_loaded_and_says_what_it_is(kind, name):
     prior = loaded(kind, name)
     assert (prior.name, prior.shape) == (name, SHAPES[name])
     folder = BUNDLED / kind / name
-    assert trained_in(folder).kind == kind
+    assert read_training_record(folder).kind == kind
     text = (folder / "card.md").read_text(encoding="utf-8")
     for words in ("licence of the data", "reconrisk train-prior --data", "must not be", "samples.png"):
         assert words in text
@@ -73,7 +73,7 @@ def test_digits_of_the_package_get_what_the_card_states(kind):
 def test_records_like_those_of_a_generator_get_its_prior(kind, name):
     loaded(kind, name)
     records = 255 * rr.priors.gan(name).draw(16, torch.Generator().manual_seed(5))
-    found = fitting(records, (0.0, 255.0), kind=kind)
+    found = choose_shipped(records, (0.0, 255.0), kind=kind)
     assert (found.name, found.data_range) == (name, (0.0, 255.0))
 
 
@@ -91,18 +91,18 @@ def two(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("value", "name"), [(0.0, "dark"), (1.0, "bright")])
 def test_the_one_that_is_nearest_is_chosen(two, value, name):
-    assert fitting(torch.full((100, 1, 4, 4), value), (0.0, 1.0), kind="gan").name == name
-    assert fitting(torch.full((1, 1, 4, 4), 255 * value), (0.0, 255.0), kind="gan").data_range == (0.0, 255.0)
+    assert choose_shipped(torch.full((100, 1, 4, 4), value), (0.0, 1.0), kind="gan").name == name
+    assert choose_shipped(torch.full((1, 1, 4, 4), 255 * value), (0.0, 255.0), kind="gan").data_range == (0.0, 255.0)
 
 
 def test_where_none_has_the_shape_there_is_none(two):
-    assert fitting(torch.zeros(2, 1, 5, 5), (0.0, 1.0), kind="gan") is None
-    assert fitting(torch.zeros(2, 3), (0.0, 1.0)) is None
+    assert choose_shipped(torch.zeros(2, 1, 5, 5), (0.0, 1.0), kind="gan") is None
+    assert choose_shipped(torch.zeros(2, 3), (0.0, 1.0)) is None
 
 
 def test_without_the_extra_there_is_no_diffusion(monkeypatch):
     monkeypatch.setitem(sys.modules, "diffusers.models.unets.unet_2d", None)
-    assert fitting(torch.zeros(2, 1, 28, 28), (0.0, 1.0)) is None
+    assert choose_shipped(torch.zeros(2, 1, 28, 28), (0.0, 1.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_without_the_extra_there_is_no_diffusion(monkeypatch):
 )
 def test_what_cannot_be_judged_is_refused(records, kind, words):
     with pytest.raises(InvalidInput, match=words):
-        fitting(records, (0.0, 1.0), kind=kind)
+        choose_shipped(records, (0.0, 1.0), kind=kind)
 
 
 def test_names_are_those_of_known_data():

@@ -60,7 +60,7 @@ def test_its_blocks_can_be_entered(folder):
         values = block(values)
         sizes.append(tuple(values.shape[1:]))
     assert sizes == [(16, 2, 3), (8, 4, 6), (4, 8, 12), SHAPE]
-    assert torch.equal(prior.checked(values, 2), prior.decode(latents))
+    assert torch.equal(prior.to_records(values, 2), prior.decode(latents))
 
 
 def test_the_shipped_size_stays_small():

@@ -11,7 +11,7 @@ from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.priors.load.diffusers import diffusion
 from reconrisk.priors.load.folders import BUNDLED
 from reconrisk.priors.train.diffusion import DiffusionTraining, train_diffusion
-from reconrisk.priors.train.training_state import trained_in
+from reconrisk.priors.train.training_state import read_training_record
 
 pytest.importorskip("diffusers", reason="needs the extra diffusion")
 
@@ -130,5 +130,5 @@ def test_the_range_of_the_records_is_stated_and_is_the_default(tmp_path):
 
 
 def test_the_defaults_are_those_of_the_shipped_prior():
-    stated = trained_in(BUNDLED / "diffusion" / "mnist").settings
+    stated = read_training_record(BUNDLED / "diffusion" / "mnist").settings
     assert json.loads(json.dumps(asdict(DiffusionTraining()))) == stated

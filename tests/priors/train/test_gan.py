@@ -9,7 +9,7 @@ import torch
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.priors.load.gan import gan
 from reconrisk.priors.train.gan import GanTraining, train_gan
-from reconrisk.priors.train.training_state import Training, trained_in
+from reconrisk.priors.train.training_state import Training, read_training_record
 
 TINY = GanTraining(channels=8, latent_size=4, steps=12, batch_size=8)
 
@@ -110,7 +110,7 @@ def test_how_strong_a_record_is_is_not_normalised_away(tmp_path):
 
 def test_what_a_finished_folder_says_of_its_training(tmp_path):
     folder = train_gan(pictures(), tmp_path / "one", TINY)
-    stated = trained_in(folder)
+    stated = read_training_record(folder)
     assert (stated.kind, stated.count, stated.settings["steps"]) == ("gan", 32, 12)
     assert stated.seconds > 0
     before = (folder / "generator.safetensors").stat().st_mtime_ns
@@ -118,7 +118,7 @@ def test_what_a_finished_folder_says_of_its_training(tmp_path):
     assert (folder / "generator.safetensors").stat().st_mtime_ns == before
     with pytest.raises(InvalidFile, match="holds a prior of another training"):
         train_gan(pictures(), folder, GanTraining(channels=8, latent_size=4, steps=13))
-    assert trained_in(tmp_path) is None
+    assert read_training_record(tmp_path) is None
 
 
 def test_a_state_of_another_training_is_refused(tmp_path, monkeypatch):
@@ -208,7 +208,7 @@ def test_a_half_done_step_is_never_kept(tmp_path, monkeypatch):
 def test_any_seed_can_be_used(tmp_path):
     large = train_gan(pictures(), tmp_path / "large", GanTraining(8, 4, 1, 8, seed=2**62))
     assert bool(made(large).isfinite().all())
-    assert trained_in(large).settings["seed"] == 2**62
+    assert read_training_record(large).settings["seed"] == 2**62
 
 
 def test_a_state_of_another_kind_is_refused_by_its_kind(tmp_path, monkeypatch):
@@ -232,7 +232,7 @@ def test_words_of_a_state_without_it_are_no_obstacle(tmp_path, monkeypatch):
 
 def test_the_range_of_the_records_is_stated_and_is_the_default(tmp_path):
     folder = train_gan(255 * pictures(), tmp_path / "one", TINY, data_range=(0, 255))
-    assert trained_in(folder).data_range == (0.0, 255.0)
+    assert read_training_record(folder).data_range == (0.0, 255.0)
     assert gan(folder).data_range == (0.0, 255.0)
     assert gan(folder, data_range=(-1.0, 1.0)).data_range == (-1.0, 1.0)
     assert train_gan(255 * pictures(), folder, TINY, data_range=(0, 255)) == folder

@@ -55,7 +55,7 @@ def test_the_map_holds_neither_the_coefficients_nor_the_record():
     assert not hasattr(known.estimator, "intercept_")
     assert hasattr(fitted, "coef_")
     assert not bool((known.known_inputs == torch.as_tensor(X[0])).all(1).any())
-    seen = known.shown({"coef": torch.ones(3), "intercept": torch.zeros(())})
+    seen = known.with_coefficients({"coef": torch.ones(3), "intercept": torch.zeros(())})
     assert seen.coef_.tolist() == [1.0, 1.0, 1.0]
     assert not hasattr(known.estimator, "coef_")
 
@@ -82,7 +82,7 @@ def test_records_in_units_of_their_ranges_are_those_that_the_estimator_read():
     known = torch.as_tensor(features[1:])
     made = release(fitted, Y, known_inputs=known, low=low, width=width)
     assert torch.allclose(made.forward.to_estimator_units(made.inputs), torch.as_tensor(features[:1]))
-    assert torch.allclose(made.forward.scaled(known), torch.as_tensor(X[1:]))
+    assert torch.allclose(made.forward.to_record_units(known), torch.as_tensor(X[1:]))
     assert torch.allclose(made.forward(made.inputs, made.labels)["coef"], made.value()["coef"], rtol=1e-6)
 
 
@@ -117,7 +117,7 @@ def test_what_is_no_fitted_estimator_is_refused_and_there_is_no_derivative():
     with pytest.raises(rr.InvalidInput, match="to be a fitted estimator"):
         release(torch.nn.Linear(3, 1), Y)
     with pytest.raises(rr.InvalidInput, match="has none"):
-        release(Ridge().fit(X, Y), Y).linearized()
+        release(Ridge().fit(X, Y), Y).linearize()
 
 
 def test_coefficients_are_copies():

@@ -54,7 +54,7 @@ def _stacked(released):
 def _jacobian(release):
     """All of J by pulls: one row per released number, in the order of the closed form."""
     shapes = {name: value.shape for name, value in release.value().items()}
-    linearized = release.linearized()
+    linearized = release.linearize()
     rows = []
     for output in range(shapes["weight"][0]):
         for column in range(shapes["weight"][1] + ("bias" in shapes)):
@@ -90,7 +90,7 @@ def test_jacobian_is_the_change_of_the_solution_on_retraining(family, intercept)
     ends = [_stacked(release.forward(release.inputs + step * direction, release.labels)) for step in (1e-5, -1e-5)]
     # Central differences of step 1e-5 err by about 1e-10, the solution's rounding by 1e-14 / 1e-5.
     torch.testing.assert_close(
-        _stacked(release.linearized().push(direction)), (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-8
+        _stacked(release.linearize().push(direction)), (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-8
     )
 
 
@@ -100,7 +100,7 @@ def test_jacobian_is_the_change_of_the_solution_on_retraining(family, intercept)
 def test_push_and_pull_are_transposed(family, seed):
     release = _release(family, True, seed=seed)
     rng = torch.Generator().manual_seed(seed)
-    linearized = release.linearized()
+    linearized = release.linearize()
     tangent = torch.randn(2, 3, generator=rng, dtype=torch.float64)
     cotangent = {
         name: torch.randn(value.shape, generator=rng, dtype=torch.float64) for name, value in release.value().items()
@@ -133,7 +133,7 @@ def test_pictures_are_records_too():
         penalty=1.0,
     )
     assert release.value()["weight"].shape == (1, 4)
-    assert release.linearized().pull({"weight": torch.ones(1, 4)}).shape == (1, 1, 2, 2)
+    assert release.linearize().pull({"weight": torch.ones(1, 4)}).shape == (1, 1, 2, 2)
 
 
 def test_the_map_holds_no_private_record():

@@ -120,7 +120,7 @@ def test_it_scales_with_the_square_and_follows_a_permutation(scale, seed):
 
 def test_its_sum_is_the_trace_of_the_information(network):
     squares = parameter_sensitivity(network, exact=True).values
-    linear, trace = network.linearized(), 0.0
+    linear, trace = network.linearize(), 0.0
     for index in range(network.inputs.numel()):
         tangent = torch.zeros(network.inputs.numel(), dtype=torch.float64)
         tangent[index] = 1

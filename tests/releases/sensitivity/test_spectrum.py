@@ -49,7 +49,7 @@ def network():
 
 
 def dense_blocks(release, noise_std=1.0):
-    linear, inputs = release.linearized(), release.inputs
+    linear, inputs = release.linearize(), release.inputs
     columns = []
     for index in range(inputs.numel()):
         tangent = torch.zeros(inputs.numel(), dtype=inputs.dtype)

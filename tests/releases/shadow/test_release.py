@@ -22,10 +22,10 @@ def release(**changes):
 
 def test_the_model_follows_from_the_seed_and_differs_without():
     first = release()
-    again, other = release(), first.drawn(torch.Generator().manual_seed(5))
+    again, other = release(), first.redraw(torch.Generator().manual_seed(5))
     assert torch.equal(first.value()["weight"], again.value()["weight"])
     assert not torch.equal(first.value()["weight"], other.value()["weight"])
-    assert torch.equal(other.value()["weight"], first.drawn(torch.Generator().manual_seed(5)).value()["weight"])
+    assert torch.equal(other.value()["weight"], first.redraw(torch.Generator().manual_seed(5)).value()["weight"])
 
 
 def test_the_map_has_the_clipping_and_not_the_noise():
@@ -42,7 +42,7 @@ def test_the_noise_has_the_size_that_the_mechanism_states():
     quiet = release().forward(INPUTS[:1], LABELS[:1])["weight"]
     one = release(steps=1)
     start = one.forward(INPUTS[:1], LABELS[:1])["weight"]
-    draws = torch.stack([one.drawn(torch.Generator().manual_seed(seed)).value()["weight"] for seed in range(300)])
+    draws = torch.stack([one.redraw(torch.Generator().manual_seed(seed)).value()["weight"] for seed in range(300)])
     # 300 models of 8 values: the standard deviation is known to 1 / sqrt(2 * 2400) = 1.4 %, five of which are allowed
     expected = 0.2 * 2.0 * 0.5 / 9
     assert float((draws - start).std()) == pytest.approx(expected, rel=0.07)
@@ -60,4 +60,4 @@ def test_plain_training_is_refused_and_there_is_no_derivative():
     with pytest.raises(rr.InvalidInput, match=r"Without noise use rr\.TrainedModelRelease"):
         release(private=None)
     with pytest.raises(rr.InvalidInput, match="has none"):
-        release().linearized()
+        release().linearize()

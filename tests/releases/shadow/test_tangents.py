@@ -18,7 +18,7 @@ def test_push_is_the_derivative_of_training(name, activation):
     tangents = torch.randn(2, 6, generator=rng(), dtype=DOUBLE)
     plain = TrainingMap(
         shadow.model, cross_entropy, shadow.optimizer, 4, shadow.fixed_inputs, shadow.fixed_labels
-    ).linearized(inputs, labels)
+    ).linearize(inputs, labels)
     expected = torch.stack([shadow.flatten(plain.push(tangent[None])) for tangent in tangents])
     found = shadow.push(inputs, labels, tangents)
     torch.testing.assert_close(found, expected, rtol=1e-6 if "adam" in name else 1e-9, atol=CLOSE)

@@ -73,7 +73,7 @@ def random_like(values, seed=5):
 
 def assert_linearization_is_right(release):
     """Push against central differences, pull against push, batches of either against single ones."""
-    derivative, rng = release.linearized(), torch.Generator().manual_seed(3)
+    derivative, rng = release.linearize(), torch.Generator().manual_seed(3)
     tangents = torch.randn(3, *release.inputs.shape, generator=rng, dtype=DOUBLE)
     pushed = derivative.push(tangents[0])
     step = 1e-5  # error about step^2 = 1e-10 and rounding 1e-16 / step = 1e-11, relative to values of order one
@@ -134,7 +134,7 @@ def test_pushes_keep_no_graph(loss_fn, monkeypatch):
     inputs, labels = records(4)
     labels = labels if loss_fn is cross_entropy else nn.functional.one_hot(labels, 3).double()
     release = TrainedModelRelease(perceptron(), loss_fn, inputs, labels, optimizer=sgd(0.1), steps=2)
-    derivative, tangents = release.linearized(), torch.ones(3, 4, 4, dtype=DOUBLE)
+    derivative, tangents = release.linearize(), torch.ones(3, 4, 4, dtype=DOUBLE)
     monkeypatch.delattr("reconrisk.releases.training.trained_model.linearize_graph")
     assert torch.func.vmap(derivative.push)(tangents)["2.bias"].shape == (3, 3)
     with pytest.raises(NameError):
@@ -143,7 +143,7 @@ def test_pushes_keep_no_graph(loss_fn, monkeypatch):
 
 def test_batched_pulls_are_the_single_ones():
     release = release_of(perceptron())
-    derivative, template = release.linearized(), release.template()
+    derivative, template = release.linearize(), release.template()
     weights = {name: torch.stack([random_like(template, seed)[name] for seed in range(3)]) for name in template}
     batch = torch.func.vmap(derivative.pull)(weights)
     single = derivative.pull({name: value[1] for name, value in weights.items()})
@@ -158,9 +158,9 @@ def test_checkpoints_do_not_change_the_derivative(model, every, queries):
     whole = release_of(model(), queries=asked)
     parts = release_of(model(), queries=asked, checkpoint_every=every)
     weights = random_like(whole.template())
-    derivative = parts.linearized()
+    derivative = parts.linearize()
     for _ in range(2):
-        torch.testing.assert_close(derivative.pull(weights), whole.linearized().pull(weights), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(derivative.pull(weights), whole.linearize().pull(weights), rtol=1e-10, atol=1e-12)
 
 
 def linear_release(learning_rate, steps):
@@ -182,7 +182,7 @@ def test_one_step_on_least_squares_has_the_closed_form():
     torch.testing.assert_close(release.value()["weight"][0], start - 0.2 * 2 / 6 * inputs.T @ error)
     # d/dx of (w.x - y) x is (w.x - y) I + x w^T
     jacobian = -0.2 * 2 / 6 * (error[5] * torch.eye(3, dtype=DOUBLE) + torch.outer(inputs[5], start))
-    derivative = release.linearized()
+    derivative = release.linearize()
     for row in range(3):
         weight = torch.eye(3, dtype=DOUBLE)[row][None]
         torch.testing.assert_close(derivative.pull({"weight": weight})[0], jacobian[row])
@@ -199,7 +199,7 @@ def test_many_steps_on_least_squares_reach_the_solution_and_its_derivative():
     error = inputs[5] @ solution - labels[5]
     # implicit function theorem: -(X^T X)^-1 ((w.x - y) I + x w^T)
     jacobian = -torch.linalg.solve(gram, error * torch.eye(3, dtype=DOUBLE) + torch.outer(inputs[5], solution))
-    pushed = torch.func.vmap(release.linearized().push)(torch.eye(3, dtype=DOUBLE)[:, None])
+    pushed = torch.func.vmap(release.linearize().push)(torch.eye(3, dtype=DOUBLE)[:, None])
     torch.testing.assert_close(pushed["weight"][:, 0].T, jacobian, rtol=1e-8, atol=1e-10)
 
 
@@ -218,7 +218,7 @@ def test_the_order_of_records_does_not_matter_in_full_batches(seed):
         torch.testing.assert_close(same[name], tensor, rtol=1e-10, atol=1e-12)
     weights = random_like(value)
     torch.testing.assert_close(
-        other.linearized().pull(weights), release.linearized().pull(weights)[order], rtol=1e-9, atol=1e-12
+        other.linearize().pull(weights), release.linearize().pull(weights)[order], rtol=1e-9, atol=1e-12
     )
 
 
@@ -226,10 +226,10 @@ def test_the_order_of_records_does_not_matter_in_full_batches(seed):
 def test_records_outside_every_batch_have_zero_derivative(every):
     batches = [torch.tensor([0, 6, 2]), torch.tensor([1, 3]), torch.tensor([6])]
     release = release_of(perceptron(), private=2, batches=batches, checkpoint_every=every)
-    pulled = release.linearized().pull(random_like(release.template()))
+    pulled = release.linearize().pull(random_like(release.template()))
     assert pulled[0].abs().max() > 1e-4
     assert torch.equal(pulled[1], torch.zeros(4, dtype=DOUBLE))
-    nothing = release_of(perceptron(), private=2, batches=batches[1:2], checkpoint_every=every).linearized()
+    nothing = release_of(perceptron(), private=2, batches=batches[1:2], checkpoint_every=every).linearize()
     assert torch.equal(nothing.pull(random_like(release.template())), torch.zeros(2, 4, dtype=DOUBLE))
     assert all(torch.equal(t, torch.zeros_like(t)) for t in nothing.push(torch.ones(2, 4, dtype=DOUBLE)).values())
 
@@ -280,7 +280,7 @@ def test_the_module_is_unchanged_and_later_changes_of_it_do_not_matter(model):
     before = copy.deepcopy(model.state_dict())
     release = release_of(model)
     value = release.value()
-    derivative = release.linearized()
+    derivative = release.linearize()
     derivative.pull(derivative.push(torch.ones_like(release.inputs)))
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -313,7 +313,7 @@ def test_parameters_without_gradient_do_not_spoil_the_derivative_of_adam():
         seeded(Spare), cross_entropy, inputs[2:], labels[2:],
         fixed_inputs=inputs[:2], fixed_labels=labels[:2], optimizer=adam(1.0, eps=10.0), steps=4,
     )  # fmt: skip
-    derivative = release.linearized()
+    derivative = release.linearize()
     pushed = derivative.push(torch.ones(1, 4, dtype=DOUBLE))
     assert all(tensor.isfinite().all() for tensor in pushed.values())
     assert pushed["used.weight"][:, 0].abs().min() > 1e-4
@@ -376,7 +376,7 @@ def test_unusual_layers_have_the_right_derivative(layer, every):
     (inputs, labels), settings = records(8), {"lr": 0.1, "momentum": 0.9}
     trained = trained_by_torch(model, inputs, labels, [torch.arange(8)] * 5, torch.optim.SGD, **settings)
     torch.testing.assert_close(release.value()["0.weight"], trained[0].weight.detach(), rtol=1e-10, atol=1e-12)
-    derivative, tangents = release.linearized(), torch.ones_like(release.inputs)
+    derivative, tangents = release.linearize(), torch.ones_like(release.inputs)
     pushed = derivative.push(tangents)
     ahead, behind = (release.forward(release.inputs + sign * 1e-5, release.labels) for sign in (1, -1))
     for name, value in pushed.items():
@@ -389,7 +389,7 @@ def test_the_map_can_be_transformed_by_torch_func():
     release = release_of(perceptron())
     jacobian = torch.func.jacrev(lambda x: release.forward(x, release.labels)["2.bias"])(release.inputs)
     weights = {**{n: torch.zeros_like(t) for n, t in release.template().items()}, "2.bias": torch.eye(3)[1].double()}
-    torch.testing.assert_close(jacobian[1], release.linearized().pull(weights))
+    torch.testing.assert_close(jacobian[1], release.linearize().pull(weights))
 
 
 def test_the_value_keeps_no_graph_even_for_records_that_require_gradients():
@@ -494,9 +494,9 @@ def test_candidates_and_directions_that_do_not_fit_are_refused():
     with pytest.raises(InvalidInput, match="inputs with at least one element"):
         release.forward(release.inputs[:0], release.labels[:0])
     with pytest.raises(InvalidInput, match=r"tangents.shape=\(1, 4\) to be \(2, 4\)"):
-        release.linearized().push(torch.ones(1, 4, dtype=DOUBLE))
+        release.linearize().push(torch.ones(1, 4, dtype=DOUBLE))
     for every in (None, 2):
-        derivative = release_of(perceptron(), checkpoint_every=every).linearized()
+        derivative = release_of(perceptron(), checkpoint_every=every).linearize()
         with pytest.raises(InvalidInput, match=r"cotangents\['0.weight'\].shape=None to be \(5, 4\)"):
             derivative.pull({})
     with pytest.raises(InvalidInput, match="model with parameters to train"):

@@ -30,7 +30,7 @@ def test_products_from_both_sides_are_those_of_the_jacobians(named_module, recor
     (point,) = linearizations(state, nn.functional.cross_entropy, *records, clip=clip)
     pulled = point.pull(_flat(weights, state)).flatten(1)
     torch.testing.assert_close(pulled, torch.einsum("npd,p->nd", jacobians, weights))
-    pushed = point.linearized(0.5).push(tangents)
+    pushed = point.linearize(0.5).push(tangents)
     expected = 0.5 * torch.einsum("npd,nd->p", jacobians, tangents.flatten(1))
     torch.testing.assert_close(torch.cat([value.flatten() for value in pushed.values()]), expected)
 

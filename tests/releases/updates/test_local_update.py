@@ -56,7 +56,7 @@ def test_derivatives_agree_with_differences_and_with_each_other(every, settings)
     release = LocalUpdateRelease(
         model, cross_entropy, inputs, labels, optimizer=adam(0.01, eps=1e-3), checkpoint_every=every, **settings
     )
-    derivative = release.linearized()
+    derivative = release.linearize()
     tangents = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(1), dtype=inputs.dtype)
     pushed = derivative.push(tangents)
     ahead, behind = (release.forward(inputs + sign * 1e-5 * tangents, labels) for sign in (1, -1))
@@ -71,7 +71,7 @@ def test_derivatives_agree_with_differences_and_with_each_other(every, settings)
 def test_records_after_the_last_batch_do_not_enter():
     model, inputs, labels = client()
     release = LocalUpdateRelease(model, cross_entropy, inputs, labels, learning_rate=0.1, steps=2, batch_size=2)
-    pulled = release.linearized().pull(release.value())
+    pulled = release.linearize().pull(release.value())
     assert torch.equal(pulled[4], torch.zeros(4, dtype=torch.float64))
     assert all(pulled[record].abs().max() > 0 for record in range(4))
 
@@ -116,7 +116,7 @@ def test_settings_outside_their_domain_are_refused(settings, message):
 def test_another_number_of_candidates_than_the_batches_are_cut_from_is_refused():
     model, inputs, labels = client()
     release = LocalUpdateRelease(model, cross_entropy, inputs, labels, learning_rate=0.1, epochs=1, batch_size=2)
-    for use in (release.forward, release.forward.linearized):
+    for use in (release.forward, release.forward.linearize):
         with pytest.raises(InvalidInput, match=r"len\(inputs\)=4 to be 5"):
             use(inputs[:4], labels[:4])
     anything = LocalUpdateRelease(model, cross_entropy, inputs, labels, learning_rate=0.1, epochs=1)
@@ -135,7 +135,7 @@ def test_batches_are_the_clients_own_order():
     for name, value in sorted_ones.value().items():
         torch.testing.assert_close(own.value()[name], value)
     ones = {name: torch.ones_like(value) for name, value in own.template().items()}
-    torch.testing.assert_close(own.linearized().pull(ones)[order], sorted_ones.linearized().pull(ones))
+    torch.testing.assert_close(own.linearize().pull(ones)[order], sorted_ones.linearize().pull(ones))
     with pytest.raises(InvalidInput, match=r"len\(inputs\)=4 to be 5"):
         own.forward(inputs[:4], labels[:4])
 

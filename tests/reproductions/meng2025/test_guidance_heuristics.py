@@ -23,7 +23,7 @@ from reproductions.meng2025.guidance_heuristics import (
 from reproductions.meng2025.jensen_gap import jensen_gap
 from tests.attacks.gaussian_problem import GaussianProblem
 
-THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR)
+THREAT = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.PRIOR)
 
 
 def square_of(mean, spread, released, draws):

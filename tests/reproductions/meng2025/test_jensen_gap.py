@@ -11,7 +11,7 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reproductions.meng2025.jensen_gap import jensen_gap
 
-THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR, Knows.DEFENSE)
+THREAT = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.PRIOR, Knows.DEFENSE)
 VARIANCES = torch.tensor([0.04, 0.01, 0.02])
 PRIOR = rr.priors.gaussian(torch.tensor([0.5, 0.4, 0.6]), VARIANCES.diag())
 TIMES = [999, 500, 100]

@@ -59,7 +59,7 @@ def test_the_path_of_an_attack_is_drawn(tmp_path):
     observation = rr.Observation(
         {"y": target.flatten()},
         lambda records, labels: {"y": records.flatten()},
-        HONEST_BUT_CURIOUS.knowing(rr.Knows.LABELS, rr.Knows.PRIOR),
+        HONEST_BUT_CURIOUS.with_knowledge(rr.Knows.LABELS, rr.Knows.PRIOR),
         (1, 2, 2),
         (0.0, 1.0),
         labels=torch.tensor([0]),

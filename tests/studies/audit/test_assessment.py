@@ -12,7 +12,7 @@ from reconrisk.core.guarantee import Guarantee, Quantity, Scope
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.metric import Limit
 from reconrisk.core.papers import Reference
-from reconrisk.core.reconstruction import Account, Cost, Ending, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Status
 from reconrisk.core.threat import STRONGEST, Knows, Sees, ThreatModel
 from reconrisk.metrics.goals import mse_at_most, psnr_at_least
 from reconrisk.statistics.intervals import success_interval
@@ -38,7 +38,7 @@ LIMIT = Limit(GOAL, 0.3)
 def trial(attack, draw, *errors, first_record=None):
     rows = tuple(range(draw, draw + len(errors))) if first_record is None else (first_record,)
     ratios = tuple(-10 * math.log10(error) if error > 0 else math.inf for error in errors)
-    account = Account(attack, Status(Ending.CONVERGED, "made"), (0.0,) * len(errors), Cost(0.0, 1))
+    account = AttackReport(attack, Status(Ending.CONVERGED, "made"), (0.0,) * len(errors), Cost(0.0, 1))
     scores = (TrialScores("mse", errors), TrialScores("psnr", ratios))
     return Trial(TrialKey("noise", attack, draw), rows, 0, scores, account)
 
@@ -124,7 +124,7 @@ def test_a_guess_that_beats_a_bound_that_covers_it_is_a_contradiction_too():
 
 def test_guesses_that_know_more_than_a_bound_covers_are_not_held_against_it():
     narrow = replace(BOUND, threat=THREAT)
-    knowing = {"guess": THREAT.knowing(Knows.PRIOR)}
+    knowing = {"guess": THREAT.with_knowledge(Knows.PRIOR)}
     found = line(evidence_of({"a": [0.9] * 30, "guess": [0.0] * 30}, threats=knowing), [about(narrow)])
     (compared,) = found.comparisons
     assert (compared.is_compared, compared.is_contradicted, compared.highest_attack) == (True, False, "a")
@@ -221,7 +221,7 @@ def test_attacks_that_failed_show_nothing():
     assert found.success.high == 1.0
     assert found.verdict is Verdict.NOTHING_RUN
     assert [check.standing for check in found.limits] == [Standing.NOT_SHOWN]
-    assert found.unmet() == found.limits
+    assert found.unmet_limits() == found.limits
 
 
 def test_a_failed_trial_that_succeeded_nevertheless_counts_as_one():
@@ -241,4 +241,4 @@ def test_a_bound_proves_a_limit_without_any_trial():
     found = line(evidence_of({}), [about(BOUND)], [Limit(GOAL, 0.3)])
     assert found.bound == BOUND
     assert [check.standing for check in found.limits] == [Standing.PROVED]
-    assert found.unmet(strict=True) == ()
+    assert found.unmet_limits(strict=True) == ()

@@ -75,7 +75,10 @@ def test_an_attack_that_applies_under_one_defense_only_leaves_the_run_complete(m
             (Picky(), frozenset()) if name == "picky" else original(name, settings, knowledge)
         ),
     )
-    settings = {"threat": THREAT.knowing(Knows.LABELS), "defenses": {"a": None, "b": rr.defenses.gaussian_noise(0.1)}}
+    settings = {
+        "threat": THREAT.with_knowledge(Knows.LABELS),
+        "defenses": {"a": None, "b": rr.defenses.gaussian_noise(0.1)},
+    }
     result = run(attacks="picky", trials=4, **settings)
     (picky,) = (each for each in result.attacks if each.label == "picky")
     assert (picky.planned, picky.done, picky.failed) == (4 + 4, 4 + 4, 4)

@@ -8,7 +8,7 @@ import torch
 
 import reconrisk as rr
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics.lpips import _LAYERS, Convolution
@@ -39,7 +39,7 @@ class Reader:
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         self.calls += 1
-        account = Account("reader()", Status(Ending.EXACT, "read"), (0.0,), Cost(0.0, 1))
+        account = AttackReport("reader()", Status(Ending.EXACT, "read"), (0.0,), Cost(0.0, 1))
         return Reconstruction((observation.released["y"] + 0.01)[None].clamp(0, 1), account)
 
 

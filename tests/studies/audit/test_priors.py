@@ -20,7 +20,7 @@ from reconrisk.reports.audit.page import page_of
 from reconrisk.studies.audit.job import job_from_spec
 from reconrisk.studies.audit.spec import read_spec, spec_from_mapping
 from reconrisk.studies.common import plan
-from reconrisk.studies.common.plan import AloneOnce, omitted_attacks, planned_attacks, time_prior
+from reconrisk.studies.common.plan import CachedPriorGuess, omitted_attacks, plan_attacks, time_prior
 from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
 from tests.attacks.tiny_priors import SHAPE, ship, write_gan
 
@@ -86,7 +86,7 @@ def test_the_thorough_portfolio_has_priors_of_every_kind():
 def test_attacks_with_a_normal_law_take_about_as_long_as_the_plan_says(noise):
     digits = rr.load_dataset("mnist")
     known = beliefs(digits, public=digits.subset(range(10, 1500)))
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR, Knows.LABELS)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR, Knows.LABELS)
     release = rr.releases.GradientRelease(
         network(784, 10), nn.functional.cross_entropy, digits.inputs[:1], digits.labels[:1]
     )
@@ -104,7 +104,7 @@ def test_asking_a_normal_law_takes_time_too():
 
 
 def test_an_attack_with_other_settings_takes_about_as_long_as_it_is_listed_with():
-    found = planned_attacks(["gaussian_posterior(prior=gaussian)"], DEFAULT_THREAT, beliefs(), any_prior=True)
+    found = plan_attacks(["gaussian_posterior(prior=gaussian)"], DEFAULT_THREAT, beliefs(), any_prior=True)
     (listed,) = (entry for entry in PORTFOLIOS["thorough"] if entry.name == "gaussian_posterior")
     assert found[0].evaluations == listed.evaluations
 
@@ -254,7 +254,11 @@ def test_priors_are_told_apart_by_what_they_compute():
     for pair in ((one, other), (one.diffusion, other.diffusion)):
         assert pair[0].fingerprint != pair[1].fingerprint
     assert one.diffusion.fingerprint == same.diffusion.fingerprint
-    for build in (rr.attacks.ggss_r, rr.attacks.plug_and_play, lambda prior: AloneOnce(rr.attacks.prior_alone(prior))):
+    for build in (
+        rr.attacks.ggss_r,
+        rr.attacks.plug_and_play,
+        lambda prior: CachedPriorGuess(rr.attacks.prior_alone(prior)),
+    ):
         assert repr(build(one)) == repr(build(other))
         assert identify_settings(build(one)) != identify_settings(build(other))
         assert identify_settings(build(one)) == identify_settings(build(same))
@@ -276,9 +280,13 @@ def test_weights_and_units_tell_generators_apart():
 def test_the_same_mean_is_guessed_in_every_trial_whatever_the_chance():
     prior = dataclasses.replace(rr.priors.fit_gaussian(DATA.inputs).diffusion, mean=None)  # draws are needed
     observation = rr.Observation(
-        {"y": torch.ones(1)}, lambda inputs, labels: {}, HONEST_BUT_CURIOUS.knowing(Knows.PRIOR), (3,), (0.0, 1.0)
+        {"y": torch.ones(1)},
+        lambda inputs, labels: {},
+        HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR),
+        (3,),
+        (0.0, 1.0),
     )
-    guess = AloneOnce(rr.attacks.prior_alone(prior, draws=4, steps=2))
+    guess = CachedPriorGuess(rr.attacks.prior_alone(prior, draws=4, steps=2))
     before = identify_settings(guess)
     one, two = (guess(observation, rng=torch.Generator().manual_seed(seed)).estimates for seed in (1, 2))
     assert torch.equal(one, two)
@@ -288,22 +296,22 @@ def test_the_same_mean_is_guessed_in_every_trial_whatever_the_chance():
 
 
 def test_a_stated_threat_is_taken_at_its_word(fast):
-    assert labels(planned_attacks("thorough", DEFAULT_THREAT, beliefs(), any_prior=True)) == [
+    assert labels(plan_attacks("thorough", DEFAULT_THREAT, beliefs(), any_prior=True)) == [
         "plug_and_play(prior=gaussian, levels=3)"
     ]
-    knowing = planned_attacks("thorough", DEFAULT_THREAT.knowing(Knows.PRIOR), beliefs())
+    knowing = plan_attacks("thorough", DEFAULT_THREAT.with_knowledge(Knows.PRIOR), beliefs())
     assert "plug_and_play(prior=gaussian, levels=3)" in labels(knowing)
     with pytest.raises(InvalidInput, match="Expected an attack"):
-        planned_attacks("thorough", DEFAULT_THREAT, beliefs())
+        plan_attacks("thorough", DEFAULT_THREAT, beliefs())
     (reason,) = omitted_attacks("thorough", DEFAULT_THREAT, beliefs())
     assert reason.endswith("the adversary of the stated threat has no prior")
     with pytest.raises(InvalidInput, match="to cover what ggss_r"):
-        planned_attacks(["ggss_r(prior=gaussian)"], DEFAULT_THREAT, beliefs())
+        plan_attacks(["ggss_r(prior=gaussian)"], DEFAULT_THREAT, beliefs())
 
 
 def test_the_signature_of_a_default_threat_states_none_where_priors_would_be_lost(fast):
     assert "threat=" not in audited(trials=1).signature
-    knowing = DEFAULT_THREAT.knowing(Knows.PRIOR)
+    knowing = DEFAULT_THREAT.with_knowledge(Knows.PRIOR)
     assert "'prior'" in audited(trials=1, threat=knowing).signature
 
 
@@ -328,7 +336,7 @@ def test_too_little_is_public_for_a_gaussian_prior(fast, change, message):
 def test_enough_public_records_beside_the_attacked_have_a_gaussian_prior(fast):
     known = beliefs(PICTURES)
     assert "plug_and_play(prior=gaussian, levels=3)" in labels(
-        planned_attacks("thorough", DEFAULT_THREAT, known, any_prior=True)
+        plan_attacks("thorough", DEFAULT_THREAT, known, any_prior=True)
     )
 
 
@@ -341,7 +349,7 @@ def test_records_that_are_all_attacked_are_not_public_enough():
 def test_configure_attacks_have_their_prior_and_its_baseline():
     one, other = (rr.priors.gaussian(torch.full((3,), each), torch.eye(3), name="mine") for each in (0.4, 0.6))
     chosen = [rr.attacks.ggss_r(one, steps=2), rr.attacks.ggss_r(other, steps=2), rr.attacks.plug_and_play(one)]
-    found = planned_attacks(chosen, DEFAULT_THREAT, beliefs(), any_prior=True)
+    found = plan_attacks(chosen, DEFAULT_THREAT, beliefs(), any_prior=True)
     assert labels(found) == ["ggss_r", "ggss_r #2", "plug_and_play"]
     assert labels(found, baselines=True)[-2:] == ["prior_alone(prior=mine)", "prior_alone(prior=mine) #2"]
     assert found[0].prior.source == "configured by the caller"
@@ -358,16 +366,16 @@ def test_a_normal_law_has_one_baseline_as_it_is_and_as_a_denoiser():
 
 def test_one_prior_by_two_words_has_one_baseline(shipped):
     chosen = ["ggss_r(prior=shipped, steps=2)", "ggss_r(prior=tiny, steps=3)"]
-    found = planned_attacks(chosen, DEFAULT_THREAT, beliefs(PICTURES), any_prior=True)
+    found = plan_attacks(chosen, DEFAULT_THREAT, beliefs(PICTURES), any_prior=True)
     assert labels(found) == ["ggss_r(prior=tiny, steps=2)", "ggss_r(prior=tiny, steps=3)"]
     assert labels(found, baselines=True).count("prior_alone(prior=tiny)") == 1
 
 
 def test_a_baseline_that_is_chosen_is_not_planned_twice():
     chosen = ["ggss_r(prior=gaussian, steps=2)", "prior_alone(prior=gaussian)"]
-    found = planned_attacks(chosen, DEFAULT_THREAT, beliefs(), any_prior=True)
+    found = plan_attacks(chosen, DEFAULT_THREAT, beliefs(), any_prior=True)
     assert labels(found, baselines=True).count("prior_alone(prior=gaussian)") == 1
-    assert all(isinstance(each.attack, AloneOnce) for each in found if each.label.startswith("prior_alone"))
+    assert all(isinstance(each.attack, CachedPriorGuess) for each in found if each.label.startswith("prior_alone"))
 
 
 @pytest.mark.parametrize(

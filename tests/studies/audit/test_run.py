@@ -14,7 +14,7 @@ import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import check_cancelled
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses import deferred as unchosen
@@ -60,7 +60,7 @@ class Reader:
         noise = 0.02 * torch.randn(observation.input_shape, generator=rng)
         found = (observation.released["y"] + noise).expand(self.estimates, *observation.input_shape)
         status = Status(Ending.CONVERGED, "read")
-        return Reconstruction(found, Account(repr(self), status, (0.0,) * self.estimates, Cost(0.0, 1)))
+        return Reconstruction(found, AttackReport(repr(self), status, (0.0,) * self.estimates, Cost(0.0, 1)))
 
 
 def run(attack=None, **settings):
@@ -277,12 +277,12 @@ def test_a_limit_that_is_proved_is_not_exceeded_by_chance():
     (line,) = (each for each in result.lines if each.limits)
     assert line.success.value > 0.4
     assert line.limits[0].standing is Standing.PROVED
-    assert not result.exceeded
+    assert not result.exceeded_limits
 
 
 def test_a_limit_that_attacks_pass_is_exceeded():
     result = run(max_risk=["mse<=0.003: 1%"])
-    assert [check.standing for _, check in result.exceeded] == [Standing.ABOVE]
+    assert [check.standing for _, check in result.exceeded_limits] == [Standing.ABOVE]
     assert "mse<=0.003: 1%" in result.sentence
 
 

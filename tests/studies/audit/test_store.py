@@ -15,7 +15,7 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.reconstruction import Account, Cost, Ending, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Status
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.audit import store as store_file
 from reconrisk.studies.audit import store as store_module
@@ -32,7 +32,7 @@ QUICK = {"attacks": ["analytic"], "budget": None}
 
 
 def trial(draw=0, attack="analytic", *, settings="Analytic()", seconds=0.5, score=20.0):
-    account = Account("Analytic(estimate=1)", Status(Ending.EXACT, "solved"), (0.0,), Cost(seconds, 3))
+    account = AttackReport("Analytic(estimate=1)", Status(Ending.EXACT, "solved"), (0.0,), Cost(seconds, 3))
     key = TrialKey("none", attack, draw)
     return Trial(key, (7,), 2**63 - 1, (TrialScores("psnr", (score,)),), account, settings=settings)
 
@@ -332,7 +332,7 @@ def test_a_disk_too_full_for_estimates_refuses_the_trial(path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with Store.open(filled(path)) as store:
-        monkeypatch.setattr(store_module, "write_whole", write)
+        monkeypatch.setattr(store_module, "write_atomically", write)
         with pytest.raises(InvalidFile, match=r"analytic, draw 9: No space left on device. Free space"):
             store.add(INFO.run, trial(9), torch.ones(1, 2))
         assert len(store.trials(INFO.run)) == 3

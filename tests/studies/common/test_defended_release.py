@@ -22,10 +22,10 @@ from reconrisk.releases.sensitivity.moments import reference_moments
 from reconrisk.releases.updates.gradient import GradientRelease
 from reconrisk.studies.common.defended_release import (
     PRIOR_DRAWS,
-    drawn_from_box,
+    draw_from_box,
+    information_trace,
     mse_bound_from_traces,
     one_step_utilities,
-    trace_of_information,
 )
 
 
@@ -116,16 +116,16 @@ def test_information_is_that_of_the_matrix() -> None:
         (noise, stds),
     ]
     for defense, std in cases:
-        traces = [trace_of_information(release, defense, rng=_rng(seed)) for seed in range(8)]
+        traces = [information_trace(release, defense, rng=_rng(seed)) for seed in range(8)]
         exact = _exact(release, defense, std)
         assert torch.allclose(torch.stack(traces).mean(0), exact, rtol=0.28), str(defense)
 
 
 def test_what_follows_the_noise_adds_no_information() -> None:
     release = _release()
-    bare = trace_of_information(release, gaussian_noise(0.3), rng=_rng())
+    bare = information_trace(release, gaussian_noise(0.3), rng=_rng())
     for after in (prune(0.5), sign(), gaussian_noise(0.1)):
-        assert torch.equal(trace_of_information(release, gaussian_noise(0.3) >> after, rng=_rng()), bare)
+        assert torch.equal(information_trace(release, gaussian_noise(0.3) >> after, rng=_rng()), bare)
 
 
 def test_refreshed_defenses_are_known() -> None:
@@ -139,9 +139,9 @@ def test_refreshed_defenses_are_known() -> None:
         every=5,
     )
     chosen = defense.fresh().for_model(_MOMENTS_MODEL)
-    expected = trace_of_information(release, chosen, rng=_rng())
+    expected = information_trace(release, chosen, rng=_rng())
     assert bool(expected.isfinite().all())
-    assert torch.equal(trace_of_information(release, defense, rng=_rng()), expected)
+    assert torch.equal(information_trace(release, defense, rng=_rng()), expected)
 
 
 @pytest.mark.parametrize(
@@ -159,19 +159,19 @@ def test_refreshed_defenses_are_known() -> None:
     ids=str,
 )
 def test_no_finite_information_where_none_is_proved(defense: Defense | None) -> None:
-    assert bool(trace_of_information(_release(), defense, rng=_rng()).isinf().all())
+    assert bool(information_trace(_release(), defense, rng=_rng()).isinf().all())
 
 
 def test_a_settled_local_choice_is_still_local() -> None:
     release = _release()
     chosen = local_optimal_noise(like=0.3).for_release(release)
-    assert bool(trace_of_information(release, chosen, rng=_rng()).isinf().all())
+    assert bool(information_trace(release, chosen, rng=_rng()).isinf().all())
 
 
 def test_the_bound_holds_for_the_best_linear_estimate() -> None:
     """y = x + noise with x of the prior: the linear estimate with the right moments has a known error above it."""
     for std in (0.01, 0.1, 0.5, 3.0):
-        drawn = drawn_from_box(torch.zeros(200_000, 1), (0.0, 1.0), rng=_rng())
+        drawn = draw_from_box(torch.zeros(200_000, 1), (0.0, 1.0), rng=_rng())
         variance = float(drawn.double().var())
         linear = variance * std**2 / (variance + std**2)
         bound = mse_bound_from_traces(torch.full((4,), 1 / std**2), dimension=1, data_range=(0.0, 1.0)).low
@@ -181,7 +181,7 @@ def test_the_bound_holds_for_the_best_linear_estimate() -> None:
 
 def test_the_prior_has_its_moments() -> None:
     """Variance of density 2 sin^2(pi u): 1/12 - 1/(2 pi^2); 100,000 values know it to a percent."""
-    drawn = drawn_from_box(torch.zeros(100_000), (0.0, 1.0), rng=_rng()).double()
+    drawn = draw_from_box(torch.zeros(100_000), (0.0, 1.0), rng=_rng()).double()
     assert float(drawn.var()) == pytest.approx(1 / 12 - 1 / (2 * math.pi**2), rel=0.02)
     assert float(drawn.mean()) == pytest.approx(0.5, abs=0.005)
 
@@ -206,7 +206,7 @@ def test_the_estimate_of_a_confident_model_is_seldom_above_the_bound() -> None:
         slope = torch.softmax(weight @ record + bias, 0) - torch.tensor([1.0, 0.0], dtype=torch.float64)
         return torch.cat([torch.outer(slope, record).flatten(), slope])
 
-    records = drawn_from_box(torch.zeros(10_000, 4, dtype=torch.float64), (0.0, 1.0), rng=_rng(1))
+    records = draw_from_box(torch.zeros(10_000, 4, dtype=torch.float64), (0.0, 1.0), rng=_rng(1))
     traces = torch.func.vmap(torch.func.jacrev(gradient))(records).square().sum((1, 2))
     assert float(traces.median()) < 0.1 * float(traces.mean())
     truth = mse_bound_from_traces(traces, dimension=4, data_range=(0.0, 1.0)).value

@@ -19,7 +19,7 @@ from reconrisk.studies.common.subjects.given_release import GivenRelease
 INPUTS = torch.rand(6, 3, generator=torch.Generator().manual_seed(0))
 DATA = Dataset("toy", INPUTS, torch.arange(6) % 2)
 RELEASE = ForwardRelease(lambda inputs, labels: {"y": inputs.flatten(1)}, INPUTS, DATA.labels)
-THREAT = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+THREAT = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
 NOISE = rr.defenses.gaussian_noise(0.1)
 
 

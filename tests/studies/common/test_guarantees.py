@@ -27,7 +27,9 @@ def prover(*, threat=THREAT, batch_size=1, stated=(), training=None):
 
 
 def test_a_mechanism_is_asked_with_the_prior_of_the_population():
-    first, *others = prover().answers(GOAL, "noise", rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=2.0))
+    first, *others = prover().find_bounds(
+        GOAL, "noise", rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=2.0)
+    )
     assert first.is_about_targets
     assert first.guarantee.value == pytest.approx(success_upper_bound(Gaussian(1.0), prior_success=1 / 4).value)
     assert not any(each.is_about_targets for each in others)
@@ -35,11 +37,11 @@ def test_a_mechanism_is_asked_with_the_prior_of_the_population():
 
 @pytest.mark.parametrize("defense", [None, rr.defenses.gaussian_noise(0.1), rr.defenses.prune(0.5)])
 def test_heuristics_prove_nothing(defense):
-    assert prover().answers(GOAL, "heuristic", defense) == ()
+    assert prover().find_bounds(GOAL, "heuristic", defense) == ()
 
 
 def test_a_similarity_has_no_guarantee_from_noise():
-    assert prover().answers(ncc_at_least(0.9), "noise", Claims(Gaussian(1.0))) == ()
+    assert prover().find_bounds(ncc_at_least(0.9), "noise", Claims(Gaussian(1.0))) == ()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_a_similarity_has_no_guarantee_from_noise():
     [PoissonSampled(Gaussian(1.0), 0.01), Repeated(PoissonSampled(Gaussian(1.0), 0.01), 5)],
 )
 def test_sampling_does_not_protect_a_record_that_is_known_to_be_in_the_update(mechanism):
-    answers = prover().answers(GOAL, "sampled", Claims(mechanism))
+    answers = prover().find_bounds(GOAL, "sampled", Claims(mechanism))
     assert answers
     assert not any(each.is_about_targets for each in answers)
     assert "always contains the target" in answers[0].why
@@ -55,11 +57,11 @@ def test_sampling_does_not_protect_a_record_that_is_known_to_be_in_the_update(me
 
 @pytest.mark.parametrize("mechanism", [Gaussian(1.0), Repeated(Gaussian(1.0), 3), GaussianDP(1.0)])
 def test_without_sampling_the_bound_is_about_the_targets(mechanism):
-    assert prover().answers(GOAL, "noise", Claims(mechanism))[0].is_about_targets
+    assert prover().find_bounds(GOAL, "noise", Claims(mechanism))[0].is_about_targets
 
 
 def test_the_whole_run_is_shown_and_not_compared():
-    answers = prover(training=dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=9)).answers(
+    answers = prover(training=dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=9)).find_bounds(
         GOAL, "none", None
     )
     assert answers
@@ -71,17 +73,17 @@ def test_what_the_caller_states_comes_first_and_for_its_goals_only():
     stated = success_upper_bound(GaussianDP(1.0), prior_success=0.1)
     source = lambda goal, label: stated if (goal, label) == (GOAL, "noise") else None  # noqa: E731  # a source
     asked = prover(stated=[source])
-    first = asked.answers(GOAL, "noise", Claims(Gaussian(1.0)))[0]
+    first = asked.find_bounds(GOAL, "noise", Claims(Gaussian(1.0)))[0]
     assert first.guarantee is stated
     assert first.is_about_targets
-    assert stated not in [each.guarantee for each in asked.answers(GOAL, "other", Claims(Gaussian(1.0)))]
-    assert asked.answers(psnr_at_least(10), "noise", None) == ()
+    assert stated not in [each.guarantee for each in asked.find_bounds(GOAL, "other", Claims(Gaussian(1.0)))]
+    assert asked.find_bounds(psnr_at_least(10), "noise", None) == ()
 
 
 def test_what_the_threat_knows_and_how_many_guesses_it_has_raise_the_prior():
     one = prover().prior(GOAL).value
     assert one == pytest.approx(1 / 4)
-    assert prover(threat=THREAT.knowing(Knows.LABELS)).prior(GOAL).value == pytest.approx(1 / 2)
+    assert prover(threat=THREAT.with_knowledge(Knows.LABELS)).prior(GOAL).value == pytest.approx(1 / 2)
     assert prover(batch_size=2).prior(GOAL).value == pytest.approx(2 / 3)
-    assert prover(threat=THREAT.knowing(Knows.RECORD_NORM)).prior(GOAL).value == 1
+    assert prover(threat=THREAT.with_knowledge(Knows.RECORD_NORM)).prior(GOAL).value == 1
     assert prover().prior(ncc_at_least(0.5)) is None

@@ -10,7 +10,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, MALICIOUS_SERVER, STRONGEST, Knows
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import ForwardRelease
-from reconrisk.studies.common.plan import Plan, PlannedAttack, planned_attacks, time_evaluation
+from reconrisk.studies.common.plan import Plan, PlannedAttack, plan_attacks, time_evaluation
 from reconrisk.studies.common.subjects.given_release import GivenRelease
 
 DATA = Dataset("toy", torch.rand(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2)
@@ -58,8 +58,8 @@ def test_the_plan_says_what_it_will_do_and_how_long():
 @pytest.mark.parametrize("portfolio", PORTFOLIOS)
 def test_stronger_threats_can_run_more_of_a_portfolio(portfolio):
     found = [
-        set(labels(planned_attacks(portfolio, threat, knowledge())))
-        for threat in (HONEST_BUT_CURIOUS, MALICIOUS_SERVER.knowing(Knows.PRIOR), STRONGEST)
+        set(labels(plan_attacks(portfolio, threat, knowledge())))
+        for threat in (HONEST_BUT_CURIOUS, MALICIOUS_SERVER.with_knowledge(Knows.PRIOR), STRONGEST)
     ]
     assert found[0] < found[1] <= found[2]
     assert "best_candidate" in found[1] - found[0]
@@ -68,34 +68,34 @@ def test_stronger_threats_can_run_more_of_a_portfolio(portfolio):
 
 @pytest.mark.parametrize("portfolio", PORTFOLIOS)
 def test_updates_of_several_records_leave_out_attacks_on_one(portfolio):
-    chosen = labels(planned_attacks(portfolio, STRONGEST, knowledge(batch_size=3)))
+    chosen = labels(plan_attacks(portfolio, STRONGEST, knowledge(batch_size=3)))
     single = {entry.name for entry in PORTFOLIOS[portfolio] if not ATTACKS[entry.name].whole_update}
     assert chosen
     assert not single & {label.partition("(")[0] for label in chosen}
 
 
 def test_every_guess_that_can_be_made_is_planned():
-    known = planned_attacks("quick", HONEST_BUT_CURIOUS.knowing(Knows.LABELS), knowledge())
+    known = plan_attacks("quick", HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS), knowledge())
     assert {each.label for each in known if each.is_baseline} == {
         name for name, info in ATTACKS.items() if info.is_baseline
     } - {"prior_alone"}
-    without = planned_attacks("quick", HONEST_BUT_CURIOUS, knowledge(public=None))
+    without = plan_attacks("quick", HONEST_BUT_CURIOUS, knowledge(public=None))
     assert {each.label for each in without if each.is_baseline} == {"constant_guess"}
 
 
 def test_guesses_are_planned_from_the_simplest_to_the_one_that_knows_most():
     """Of guesses that do equally well, reports name the first."""
-    known = planned_attacks("quick", HONEST_BUT_CURIOUS.knowing(Knows.LABELS), knowledge())
+    known = plan_attacks("quick", HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS), knowledge())
     assert [each.label for each in known if each.is_baseline] == ["constant_guess", "prior_mean", "class_mean"]
 
 
 def test_class_means_of_inferred_labels_are_an_attack_not_a_guess():
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
-    (chosen,) = (each for each in planned_attacks(["class_mean"], threat, knowledge()) if each.label == "class_mean")
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR)
+    (chosen,) = (each for each in plan_attacks(["class_mean"], threat, knowledge()) if each.label == "class_mean")
     assert not chosen.is_baseline
     (guess,) = (
         each
-        for each in planned_attacks(["class_mean"], threat.knowing(Knows.LABELS), knowledge())
+        for each in plan_attacks(["class_mean"], threat.with_knowledge(Knows.LABELS), knowledge())
         if each.label == "class_mean"
     )
     assert guess.is_baseline
@@ -103,7 +103,7 @@ def test_class_means_of_inferred_labels_are_an_attack_not_a_guess():
 
 def test_choices_are_names_names_with_settings_or_attacks():
     choices = ["analytic", ("inverting_gradients", {"steps": 7}), rr.attacks.gauss_newton(restarts=2)]
-    found = planned_attacks(choices, HONEST_BUT_CURIOUS, knowledge())
+    found = plan_attacks(choices, HONEST_BUT_CURIOUS, knowledge())
     assert labels(found)[:2] == ["analytic", "inverting_gradients(steps=7)"]
     assert "restarts=2" in repr(found[2].attack)
     assert all(each.was_chosen for each in found[:3])
@@ -121,7 +121,7 @@ def test_choices_are_names_names_with_settings_or_attacks():
 )
 def test_choices_that_cannot_be_made_are_refused(choices, message):
     with pytest.raises(InvalidInput, match=message):
-        planned_attacks(choices, HONEST_BUT_CURIOUS, knowledge())
+        plan_attacks(choices, HONEST_BUT_CURIOUS, knowledge())
 
 
 def release(factor=1.0):

@@ -85,7 +85,7 @@ def test_membership_of_a_record_that_was_not_trained_on():
     assert found.report.targets[0].membership == "not in"
     alone = run(fitted(rows=30), data("ridge"), [35], fixed=30, membership=True)
     assert alone.report.targets[0].membership == "not in"
-    assert alone.report.failed
+    assert alone.report.failed_reports
     inside = run(fitted(rows=30), data("ridge"), [29], fixed=29, membership=True)
     assert inside.report.targets[0].membership == "in"
 

@@ -65,7 +65,7 @@ def test_targets_come_back_exactly_with_their_labels_beside_the_nearest_known_re
     torch.testing.assert_close(found.neighbours[0], toy.inputs[report.targets[0].neighbour])
     assert all(target.beats_neighbour for target in report.targets)
     assert report.is_complete
-    assert not report.failed
+    assert not report.failed_reports
 
 
 def test_a_report_survives_the_round_trip(toy, net):

@@ -6,12 +6,12 @@ import pytest
 
 from reconrisk.attacks.informed.invert_training.attack import NEEDS
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.reconstruction import Account, Cost, Ending, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Status
 from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.studies.informed.result import InformedReport, InformedTarget
 
 TARGET = InformedTarget(17, "cat", "cat", 1e-9, 90.0, 3, 0.02, 0.05, 1.0, 0)
-ACCOUNT = Account("invert_training()", Status(Ending.EXACT, "explained"), (1.0,), Cost(2.0, 40), (0,))
+ACCOUNT = AttackReport("invert_training()", Status(Ending.EXACT, "explained"), (1.0,), Cost(2.0, 40), (0,))
 REPORT = InformedReport(
     attack="invert_training",
     model="mlp",
@@ -56,7 +56,7 @@ def test_interrupted_reports_say_how_far_they_came():
     report = replace(REPORT, accounts=(stopped,))
     assert "INTERRUPTED: the estimates are the best so far." in str(report)
     assert not report.is_complete
-    assert report.failed == (stopped,)
+    assert report.failed_reports == (stopped,)
 
 
 def test_many_targets_are_cut():

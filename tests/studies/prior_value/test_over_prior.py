@@ -9,7 +9,7 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.attacks.baselines import prior_alone
 from reconrisk.core.guarantee import Estimate
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.prior_value.over_prior import exchange_update, leakage_over_prior
@@ -41,7 +41,7 @@ class Told:
 
     def __call__(self, observation, *, rng):
         made = self.estimate(observation, rng)
-        account = Account("told()", Status(Ending.CONVERGED, "told"), (0.0,) * len(made), Cost(0.0, 0))
+        account = AttackReport("told()", Status(Ending.CONVERGED, "told"), (0.0,) * len(made), Cost(0.0, 0))
         return Reconstruction(made, account)
 
     def __repr__(self):
@@ -313,7 +313,7 @@ def test_an_attack_runs_twice_only_where_something_is_known_of_the_record(known,
 
 
 def test_another_s_update_comes_with_its_defense_and_the_record_s_own_side_information():
-    threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.RECORD_NORM, Knows.BATCH_STATISTICS, Knows.DEFENSE)
+    threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.RECORD_NORM, Knows.BATCH_STATISTICS, Knows.DEFENSE)
     network, defense = nn.Sequential(nn.BatchNorm1d(SIZE), model()).eval(), rr.defenses.random_pruning(0.5)
     own, another = (
         rr.observe(

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.reconstruction import Account, Cost, Ending, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Status
 from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, MALICIOUS_SERVER, Knows
 from reconrisk.studies.rebuild.report import MetricScores, RebuildReport, RebuiltColumn
@@ -37,14 +37,14 @@ def made(count=3, statuses=(DONE,), **fields):
             MetricScores("psnr()", "psnr", True, numbers, tuple(-number for number in numbers)),
             MetricScores("mse()", "mse", False, (0.5, *numbers[1:]), numbers),
         ),
-        "accounts": tuple(Account("dlg()", status, numbers, Cost(1.5, 7)) for status in statuses),
+        "accounts": tuple(AttackReport("dlg()", status, numbers, Cost(1.5, 7)) for status in statuses),
         "seed": 4,
     }
     return RebuildReport(**{**given, **fields})
 
 
 def test_it_comes_back_from_json_as_it_was():
-    report = made(threat=MALICIOUS_SERVER.knowing(Knows.PRIOR))
+    report = made(threat=MALICIOUS_SERVER.with_knowledge(Knows.PRIOR))
     assert from_json(to_json(report)) == report
 
 
@@ -66,7 +66,7 @@ def test_the_text_has_a_line_per_record_with_attack_and_guess():
 
 
 def test_columns_that_say_nothing_are_left_out():
-    known = made(1, threat=HONEST_BUT_CURIOUS.knowing(Knows.LABELS))
+    known = made(1, threat=HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS))
     (line,) = [line for line in str(known).splitlines() if line.startswith("      10")]
     assert line.split()[:2] == ["10", "cat"]
     assert "dog" not in str(known)

@@ -7,7 +7,7 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.core.columns import CategoricalColumn, NumericColumn
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.rebuild.updates import rebuild
@@ -46,7 +46,9 @@ class Recorder:
         interrupted = len(self.seen) - 1 == self.interrupt_at
         status = Status(Ending.INTERRUPTED, "stopped", "Again") if interrupted else Status(Ending.CONVERGED, "done")
         objective = tuple(float(number) for number in range(size))
-        return Reconstruction(values, Account("Recorder(x=1)", status, objective, Cost(0.5, 2), tuple(range(size))))
+        return Reconstruction(
+            values, AttackReport("Recorder(x=1)", status, objective, Cost(0.5, 2), tuple(range(size)))
+        )
 
 
 def test_records_share_updates_and_estimates_come_back_in_their_order():
@@ -77,7 +79,7 @@ def test_the_last_update_has_what_is_left():
     assert [observation.batch_size for observation in seen] == [2, 2, 1]
     assert report.updates == (0, 0, 1, 1, 2)
     assert report.is_complete
-    assert not report.failed
+    assert not report.failed_reports
 
 
 def test_an_update_is_that_of_its_records():
@@ -103,7 +105,7 @@ def test_the_adversary_is_told_what_was_stated_and_no_more():
     report = rebuild(Recorder(seen), mlp(), TABLE, records=[4], knows=known, rng=rng()).report
     assert seen[0].labels.tolist() == [1]
     assert float(seen[0].record_norms) == pytest.approx(float(TABLE.inputs[4].norm()))
-    assert report.threat == HONEST_BUT_CURIOUS.knowing(*known)
+    assert report.threat == HONEST_BUT_CURIOUS.with_knowledge(*known)
     noise = rr.defenses.clip_and_noise(noise_multiplier=0.1, clip_norm=1.0)
     for more in ((), (Knows.DEFENSE,)):
         rebuild(Recorder(seen), mlp(), TABLE, defense=noise, knows=more, rng=rng())

@@ -14,7 +14,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.metric import Limit
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import CancelToken
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.data.dataset import Dataset
 from reconrisk.studies.common import experiment
@@ -73,7 +73,7 @@ class Reader:
         status = Status(Ending.CONVERGED, "read")
         if self.calls in self.silent:
             found, status = torch.full_like(found, math.nan), Status(Ending.NOT_APPLICABLE, "silent", "Attack others")
-        return Reconstruction(found.detach(), Account(repr(self), status, (0.0,), Cost(0.0, 1)))
+        return Reconstruction(found.detach(), AttackReport(repr(self), status, (0.0,), Cost(0.0, 1)))
 
 
 def choose(**settings):

@@ -84,11 +84,11 @@ def test_the_front_of_each_attacker_by_hand() -> None:
         )
     ]
     result = _result(cells)
-    assert [row.label for row in result.front("aware")] == ["a 1", "a 2"]
-    assert [row.label for row in result.with_measures(leakage="psnr").front("unaware")] == ["a 1", "a 2"]
+    assert [row.label for row in result.pareto_rows("aware")] == ["a 1", "a 2"]
+    assert [row.label for row in result.with_measures(leakage="psnr").pareto_rows("unaware")] == ["a 1", "a 2"]
     by_loss = result.with_measures(utility="training_loss", leakage="fisher_trace")
-    assert [row.label for row in by_loss.front("aware")] == ["a 1", "a 2"]
-    assert [row.label for row in result.with_measures(utility="utility_1").front("aware")] == ["a 2"]
+    assert [row.label for row in by_loss.pareto_rows("aware")] == ["a 1", "a 2"]
+    assert [row.label for row in result.with_measures(utility="utility_1").pareto_rows("aware")] == ["a 2"]
 
 
 def test_the_attack_that_counts_is_the_worst_for_who_defends() -> None:
@@ -173,7 +173,7 @@ def test_results_survive_json_and_are_written() -> None:
     [
         (lambda result: result.with_measures(utility="accuracy"), "utility='accuracy' to be one of test_accuracy"),
         (lambda result: result.with_measures(leakage="ssim"), "leakage='ssim' to be one of mse"),
-        (lambda result: result.front("clever"), "attacker='clever' to be one of unaware, aware"),
+        (lambda result: result.pareto_rows("clever"), "attacker='clever' to be one of unaware, aware"),
         (lambda result: result.dominates("a", "c"), "family='c' to be one of none, a"),
         (lambda result: result.cells[0].score("aware", "dlg"), "attack='dlg' to be an attack that"),
     ],
@@ -186,4 +186,4 @@ def test_unknown_names_are_refused(call: object, said: str) -> None:
 def test_accuracy_that_is_not_there_is_not_compared() -> None:
     result = _result([_cell("a", 1.0, 0, 0.9, 0.2, test_accuracy=None)])
     with pytest.raises(InvalidInput, match="measure='test_accuracy'"):
-        result.front("aware")
+        result.pareto_rows("aware")

@@ -126,7 +126,7 @@ def test_noise_protects_and_costs() -> None:
     stds = (0.01, 0.1, 10.0)
     result = _frontier({"noise": {std: gaussian_noise(std) for std in stds}}, trials=4)
     for attacker in ("unaware", "aware"):
-        rows = result.of(attacker)
+        rows = result.rows_for(attacker)
         errors = [row.mse.value for row in rows]
         assert errors == sorted(errors)
         assert errors[0] < 1e-9
@@ -134,10 +134,10 @@ def test_noise_protects_and_costs() -> None:
         bounds = [row.mse_bound for row in rows]
         assert bounds == sorted(bounds)
         assert bounds[0] == 0.0
-    first, second = (result.of("aware", "noise")[place] for place in (0, 1))
+    first, second = (result.rows_for("aware", "noise")[place] for place in (0, 1))
     assert second.utility_2.value == pytest.approx(100 * first.utility_2.value, rel=1e-4)
     assert first.fisher_trace.value == pytest.approx(100 * second.fisher_trace.value, rel=1e-4)  # the same directions
-    assert result.of("aware")[0].fisher_trace.value == float("inf")
+    assert result.rows_for("aware")[0].fisher_trace.value == float("inf")
 
 
 def test_who_knows_the_mask_of_a_linear_model_rebuilds_the_record() -> None:
@@ -146,7 +146,7 @@ def test_who_knows_the_mask_of_a_linear_model_rebuilds_the_record() -> None:
     model = _model(5)
     mask = random_pruning(0.5, seed=1)
     result = _frontier({"mask": {0.5: mask}}, model=model, attacks=["gauss_newton"], threat=_WITH_LABELS)
-    unaware, aware = (result.of(attacker, "mask")[0] for attacker in ("unaware", "aware"))
+    unaware, aware = (result.rows_for(attacker, "mask")[0] for attacker in ("unaware", "aware"))
     assert aware.mse.value < 1e-6
     assert unaware.mse.value > 1e-3
     assert unaware.fisher_trace.value == float("inf")
@@ -167,7 +167,7 @@ class _Spoiled:
 
 def test_who_knows_the_defense_may_ignore_it() -> None:
     result = _frontier({"clip": {1e9: clip(1e9)}}, attacks=[_Spoiled()], repeat=2)
-    unaware, aware = (result.of(attacker, "clip")[0] for attacker in ("unaware", "aware"))
+    unaware, aware = (result.rows_for(attacker, "clip")[0] for attacker in ("unaware", "aware"))
     assert unaware.mse.value < 1e-9
     assert aware.mse.value == unaware.mse.value
     assert aware.attack.endswith("defense ignored")
@@ -178,7 +178,7 @@ def test_only_who_knows_the_defense_knows_where_it_clips() -> None:
     study = _study()
     defense, seen = clip_and_noise(clip_norm=0.7, noise_multiplier=1.0), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tradeoff_study, "planned_attacks", lambda *given, **stated: seen.append(given[2].clip_norm) or ())
+        patch.setattr(tradeoff_study, "plan_attacks", lambda *given, **stated: seen.append(given[2].clip_norm) or ())
         for attacker in ATTACKERS:
             study.plan_attacks(attacker, study.split(0), defense)
     assert seen == [None, 0.7]
@@ -317,7 +317,7 @@ def test_where_an_attack_fails_its_adversary_still_has_a_guess() -> None:
     score = next(score for score in result.cells[0].scores if not score.is_guess)
     assert score.failures == 1
     assert 0 < score.mse < 0.5
-    assert result.of("aware", "none")[0].mse.value <= score.mse
+    assert result.rows_for("aware", "none")[0].mse.value <= score.mse
 
 
 def test_real_labels_have_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from reconrisk.attacks.first_layer import LayerGradient, Scales, attach_scales, 
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_not_empty, invalid_input
 
@@ -119,7 +119,7 @@ class Analytic:
     @property
     def needs(self) -> ThreatModel:
         """Weakest threat model: one update, and the side information of the estimate."""
-        return HONEST_BUT_CURIOUS.knowing(*required_knowledge(self.estimate, self.scales))
+        return HONEST_BUT_CURIOUS.with_knowledge(*required_knowledge(self.estimate, self.scales))
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Estimate the single record of ``observation``; ``rng`` is not used, the attack is deterministic."""
@@ -275,7 +275,7 @@ def invert_layer(
             cut = f"with values from {smallest:.3g} to {largest:.3g} clipped to {observation.data_range}"
             remedy = "Pass the range of the records as data_range"
             status = Status(Ending.CONVERGED, f"{status.cause}, {cut}", remedy)
-    account = Account(attack, status, (residual,), Cost(time.monotonic() - begun, evaluations))
+    account = AttackReport(attack, status, (residual,), Cost(time.monotonic() - begun, evaluations))
     estimates = flat.clamp(low, high).view(1, *observation.input_shape).to(torch.get_default_dtype())
     return Reconstruction(estimates, account)
 

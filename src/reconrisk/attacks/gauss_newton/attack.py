@@ -15,9 +15,9 @@ from torch import Tensor
 from reconrisk.attacks.gauss_newton import laplace as gauss_newton_laplace
 from reconrisk.attacks.gauss_newton.descent import ROUNDING, BoundedDescent, Descent, Outcome
 from reconrisk.attacks.gauss_newton.problem import GaussianPrior, Likelihood, Point, working_precision
-from reconrisk.attacks.labels.infer import labels_for, stated_labels
+from reconrisk.attacks.labels.infer import class_labels_or_none, labels_for
 from reconrisk.core.observation import Attack, Observation
-from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import (
     check_all_finite,
@@ -256,7 +256,7 @@ class GaussNewton:
     def needs(self) -> ThreatModel:
         """Weakest threat model: one update, the prior if there is one, and the needs of the warm start."""
         weakest = HONEST_BUT_CURIOUS if self.warm_start is None else self.warm_start.needs
-        return weakest if self.prior_mean is None else weakest.knowing(Knows.PRIOR)
+        return weakest if self.prior_mean is None else weakest.with_knowledge(Knows.PRIOR)
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Estimate the records of ``observation``, starting from noise around mid-range or from the warm start."""
@@ -278,12 +278,12 @@ class GaussNewton:
                 return again.estimates
 
             estimates, objective = gauss_newton_laplace.refine_laplace(observation, labels, estimates, solve)
-        account = Account(
+        account = AttackReport(
             attack=repr(self),
             status=status,
             objective=(objective,) * observation.batch_size,
             cost=Cost(time.monotonic() - begun, evaluations),
-            labels=stated_labels(labels),
+            labels=class_labels_or_none(labels),
         )
         return Reconstruction(estimates.to(torch.get_default_dtype()), account)
 
@@ -360,7 +360,7 @@ def gauss_newton(
     <https://orbit.dtu.dk/en/publications/damping-parameter-in-marquardts-method>`_ for the damping.
 
     >>> forward = lambda inputs, labels: {"y": inputs[0].exp()}
-    >>> threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS)
+    >>> threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS)
     >>> released = {"y": torch.tensor([0.25, 0.5]).exp()}
     >>> observation = Observation(released, forward, threat, (2,), (0.0, 1.0), labels=torch.tensor([0]))
     >>> gauss_newton()(observation, rng=torch.Generator().manual_seed(0)).estimates.round(decimals=3)

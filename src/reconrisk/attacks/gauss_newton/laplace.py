@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 
 _ROUNDS = 8  # most reweighted solves; they usually settle earlier
@@ -33,7 +33,7 @@ class FixedStart:
         """Return the estimates."""
         del rng
         status = Status(Ending.CONVERGED, "estimates of an earlier round")
-        account = Account("given", status, (math.inf,) * observation.batch_size, Cost(0.0, 0))
+        account = AttackReport("given", status, (math.inf,) * observation.batch_size, Cost(0.0, 0))
         return Reconstruction(self.estimates, account)
 
 

@@ -16,7 +16,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor, nn
 
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import (
     check_all_finite,
@@ -26,7 +26,7 @@ from reconrisk.core.validation import (
     check_probability,
     invalid_input,
 )
-from reconrisk.releases.model_state import LossFunction, called
+from reconrisk.releases.model_state import LossFunction, call_module
 from reconrisk.releases.updates.clipping import HardClip
 
 _VALUES_AT_ONCE = 2**24  # gradient values held at a time: 128 MB in double precision
@@ -90,7 +90,7 @@ def clipped_gradients(
         return torch.zeros(0, size, dtype=torch.float64)
 
     def loss(values: dict[str, Tensor], record: Tensor, label: Tensor) -> Tensor:
-        return loss_fn(called(model, {**fixed, **values}, record[None]), label[None])
+        return loss_fn(call_module(model, {**fixed, **values}, record[None]), label[None])
 
     gradient = torch.func.grad(loss)
     together = torch.func.vmap(gradient, in_dims=(None, 0, 0))
@@ -184,7 +184,7 @@ class Identification:
     posterior: Tensor
     mass: float
     log_ratios: Tensor
-    account: Account
+    account: AttackReport
 
     @property
     def status(self) -> Status:
@@ -387,7 +387,7 @@ def match_candidates(
     status = _status(float(left.min()), len(_flat_vector(steps[0])) * (len(steps) - 1), math.sqrt(rounded) / std)
     mass = 0.0 if status is not None else float(masses[index].clamp(max=1.0))
     named = Status(Ending.CONVERGED, f"posterior mass {mass:.3g} around one of {len(candidates)} candidates")
-    account = Account(
+    account = AttackReport(
         attack=f"match_candidates({len(candidates)} candidates, {len(steps) - 1} steps, mse={mse:g})",
         status=status or named,
         objective=(-float(ratios[index]),),
@@ -439,7 +439,7 @@ def _check_classes(name: str, model: nn.Module, loss_fn: LossFunction, inputs: T
             state = {
                 name: value.clone() for name, value in model.state_dict().items()
             }  # copies: batch statistics must not change
-            outputs = called(model, state, inputs[row : row + 1])
+            outputs = call_module(model, state, inputs[row : row + 1])
             try:
                 loss_fn(outputs, labels[row : row + 1])
             except IndexError as error:

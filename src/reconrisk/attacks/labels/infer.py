@@ -17,7 +17,7 @@ from reconrisk.core.observation import Observation
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import invalid_input
 from reconrisk.releases.model_state import LossFunction, ModelState, model_state, record_losses
-from reconrisk.releases.observe import DefendedMap, model_of
+from reconrisk.releases.observe import DefendedMap, find_model
 from reconrisk.releases.training.optimizers import OptimizerState, UpdateRule
 from reconrisk.releases.updates.gradient import GradientMap
 from reconrisk.releases.updates.local_update import LocalUpdateMap
@@ -317,7 +317,7 @@ _EQUAL = 1e-3  # the same limit where clipping has changed the scale
 _MOST_PAIRS = 2000  # pairs of a probe and a class, to limit memory for many classes
 
 
-def stated_labels(labels: Tensor) -> tuple[int, ...] | None:
+def class_labels_or_none(labels: Tensor) -> tuple[int, ...] | None:
     """Return the classes that an attack used, for its account.
 
     Args:
@@ -326,7 +326,7 @@ def stated_labels(labels: Tensor) -> tuple[int, ...] | None:
     Returns:
         The classes; None if the labels are not classes.
 
-    >>> stated_labels(torch.tensor([3, 1])), stated_labels(torch.tensor([0.5]))
+    >>> class_labels_or_none(torch.tensor([3, 1])), class_labels_or_none(torch.tensor([0.5]))
     ((3, 1), None)
     """
     return None if labels.is_floating_point() or labels.ndim > 1 else tuple(labels.cpu().tolist())
@@ -441,7 +441,7 @@ def labels_for(observation: Observation) -> Tensor:
     """
     if observation.labels is not None:
         return observation.labels
-    if observation.batch_size == 1 and model_of(observation.forward) is None:
+    if observation.batch_size == 1 and find_model(observation.forward) is None:
         return infer_label(observation.released)
     counts = infer_label_counts(observation)
     return torch.arange(len(counts)).repeat_interleave(counts).to(observation.device)

@@ -21,7 +21,7 @@ from reconrisk.core.reconstruction import Ending, Reconstruction
 from reconrisk.core.threat import MALICIOUS_SERVER, Knows, ThreatModel
 from reconrisk.core.validation import check_finite, check_not_empty, check_positive, check_whole
 from reconrisk.releases.model_state import LossFunction
-from reconrisk.releases.observe import model_of
+from reconrisk.releases.observe import find_model
 
 if TYPE_CHECKING:
     from reconrisk.attacks.knowledge import PublicKnowledge
@@ -71,7 +71,7 @@ class PlantedLoss:
 
 
 @dataclass(frozen=True, eq=False)
-class Planted:
+class PlantedTraining:
     """The module that the malicious server sends, and the loss to train it with.
 
     Attributes:
@@ -100,7 +100,7 @@ class OptimalAnalytic:
         """Weakest threat model: a server that plants the layer, and knows the norm unless scales are stated."""
         knows = required_knowledge(self.estimate, self.scales)
         replayed = self.estimate.uses_scales and self.scales is None
-        return MALICIOUS_SERVER.knowing(*knows, *({Knows.RECORD_NORM} if replayed else ()))
+        return MALICIOUS_SERVER.with_knowledge(*knows, *({Knows.RECORD_NORM} if replayed else ()))
 
     def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
         """Return the planted layer, in parallel to the model if there is one."""
@@ -113,7 +113,7 @@ class OptimalAnalytic:
         *,
         model: nn.Module | None = None,
         loss_fn: LossFunction = nn.functional.cross_entropy,
-    ) -> Planted:
+    ) -> PlantedTraining:
         """Return the module and loss that a client must train with.
 
         Args:
@@ -131,7 +131,7 @@ class OptimalAnalytic:
         check_not_empty("input_shape", input_shape)
         features = math.prod(check_whole("input_shape", side) for side in input_shape)
         module = PlantedLayer(features, self.neurons, model)
-        return Planted(module, PlantedLoss(self.neurons, None if model is None else loss_fn))
+        return PlantedTraining(module, PlantedLoss(self.neurons, None if model is None else loss_fn))
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Estimate the single record of ``observation``; ``rng`` is not used, the attack is deterministic."""
@@ -227,7 +227,7 @@ def neurons_for_clipping(clip_norm: float, smallest_norm: float) -> int:
 
 def _labels(observation: Observation) -> Tensor:
     """Return known or inferred labels; a layer that is planted alone does not depend on them."""
-    model = model_of(observation.forward)
+    model = find_model(observation.forward)
     # The planted loss ignores labels, so that any label replays the same gradient.
     alone = isinstance(model, PlantedLayer) and model.model is None
     if alone and observation.labels is None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.releases.model_state import LossFunction
 
@@ -318,7 +318,7 @@ def planted_reconstruction(
         status = Status(Ending.EXACT, cause)
     else:
         status = Status(Ending.CONVERGED, cause, "" if count == batch_size else remedy)
-    account = Account(attack, status, objective, Cost(time.monotonic() - begun, 0))
+    account = AttackReport(attack, status, objective, Cost(time.monotonic() - begun, 0))
     return Reconstruction(estimates.to(torch.get_default_dtype()), account)
 
 

@@ -20,7 +20,7 @@ from reconrisk.attacks.matching.regularizers import Penalty, Regularizer
 from reconrisk.attacks.matching.variables import FixedLabels, LabelStrategy, NormalStart, Parametrization, Start, Values
 from reconrisk.core.observation import LAPLACE, Observation
 from reconrisk.core.progress import ProgressBar
-from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.core.validation import check_positive, check_whole
 
@@ -247,7 +247,7 @@ class Match:
     def reconstruction(self, attack: str, cost: Cost) -> Reconstruction:
         """Return the records as the reconstruction of ``attack`` at ``cost``."""
         objective = (self.value,) * len(self.estimates)
-        account = Account(attack, self.status, objective, cost, self.labels)
+        account = AttackReport(attack, self.status, objective, cost, self.labels)
         return Reconstruction(self.estimates.detach().to(torch.get_default_dtype()), account)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.validation import check_nonnegative, invalid_input
-from reconrisk.releases.observe import model_of, seen_by_batch_norm
+from reconrisk.releases.observe import batch_norm_inputs, find_model
 
 Penalty = Callable[[Tensor], Tensor]
 """Function from candidates ``(restarts, records, *shape)`` to one number per restart."""
@@ -180,7 +180,7 @@ class BatchNormStatistics:
 
     def bind(self, observation: Observation) -> Penalty:
         """Return the penalty; raise InvalidInput if the release has no model."""
-        model = model_of(observation.forward)
+        model = find_model(observation.forward)
         if model is None:
             raise InvalidInput("Expected the release of a model, to compare batch norm statistics. Pass batch_norm=0.")
         network = model
@@ -242,7 +242,7 @@ def _batch_norm_inputs(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     # In train mode, or without running statistics, records of a batch influence each other.
     mixing = any(layer.training or layer.running_mean is None for layer in _batch_norms(model).values())
     groups = list(inputs) if mixing else [inputs.flatten(0, 1)]
-    seen = [seen_by_batch_norm(model, group) for group in groups]
+    seen = [batch_norm_inputs(model, group) for group in groups]
     return {
         name: torch.cat([values[name] for values in seen]).reshape(
             len(inputs), -1, first.shape[1], first.shape[2:].numel()

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from reconrisk.attacks.labels.infer import labels_for
 from reconrisk.attacks.matching.optimizers import Variables
-from reconrisk.core.columns import CategoricalColumn, Column, NumericColumn, check_columns, check_layout, width_of
+from reconrisk.core.columns import CategoricalColumn, Column, NumericColumn, check_columns, check_layout, total_width
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.validation import check_nonnegative, invalid_input
-from reconrisk.releases.model_state import called
-from reconrisk.releases.observe import model_of
+from reconrisk.releases.model_state import call_module
+from reconrisk.releases.observe import find_model
 
 _SHARPNESS = 10.0  # logits per unit of a coordinate, since update rules take steps of a few hundredths
 _LOWEST = -14.0  # lowest logit relative to the largest: from further below a category recovers too slowly
@@ -114,7 +114,7 @@ class Tabular:
         columns = [column for column in self.columns if isinstance(column, CategoricalColumn)]
         if not columns:
             return None
-        width, most = width_of(self.columns), max(len(column.categories) for column in columns)
+        width, most = total_width(self.columns), max(len(column.categories) for column in columns)
         gather = torch.full((len(columns), most), width)
         scatter = torch.zeros(width, dtype=torch.int64)
         categorical = torch.zeros(width, dtype=torch.bool)
@@ -129,7 +129,7 @@ class Tabular:
     @cached_property
     def _ceiling(self) -> Tensor:
         """Upper end of each coordinate: 1, or 0 for constant columns."""
-        ceiling = torch.ones(width_of(self.columns))
+        ceiling = torch.ones(total_width(self.columns))
         for column in self.columns:
             if isinstance(column, NumericColumn) and column.low == column.high:
                 ceiling[column.start] = 0
@@ -326,7 +326,7 @@ def count_classes(observation: Observation) -> int:
     Raises:
         InvalidInput: If the release has no model, or the model does not return one number per class.
     """
-    model = model_of(observation.forward)
+    model = find_model(observation.forward)
     if model is None:
         raise InvalidInput(
             "Expected the release of a model, to optimise its labels. Declare the labels as known instead."
@@ -336,7 +336,7 @@ def count_classes(observation: Observation) -> int:
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         # Two records, since batch norm in training mode may refuse a single one.
-        shape = called(model, buffers, torch.zeros((2, *observation.input_shape), dtype=dtype)).shape[1:]
+        shape = call_module(model, buffers, torch.zeros((2, *observation.input_shape), dtype=dtype)).shape[1:]
     if len(shape) != 1 or shape[0] < 2:
         remedy = "Declare the labels as known instead: add Knows.LABELS to the threat model."
         raise invalid_input(

@@ -12,10 +12,10 @@ from torch import Tensor
 from reconrisk.attacks.gauss_newton.descent import Descent, Outcome
 from reconrisk.attacks.gauss_newton.problem import GaussianPrior as CoordinatePrior
 from reconrisk.attacks.gauss_newton.problem import Likelihood, Point, working_precision
-from reconrisk.attacks.labels.infer import labels_for, stated_labels
+from reconrisk.attacks.labels.infer import class_labels_or_none, labels_for
 from reconrisk.attacks.with_prior.unknown_noise import assume_noise, reweight_by_noise, run_warm_start, squared_residual
 from reconrisk.core.observation import Attack, Observation
-from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
 from reconrisk.core.validation import check_callable, check_positive, check_whole, invalid_input
 from reconrisk.priors.gaussian import GaussianPrior
@@ -51,7 +51,7 @@ class GaussianPosterior:
     def needs(self) -> ThreatModel:
         """Weakest threat model: one update, the prior, and the needs of the warm start."""
         weakest = HONEST_BUT_CURIOUS if self.warm_start is None else self.warm_start.needs
-        return weakest.knowing(Knows.PRIOR)
+        return weakest.with_knowledge(Knows.PRIOR)
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Estimate the records behind ``observation``."""
@@ -62,12 +62,12 @@ class GaussianPosterior:
         search = _Search(self, observation, labels, rng, begun)
         status = search.run()
         records = search.records.clamp(*observation.data_range)
-        account = Account(
+        account = AttackReport(
             attack=repr(self),
             status=ZERO_RELEASE if observation.is_zero else status,
             objective=(squared_residual(observation, records, labels),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, search.evaluations + 1),
-            labels=stated_labels(labels),
+            labels=class_labels_or_none(labels),
         )
         return Reconstruction(records.to(torch.get_default_dtype()), account)
 
@@ -117,7 +117,7 @@ def gaussian_posterior(
 
     >>> from reconrisk.priors.gaussian import gaussian
     >>> prior = gaussian(torch.full((2,), 0.5), 0.05 * torch.eye(2))
-    >>> threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR, Knows.DEFENSE)
+    >>> threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.PRIOR, Knows.DEFENSE)
     >>> observation = Observation(
     ...     {"y": torch.tensor([0.25, 0.5])}, lambda records, labels: {"y": records[0]}, threat, (2,), (0.0, 1.0),
     ...     labels=torch.tensor([0]), noise_std={"y": torch.full((2,), 0.05**0.5)},

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.labels.infer import labels_for, stated_labels
+from reconrisk.attacks.labels.infer import class_labels_or_none, labels_for
 from reconrisk.attacks.matching.distances import Distance, SquaredError, check_distance
 from reconrisk.attacks.matching.loop import likelihood_for, whiten_and_mask
 from reconrisk.attacks.with_prior.latents import NEEDS, Latents, check_generator
 from reconrisk.core.errors import MissingExtra
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
-from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_nonnegative, check_positive, check_whole
 from reconrisk.priors.generator import GeneratorPrior
@@ -59,12 +59,12 @@ class Ggl:
         labels = labels_for(observation)
         fitness = _Fitness(self, observation, labels)
         status, best, value = self._evolve(fitness, rng, begun)
-        account = Account(
+        account = AttackReport(
             attack=repr(self),
             status=ZERO_RELEASE if observation.is_zero else status,
             objective=(value,) * observation.batch_size,
             cost=Cost(time.monotonic() - begun, fitness.evaluations),
-            labels=stated_labels(labels),
+            labels=class_labels_or_none(labels),
         )
         low, high = observation.data_range
         return Reconstruction(fitness.records(best)[0].clamp(low, high).to(torch.get_default_dtype()), account)

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.labels.infer import labels_for, stated_labels
+from reconrisk.attacks.labels.infer import class_labels_or_none, labels_for
 from reconrisk.attacks.matching.distances import Distance, check_distance, sum_of_squares
 from reconrisk.attacks.matching.loop import whiten_and_mask
 from reconrisk.attacks.with_prior.latents import NEEDS
-from reconrisk.attacks.with_prior.unknown_noise import sent_values
+from reconrisk.attacks.with_prior.unknown_noise import count_sent_values
 from reconrisk.core.observation import Observation
 from reconrisk.core.progress import ProgressBar
-from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_positive, check_probability, check_whole, invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior
@@ -148,25 +148,27 @@ class GuidedSampling:
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Estimate the records of ``observation`` at the adversary's own stop."""
-        return self.traced(observation, rng=rng)[0]
+        return self.run_with_trajectory(observation, rng=rng)[0]
 
-    def traced(self, observation: Observation, *, rng: torch.Generator) -> tuple[Reconstruction, GuidedTrajectory]:
+    def run_with_trajectory(
+        self, observation: Observation, *, rng: torch.Generator
+    ) -> tuple[Reconstruction, GuidedTrajectory]:
         """Return the reconstruction, and the trajectory that it was selected from."""
         begun = clock.monotonic()
         labels = labels_for(observation)
         trajectory, status = self._run(observation, labels, rng, begun)
-        account = Account(
+        account = AttackReport(
             attack=repr(self),
             status=ZERO_RELEASE if observation.is_zero else status,
             objective=(float(trajectory.residuals[trajectory.stop]),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, len(trajectory.residuals)),
-            labels=stated_labels(labels),
+            labels=class_labels_or_none(labels),
         )
         return Reconstruction(trajectory.estimates_at_stop.to(torch.get_default_dtype()), account), trajectory
 
     def trace(self, observation: Observation, *, rng: torch.Generator) -> GuidedTrajectory:
         """Return all intermediate estimates."""
-        return self.traced(observation, rng=rng)[1]
+        return self.run_with_trajectory(observation, rng=rng)[1]
 
     def _run(
         self, observation: Observation, labels: Tensor, rng: torch.Generator, begun: float
@@ -276,7 +278,7 @@ def ggss_r(
     >>> prior = gaussian(torch.full((2,), 0.5), 0.05 * torch.eye(2))
     >>> seen = {"y": torch.tensor([0.25, 0.75])}
     >>> observation = Observation(
-    ...     seen, lambda records, labels: {"y": records[0]}, NEEDS.knowing(Knows.LABELS), (2,), (0.0, 1.0),
+    ...     seen, lambda records, labels: {"y": records[0]}, NEEDS.with_knowledge(Knows.LABELS), (2,), (0.0, 1.0),
     ...     labels=torch.tensor([0]),
     ... )
     >>> found = ggss_r(prior, guidance=1.0)(observation, rng=torch.Generator().manual_seed(0))
@@ -319,7 +321,7 @@ class _Guide:
         self._rng = torch.Generator(rng.device).manual_seed(seed)
         dtype = torch.get_default_dtype()
         self._observed = whiten_and_mask({name: t.to(dtype) for name, t in observation.released.items()}, observation)
-        self._values = sent_values(observation)
+        self._values = count_sent_values(observation)
         self._scale = (1.0 if observation.noise_std is not None else float(sum_of_squares(self._observed))) or 1.0
 
     def at(self, noisy: Tensor, time: int) -> _Step:

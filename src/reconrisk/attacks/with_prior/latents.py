@@ -13,7 +13,7 @@ from reconrisk.core.validation import invalid_input
 from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.network import precision_of
 
-NEEDS = HONEST_BUT_CURIOUS.knowing(Knows.PRIOR)
+NEEDS = HONEST_BUT_CURIOUS.with_knowledge(Knows.PRIOR)
 """Weakest threat model of these attacks: one update, and a prior over records."""
 
 
@@ -116,7 +116,7 @@ class GeneratorWeights(_Unconstrained):
         # Each record has its own weights: vectorising saves nothing and fails for some layers.
         each = [torch.stack([made(*pair) for pair in zip(one, latents, strict=True)]) for one in coordinates]
         values = torch.stack(each)
-        records = self.prior.checked(values.flatten(0, 1), coordinates.shape[0] * coordinates.shape[1])
+        records = self.prior.to_records(values.flatten(0, 1), coordinates.shape[0] * coordinates.shape[1])
         found: Tensor = records.unflatten(0, coordinates.shape[:2])
         return found
 
@@ -148,7 +148,7 @@ class Features(_Unconstrained):
         values = coordinates.flatten(0, 1)
         for layer in layers_of(self.prior)[self.entered :]:
             values = layer(values)
-        found: Tensor = self.prior.checked(values, len(values)).unflatten(0, coordinates.shape[:2])
+        found: Tensor = self.prior.to_records(values, len(values)).unflatten(0, coordinates.shape[:2])
         return found
 
     def project(self, coordinates: Tensor, observation: Observation) -> Tensor:

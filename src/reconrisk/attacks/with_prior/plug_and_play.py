@@ -17,13 +17,18 @@ from torch import Tensor
 from reconrisk.attacks.gauss_newton.descent import Descent
 from reconrisk.attacks.gauss_newton.problem import GaussianPrior as CoordinatePrior
 from reconrisk.attacks.gauss_newton.problem import Likelihood, Point, working_precision
-from reconrisk.attacks.labels.infer import labels_for, stated_labels
+from reconrisk.attacks.labels.infer import class_labels_or_none, labels_for
 from reconrisk.attacks.with_prior.gaussian_posterior import gaussian_posterior
 from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling, ggss_r
-from reconrisk.attacks.with_prior.unknown_noise import reweight_by_noise, run_warm_start, sent_values, squared_residual
+from reconrisk.attacks.with_prior.unknown_noise import (
+    count_sent_values,
+    reweight_by_noise,
+    run_warm_start,
+    squared_residual,
+)
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.progress import ProgressBar
-from reconrisk.core.reconstruction import ZERO_RELEASE, Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import ZERO_RELEASE, AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_callable, check_positive, check_whole, invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior
@@ -67,7 +72,7 @@ class PlugAndPlay:
     @property
     def needs(self) -> ThreatModel:
         """Weakest threat model: the prior, and the needs of the initial attack."""
-        return self.initial_attack.needs.knowing(Knows.PRIOR)
+        return self.initial_attack.needs.with_knowledge(Knows.PRIOR)
 
     @property
     def prior_calls(self) -> int:
@@ -85,12 +90,12 @@ class PlugAndPlay:
         search = _Search(self, observation, labels, rng, lambda: clock.monotonic() - begun)
         status = search.run()
         records = search.records.clamp(*observation.data_range)
-        account = Account(
+        account = AttackReport(
             attack=repr(self),
             status=ZERO_RELEASE if observation.is_zero else status,
             objective=(squared_residual(observation, records, labels),) * observation.batch_size,
             cost=Cost(clock.monotonic() - begun, search.evaluations + 1),
-            labels=stated_labels(labels),
+            labels=class_labels_or_none(labels),
         )
         return Reconstruction(records.to(torch.get_default_dtype()), account)
 
@@ -161,7 +166,7 @@ def plug_and_play(
     >>> from reconrisk.core.threat import HONEST_BUT_CURIOUS
     >>> from reconrisk.priors.gaussian import gaussian
     >>> prior = gaussian(torch.full((2,), 0.5), 0.05 * torch.eye(2))
-    >>> threat = HONEST_BUT_CURIOUS.knowing(Knows.LABELS, Knows.PRIOR)
+    >>> threat = HONEST_BUT_CURIOUS.with_knowledge(Knows.LABELS, Knows.PRIOR)
     >>> released = {"y": torch.tensor([0.25, 0.5]).exp()}
     >>> forward = lambda records, labels: {"y": records[0].exp()}
     >>> observation = Observation(released, forward, threat, (2,), (0.0, 1.0), labels=torch.tensor([0]))
@@ -224,7 +229,7 @@ class _Search:
         best = min(range(len(residuals)), key=residuals.__getitem__)
         lowest, first = residuals[best], self._ends[best]
         # One squared unit of noise: known noise is whitened to 1, else the mean squared residual of the best result.
-        unit = 1.0 if self._observation.noise_std is not None else lowest / max(1, sent_values(self._observation))
+        unit = 1.0 if self._observation.noise_std is not None else lowest / max(1, count_sent_values(self._observation))
         # At the true records the residual exceeds that of the best fit by about one unit per value.
         allowed = lowest + unit * first.numel()
         ends = [end for end, residual in zip(self._ends, residuals, strict=True) if residual <= allowed]
@@ -258,7 +263,7 @@ class _Search:
 
     def _denoise(self, level: float) -> Tensor:
         with torch.no_grad():
-            found = self._attack.prior.denoised(self._ends[-1].to(torch.get_default_dtype()), level)
+            found = self._attack.prior.denoise(self._ends[-1].to(torch.get_default_dtype()), level)
         return found.to(self._dtype)
 
     def _fit(self, plausible: Tensor, level: float, iterations: int) -> None:

@@ -67,12 +67,12 @@ def assume_noise(observation: Observation, records: Tensor, labels: Tensor) -> O
     if observation.noise_std is not None:
         return observation
     whole = sum(float(value.double().square().sum()) for value in observation.released.values())
-    count = max(1, sent_values(observation))
+    count = max(1, count_sent_values(observation))
     size = math.sqrt(squared_residual(observation, records, labels) / count)
     # Root mean square residual, but never below rounding, so that weights stay finite.
     error = max(size if math.isfinite(size) else 0.0, _LEAST_ERROR * math.sqrt(whole / count), _SMALLEST)
     noise = {name: torch.full_like(value, error) for name, value in observation.released.items()}
-    return replace(observation, noise_std=noise, threat=observation.threat.knowing(Knows.DEFENSE))
+    return replace(observation, noise_std=noise, threat=observation.threat.with_knowledge(Knows.DEFENSE))
 
 
 def reweight_by_noise(observation: Observation, records: Tensor, labels: Tensor) -> Observation:
@@ -120,7 +120,7 @@ def squared_residual(observation: Observation, records: Tensor, labels: Tensor) 
     return total if math.isfinite(total) else math.inf
 
 
-def sent_values(observation: Observation) -> int:
+def count_sent_values(observation: Observation) -> int:
     """Return the number of values that were sent.
 
     Args:

@@ -105,7 +105,7 @@ KNOWS_THE_REST = ThreatModel(sees=Sees.EVERY_UPDATE, knows=_ALL_BUT_RECORD)
 CONTROLS_THE_REST = ThreatModel(sees=Sees.EVERY_UPDATE, knows=_ALL_BUT_RECORD, controls=frozenset(Controls))
 """The same adversary, who also chooses the model: for guarantees that hold for every released function."""
 
-KNOWS_PRIOR = KNOWS_THE_REST.knowing(Knows.PRIOR)
+KNOWS_PRIOR = KNOWS_THE_REST.with_knowledge(Knows.PRIOR)
 """The same adversary with a prior on the record, given everything else it knows."""
 
 

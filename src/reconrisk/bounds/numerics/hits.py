@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 from scipy.special import logsumexp
 
-from reconrisk.accounting.phases import stated_phases
+from reconrisk.accounting.phases import unmerged_phases
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_probability, check_whole, invalid_input
@@ -151,7 +151,7 @@ def phases(mechanism: Mechanism) -> tuple[tuple[float, Hits], ...]:
     ((1.1, Hits(attempts=500, probability=0.01)),)
     """
     return tuple(
-        (phase.noise_multiplier, Hits(phase.steps, phase.sampling_probability)) for phase in stated_phases(mechanism)
+        (phase.noise_multiplier, Hits(phase.steps, phase.sampling_probability)) for phase in unmerged_phases(mechanism)
     )
 
 

@@ -12,7 +12,7 @@ from reconrisk.core.errors import InvalidFile
 _USE_ANOTHER = "Choose a new path, or use the version of reconrisk that wrote it."
 
 
-def write_whole(path: str | Path, write: Callable[[Path], object], *, secret: bool = False) -> Path:
+def write_atomically(path: str | Path, write: Callable[[Path], object], *, secret: bool = False) -> Path:
     """Write a file atomically: a failure leaves an existing file unchanged.
 
     The content goes to a temporary file in the same folder, which then replaces ``path``.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reconrisk.core.digest import content_digest
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.core.validation import invalid_input
 from reconrisk.integrations.fisher_accountant.account import FisherAccount, TrainingPhase
 from reconrisk.integrations.fisher_accountant.checks import check_indices, check_subsampling, clip_by_name
@@ -208,7 +208,7 @@ def write_state(path: str | Path, state: Mapping[str, Tensor]) -> None:
         path: Path of the file, readable by its owner only.
         state: Tensors by name.
     """
-    write_whole(path, lambda temporary: save_file(dict(state), temporary), secret=True)
+    write_atomically(path, lambda temporary: save_file(dict(state), temporary), secret=True)
 
 
 def read_state(path: str | Path) -> Mapping[str, Tensor]:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from reconrisk.bounds.mse.premises import constant_guess_mse
-from reconrisk.core.guarantee import Guarantee, rounded_down
+from reconrisk.core.guarantee import Guarantee, format_rounded_down
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_whole, invalid_input
@@ -135,8 +135,8 @@ class LeakageSummary(Result):
         return (
             f"Over {self.steps} steps the most exposed of {self.records} records{most} leaks tr(I)/d = "
             f"{self.maximum:.4g}, the median one {self.median:.4g}. Unbiased estimates have a mean squared error of at "
-            f"least {rounded_down(self.least_mse_lower_bound)}, with {self.confidence:.0%} confidence for each record "
-            "by itself."
+            f"least {format_rounded_down(self.least_mse_lower_bound)}, with {self.confidence:.0%} confidence for each "
+            "record by itself."
         )
 
     def to_rows(self) -> tuple[Row, ...]:
@@ -145,7 +145,7 @@ class LeakageSummary(Result):
 
     def table(self) -> str:
         """Return the distribution over records, the bounds, the extremes and the assumptions."""
-        worst = rounded_down(self.least_mse_lower_bound)
+        worst = format_rounded_down(self.least_mse_lower_bound)
         rows = [
             ("records, dimension, steps, runs", f"{self.records}, {self.dimension}, {self.steps}, {self.runs}"),
             ("leakage tr(I)/d: maximum", f"{self.maximum:.4g}"),
@@ -153,10 +153,10 @@ class LeakageSummary(Result):
             *((f"                 {level:.0%} quantile", f"{value:.4g}") for level, value in self.quantiles),
             ("relative standard error (median)", f"{self.relative_standard_error:.2g}"),
             (f"MSE of unbiased estimates >= (worst record, {self.confidence:.0%})", worst),
-            ("                             (median record)", rounded_down(self.median_mse_lower_bound)),
+            ("                             (median record)", format_rounded_down(self.median_mse_lower_bound)),
         ]
         if self.rdp_bound is not None and self.constant_guess_mse is not None:
-            rows.append(("the same from Renyi DP, any record", rounded_down(self.rdp_bound.value)))
+            rows.append(("the same from Renyi DP, any record", format_rounded_down(self.rdp_bound.value)))
             rows.append(("MSE of a constant guess, at most", f"{self.constant_guess_mse:.4g}"))
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}  {value}" for name, value in rows]
@@ -176,7 +176,7 @@ def summarize(
     """Summarise an account.
 
     Args:
-        account: Account of at least one step.
+        account: AttackReport of at least one step.
         data_range: Low and high end of the values; None to leave out the bound from Renyi DP.
         confidence: Confidence of each bound by itself.
         listed: Number of most and least exposed records to list.
@@ -267,6 +267,6 @@ def _listing(rows: tuple[RecordLeakage, ...]) -> list[str]:
     """Return one line of text per record."""
     return [
         f"  record {row.record:>8}  tr(I)/d {row.dfil:.4g} +- {row.standard_error:.2g}  MSE >= "
-        f"{rounded_down(row.mse_lower_bound)}"
+        f"{format_rounded_down(row.mse_lower_bound)}"
         for row in rows
     ]

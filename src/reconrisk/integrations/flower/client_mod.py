@@ -107,8 +107,8 @@ def flower_mod(
 
     .. math:: w_\text{server} + D(w_\text{trained} - w_\text{server})
 
-    Use it as ``ClientApp(mods=[rr.integrations.flower_mod(clip(1.0) >> gaussian_noise(0.5), model, prior_success=1e-6)])``. It adds
-    these metrics to the reply, each with the prefix ``reconrisk-``:
+    Pass ``mods=[flower_mod(clip(1.0) >> gaussian_noise(0.5), model, prior_success=1e-6)]`` to ``ClientApp``. The mod
+    adds these metrics to the reply, each with the prefix ``reconrisk-``:
 
     * ``rounds``, and ``sent-norm``, the norm of the defended update;
     * ``success-this-round`` and ``success-so-far``, upper bounds on the success of any adversary;

@@ -12,7 +12,7 @@ from reconrisk.defenses.clipping import NoiseScales
 from reconrisk.defenses.local import LocalDefense
 from reconrisk.defenses.noise import ParameterNoise
 from reconrisk.defenses.optimal_noise import optimal_noise
-from reconrisk.defenses.refreshed import Refreshed
+from reconrisk.defenses.refreshed import RefreshedDefense
 from reconrisk.integrations.opacus import step as opacus
 from reconrisk.releases.sensitivity.moments import ReferenceMoments
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reconrisk.integrations.opacus.noise_optimizer import ParameterNoiseOptimizer
 
 
-Noise: TypeAlias = ReferenceMoments | ParameterNoise | Refreshed
+Noise: TypeAlias = ReferenceMoments | ParameterNoise | RefreshedDefense
 
 
 def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> ParameterNoiseOptimizer:
@@ -35,8 +35,8 @@ def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> Parame
     Args:
         optimizer: The optimizer that ``make_private`` returned.
         model: The model trained with ``make_private``, wrapped or not.
-        noise: Moments of public records from ``rr.sensitivity.reference_moments``, or ``rr.defenses.optimal_noise(...)``, or
-            ``rr.defenses.refreshed(...)``, which recomputes them every few steps.
+        noise: Moments of public records from ``rr.sensitivity.reference_moments``, or
+            ``rr.defenses.optimal_noise(...)``, or ``rr.defenses.refreshed(...)``, which recomputes them every few steps.
 
     Returns:
         The optimizer to train with, in place of ``optimizer``.
@@ -73,13 +73,13 @@ def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> Parame
     inner = opacus.unwrap(model)
     trained = {name: value for name, value in inner.named_parameters() if value.requires_grad}
     return ParameterNoiseOptimizer(
-        optimizer, trained, _scale_source(noise, inner), refresh=isinstance(noise, Refreshed)
+        optimizer, trained, _scale_source(noise, inner), refresh=isinstance(noise, RefreshedDefense)
     )
 
 
 def _scale_source(noise: Noise, model: nn.Module) -> Callable[[], NoiseScales]:
     """Return the function that gives the scales of the next step."""
-    if isinstance(noise, Refreshed):
+    if isinstance(noise, RefreshedDefense):
         # moments are computed with torch.func, which does not support the hooks of Opacus
         return lambda: _public_scales(noise.for_model(opacus.plain_copy(model).eval()))
     # like=1.0 is arbitrary: only the proportions of the scales count

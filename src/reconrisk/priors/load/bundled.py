@@ -21,7 +21,7 @@ SHIPPED_GAN: tuple[str, ...] = shipped_names(GAN)
 _RECORDS = 64  # enough to distinguish priors of different data
 
 
-def fitting(records: Tensor, data_range: tuple[float, float], *, kind: str = "diffusion") -> Prior | None:
+def choose_shipped(records: Tensor, data_range: tuple[float, float], *, kind: str = "diffusion") -> Prior | None:
     r"""Choose the shipped prior that fits records best.
 
     .. math:: \arg\min_p \sum_i |\epsilon_p(x_{i,t}, t) - n_i|^2 \qquad \text{or} \qquad
@@ -46,7 +46,7 @@ def fitting(records: Tensor, data_range: tuple[float, float], *, kind: str = "di
     Edge cases: None if diffusers is not installed, which diffusion priors need.
     Reference: equation 14, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_.
 
-    >>> fitting(torch.zeros(1, 1, 5, 5), (0.0, 1.0)) is None
+    >>> choose_shipped(torch.zeros(1, 1, 5, 5), (0.0, 1.0)) is None
     True
     """
     check_is_shipped(kind)

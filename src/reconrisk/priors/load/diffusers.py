@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.validation import invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior, NoiseSchedule
-from reconrisk.priors.load.folders import prior_folder, range_in
+from reconrisk.priors.load.folders import find_prior_folder, trained_data_range
 from reconrisk.priors.network import move_to_device
 
 _CONFIG, _SCHEDULER = "config.json", "scheduler_config.json"
@@ -225,13 +225,13 @@ def diffusion(
     Traceback (most recent call last):
     reconrisk.core.errors.InvalidFile: ./x, folder: There is no such folder. Nothing is downloaded: pass a local folder.
     """
-    folder = prior_folder(path_or_name, "diffusion")
+    folder = find_prior_folder(path_or_name, "diffusion")
     schedule, predicts = _read_schedule(folder)
     network = _read_network(folder)
     settings: Any = network.config  # a mapping; the type stubs of torch expect a tensor or a module
     _check_channels(folder, settings)
     noise = move_to_device(NoiseNetwork(network, schedule, predicts), device)
-    ends = range_in(folder) if data_range is None else data_range
+    ends = trained_data_range(folder) if data_range is None else data_range
     return DiffusionPrior(folder.name or str(folder), _sides(settings), noise, schedule, ends, units)
 
 

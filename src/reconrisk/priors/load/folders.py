@@ -10,7 +10,7 @@ from reconrisk.core.errors import InvalidFile
 from reconrisk.core.registry import Info
 from reconrisk.core.validation import did_you_mean, invalid_input
 from reconrisk.priors.registry import PRIORS
-from reconrisk.priors.train.training_state import is_unfinished, trained_in
+from reconrisk.priors.train.training_state import is_unfinished, read_training_record
 
 BUNDLED = Path(str(resources.files("reconrisk.priors"))) / "bundled"
 """Folder of the shipped priors, with a subfolder for each kind."""
@@ -83,7 +83,7 @@ def check_is_shipped(kind: str) -> None:
         raise invalid_input("kind", kind, f"to be {' or '.join(kinds)}")
 
 
-def prior_folder(path_or_name: str | Path, kind: str) -> Path:
+def find_prior_folder(path_or_name: str | Path, kind: str) -> Path:
     """Find the folder of a prior by the name of a shipped one or by its path.
 
     A name has precedence over a folder of that name: pass a ``Path``, or ``./mnist``, for the folder.
@@ -111,7 +111,7 @@ def prior_folder(path_or_name: str | Path, kind: str) -> Path:
         if is_unfinished(path):
             remedy = "Run the command that trains it again: it resumes where it was stopped."
             raise InvalidFile(path, "prior", "Its training is not finished.", remedy)
-        trained = trained_in(path)
+        trained = read_training_record(path)
         if trained is not None and trained.kind != kind:
             raise InvalidFile(path, "kind", f"It is a {trained.kind} prior.", f"Pass it to rr.priors.{trained.kind}.")
         return path
@@ -124,7 +124,7 @@ def prior_folder(path_or_name: str | Path, kind: str) -> Path:
     raise invalid_input("path_or_name", path_or_name, f"to be {known}", remedy)
 
 
-def range_in(folder: Path) -> tuple[float, float]:
+def trained_data_range(folder: Path) -> tuple[float, float]:
     """Return the range of the records that the prior in a folder was trained on.
 
     Args:
@@ -133,7 +133,7 @@ def range_in(folder: Path) -> tuple[float, float]:
     Returns:
         The range, (0, 1) if the folder does not state it.
     """
-    trained = trained_in(folder)
+    trained = read_training_record(folder)
     return (0.0, 1.0) if trained is None else trained.data_range
 
 
@@ -155,7 +155,7 @@ def read_card(path_or_name: str | Path, kind: str = "diffusion") -> str:
     '# mnist: a generator of pictures 1 x 28 x 28'
     """
     check_is_shipped(kind)
-    path = prior_folder(path_or_name, kind) / "card.md"
+    path = find_prior_folder(path_or_name, kind) / "card.md"
     if not path.is_file():
         raise InvalidFile(path, "file", "There is no such file.", "Priors that train-prior wrote have a card.")
     return path.read_text(encoding="utf-8")

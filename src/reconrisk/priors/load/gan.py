@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.priors.generator import GeneratorPrior
-from reconrisk.priors.load.folders import prior_folder, range_in
+from reconrisk.priors.load.folders import find_prior_folder, trained_data_range
 from reconrisk.priors.network import move_to_device
 from reconrisk.priors.train.training_state import check_sides
 
@@ -62,7 +62,7 @@ def gan(
     Traceback (most recent call last):
     reconrisk.core.errors.InvalidFile: ./x, folder: There is no such folder. Nothing is downloaded: pass a local folder.
     """
-    folder = prior_folder(path_or_name, "gan")
+    folder = find_prior_folder(path_or_name, "gan")
     shape, latent_size, channels = _read_config(folder / _CONFIG)
     with torch.random.fork_rng(devices=[]):  # the drawn weights are replaced below
         network = new_generator(shape, latent_size, channels)
@@ -74,7 +74,7 @@ def gan(
     except (RuntimeError, SafetensorError, ValueError) as error:
         first = str(error).strip().splitlines()[-1].strip().rstrip(".")
         raise InvalidFile(weights, "weights", f"They do not fit {_CONFIG}: {first}.", _REMEDY) from error
-    name, ends = folder.resolve().name, range_in(folder) if data_range is None else data_range
+    name, ends = folder.resolve().name, trained_data_range(folder) if data_range is None else data_range
     return GeneratorPrior(name, shape, latent_size, move_to_device(network.requires_grad_(False).eval(), device), ends)
 
 
@@ -128,8 +128,8 @@ def save_generator(network: nn.Sequential, folder: Path, *, shape: tuple[int, ..
     # integer buffers, such as the count of batch norm, keep their type
     halves = {name: (value.half() if value.is_floating_point() else value).contiguous() for name, value in values}
     text = json.dumps(stated, indent=2) + "\n"
-    write_whole(folder / _WEIGHTS, lambda path: save_file(halves, path))
-    write_whole(folder / _CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(folder / _WEIGHTS, lambda path: save_file(halves, path))
+    write_atomically(folder / _CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _upsampling_block(entering: int, leaving: int) -> nn.Sequential:

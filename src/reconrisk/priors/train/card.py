@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from reconrisk.core.errors import InvalidFile
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.core.validation import check_not_empty, invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.gaussian import LARGEST_COVARIANCE, GaussianPrior, fit_gaussian
@@ -20,7 +20,7 @@ from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.load.diffusers import diffusion
 from reconrisk.priors.load.gan import gan
 from reconrisk.priors.quality import LOSS_TIMES, check_several, denoising_loss, frechet_distance, nearest_distance
-from reconrisk.priors.train.training_state import TrainingRecord, trained_in
+from reconrisk.priors.train.training_state import TrainingRecord, read_training_record
 
 HELD_OUT, DRAWS = 500, 2000  # largest numbers of records and of draws that a card is measured on
 _SIDE, _GAP, _SCALE = 8, 1, 2  # grid of samples: pictures per side, pixels between them, enlargement
@@ -119,7 +119,7 @@ def write_card(
     for name, some in (("held_out", held_out), ("training", training)):
         check_not_empty(name, some)
         check_several(name, some)
-    path, facts = Path(folder), trained or trained_in(folder)
+    path, facts = Path(folder), trained or read_training_record(folder)
     if facts is None:
         raise InvalidFile(
             path,
@@ -144,7 +144,7 @@ def write_card(
     text = _render_card(
         prior.name, prior.shape, facts, origin, _describe_held_out(card, len(losses), facts.kind), table
     )
-    write_whole(card.path, lambda place: place.write_text(text, encoding="utf-8"))
+    write_atomically(card.path, lambda place: place.write_text(text, encoding="utf-8"))
     return card
 
 
@@ -174,7 +174,7 @@ def write_samples(prior: DiffusionPrior | GeneratorPrior, path: Path, *, seed: i
     pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = rows[:-_GAP, :-_GAP].contiguous().cpu().numpy()
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == _GREY else pixels)
     larger = picture.resize((_SCALE * picture.width, _SCALE * picture.height), Image.Resampling.NEAREST)
-    return write_whole(path, lambda place: larger.save(place, format="PNG", optimize=True))
+    return write_atomically(path, lambda place: larger.save(place, format="PNG", optimize=True))
 
 
 def _diffusion_table(

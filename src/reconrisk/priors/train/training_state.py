@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.progress import ProgressBar
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.core.validation import check_all_within, check_not_empty, check_whole, invalid_input
 from reconrisk.priors.network import check_range
 
@@ -105,7 +105,7 @@ class Training(ABC):
     def run(self, checkpoint_every: int) -> Path:
         """Take all remaining steps, with a progress bar, and return the folder with the trained network."""
         check_whole("checkpoint_every", checkpoint_every)
-        finished = trained_in(self.folder)
+        finished = read_training_record(self.folder)
         if finished is not None:
             found = {**dataclasses.asdict(finished), "data_range": list(finished.data_range)}
             self._check_same(found, self.folder, "It holds a prior of another training", "It holds the prior of a")
@@ -149,8 +149,8 @@ class Training(ABC):
         stated = {"step": str(self.step), "seconds": repr(self.seconds)}
         text = json.dumps(self.identity)
         # description first: resume() checks it before it reads the tensors
-        write_whole(self.folder / _STATE, lambda path: path.write_text(text, encoding="utf-8"))
-        write_whole(self.folder / _CHECKPOINT, lambda path: save_file(tensors, path, stated))
+        write_atomically(self.folder / _STATE, lambda path: path.write_text(text, encoding="utf-8"))
+        write_atomically(self.folder / _CHECKPOINT, lambda path: save_file(tensors, path, stated))
 
     def resume(self) -> None:
         """Load the checkpoint in the folder, if there is one of the same training."""
@@ -279,10 +279,10 @@ def write_training_record(folder: Path, facts: TrainingRecord) -> Path:
         The path of the file.
     """
     text = json.dumps(dataclasses.asdict(facts), indent=2) + "\n"
-    return write_whole(folder / _TRAINED, lambda path: path.write_text(text, encoding="utf-8"))
+    return write_atomically(folder / _TRAINED, lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def trained_in(folder: str | Path) -> TrainingRecord | None:
+def read_training_record(folder: str | Path) -> TrainingRecord | None:
     """Read the description of the training from the folder of a prior.
 
     Args:

@@ -68,7 +68,7 @@ class EstimatorMap:
         rows = records.flatten(1).double()
         return rows if self.low is None or self.width is None else self.low + self.width * rows
 
-    def scaled(self, rows: Tensor) -> Tensor:
+    def to_record_units(self, rows: Tensor) -> Tensor:
         """Return rows in the units of the estimator as flat records in units of the column ranges."""
         return rows if self.low is None or self.width is None else (rows - self.low) / self.width
 
@@ -78,7 +78,7 @@ class EstimatorMap:
         classes = getattr(self.estimator, "classes_", None)
         return values.astype(float) if classes is None else np.asarray(classes)[values]
 
-    def shown(self, released: Mapping[str, Tensor]) -> Any:
+    def with_coefficients(self, released: Mapping[str, Tensor]) -> Any:
         """Return the estimator with these coefficients, as its users have it."""
         seen = copy.copy(self.estimator)
         seen.coef_ = released["coef"].detach().cpu().numpy()
@@ -159,13 +159,13 @@ class EstimatorRelease(Release):
         """Return the coefficients that the estimator has."""
         return coefficients(self.estimator)
 
-    def evaluated(self) -> Tensor:
+    def evaluate_predictors(self) -> Tensor:
         """Return the linear predictors of all known records: one evaluation of the objective, for timing."""
         coef = torch.as_tensor(np.atleast_2d(np.asarray(self.estimator.coef_, dtype=float)))
         return self.known_inputs @ coef.T
 
-    def linearized(self) -> Linearized:
-        """Raise InvalidInput, because a solver has no derivative; see ``rr.bounds.glm_information`` for the minimiser's."""
+    def linearize(self) -> Linearized:
+        """Raise InvalidInput: a solver has no derivative; ``rr.bounds.glm_information`` has that of the minimiser."""
         raise InvalidInput("Expected a release with a derivative: the solver of an estimator has none.")
 
 
@@ -204,7 +204,7 @@ def strip_coefficients(estimator: Any) -> Any:
     return bare
 
 
-def model_of_all(estimator: Any, names: NDArray[Any], weights: Floats | None = None) -> LinearModel:
+def read_all_records(estimator: Any, names: NDArray[Any], weights: Floats | None = None) -> LinearModel:
     """Return a fitted estimator as a linear model of all its records.
 
     Args:

@@ -132,7 +132,7 @@ def is_estimator(model: object) -> bool:
     return hasattr(model, "get_params") and hasattr(model, "fit")
 
 
-def weights_of_records(sample_weight: ArrayLike | None, records: int) -> Floats:
+def broadcast_sample_weight(sample_weight: ArrayLike | None, records: int) -> Floats:
     """Return one weight per record.
 
     Args:
@@ -145,7 +145,7 @@ def weights_of_records(sample_weight: ArrayLike | None, records: int) -> Floats:
     Raises:
         InvalidInput: If the shape does not fit, or a weight is negative or not finite.
 
-    >>> weights_of_records(2.0, 3).tolist()
+    >>> broadcast_sample_weight(2.0, 3).tolist()
     [2.0, 2.0, 2.0]
     """
     weights = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)

@@ -158,7 +158,7 @@ class GlmRelease(Release):
 
     >>> known = {"known_inputs": torch.zeros(1, 2), "known_labels": torch.zeros(1)}
     >>> release = GlmRelease(torch.ones(1, 2), torch.ones(1), **known, family="logistic", penalty=1.0)
-    >>> release.linearized().pull({"weight": torch.ones(1, 2)}).shape
+    >>> release.linearize().pull({"weight": torch.ones(1, 2)}).shape
     torch.Size([1, 2])
     """
 

@@ -282,7 +282,7 @@ def jacobian(release: Release, *, noise_std: NoiseStd = None, record: int | None
     template = release.template()
     size = len(coordinates) * sum(tensor.numel() for tensor in template.values())
     if size > LARGEST_JACOBIAN:
-        raise invalid_input("entries", size, f"<= {LARGEST_JACOBIAN}", "Choose a record, or use release.linearized().")
+        raise invalid_input("entries", size, f"<= {LARGEST_JACOBIAN}", "Choose a record, or use release.linearize().")
     return torch.cat(list(_columns(linear, template, noise_std, coordinates))).T
 
 
@@ -292,7 +292,7 @@ def _select_block(release: Release, record: int | None) -> tuple[Linearized, Ten
     if record is not None and not 0 <= check_whole("record", record, minimum=0) < count:
         raise invalid_input("record", record, f"< {count}, the number of records")
     if record is None:
-        return release.linearized(), torch.arange(release.inputs.numel())
+        return release.linearize(), torch.arange(release.inputs.numel())
     for block in release.blocks(size=1):
         if record < len(block.records):
             break

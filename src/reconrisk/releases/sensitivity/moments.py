@@ -113,7 +113,7 @@ def reference_moments(
         records, answers = inputs[start : start + chunk], labels[start : start + chunk]
         for name, each in _gradients(alone, records, answers).items():
             _add(square, name, each.double().square().sum(0), 1 / n)
-        linear = ForwardRelease(together, records, answers).linearized()
+        linear = ForwardRelease(together, records, answers).linearize()
         for _ in range(probes):
             for name, change in linear.push(standard_normal(records, generator)).items():
                 squared = change.double().square()  # its square, below, would leave the range of single precision

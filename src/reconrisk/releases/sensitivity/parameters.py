@@ -91,7 +91,7 @@ def parameter_sensitivity(
     confidence = check_real("confidence", confidence)
     if not 0 < confidence < 1:
         raise invalid_input("confidence", confidence, "in (0, 1)")
-    released, linear = release.value(), release.linearized()
+    released, linear = release.value(), release.linearize()
     rows, columns = sum(tensor.numel() for tensor in released.values()), release.inputs.numel()
     if exact or min(rows, columns) <= probes:  # exact products cost no more than the probes
         if rows < columns:  # pull each released value instead of pushing each record value

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.mechanism import Gaussian
-from reconrisk.releases.model_state import LossFunction, called
+from reconrisk.releases.model_state import LossFunction, call_module
 from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.optimizers import is_elementwise, make_updater
 from reconrisk.releases.training.optimizers import UpdateRule
@@ -171,10 +171,10 @@ def _loss(recipe: ShadowRecipe, values: Named, record: Tensor, label: Tensor, ro
     fixed_labels = fixed_labels.to(label.dtype)
     labels = torch.cat([fixed_labels, label[None]])
     if rows is None:  # the fixed records enter vmap unbatched, without a copy per model
-        outputs = torch.cat([called(recipe.model, values, fixed), called(recipe.model, values, record[None])])
+        outputs = torch.cat([call_module(recipe.model, values, fixed), call_module(recipe.model, values, record[None])])
         return recipe.loss_fn(outputs, labels)
     batch = torch.cat([fixed, record[None]])[rows]
-    return recipe.loss_fn(called(recipe.model, values, batch), labels[rows])
+    return recipe.loss_fn(call_module(recipe.model, values, batch), labels[rows])
 
 
 def _train_clipped(
@@ -205,7 +205,7 @@ def _clipped_sum(recipe: ShadowRecipe, clip: HardClip, values: Named, inputs: Te
     """Return the sum of clipped gradients, vectorised over records if that agrees with plain autograd on the first."""
 
     def loss(one: Named, record: Tensor, label: Tensor) -> Tensor:
-        return recipe.loss_fn(called(recipe.model, one, record[None]), label[None])
+        return recipe.loss_fn(call_module(recipe.model, one, record[None]), label[None])
 
     def plain(record: Tensor, label: Tensor) -> Tensor:
         found, _ = recorded_gradient(lambda one: (loss(one, record, label), {}), values)

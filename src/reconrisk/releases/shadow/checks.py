@@ -113,7 +113,7 @@ def check_private(
     if private is None:
         return
     if not isinstance(private, Gaussian):
-        remedy = "Pass rr.mechanisms.Gaussian(noise_multiplier=..., clip_norm=1.0); state the sampling of records in batches."
+        remedy = "Pass rr.mechanisms.Gaussian(noise_multiplier=..., clip_norm=1.0), and the sampling as batches=."
         raise invalid_input("private", private, "to be a Gaussian mechanism or None", remedy)
     check_mode(model)
     if not is_elementwise(optimizer):

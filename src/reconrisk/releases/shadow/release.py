@@ -88,7 +88,7 @@ class PrivateModelRelease(Release):
             raise invalid_input("training.private", None, "to be a Gaussian mechanism")
         return Repeated(training.private, training.step_count)
 
-    def drawn(self, rng: torch.Generator) -> PrivateModelRelease:
+    def redraw(self, rng: torch.Generator) -> PrivateModelRelease:
         """Return the same training with new noise."""
         return replace(self, seed=int(torch.randint(2**62, (), generator=rng)))
 
@@ -101,6 +101,6 @@ class PrivateModelRelease(Release):
         """Return tensors in the shapes of the model, without training."""
         return self.training.unflatten(self.training.start(self.inputs.dtype))
 
-    def linearized(self) -> Linearized:
+    def linearize(self) -> Linearized:
         """Raise InvalidInput: clipped gradients have no derivative at the clipping norm."""
         raise InvalidInput("Expected a release with a derivative: clipped training has none.")

@@ -22,9 +22,9 @@ from torch import Tensor
 from reconrisk.core.digest import content_digest
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.progress import track
-from reconrisk.core.storage.files import write_whole, wrong_version
+from reconrisk.core.storage.files import write_atomically, wrong_version
 from reconrisk.core.validation import check_whole, invalid_input
-from reconrisk.releases.model_state import chosen_names
+from reconrisk.releases.model_state import match_parameter_names
 from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.training import ShadowTraining
 
@@ -61,7 +61,7 @@ class ShadowModels:
         >>> models.columns(["head.bias"])
         tensor([4, 5])
         """
-        wanted, found, begin = chosen_names(parameters, self.names), [], 0
+        wanted, found, begin = match_parameter_names(parameters, self.names), [], 0
         for name, shape in zip(self.names, self.shapes, strict=True):
             end = begin + torch.Size(shape).numel()  # 1 for a scalar, whose shape is empty
             found += [torch.arange(begin, end)] if name in wanted else []
@@ -218,7 +218,7 @@ def _open_store(
     folder: Path, settings: Mapping[str, str], training: ShadowTraining, inputs: Tensor, size: int
 ) -> _StoredRows:
     """Open or create the store; refuse one of other settings."""
-    for leftover in (*folder.glob("tmp*.bin"), *folder.glob("tmp*.json")):  # of a kill inside write_whole
+    for leftover in (*folder.glob("tmp*.bin"), *folder.glob("tmp*.json")):  # of a kill inside write_atomically
         leftover.unlink(missing_ok=True)
     if not (folder / _INDEX).is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -234,7 +234,7 @@ def _open_store(
         )
     book = _StoredRows(folder, index, inputs.dtype)
     if not index["done"]:  # created just now, or killed before the first part was done
-        write_whole(folder / _ROWS, lambda path: os.truncate(path, book.bytes))
+        write_atomically(folder / _ROWS, lambda path: os.truncate(path, book.bytes))
     book.check()
     return book
 
@@ -264,7 +264,7 @@ def _split_models(models: int, size: int) -> Iterator[slice]:
 
 
 def _write_index(folder: Path, index: Mapping[str, Any]) -> None:
-    write_whole(folder / _INDEX, lambda path: path.write_text(json.dumps(index, indent=1), encoding="utf-8"))
+    write_atomically(folder / _INDEX, lambda path: path.write_text(json.dumps(index, indent=1), encoding="utf-8"))
 
 
 def _read_index(folder: Path) -> dict[str, Any]:

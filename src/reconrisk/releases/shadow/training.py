@@ -263,7 +263,7 @@ class ShadowTraining:
         self.check(inputs, labels)
         check_can_push(self.private, self.batches, inputs, tangents)
         if self._dense is None:
-            push = self._map.linearized(inputs, labels).push
+            push = self._map.linearize(inputs, labels).push
             moved = [push(tangent[None].to(inputs.dtype)) for tangent in tangents]
             return torch.stack([self.flatten(one) for one in moved])
         pushed = torch.empty(len(tangents), self.size, dtype=inputs.dtype)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_all_finite, check_not_empty, check_whole, invalid_input
-from reconrisk.releases.model_state import LossFunction, chosen_names
+from reconrisk.releases.model_state import LossFunction, match_parameter_names
 from reconrisk.releases.release import Linearized, Release, check_records, linearize_graph
 from reconrisk.releases.training.optimizers import UpdateRule
 from reconrisk.releases.training.unrolled import (
@@ -108,7 +108,7 @@ class TrainingMap:
         names = own.changed_names()
         if self.parameters is not None:
             check_not_empty("parameters", self.parameters)
-            wanted = chosen_names(self.parameters, names)
+            wanted = match_parameter_names(self.parameters, names)
             names = tuple(name for name in names if name in wanted)
         if self.queries is not None:
             check_tensor("queries", self.queries)
@@ -138,7 +138,7 @@ class TrainingMap:
         """Return the released tensors before the first step, in precision ``dtype``."""
         return self._select_released(self._trainee.start(dtype))
 
-    def linearized(self, inputs: Tensor, labels: Tensor) -> Linearized:
+    def linearize(self, inputs: Tensor, labels: Tensor) -> Linearized:
         """Return the derivative at ``inputs``: ``push`` by forward mode, ``pull`` by reverse mode through the steps.
 
         ``push`` keeps no graph: its memory does not grow with the steps. ``torch.func.vmap(push)`` takes a batch of
@@ -314,9 +314,9 @@ class TrainedModelRelease(Release):
         with torch.no_grad():
             return self.forward.start(self.inputs.dtype)
 
-    def linearized(self) -> Linearized:
-        """Return the derivative at the records; see :meth:`TrainingMap.linearized`."""
-        return self.forward.linearized(self.inputs, self.labels)
+    def linearize(self) -> Linearized:
+        """Return the derivative at the records; see :meth:`TrainingMap.linearize`."""
+        return self.forward.linearize(self.inputs, self.labels)
 
 
 def check_tensor(name: str, value: Any) -> None:

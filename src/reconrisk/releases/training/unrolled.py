@@ -21,7 +21,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import invalid_input
-from reconrisk.releases.model_state import LossFunction, called, cast_tensors, is_random_layer
+from reconrisk.releases.model_state import LossFunction, call_module, cast_tensors, is_random_layer
 from reconrisk.releases.release import take_cotangent
 from reconrisk.releases.training.optimizers import OptimizerState, UpdateRule, sgd
 
@@ -147,7 +147,7 @@ class Trainee:
             buffers = {name: value.clone() for name, value in {**state.buffers, **state.statistics}.items()}
 
             def call(inputs: Tensor) -> Tensor:
-                return called(self.model, {**frozen, **buffers, **parameters}, inputs)
+                return call_module(self.model, {**frozen, **buffers, **parameters}, inputs)
 
             with self._track_statistics(buffers):
                 outputs = batch.outputs(call, apart)
@@ -162,7 +162,7 @@ class Trainee:
         """Return the outputs in eval mode with the values of ``state``."""
         untrained = cast_tensors(dict(self.model.named_parameters()), inputs.dtype)
         values = {**untrained, **state.buffers, **state.statistics, **state.parameters}
-        return called(self._eval_model, values, inputs)
+        return call_module(self._eval_model, values, inputs)
 
     @cached_property
     def _eval_model(self) -> nn.Module:
@@ -233,7 +233,7 @@ def treats_records_apart(model: nn.Module, records: Tensor | None) -> bool:
     before = cast_tensors({**dict(model.named_parameters()), **dict(model.named_buffers())}, records.dtype)
     # Eight records: a layer that mixes a batch changes outputs by a tenth or more between 1 + 7 and 8.
     values, some = {name: value.clone() for name, value in before.items()}, records[:8]
-    call = partial(called, model, values)
+    call = partial(call_module, model, values)
     with torch.random.fork_rng(), torch.no_grad():
         together, apart = call(some), torch.cat([call(some[:1]), call(some[1:])])
     if any(not torch.equal(value, before[name]) for name, value in values.items()):

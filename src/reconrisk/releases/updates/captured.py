@@ -114,7 +114,7 @@ def observe_captured(
     return Observation(
         released=captured.released,
         forward=captured.forward,
-        threat=threat.knowing(*powers),
+        threat=threat.with_knowledge(*powers),
         input_shape=shape,
         data_range=data_range,
         batch_size=update.batch_size,

@@ -131,7 +131,7 @@ class ClippedLinearization:
         """Return the norms of the clipped gradients."""
         return self._norms if self._clip is None else self._clip.factor(self._norms) * self._norms
 
-    def linearized(self, scale: float) -> Linearized:
+    def linearize(self, scale: float) -> Linearized:
         """Return products from either side for ``scale`` times the sum of these records' clipped gradients."""
 
         def pull(cotangents: Mapping[str, Tensor]) -> Tensor:

@@ -141,10 +141,10 @@ class GradientRelease(Release):
         norms = (layer for layer in self.model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
         mixed = any(layer.training or not layer.track_running_stats for layer in norms)
         if self.reduction is None or mixed:
-            yield self.linearized()
+            yield self.linearize()
             return
         scale = 1 / len(self.inputs) if self.reduction == "mean" else 1.0
         state = self.forward.state(self.inputs.dtype)
         groups = linearizations(state, self.loss_fn, self.inputs, self.labels, clip=self.clip, size=size, norms=False)
         for group in groups:
-            yield group.linearized(scale)
+            yield group.linearize(scale)

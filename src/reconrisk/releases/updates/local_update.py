@@ -82,10 +82,10 @@ class LocalUpdateMap:
         start = self.training.start(inputs.dtype)
         return {name: value - start[name] for name, value in self.training(inputs, labels).items()}
 
-    def linearized(self, inputs: Tensor, labels: Tensor) -> Linearized:
-        """Return the derivative at ``inputs``; see :meth:`TrainingMap.linearized`."""
+    def linearize(self, inputs: Tensor, labels: Tensor) -> Linearized:
+        """Return the derivative at ``inputs``; see :meth:`TrainingMap.linearize`."""
         self._check(inputs)
-        return self.training.linearized(inputs, labels)
+        return self.training.linearize(inputs, labels)
 
     def _check(self, inputs: Tensor) -> None:
         if self.records is not None and len(inputs) != self.records:
@@ -183,9 +183,9 @@ class LocalUpdateRelease(Release):
         """Return tensors of the update's shapes, without training."""
         return self.forward.training.start(self.inputs.dtype)
 
-    def linearized(self) -> Linearized:
-        """Return the derivative at the records; see :meth:`TrainingMap.linearized`."""
-        return self.forward.linearized(self.inputs, self.labels)
+    def linearize(self) -> Linearized:
+        """Return the derivative at the records; see :meth:`TrainingMap.linearize`."""
+        return self.forward.linearize(self.inputs, self.labels)
 
 
 def consecutive_batches(

@@ -215,7 +215,7 @@ def _histograms(scores: dict[str, list[float]], goal: Goal, title: str, width: i
     )
     row, parts, words = _BARS + 36, list[Markup](), list[str]()
     for place, (label, mine) in enumerate(scores.items()):
-        top, reached, counts = place * row, sum(map(goal.reached, mine)), [0] * _BINS
+        top, reached, counts = place * row, sum(map(goal.is_reached_by, mine)), [0] * _BINS
         for score in mine:
             counts[min(_BINS - 1, int(_BINS * (axis.at(score) - axis.start) / (axis.end - axis.start)))] += 1
         parts.append(text(_EDGE, top + 16, defense_name(label), kind="name", room=width - 2 * _EDGE))

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.reports.audit.words import defense_name, format_bound, format_estimate, interval
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def write_junit(result: AuditResult, path: str | Path, *, strict: bool = False) 
     root.append(suite)
     ET.indent(root)
     written: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
-    return write_whole(path, lambda temporary: temporary.write_bytes(written), secret=True)
+    return write_atomically(path, lambda temporary: temporary.write_bytes(written), secret=True)
 
 
 def _bounds_case(suite: ET.Element, line: AuditLine) -> None:
@@ -66,7 +66,7 @@ def _bounds_case(suite: ET.Element, line: AuditLine) -> None:
 
 def _limit_case(suite: ET.Element, line: AuditLine, check: LimitCheck, *, strict: bool) -> None:
     case = _case(suite, line, f"limit {check.limit}")
-    if check in line.unmet(strict=strict):
+    if check in line.unmet_limits(strict=strict):
         message = f"{check.standing.value} {check.limit}: {format_estimate(line.success)} ({interval(line.success)})"
         failure = ET.SubElement(case, "failure", message=_clean(message), type="RiskAboveLimit")
         failure.text = _clean(f"{message}, by {line.best_attack}, under {defense_name(line.defense)}")

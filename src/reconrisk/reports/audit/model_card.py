@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.reports.audit.words import (
     defense_name,
     describe_adversary,
@@ -80,7 +80,7 @@ def write_model_card(result: AuditResult, path: Path) -> Path:
         The path.
     """
     text = model_card(result).encode("utf-8", "replace")
-    return write_whole(path, lambda temporary: temporary.write_bytes(text))
+    return write_atomically(path, lambda temporary: temporary.write_bytes(text))
 
 
 def _row(line: AuditLine) -> tuple[str, ...]:

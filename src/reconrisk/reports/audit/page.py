@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.reports.audit import figures as audit_figures
 from reconrisk.reports.audit import words as audit_words
 from reconrisk.reports.audit.figures import leakage_histogram, training_corridor
@@ -59,7 +59,7 @@ def write_page(result: AuditResult, path: Path, *, redact: bool | None = None) -
     """
     private = result.is_private
     page = page_of(result, redact=private if redact is None else redact).encode("utf-8", "replace")
-    return write_whole(path, lambda temporary: temporary.write_bytes(page), secret=private)
+    return write_atomically(path, lambda temporary: temporary.write_bytes(page), secret=private)
 
 
 def page_of(result: AuditResult, *, redact: bool) -> str:

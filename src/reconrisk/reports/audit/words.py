@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reconrisk.bounds.corridor import readable_probability
-from reconrisk.core.guarantee import Estimate, Guarantee, Quantity, rounded_down, rounded_up
+from reconrisk.bounds.corridor import format_probability
+from reconrisk.core.guarantee import Estimate, Guarantee, Quantity, format_rounded_down, format_rounded_up
 from reconrisk.core.threat import Controls, Knows, Sees, ThreatModel
 from reconrisk.metrics.registry import METRICS
 
@@ -73,7 +73,7 @@ def headline(result: AuditResult) -> Headline:
         return Headline("bad", "Bound contradicted", text)
     standings = {check.standing.name for line in result.lines for check in line.limits}
     if "ABOVE" in standings:
-        places = dict.fromkeys(defense_name(line.defense) for line, _ in result.exceeded)
+        places = dict.fromkeys(defense_name(line.defense) for line, _ in result.exceeded_limits)
         return Headline("bad", "Above the limit", f"The risk is above the limit with {' and '.join(places)}.")
     if "NOT_SHOWN" in standings:
         text = "The measured risk is not above the limit, but the trials are too few to show that it is below."
@@ -139,7 +139,7 @@ def interval(estimate: Estimate) -> str:
         return "not run"
     # remove rounding errors of the percentage first: 45.00000000000001 must not be rounded up to 45.1
     low, high = (float(f"{100 * end:.12g}") for end in (estimate.low, estimate.high))
-    return f"{rounded_down(low, 3)}% to {rounded_up(high, 3)}%"
+    return f"{format_rounded_down(low, 3)}% to {format_rounded_up(high, 3)}%"
 
 
 def format_estimate(estimate: Estimate) -> str:
@@ -164,10 +164,10 @@ def format_bound(guarantee: Guarantee) -> str:
         Text such as ``"≤ 2.3%"``; tiny probabilities are written as powers, not as percentages.
     """
     if guarantee.quantity is Quantity.MEAN_SQUARED_ERROR:
-        return f"mean squared error ≥ {rounded_down(guarantee.value)}"
+        return f"mean squared error ≥ {format_rounded_down(guarantee.value)}"
     if guarantee.value >= _SMALLEST_PERCENT:
-        return f"≤ {rounded_up(100 * guarantee.value)}%"
-    return f"≤ {readable_probability(-math.inf if guarantee.log_value is None else guarantee.log_value)}"
+        return f"≤ {format_rounded_up(100 * guarantee.value)}%"
+    return f"≤ {format_probability(-math.inf if guarantee.log_value is None else guarantee.log_value)}"
 
 
 def number(value: float) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from reconrisk.accounting.phases import has_phases
-from reconrisk.attacks.prior_choice import StatedPrior
+from reconrisk.attacks.prior_choice import ResolvedPrior
 from reconrisk.bounds.corridor import risk
 from reconrisk.bounds.for_goal import BoundResult
 from reconrisk.core.digest import describe_settings
@@ -50,7 +50,7 @@ from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.guarantees import GuaranteeFinder
 from reconrisk.studies.common.plan import PlannedAttack
 from reconrisk.studies.common.population import Population
-from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey, environment
+from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey, current_environment
 
 _TRAIN, _TEST = "train", "test"
 
@@ -145,9 +145,9 @@ class Evidence:
         """
         trials = self.trials[attack]
         size, cut = len(trials[0].records), int(len(trials) < self.planned)
-        reached = sum(goal.reached(score) for trial in trials for score in trial.values(goal.metric))
+        reached = sum(goal.is_reached_by(score) for trial in trials for score in trial.values(goal.metric))
         failed = [trial for trial in trials if trial.account.status.is_failure]
-        missed = sum(not goal.reached(score) for trial in failed for score in trial.values(goal.metric))
+        missed = sum(not goal.is_reached_by(score) for trial in failed for score in trial.values(goal.metric))
         level = 1 - max(error, 1e-12)  # the floor keeps the level below 1 in floating point
         # Only the first trial that was cut off can be missing because of its outcome: one unknown trial is added.
         interval = partial(success_interval, trials=len(trials) + cut, per_trial=size, confidence=level)
@@ -223,7 +223,7 @@ def rank_exposures(defense: str, goals: Sequence[Goal], evidence: Evidence) -> t
                 score = trial.values(first.metric)[place]
                 rank = score if first.higher_is_better else -score  # larger is more exposed
                 if record not in found or rank > found[record][0]:
-                    reached = tuple(goal.reached(trial.values(goal.metric)[place]) for goal in goals)
+                    reached = tuple(goal.is_reached_by(trial.values(goal.metric)[place]) for goal in goals)
                     shown = Exposure(defense, record, attack, trial.key.draw, place, score, reached)
                     found[record] = (rank, shown)
     return tuple(shown for _, shown in sorted(found.values(), key=lambda pair: -pair[0]))
@@ -276,7 +276,7 @@ def _compare_bound(answer: BoundResult, goal: Goal, evidence: Evidence, best: Ou
         True,
         answer.why,
         tightness=best.success.value / guarantee.value if guarantee.value > 0 else None,  # 0 / 0 has no meaning
-        is_contradicted=guarantee.contradicted_by(estimates[highest]),
+        is_contradicted=guarantee.is_contradicted_by(estimates[highest]),
         highest_attack=highest,
         highest=estimates[highest],
     )
@@ -400,7 +400,7 @@ class ResultBuilder:
             planned=sum(attack.planned for attack in attacks),
             done=len(trials),
             seconds=seconds,
-            environment=environment(),
+            environment=current_environment(),
             signature=self.info.signature,
             assumptions=(
                 *_assumptions(lines, len(population.rows)),
@@ -418,7 +418,7 @@ class ResultBuilder:
         if not self._answers:
             for goal in self.goals:
                 for label, defense in self.experiment.plan.defenses.items():
-                    self._answers[goal, label] = self.guarantees.answers(goal, label, defense)
+                    self._answers[goal, label] = self.guarantees.find_bounds(goal, label, defense)
         return self._answers
 
     def _evidence(self, trials: Sequence[Trial]) -> Mapping[str, Evidence]:
@@ -466,7 +466,7 @@ class ResultBuilder:
             )
         return tuple(found)
 
-    def _prior_use(self, planned: PlannedAttack, prior: StatedPrior, trials: Sequence[Trial]) -> PriorUse:
+    def _prior_use(self, planned: PlannedAttack, prior: ResolvedPrior, trials: Sequence[Trial]) -> PriorUse:
         """Return the median score of the prior alone, and of the attack with it under each defense."""
         guesses = (each for each in self.experiment.plan.attacks if each.is_baseline and each.prior is not None)
         baseline = next((each.label for each in guesses if each.prior_hash == planned.prior_hash), "")

@@ -29,7 +29,7 @@ from reconrisk.studies.audit.options import AuditOptions, TrainingRun
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.run import audit
 from reconrisk.studies.audit.spec import AuditSpec
-from reconrisk.studies.common.arguments import checked_goals, defense_from_choice, seconds_from_budget
+from reconrisk.studies.common.arguments import check_goals, defense_from_choice, seconds_from_budget
 from reconrisk.studies.common.plan import AttackChoice, read_attack_settings
 from reconrisk.studies.common.subjects.model_updates import training_loss
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
@@ -132,7 +132,7 @@ def job_from_spec(spec: AuditSpec) -> Job:
         dataset = _load_split(spec, spec.split)
         public = _load_split(spec, "train") if spec.split == "test" else None
     with _prefix_errors("goals"):
-        checked_goals(spec.goals or None, spec.max_risk, dataset)
+        check_goals(spec.goals or None, spec.max_risk, dataset)
     with _prefix_errors("model"):
         folder = str(spec.path(".").resolve())  # first place where Python looks for the module of the model
         if folder not in sys.path:

@@ -52,7 +52,8 @@ class TrainingRun:
     """A finished training run of the audited model.
 
     Attributes:
-        mechanism: Privacy mechanism of the whole run, such as ``rr.mechanisms.dp_sgd(...)``; by default that of ``account``.
+        mechanism: Privacy mechanism of the whole run, such as ``rr.mechanisms.dp_sgd(...)``. Default: that of
+            ``account``.
         account: Fisher account of the run, an ``rr.integrations.FisherAccount``.
         guarantees: Guarantees that the caller states. Each is a function of a goal and the label of a defense, which
             returns a ``Guarantee`` or None.
@@ -71,7 +72,7 @@ class TrainingRun:
 
     def __post_init__(self) -> None:
         if self.mechanism is not None and not isinstance(self.mechanism, get_args(Mechanism)):
-            remedy = "Pass rr.mechanisms.dp_sgd(...) or another mechanism, or rr.TrainingRun(account=...) for a Fisher account."
+            remedy = "Pass rr.mechanisms.dp_sgd(...) or another mechanism, or rr.TrainingRun(account=...)."
             raise invalid_input("training", self.mechanism, "to be the mechanism of a run", remedy)
         if self.account is not None and not (hasattr(self.account, "mechanism") and hasattr(self.account, "summary")):
             remedy = "Pass that of an rr.integrations.FisherAccountant: accountant.account()."

@@ -260,7 +260,7 @@ class AuditLine:
     comparisons: tuple[Comparison, ...]
     limits: tuple[LimitCheck, ...] = ()
 
-    def unmet(self, *, strict: bool = False) -> tuple[LimitCheck, ...]:
+    def unmet_limits(self, *, strict: bool = False) -> tuple[LimitCheck, ...]:
         """Return the limits that are not met.
 
         A limit is not met if the risk exceeds it, or if no attack worked and the limit is not proved.
@@ -448,7 +448,7 @@ class AuditResult(Result):
         return tuple((line, each) for line in self.lines for each in line.comparisons if each.is_contradicted)
 
     @property
-    def exceeded(self) -> tuple[tuple[AuditLine, LimitCheck], ...]:
+    def exceeded_limits(self) -> tuple[tuple[AuditLine, LimitCheck], ...]:
         """Lines and limits that the measured risk exceeds."""
         return tuple((line, each) for line in self.lines for each in line.limits if each.standing is Standing.ABOVE)
 
@@ -464,7 +464,7 @@ class AuditResult(Result):
             if line.verdict is Verdict.NOTHING_RUN:
                 reached = "was not tested, because no attack worked"
             limit = f"LIMIT: {line.goal} under {line.defense} {reached}, the limit is"
-            found += [f"{limit} {check.limit}: {check.standing.value}." for check in line.unmet(strict=strict)]
+            found += [f"{limit} {check.limit}: {check.standing.value}." for check in line.unmet_limits(strict=strict)]
         return tuple(found)
 
     def line(self, defense: str, goal: Goal) -> AuditLine:

@@ -30,20 +30,20 @@ from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.store import Store
 from reconrisk.studies.common.arguments import (
     Defenses,
-    checked_goals,
-    checked_limits,
+    check_goals,
+    check_limits,
     label_defenses,
     metrics_for,
     public_records,
     resolve_deferred_defenses,
     seconds_from_budget,
 )
-from reconrisk.studies.common.experiment import Experiment, refused_if_raised
+from reconrisk.studies.common.experiment import Experiment, report_user_errors
 from reconrisk.studies.common.guarantees import GuaranteeFinder
 from reconrisk.studies.common.options import check_options
-from reconrisk.studies.common.plan import AttackChoice, Plan, omitted_attacks, planned_attacks, time_evaluation
+from reconrisk.studies.common.plan import AttackChoice, Plan, omitted_attacks, plan_attacks, time_evaluation
 from reconrisk.studies.common.population import draw_population
-from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey, environment
+from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey, current_environment
 from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Records, Subject, UpdateRecipe, subject_of
 
 DEFAULT_TRIALS = {"quick": 16, "thorough": 64}
@@ -125,8 +125,8 @@ def audit(
     audited, executor = subject_of(subject, data, update), check_executor(executor)
     options, run = check_options(options, AuditOptions), training_run(training)
     public = options.public_dataset()
-    limits, stated_threat = checked_limits(max_risk), audited.threat(threat)
-    checked = checked_goals(audited.default_goals if goals is None else goals, limits, audited.dataset)
+    limits, stated_threat = check_limits(max_risk), audited.threat(threat)
+    checked = check_goals(audited.default_goals if goals is None else goals, limits, audited.dataset)
     token = CancelToken(seconds_from_budget(budget))  # the budget starts now: planning and proofs count
     mechanism = _training_mechanism(run, audited)
     experiment = _plan_experiment(
@@ -194,12 +194,12 @@ def _plan_experiment(
     usual = DEFAULT_TRIALS[attacks if isinstance(attacks, str) and attacks in DEFAULT_TRIALS else "quick"]
     count = usual if trials is None else check_whole("trials", trials)
     updates = population.updates(count, subject.recipe.batch_size, rng)
-    planned = planned_attacks(attacks, threat, knowledge, any_prior=any_prior)
+    planned = plan_attacks(attacks, threat, knowledge, any_prior=any_prior)
     missing = omitted_attacks(attacks, threat, knowledge, any_prior=any_prior)
     plan = Plan(planned, defenses, updates, 0.0, subject.unit, missing)
     experiment = Experiment(plan, subject, population, threat, metrics_for(dataset, goals), seed)
     # The first evaluation also reveals a model that raises, before any trial runs.
-    with refused_if_raised("a model or release that can be differentiated with respect to the records"):
+    with report_user_errors("a model or release that can be differentiated with respect to the records"):
         first = subject.release(plan.updates[0], plan.attacks[0].attack)
         seconds = time_evaluation(subject, first)
         return replace(experiment, plan=replace(plan, seconds_per_evaluation=seconds))
@@ -241,7 +241,7 @@ def _run_trials(
         for key in experiment.plan.trials():
             if key in done:
                 bar.advance()
-            elif token.left <= longest.get(key.attack, 0.0):
+            elif token.seconds_left <= longest.get(key.attack, 0.0):
                 return
             else:
                 yield key
@@ -286,7 +286,7 @@ def _run_info(
         "threat": repr(experiment.threat),
         "defenses": {label: identify_settings(defense) for label, defense in plan.defenses.items()},
         "seed": experiment.seed,
-        "versions": dict(environment().versions),
+        "versions": dict(current_environment().versions),
     }
     call = _repeating_call(experiment, recipe, portfolio)
     signature = signature or f"{call}  # {subject} {model}, {dataset.name} {data}"

@@ -345,7 +345,7 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_to_plain(each) for each in value]
     if isinstance(value, Choice):
-        return value.plain()
+        return value.to_plain()
     if isinstance(value, ThreatModel):
         parts = {"knows": value.knows, "controls": value.controls}
         return {"sees": value.sees.value, **{key: sorted(each.value for each in part) for key, part in parts.items()}}

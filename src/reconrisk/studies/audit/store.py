@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from reconrisk.core.digest import short_digest
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
-from reconrisk.core.storage.files import write_whole, wrong_version
+from reconrisk.core.storage.files import write_atomically, wrong_version
 from reconrisk.core.storage.serialization import from_json, serializable, to_json, to_plain
 from reconrisk.core.validation import invalid_input
 from reconrisk.studies.common.runs import RunInfo, Trial, TrialKey
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Columns = Mapping[str, list[Any]]
 
 
-def columns_of(run: str, trials: Iterable[Trial]) -> Columns:
+def trial_columns(run: str, trials: Iterable[Trial]) -> Columns:
     """Return trials as a table with one row for each record of each trial.
 
     Args:
@@ -84,7 +84,7 @@ def write_columns(path: str | Path, columns: Columns, *, form: str | None = None
             "format", form, f"to be one of {', '.join(FORMS)}", "Pass form= (--format), or end the file name with one."
         )
     write = FORMS[form]
-    return write_whole(path, lambda temporary: write(temporary, columns), secret=True)
+    return write_atomically(path, lambda temporary: write(temporary, columns), secret=True)
 
 
 def _write_csv(path: Path, columns: Columns) -> None:
@@ -409,7 +409,7 @@ class Store:
                 tensors = {"estimates": estimates.detach().cpu().contiguous()}
                 for folder in (self._folder(run).parent, self._folder(run)):
                     folder.mkdir(exist_ok=True, mode=0o700)  # estimates resemble private records
-                write_whole(self._folder(run) / arrays, lambda path: save_file(tensors, path), secret=True)
+                write_atomically(self._folder(run) / arrays, lambda path: save_file(tensors, path), secret=True)
             with transaction(self._connection):
                 replaced = self._arrays(run, key)
                 self._connection.execute(

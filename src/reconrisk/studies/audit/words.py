@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from reconrisk.core.guarantee import Estimate, Guarantee, rounded_down, rounded_up
+from reconrisk.core.guarantee import Estimate, Guarantee, format_rounded_down, format_rounded_up
 from reconrisk.core.storage.text_table import align_columns
 from reconrisk.core.threat import Knows, Sees
 
@@ -34,7 +34,9 @@ def write_sentence(result: AuditResult) -> str:
     for line in result.lines:
         if line.goal == goal:
             bound = line.bound
-            proved = "" if bound is None else f", at most {rounded_up(100 * bound.value)}% by any adversary covered"
+            proved = (
+                "" if bound is None else f", at most {format_rounded_up(100 * bound.value)}% by any adversary covered"
+            )
             found = f"{format_percent(line.success)} of records by {line.best_attack}"
             found = found if line.success.samples else "no attack was run to its end"
             parts.append(f"{_under(line.defense)} {found}{proved}")
@@ -44,8 +46,8 @@ def write_sentence(result: AuditResult) -> str:
         known = Knows.OTHER_RECORDS in result.threat.knows
         seen = "the trained model and all records but one" if known else "the trained model"
     text = f"From {seen}, rebuilt to {goal}: {'; '.join(parts)}."
-    for limit in dict.fromkeys(check.limit for _, check in result.exceeded):
-        where = [_under(line.defense) for line, check in result.exceeded if check.limit == limit]
+    for limit in dict.fromkeys(check.limit for _, check in result.exceeded_limits):
+        where = [_under(line.defense) for line, check in result.exceeded_limits if check.limit == limit]
         text += f" The limit {limit} is exceeded {' and '.join(where)}."
     return text
 
@@ -108,7 +110,10 @@ def format_percent(estimate: Estimate) -> str:
     """
     if estimate.samples == 0:
         return "not run"
-    low, high = rounded_down(100 * estimate.low, 3), rounded_up(100 * estimate.high, 3)  # never too narrow
+    low, high = (
+        format_rounded_down(100 * estimate.low, 3),
+        format_rounded_up(100 * estimate.high, 3),
+    )  # never too narrow
     return f"{100 * estimate.value:.3g}% [{low}, {high}]"
 
 
@@ -129,7 +134,7 @@ def line_cells(line: AuditLine) -> tuple[str, ...]:
         format_percent(line.success),
         line.best_attack or "none",
         f"{100 * line.baseline.value:.3g}%",
-        "none" if bound is None else f"<= {rounded_up(100 * bound.value)}%",
+        "none" if bound is None else f"<= {format_rounded_up(100 * bound.value)}%",
         "none" if line.worst_record < 0 else f"{line.worst_record} ({line.worst_score:.3g})",
         f"{line.verdict.value}{standing}",
     )
@@ -205,7 +210,7 @@ def _cells(*cells: str) -> str:
 
 
 def _format_bound(line: AuditLine) -> str:
-    return "none" if line.bound is None else f"≤ {rounded_up(100 * line.bound.value)}%"
+    return "none" if line.bound is None else f"≤ {format_rounded_up(100 * line.bound.value)}%"
 
 
 def _draw_mark(line: AuditLine) -> str:

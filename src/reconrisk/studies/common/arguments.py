@@ -15,7 +15,7 @@ from reconrisk.core.registry import Choice
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_not_empty, check_positive, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
-from reconrisk.defenses.deferred import chosen_by_public, waits_for_public
+from reconrisk.defenses.deferred import needs_public_records, set_public_records
 from reconrisk.defenses.registry import defense_by_name, defense_of_one_step
 from reconrisk.metrics.goals import check_goal, goal_from_text, limit_from_text, mse_at_most, psnr_at_least
 from reconrisk.metrics.registry import METRICS, fitting_metrics
@@ -41,7 +41,7 @@ def metrics_for(dataset: Dataset, goals: Iterable[Goal] = ()) -> tuple[Metric, .
     return fitting_metrics(names, dataset.shape, dataset.data_range)
 
 
-def checked_goals(
+def check_goals(
     goals: Sequence[Goal | str] | Goal | str | None, limits: Sequence[Limit], dataset: Dataset
 ) -> tuple[Goal, ...]:
     """Return the stated goals and the goals of the limits, without duplicates.
@@ -74,7 +74,7 @@ def checked_goals(
     return tuple(dict.fromkeys(found))
 
 
-def checked_limits(limits: Sequence[Limit | str] | Limit | str) -> tuple[Limit, ...]:
+def check_limits(limits: Sequence[Limit | str] | Limit | str) -> tuple[Limit, ...]:
     """Return limits as values.
 
     Args:
@@ -99,7 +99,7 @@ _SEEDS = 2**63  # torch.Generator takes seeds below this
 _DEFENSE = "Pass one such as rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), or None for no defense."
 
 
-def checked_seed(seed: Any) -> int:
+def check_seed(seed: Any) -> int:
     """Return a seed that torch generators accept.
 
     Args:
@@ -219,7 +219,7 @@ def resolve_deferred_defenses(
 
     Guarantee: no record that may be attacked is used.
     """
-    waiting = [label for label, defense in defenses.items() if defense is not None and waits_for_public(defense)]
+    waiting = [label for label, defense in defenses.items() if defense is not None and needs_public_records(defense)]
     if not waiting:
         return dict(defenses)
     if public is None:
@@ -233,7 +233,7 @@ def resolve_deferred_defenses(
     every = slice(None, None, -(-len(public) // _MOST_PUBLIC))  # evenly spaced: sorted classes stay represented
     inputs, labels = public.inputs[every], public.labels[every]
     return {
-        label: None if defense is None else chosen_by_public(defense, inputs, labels)
+        label: None if defense is None else set_public_records(defense, inputs, labels)
         for label, defense in defenses.items()
     }
 

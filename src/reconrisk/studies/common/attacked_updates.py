@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.knowledge import name_of
+from reconrisk.attacks.knowledge import attack_name
 from reconrisk.attacks.plain_function import check_reconstruction
 from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Attack, Observation
-from reconrisk.core.reconstruction import Account, Ending
+from reconrisk.core.reconstruction import AttackReport, Ending
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_not_empty, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
@@ -48,7 +48,7 @@ class AttackedUpdate:
     """
 
     estimates: Tensor
-    account: Account
+    account: AttackReport
     objective: tuple[float, ...]
     labels: tuple[int, ...]
     values: Mapping[str, Tensor]
@@ -125,10 +125,10 @@ class AttackOnUpdates:
     def _attack(self, observation: Observation, targets: Tensor, rng: torch.Generator) -> AttackedUpdate:
         guess = None if self.guess is None else self.guess(observation, rng=rng)
         if isinstance(self.attack, GuidedSampling):
-            reconstruction, path = self.attack.traced(observation, rng=rng)
+            reconstruction, path = self.attack.run_with_trajectory(observation, rng=rng)
         else:
             found, path = self.attack(observation, rng=rng), None
-            reconstruction = check_reconstruction(name_of(self.attack), found, observation)
+            reconstruction = check_reconstruction(attack_name(self.attack), found, observation)
         scores = score(reconstruction, targets, self.metrics)
         order = scores.matched.tolist()  # estimate that belongs to each record
         # The path holds estimates in the order of the attack, so the targets are permuted back to it.

@@ -24,12 +24,12 @@ from reconrisk.core.guarantee import Estimate
 from reconrisk.core.observation import ForwardMap
 from reconrisk.defenses.chain import Chain
 from reconrisk.defenses.clipping import Clip
-from reconrisk.defenses.deferred import FromMoments
+from reconrisk.defenses.deferred import MomentsDefense
 from reconrisk.defenses.noise import GaussianNoise, LaplaceNoise
 from reconrisk.defenses.pruning import MaskedRelease, RandomPruning
-from reconrisk.defenses.refreshed import Refreshed
+from reconrisk.defenses.refreshed import RefreshedDefense
 from reconrisk.releases.model_state import LossFunction
-from reconrisk.releases.observe import chosen_for
+from reconrisk.releases.observe import resolve_defense
 from reconrisk.releases.release import ForwardRelease, Release
 from reconrisk.releases.sensitivity.fisher import fisher_trace
 
@@ -196,7 +196,7 @@ class _BeforeNoise:
         for part in self.parts:
             sent = part.replay(sent)
             if isinstance(part, MaskedRelease):  # replay does not apply the mask, which the adversary need not know
-                mask = part.sometimes_sent()
+                mask = part.support_mask()
                 sent = {name: value * mask[name] for name, value in sent.items()}
         return dict(sent)
 
@@ -241,7 +241,7 @@ def one_step_utilities(
     return (float(products.mean()) / norm if norm > 0 else 1.0), 0.0 - float(products.var())
 
 
-def trace_of_information(
+def information_trace(
     release: Release, defense: Any, *, relative_error: float = _RELATIVE_ERROR, rng: torch.Generator
 ) -> Tensor:
     r"""Estimate the trace of the Fisher information that a defended release carries about each record.
@@ -268,7 +268,7 @@ def trace_of_information(
 
     >>> from reconrisk.defenses.noise import gaussian_noise
     >>> release = ForwardRelease(lambda inputs, labels: {"y": 3 * inputs[0]}, torch.ones(1, 1), torch.zeros(1))
-    >>> bool(trace_of_information(release, None, rng=torch.Generator()).isinf())
+    >>> bool(information_trace(release, None, rng=torch.Generator()).isinf())
     True
     """
     stage = None if defense is None else _noise_stage(defense, release)
@@ -325,7 +325,7 @@ def mse_bound_from_traces(traces: Tensor, *, dimension: int, data_range: tuple[f
     return Estimate(bound(mean), low, most, _CONFIDENCE, count, "estimated bound, no proof")
 
 
-def drawn_from_box(like: Tensor, data_range: tuple[float, float], *, rng: torch.Generator) -> Tensor:
+def draw_from_box(like: Tensor, data_range: tuple[float, float], *, rng: torch.Generator) -> Tensor:
     """Draw records of the smoothest prior on a box: every value has the density 2 sin^2(pi u), u in [0, 1].
 
     Args:
@@ -336,7 +336,7 @@ def drawn_from_box(like: Tensor, data_range: tuple[float, float], *, rng: torch.
     Returns:
         Independent draws, scaled from [0, 1] to the range.
 
-    >>> drawn = drawn_from_box(torch.zeros(1000, 2), (-1.0, 3.0), rng=torch.Generator().manual_seed(0))
+    >>> drawn = draw_from_box(torch.zeros(1000, 2), (-1.0, 3.0), rng=torch.Generator().manual_seed(0))
     >>> bool((drawn >= -1).all() and (drawn <= 3).all()), round(float(drawn.mean()))
     (True, 1)
     """
@@ -355,9 +355,9 @@ def _parts(defense: Any) -> Sequence[Any]:
 def _noise_stage(defense: Any, release: Release) -> tuple[tuple[Any, ...], Any] | None:
     """Return the parts before the first noise, and the noise; None without noise or if a part may be discontinuous."""
     by_private = [part for part in _parts(defense) if hasattr(part, "for_release")]
-    if not all(isinstance(part, (Refreshed, FromMoments, RandomPruning)) for part in by_private):
+    if not all(isinstance(part, (RefreshedDefense, MomentsDefense, RandomPruning)) for part in by_private):
         return None
-    parts = _parts(chosen_for(defense, release))
+    parts = _parts(resolve_defense(defense, release))
     for place, part in enumerate(parts):
         if isinstance(part, _NOISES):
             return None if getattr(part, "is_local", False) else (tuple(parts[:place]), part)

@@ -16,8 +16,8 @@ from reconrisk.core.validation import check_positive, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.chain import Chain
 from reconrisk.releases.model_state import LossFunction, check_mode
-from reconrisk.releases.observe import chosen_for
-from reconrisk.studies.common.subjects.model_updates import Client, given_labels, training_loss
+from reconrisk.releases.observe import resolve_defense
+from reconrisk.studies.common.subjects.model_updates import Client, require_labels, training_loss
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
@@ -232,7 +232,7 @@ def evaluate_model(model: nn.Module, dataset: Dataset, loss_fn: LossFunction) ->
     >>> evaluate_model(nn.Identity(), data, nn.functional.cross_entropy)[1]
     0.5
     """
-    labels, quiet = given_labels(dataset), copy.deepcopy(model).eval()
+    labels, quiet = require_labels(dataset), copy.deepcopy(model).eval()
     total, right = 0.0, 0
     with torch.no_grad():
         for start in range(0, len(dataset), _EVALUATED):
@@ -266,7 +266,7 @@ def _run_round(
             return update, loss  # defenses refuse such values, and the caller ends the training
         if defense is not None:
             by_client = hasattr(defense, "for_release")
-            own = chosen_for(defense, client.release(inputs, labels)) if by_client else defense
+            own = resolve_defense(defense, client.release(inputs, labels)) if by_client else defense
             update = own(update, rng=rng)
         for name, value in update.items():
             part = sign * value / len(batches)
@@ -300,7 +300,7 @@ def _batches(
     dataset: Dataset, clients: int, batch_size: int, rng: torch.Generator
 ) -> Iterator[tuple[tuple[Tensor, Tensor], ...]]:
     """Yield the batches of all clients for one step after the other, without end."""
-    labels, share = given_labels(dataset), len(dataset) // clients
+    labels, share = require_labels(dataset), len(dataset) // clients
     # Equal shares; the remaining records, fewer than clients, are not used.
     shares = torch.randperm(len(dataset), generator=rng)[: clients * share].view(clients, share)
     while True:

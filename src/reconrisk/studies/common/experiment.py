@@ -21,7 +21,7 @@ from reconrisk.core.digest import describe_settings
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.metrics.scoring import score
 from reconrisk.releases.observe import observe
@@ -65,7 +65,7 @@ class Experiment:
         planned, rows = self.attacks[key.attack], self.plan.updates[key.draw]
         noise, search = (self._rng(kind, key) for kind in ("noise", "search"))
         article = "an update" if self.subject.unit == "update" else f"a {self.subject.unit}"
-        with refused_if_raised(f"{article} of the records {rows} under {key.defense}"):
+        with report_user_errors(f"{article} of the records {rows} under {key.defense}"):
             release = self.subject.release(rows, planned.attack, noise)
             observation = observe(
                 release,
@@ -75,7 +75,7 @@ class Experiment:
                 rng=noise,
             )
         reconstruction = self._run_attack(planned, observation, search)
-        with refused_if_raised(f"scores of what {planned.label} estimates", "A metric raised this."):
+        with report_user_errors(f"scores of what {planned.label} estimates", "A metric raised this."):
             scores = score(reconstruction, release.inputs, self.metrics)
         order = scores.matched.clamp_min(0)  # -1 marks a record without an estimate; its score is the worst one
         trial = Trial(
@@ -99,8 +99,8 @@ class Experiment:
         An attack with a prior knows the prior in addition. Baselines know everything that they need.
         """
         if planned.is_baseline:
-            return self.threat.knowing(*planned.attack.needs.knows)
-        return self.threat if planned.prior is None else self.threat.knowing(Knows.PRIOR)
+            return self.threat.with_knowledge(*planned.attack.needs.knows)
+        return self.threat if planned.prior is None else self.threat.with_knowledge(Knows.PRIOR)
 
     @cached_property
     def attacks(self) -> Mapping[str, PlannedAttack]:
@@ -118,7 +118,9 @@ class Experiment:
         except Exception as error:  # any kind: one trial that fails must not lose the others
             status = Status(Ending.DIVERGED, _describe_error(error), "Change its settings or choose another attack")
         cost = Cost(time.monotonic() - begun, 0)
-        account = Account(describe_settings(planned.attack), status, (float("inf"),) * observation.batch_size, cost)
+        account = AttackReport(
+            describe_settings(planned.attack), status, (float("inf"),) * observation.batch_size, cost
+        )
         shape = (observation.batch_size, *observation.input_shape)
         return Reconstruction(torch.full(shape, float("nan")), account)  # NaN gets the worst score of every metric
 
@@ -146,7 +148,7 @@ class Experiment:
 
 
 @contextmanager
-def refused_if_raised(what: str, remedy: str = "The model, its loss or the defense raised this.") -> Iterator[None]:
+def report_user_errors(what: str, remedy: str = "The model, its loss or the defense raised this.") -> Iterator[None]:
     """Report an exception of the user's model, loss, defense or metric as InvalidInput.
 
     Args:

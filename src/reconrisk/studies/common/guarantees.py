@@ -68,7 +68,7 @@ class GuaranteeFinder:
         known = (subject.guarantee_scope, subject.training_mechanism)
         return GuaranteeFinder(population, threat, subject.recipe.batch_size, stated, training, *known)
 
-    def answers(self, goal: Goal, label: str, defense: Defense | None) -> tuple[BoundResult, ...]:
+    def find_bounds(self, goal: Goal, label: str, defense: Defense | None) -> tuple[BoundResult, ...]:
         """Return every guarantee for a goal under a defense: of the caller, of its mechanism, and of the whole run.
 
         Args:

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from reconrisk.core.validation import check_callable, check_probability, invalid_input
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.common.arguments import checked_seed
-from reconrisk.studies.common.subjects.subject import Records, records_of
+from reconrisk.studies.common.arguments import check_seed
+from reconrisk.studies.common.subjects.subject import Records, as_dataset
 
 _PUBLIC = "Pass an rr.data.Dataset, the name of one, a file, or a pair of tensors: records in [0, 1] and labels."
 
@@ -45,7 +45,7 @@ class StudyOptions:
     show_plan: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", checked_seed(self.seed))
+        object.__setattr__(self, "seed", check_seed(self.seed))
         if not 0 < check_probability("confidence", self.confidence) < 1:
             raise invalid_input("confidence", self.confidence, "in (0, 1)", "0.95 is usual.")
         if self.public is not None and not isinstance(self.public, (Dataset, str, Path, tuple)):
@@ -57,7 +57,7 @@ class StudyOptions:
 
     def public_dataset(self) -> Dataset | None:
         """Return the public records as a data set; None if none are stated."""
-        return None if self.public is None else records_of(self.public)
+        return None if self.public is None else as_dataset(self.public)
 
 
 Options = TypeVar("Options", bound=StudyOptions)

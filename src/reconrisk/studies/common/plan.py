@@ -18,17 +18,17 @@ from torch import Tensor
 
 from reconrisk.attacks.baselines import PriorAlone, prior_alone
 from reconrisk.attacks.best_candidate import BestCandidate
-from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge, info_of, name_of
+from reconrisk.attacks.knowledge import PublicKnowledge, attack_from_knowledge, attack_name, find_attack_info
 from reconrisk.attacks.plain_function import attack_from_function
-from reconrisk.attacks.prior_choice import StatedPrior, check_prior_fits, is_prior_name
+from reconrisk.attacks.prior_choice import ResolvedPrior, check_prior_fits, is_prior_name
 from reconrisk.attacks.registry import (
     ATTACKS,
     PORTFOLIOS,
     AttackInfo,
     PortfolioEntry,
-    is_stated_attack,
+    attack_settings,
+    is_attack_spec,
     settings_from_text,
-    settings_of,
 )
 from reconrisk.core.defense import Defense
 from reconrisk.core.digest import identify_settings
@@ -49,7 +49,7 @@ _STEPS = 20  # diffusion steps per draw: enough for the mean of many draws
 
 
 @dataclass(frozen=True, eq=False)
-class AloneOnce:
+class CachedPriorGuess:
     """Baseline that guesses the mean of a prior and draws from the prior only once.
 
     The draws take longer than an attack, so all trials share them.
@@ -83,7 +83,7 @@ class AloneOnce:
         return repr(self.attack)
 
 
-def alone(prior: Prior) -> AloneOnce:
+def alone(prior: Prior) -> CachedPriorGuess:
     """Return the baseline that an attack with a prior has to beat.
 
     Args:
@@ -92,7 +92,7 @@ def alone(prior: Prior) -> AloneOnce:
     Returns:
         The mean of draws from the prior, as an attack.
     """
-    return AloneOnce(prior_alone(prior, steps=_STEPS))
+    return CachedPriorGuess(prior_alone(prior, steps=_STEPS))
 
 
 def time_prior(prior: Prior, attack: Attack, evaluations: int) -> float:
@@ -138,7 +138,7 @@ class PlannedAttack:
     is_baseline: bool
     was_chosen: bool
     evaluations: int
-    prior: StatedPrior | None = None
+    prior: ResolvedPrior | None = None
     prior_seconds: float = 0.0
 
     @cached_property
@@ -212,7 +212,7 @@ class Plan:
         )
 
 
-def planned_attacks(
+def plan_attacks(
     chosen: str | Sequence[AttackChoice], threat: ThreatModel, knowledge: PublicKnowledge, *, any_prior: bool = False
 ) -> tuple[PlannedAttack, ...]:
     """Plan the attacks of a study and all baselines that the adversary can compute.
@@ -346,7 +346,7 @@ def _plan_entry(
         attack, derived = attack_from_knowledge(entry.name, dict(entry.settings), knowledge)
     except (InvalidInput, MissingExtra) as error:  # it needs other records, labels or images than there are
         return str(error)
-    prior = knowledge.prior_of(attack)
+    prior = knowledge.prior_used_by(attack)
     if not _allowed_threat(threat, prior, any_prior).covers(_required_threat(info, attack, derived, threat)):
         return "the threat does not allow it"
     evaluations = entry.evaluations
@@ -358,9 +358,9 @@ def _plan_entry(
     return PlannedAttack(_attack_label(entry.name, named), attack, False, False, evaluations, prior, seconds)
 
 
-def _allowed_threat(threat: ThreatModel, prior: StatedPrior | None, any_prior: bool) -> ThreatModel:
+def _allowed_threat(threat: ThreatModel, prior: ResolvedPrior | None, any_prior: bool) -> ThreatModel:
     """Return the threat, with the prior added if attacks may use public priors."""
-    return threat.knowing(Knows.PRIOR) if any_prior and prior is not None else threat
+    return threat.with_knowledge(Knows.PRIOR) if any_prior and prior is not None else threat
 
 
 def _plan_choice(
@@ -368,7 +368,7 @@ def _plan_choice(
 ) -> PlannedAttack:
     """Plan an attack that the caller chose; refuse one that needs more than the threat allows."""
     words = None
-    if isinstance(choice, tuple) and not is_stated_attack(choice):
+    if isinstance(choice, tuple) and not is_attack_spec(choice):
         raise invalid_input(
             "attacks", choice, "to be a name and its settings", "Write ('dlg', {'steps': 100}), for instance."
         )
@@ -379,16 +379,16 @@ def _plan_choice(
         words = read_attack_settings(stated)
         attack, derived = attack_from_knowledge(*words, knowledge)
         info: AttackInfo | None = ATTACKS[stated.name]
-        label = _attack_label(stated.name, _name_prior(stated, knowledge.prior_of(attack)))
+        label = _attack_label(stated.name, _name_prior(stated, knowledge.prior_used_by(attack)))
     else:
         attack, derived = attack_from_function(choice), frozenset()
-        label = name_of(attack)
-        info = info_of(attack)
-    prior = knowledge.prior_of(attack)
+        label = attack_name(attack)
+        info = find_attack_info(attack)
+    prior = knowledge.prior_used_by(attack)
     if prior is not None:
         check_prior_fits(prior.value, knowledge.shape, knowledge.data_range)
     if isinstance(attack, PriorAlone) and attack.guess == "mean":  # a mean is the same in every trial
-        attack = AloneOnce(attack)
+        attack = CachedPriorGuess(attack)
     needed = _required_threat(info, attack, derived, threat)
     is_baseline = info is not None and info.guess_for is not None and info.guess_for <= threat.knows
     if not is_baseline and not _allowed_threat(threat, prior, any_prior).covers(needed):
@@ -398,7 +398,7 @@ def _plan_choice(
     return PlannedAttack(label, attack, is_baseline, True, count, prior, seconds)
 
 
-def _name_prior(choice: Choice, prior: StatedPrior | None) -> dict[str, object]:
+def _name_prior(choice: Choice, prior: ResolvedPrior | None) -> dict[str, object]:
     """Return the settings with the name of the prior in place of its folder, which may reveal local paths."""
     settings: dict[str, object] = dict(choice.settings)
     word = settings.get("prior")
@@ -419,7 +419,7 @@ def read_attack_settings(choice: Choice) -> tuple[str, dict[str, object]]:
     Raises:
         InvalidInput: If the name or a setting is unknown.
     """
-    settings_of(choice.name)
+    attack_settings(choice.name)
     words = [f"{key}={value}" for key, value in choice.settings if isinstance(value, str)]
     return choice.name, {**dict(choice.settings), **settings_from_text(choice.name, words)}
 
@@ -441,13 +441,13 @@ def _required_threat(
     info: AttackInfo | None, attack: Attack, derived: Iterable[Knows], threat: ThreatModel
 ) -> ThreatModel:
     """Return the weakest adversary who could run an attack on the release that this threat sees."""
-    needed = attack.needs.knowing(*derived)
+    needed = attack.needs.with_knowledge(*derived)
     return replace(needed, sees=threat.sees) if info is not None and info.any_release else needed
 
 
 def _attack_label(name: str, settings: Mapping[str, object]) -> str:
     """Return the name of an attack with its settings; a setting that is an attack is shown by its name."""
-    words = {key: value[0] if is_stated_attack(value) else value for key, value in settings.items()}
+    words = {key: value[0] if is_attack_spec(value) else value for key, value in settings.items()}
     written = ", ".join(f"{key}={value}" for key, value in words.items())
     return f"{name}({written})" if settings else name
 

@@ -15,7 +15,7 @@ from importlib import metadata
 
 from reconrisk.core import VERSION
 from reconrisk.core.digest import short_digest
-from reconrisk.core.reconstruction import Account
+from reconrisk.core.reconstruction import AttackReport
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.validation import check_not_empty, check_whole, invalid_input
 
@@ -78,7 +78,7 @@ class Environment:
     system: str
 
 
-def environment() -> Environment:
+def current_environment() -> Environment:
     """Return the environment of this process."""
     import torch  # here: stores and reports read this file without torch
 
@@ -144,7 +144,7 @@ class Trial:
     records: tuple[int, ...]
     seed: int
     scores: tuple[TrialScores, ...]
-    account: Account
+    account: AttackReport
     distortion: float | None = None
     settings: str = ""
 

@@ -19,15 +19,15 @@ from reconrisk.attacks.informed.glm.attack import NEEDS, GlmReconstruction, glm
 from reconrisk.attacks.informed.glm.candidates import glm_candidates
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import track
-from reconrisk.core.reconstruction import Account
+from reconrisk.core.reconstruction import AttackReport
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_nonnegative, check_positive, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.fitted_estimators.estimators import (
     LinearModel,
+    broadcast_sample_weight,
     is_estimator,
     read_estimator,
-    weights_of_records,
 )
 from reconrisk.releases.fitted_estimators.objective import Family
 from reconrisk.studies.informed.result import AttackDescription, Finding, RebuiltInformed, informed_result
@@ -123,7 +123,7 @@ def rebuild_informed_linear(
     released = isinstance(model, Coefficients) or hasattr(model, "coef_")
     split = informed_split(dataset, targets, fixed=fixed, together=released)
     noise = None if noise_std is None else check_positive("noise_std", noise_std)
-    weights = None if sample_weight is None else weights_of_records(sample_weight, len(dataset))
+    weights = None if sample_weight is None else broadcast_sample_weight(sample_weight, len(dataset))
     columns = _known_features(dataset, known_columns)
     run = _LinearRun(model, split, regularization, known_labels, columns, weights, noise, membership, rng)
     run.check()
@@ -182,7 +182,7 @@ class _LinearRun:
     def threat(self) -> ThreatModel:
         """Threat model of the informed adversary, with the stated knowledge."""
         more = {Knows.LABELS: self.known_labels, Knows.DEFENSE: self.noise_std is not None}
-        return NEEDS.knowing(*(item for item, known in more.items() if known))
+        return NEEDS.with_knowledge(*(item for item, known in more.items() if known))
 
     def describe(self, name: str | None, columns: Sequence[str], *, released: bool) -> AttackDescription:
         """Return the texts of the report."""
@@ -197,10 +197,10 @@ class _LinearRun:
         attributes = f", {', '.join(columns)} known" if columns else ""
         return AttackDescription(f"glm{attributes}", name or model, training, noise, own)
 
-    def attack_targets(self, released: bool) -> tuple[list[Finding], list[Account]]:
+    def attack_targets(self, released: bool) -> tuple[list[Finding], list[AttackReport]]:
         """Attack one target after the other; after an interruption return the finished ones."""
         findings: list[Finding] = []
-        accounts: list[Account] = []
+        accounts: list[AttackReport] = []
         try:
             for place in track(range(len(self.split.targets)), "targets"):
                 model = self.model if released else self._fit_model(place)

@@ -17,7 +17,7 @@ from reconrisk.attacks.informed.invert_training.attack import NEEDS, invert_trai
 from reconrisk.attacks.informed.reconstructor.attack import reconstructor
 from reconrisk.attacks.informed.reconstructor.shadow_knowledge import FEWEST, ShadowKnowledge
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_positive, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
@@ -155,7 +155,7 @@ class _NetworkRun:
         """Threat model of the informed adversary, with the stated knowledge."""
         more = {Knows.LABELS: self.known_labels, Knows.DEFENSE: self.noise_std is not None}
         more[Knows.PRIOR] = self.attack == "reconstructor"
-        return NEEDS.knowing(*(item for item, known in more.items() if known))
+        return NEEDS.with_knowledge(*(item for item, known in more.items() if known))
 
     def describe(self, model: str, released: bool) -> AttackDescription:
         """Return the texts of the report."""
@@ -165,7 +165,7 @@ class _NetworkRun:
         training = f"{self.steps} steps of {self.optimizer!r}, all records in each"
         return AttackDescription(f"{self.attack}{learned}", model, training, noise, own)
 
-    def attack_trained_models(self) -> tuple[list[Finding], list[Account]]:
+    def attack_trained_models(self) -> tuple[list[Finding], list[AttackReport]]:
         """Train one model for each target and attack all models together."""
         training, rows = self._training(self.split.fixed), list(self.split.targets)
         victims = training.train(self.split.dataset.inputs[rows], self.labels[rows])
@@ -175,10 +175,10 @@ class _NetworkRun:
             victims = victims + self.noise_std * torch.randn(victims.shape, generator=self.rng)
         return self._attack_models(training, victims, range(len(rows)), 0)
 
-    def attack_released_model(self, released: Mapping[str, Tensor]) -> tuple[list[Finding], list[Account]]:
+    def attack_released_model(self, released: Mapping[str, Tensor]) -> tuple[list[Finding], list[AttackReport]]:
         """Attack one released model for each target in turn, each with its own known records."""
         findings: list[Finding] = []
-        accounts: list[Account] = []
+        accounts: list[AttackReport] = []
         try:
             for place in range(len(self.split.targets)):
                 training = self._training(self.split.known_rows(place))
@@ -198,7 +198,7 @@ class _NetworkRun:
 
     def _attack_models(
         self, training: ShadowTraining, models: Tensor, places: range, number: int
-    ) -> tuple[list[Finding], list[Account]]:
+    ) -> tuple[list[Finding], list[AttackReport]]:
         """Attack models of the targets at ``places``; ``number`` is that of the accounts so far."""
         run_attack = self._invert_training if self.attack == "invert_training" else self._apply_reconstructor
         findings, accounts = run_attack(training, models, places)
@@ -219,7 +219,7 @@ class _NetworkRun:
 
     def _invert_training(
         self, training: ShadowTraining, models: Tensor, places: range
-    ) -> tuple[list[Finding], list[Account]]:
+    ) -> tuple[list[Finding], list[AttackReport]]:
         rows, data_range = [self.split.targets[place] for place in places], self.split.dataset.data_range
         known = self.labels[rows] if self.known_labels else None
         attack = invert_training(training, seconds=self.seconds)
@@ -240,7 +240,7 @@ class _NetworkRun:
 
     def _apply_reconstructor(
         self, training: ShadowTraining, models: Tensor, places: range
-    ) -> tuple[list[Finding], list[Account]]:
+    ) -> tuple[list[Finding], list[AttackReport]]:
         """Train a reconstructor on shadow models and apply it to each model."""
         begun, data = time.monotonic(), self.split.dataset
         shadows = torch.empty(0) if self.shadows is None else self.shadows

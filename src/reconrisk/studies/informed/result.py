@@ -12,7 +12,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from reconrisk.core.reconstruction import Account, Ending
+from reconrisk.core.reconstruction import AttackReport, Ending
 from reconrisk.core.storage.result import ReportedResult, Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import ThreatModel
@@ -97,7 +97,7 @@ class InformedReport(Result):
     known: int
     requested: int
     targets: tuple[InformedTarget, ...]
-    accounts: tuple[Account, ...]
+    accounts: tuple[AttackReport, ...]
     seed: int
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class InformedReport(Result):
         return len(self.targets) == self.requested and not interrupted
 
     @property
-    def failed(self) -> tuple[Account, ...]:
+    def failed_reports(self) -> tuple[AttackReport, ...]:
         """Accounts of failed attacks; their estimates do not measure the strength of the attack."""
         return tuple(account for account in self.accounts if account.status.is_failure)
 
@@ -129,7 +129,7 @@ class InformedReport(Result):
         """Number of targets with an estimate closer than every known record, and median errors."""
         own, neighbour = (median(getattr(each, name) for each in self.targets) for name in ("mse", "neighbour_mse"))
         nearer = sum(target.beats_neighbour for target in self.targets)
-        failed = f" {len(self.failed)} of {len(self.accounts)} attacks failed." if self.failed else ""
+        failed = f" {len(self.failed_reports)} of {len(self.accounts)} attacks failed." if self.failed_reports else ""
         return (
             f"{self.attack} came closer to {nearer} of {len(self.targets)} targets of {self.data} than every known "
             f"record: median mean squared error {own:.3g}, of the nearest known record {neighbour:.3g}.{failed}"
@@ -270,7 +270,7 @@ class AttackDescription:
 def informed_result(
     split: InformedSplit,
     findings: Sequence[Finding],
-    accounts: Sequence[Account],
+    accounts: Sequence[AttackReport],
     *,
     description: AttackDescription,
     threat: ThreatModel,

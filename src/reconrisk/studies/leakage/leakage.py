@@ -28,7 +28,7 @@ from reconrisk.releases.model_state import LossFunction, model_state
 from reconrisk.releases.sensitivity.fisher import FisherTrace
 from reconrisk.releases.updates.clipped_gradient import ClippedProbes, probe_clipped_gradients
 from reconrisk.releases.updates.clipping import Clip, HardClip, SmoothClip
-from reconrisk.studies.common.subjects.model_updates import first_outputs, given_labels, training_loss
+from reconrisk.studies.common.subjects.model_updates import first_outputs, require_labels, training_loss
 from reconrisk.studies.leakage.report import SCALED, LeakageReport
 
 _CHUNK = 100  # records probed together; an interrupted run keeps whole chunks
@@ -217,14 +217,14 @@ def _check_loss(
     model_state(model, dataset.inputs.dtype, parameters=parameters)
     if loss_fn is None:
         return training_loss(model, dataset)
-    given_labels(dataset)
+    require_labels(dataset)
     first_outputs(model, dataset)
     return loss_fn
 
 
 def _measure_traces(step: _NoisyStep, dataset: Dataset, rows: Tensor) -> _InformationTraces:
     """Return the traces in the order of the records; after an interruption those of the finished chunks."""
-    labels, parts = given_labels(dataset), []
+    labels, parts = require_labels(dataset), []
     try:
         for chunk in track(rows.split(_CHUNK), f"Leakage, {_CHUNK} records a turn"):
             # whole chunks only: within a chunk, records that finish early are not a random sample
@@ -293,7 +293,7 @@ def _worst_case_guarantee(
 
 
 def _label_names(dataset: Dataset, rows: Tensor) -> tuple[str, ...]:
-    labels = given_labels(dataset)[rows]
+    labels = require_labels(dataset)[rows]
     if dataset.classes is not None:
         return tuple(dataset.classes[label] for label in labels.tolist())
     return tuple(" ".join(f"{number:g}" for number in label) for label in labels.reshape(len(labels), -1).tolist())

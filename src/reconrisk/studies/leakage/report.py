@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from reconrisk.core.guarantee import Guarantee, rounded_down
+from reconrisk.core.guarantee import Guarantee, format_rounded_down
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
@@ -160,8 +160,8 @@ class LeakageReport(Result):
         return (
             f"Of {len(self.records)} records of {self.data}, record {worst.record} ({worst.label}) leaks most through "
             f"one noisy step: dFIL {worst.dfil:.4g} [{worst.low:.4g}, {worst.high:.4g}]. For it, an unbiased attack "
-            f"has a mean squared error of at least {rounded_down(worst.mse_lower_bound)}, with {self.confidence:.0%} "
-            f"confidence{guess if worst.mse_lower_bound > self.constant_guess_mse else ''}."
+            f"has a mean squared error of at least {format_rounded_down(worst.mse_lower_bound)}, with "
+            f"{self.confidence:.0%} confidence{guess if worst.mse_lower_bound > self.constant_guess_mse else ''}."
         )
 
     def to_rows(self) -> tuple[Row, ...]:
@@ -215,8 +215,8 @@ class LeakageReport(Result):
         ordered = sorted(self.mse_lower_bounds)
         lines = [
             "lower bound on the mean squared error of an unbiased attack",
-            f"  most exposed record   {rounded_down(ordered[0])}",
-            f"  median record         {rounded_down(ordered[(len(ordered) - 1) // 2])}",
+            f"  most exposed record   {format_rounded_down(ordered[0])}",
+            f"  median record         {format_rounded_down(ordered[(len(ordered) - 1) // 2])}",
             f"a constant guess, which is biased, has at most {self.constant_guess_mse:.4g} for any release",
         ]
         if ordered[0] > self.constant_guess_mse:
@@ -232,6 +232,6 @@ class LeakageReport(Result):
             lines += [title, head]
             for row in rows:
                 interval = f"[{row.low:.4g}, {row.high:.4g}]"
-                scores = f"{row.dfil:>10.4g}  {interval:<24} {rounded_down(row.mse_lower_bound)}"
+                scores = f"{row.dfil:>10.4g}  {interval:<24} {format_rounded_down(row.mse_lower_bound)}"
                 lines.append(f"  {row.record:>8}  {row.label[:12]:<12} {scores}")
         return lines

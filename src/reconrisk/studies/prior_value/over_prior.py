@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import prior_alone
-from reconrisk.attacks.knowledge import name_of
+from reconrisk.attacks.knowledge import attack_name
 from reconrisk.attacks.plain_function import attack_from_function, check_reconstruction
 from reconrisk.attacks.registry import ATTACKS
 from reconrisk.core.defense import Defense
@@ -29,7 +29,7 @@ from reconrisk.metrics import mse, psnr, score
 from reconrisk.priors.prior import Prior, is_prior
 from reconrisk.statistics.intervals import student_interval
 from reconrisk.studies.common.attacked_updates import AttackedUpdate, AttackOnUpdates, choose_records
-from reconrisk.studies.common.plan import AloneOnce
+from reconrisk.studies.common.plan import CachedPriorGuess
 from reconrisk.studies.common.subjects.model_updates import Client, client_for
 from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, UpdateRecipe
 from reconrisk.studies.prior_value.result import LeakageOverPrior, OverPrior
@@ -100,7 +100,7 @@ class AttackOnExchangedUpdates:
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Attack an observation; the last one of a pair is followed by attacks on the exchanged releases."""
         state = rng.get_state()
-        found = check_reconstruction(name_of(self.attack), self.attack(observation, rng=rng), observation)
+        found = check_reconstruction(attack_name(self.attack), self.attack(observation, rng=rng), observation)
         self._pair.append(_AttackedObservation(observation, rng.device, state, found))
         ends = {int(pair[-1]) + 1 for pair in _pair_updates(self.updates)}  # numbers of updates that complete a pair
         if found.status.ending is not Ending.INTERRUPTED and len(self.exchanged) + len(self._pair) in ends:
@@ -204,11 +204,11 @@ def leakage_over_prior(
 
     def run(configured: Attack, client: Client) -> list[AttackedUpdate]:
         """Attack all updates, with the same noise for every attack."""
-        threat = configured.needs.knowing(*known, Knows.PRIOR)
+        threat = configured.needs.with_knowledge(*known, Knows.PRIOR)
         attacked = AttackOnUpdates(configured, client, defense, threat, chosen)
         return attacked.run(targets, batch_size, rng=torch.Generator().manual_seed(seed))
 
-    guess = AloneOnce(prior_alone(prior))
+    guess = CachedPriorGuess(prior_alone(prior))
     alone = run(guess, client_for(guess, model, targets, update))
     paired = AttackOnExchangedUpdates(attack, len(targets) // batch_size)
     attacked = run(paired, client_for(attack, model, targets, update))  # with the layer that it plants

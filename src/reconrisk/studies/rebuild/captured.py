@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import constant_guess, prior_alone
-from reconrisk.attacks.knowledge import PublicKnowledge, configure_attack, name_of
+from reconrisk.attacks.knowledge import PublicKnowledge, attack_name, configure_attack
 from reconrisk.attacks.plain_function import check_reconstruction
-from reconrisk.attacks.prior_choice import StatedPrior
-from reconrisk.attacks.with_prior.unknown_noise import sent_values, squared_residual
+from reconrisk.attacks.prior_choice import ResolvedPrior
+from reconrisk.attacks.with_prior.unknown_noise import count_sent_values, squared_residual
 from reconrisk.core.observation import Attack, Observation
-from reconrisk.core.reconstruction import Account, Ending, Reconstruction
+from reconrisk.core.reconstruction import AttackReport, Ending, Reconstruction
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
@@ -109,11 +109,11 @@ def rebuild_captured(
         update=replace(update, loss_fn=client.loss_fn),
         labels=labels,
         noise_std=noise_std,
-        threat=configured.needs.knowing(*derived),
+        threat=configured.needs.with_knowledge(*derived),
         data_range=data_range,
     )
     baselines = _Baselines.compute(prior_to_beat(configured, knowledge), observation)
-    name = attack if isinstance(attack, str) else name_of(configured)
+    name = attack if isinstance(attack, str) else attack_name(configured)
     found = check_reconstruction(name, configured(observation, rng=rng), observation)
     reconstruction = _flag_misfit(found, observation)
     report = _build_report(observation, reconstruction.account, client, name=name, seed=rng.initial_seed())
@@ -132,14 +132,14 @@ class _Baselines:
         drawn: Records drawn from the prior; None without one.
     """
 
-    prior: StatedPrior | None
+    prior: ResolvedPrior | None
     guesses: Tensor
     drawn: Tensor | None
 
     @classmethod
-    def compute(cls, prior: StatedPrior | None, observation: Observation) -> _Baselines:
+    def compute(cls, prior: ResolvedPrior | None, observation: Observation) -> _Baselines:
         """Compute the baselines with a separate generator, so that the attack's randomness does not change."""
-        seen = replace(observation, threat=observation.threat.knowing(Knows.PRIOR))
+        seen = replace(observation, threat=observation.threat.with_knowledge(Knows.PRIOR))
         if prior is None:
             return cls(None, constant_guess()(seen, rng=torch.Generator()).estimates, None)
         rng = torch.Generator().manual_seed(_SEED)
@@ -167,7 +167,7 @@ def _misfit(observation: Observation, records: Tensor, labels: Tensor) -> float:
     The unit is the norm of the captured update, or with known noise the root mean square in standard deviations.
     """
     whole = sum(float(value.double().square().sum()) for value in observation.released.values())
-    unit = whole if observation.noise_std is None else float(sent_values(observation))
+    unit = whole if observation.noise_std is None else float(count_sent_values(observation))
     # ulp(0) is the smallest positive float: a captured update of zeros must not divide by zero
     return math.sqrt(squared_residual(observation, records, labels) / max(unit, math.ulp(0.0)))
 
@@ -196,7 +196,9 @@ def _example_dataset(shape: tuple[int, ...], data_range: tuple[float, float], pu
     return public.subset([0])
 
 
-def _build_report(observation: Observation, account: Account, client: Client, *, name: str, seed: int) -> RebuildReport:
+def _build_report(
+    observation: Observation, account: AttackReport, client: Client, *, name: str, seed: int
+) -> RebuildReport:
     size = observation.batch_size
     known = observation.labels
     noise = None if observation.noise_std is None else float(next(iter(observation.noise_std.values())).flatten()[0])

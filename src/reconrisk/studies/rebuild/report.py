@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reconrisk.core.reconstruction import Account, Ending
+from reconrisk.core.reconstruction import AttackReport, Ending
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.threat import Knows, ThreatModel
@@ -161,7 +161,7 @@ class RebuildReport(Result):
     inferred: tuple[str, ...]
     objective: tuple[float, ...]
     scores: tuple[MetricScores, ...]
-    accounts: tuple[Account, ...]
+    accounts: tuple[AttackReport, ...]
     seed: int
     columns: tuple[RebuiltColumn, ...] = ()
     guesser: str = "a constant guess"
@@ -187,7 +187,7 @@ class RebuildReport(Result):
         return len(self.records) == self.requested and not interrupted
 
     @property
-    def failed(self) -> tuple[Account, ...]:
+    def failed_reports(self) -> tuple[AttackReport, ...]:
         """Accounts of failed attacks; their estimates do not measure the strength of the attack."""
         return tuple(account for account in self.accounts if account.status.is_failure)
 
@@ -200,7 +200,11 @@ class RebuildReport(Result):
     def sentence(self) -> str:
         """Scores of the attack and its baseline, or for a captured update the misfit of its estimates."""
         records = _count_noun(len(self.records), "record")
-        failed = f" {len(self.failed)} of {_count_noun(len(self.accounts), 'attack')} failed." if self.failed else ""
+        failed = (
+            f" {len(self.failed_reports)} of {_count_noun(len(self.accounts), 'attack')} failed."
+            if self.failed_reports
+            else ""
+        )
         if self.scores:
             first = self.scores[0]
             mean, guess = (sum(values) / len(values) for values in (first.values, first.guess))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import constant_guess
-from reconrisk.attacks.knowledge import PublicKnowledge, configure_attack, info_of, name_of
-from reconrisk.attacks.prior_choice import StatedPrior
+from reconrisk.attacks.knowledge import PublicKnowledge, attack_name, configure_attack, find_attack_info
+from reconrisk.attacks.prior_choice import ResolvedPrior
 from reconrisk.core.defense import Defense
 from reconrisk.core.metric import Metric
 from reconrisk.core.observation import Attack
@@ -135,7 +135,7 @@ def rebuild(
     client = client_for(configured, model, chosen, update)
     prior = prior_to_beat(configured, knowledge)
     guess: Attack = constant_guess() if prior is None else alone(prior.value)
-    threat = configured.needs.knowing(*knows, *derived)
+    threat = configured.needs.with_knowledge(*knows, *derived)
     judged = fitting_metrics(("psnr", "ssim", "mse"), dataset.shape, dataset.data_range)
     if metrics is not None:
         judged = (metrics,) if isinstance(metrics, Metric) else tuple(metrics)
@@ -146,7 +146,7 @@ def rebuild(
         updates,
         run,
         chosen,
-        attack=attack if isinstance(attack, str) else name_of(configured),
+        attack=attack if isinstance(attack, str) else attack_name(configured),
         model=model_name or ("none" if model is None else type(model).__name__),
         records=tuple(int(record) for record in records)[:done],
         batch_size=size,
@@ -160,7 +160,7 @@ def rebuild(
     return Rebuilt(report, estimates, targets)
 
 
-def prior_to_beat(attack: Attack, knowledge: PublicKnowledge) -> StatedPrior | None:
+def prior_to_beat(attack: Attack, knowledge: PublicKnowledge) -> ResolvedPrior | None:
     """Return the generative prior that is the baseline of an attack.
 
     Args:
@@ -170,8 +170,8 @@ def prior_to_beat(attack: Attack, knowledge: PublicKnowledge) -> StatedPrior | N
     Returns:
         The prior; None for an attack without one and for baselines.
     """
-    info = info_of(attack)
-    return None if info is not None and info.is_baseline else knowledge.prior_of(attack)
+    info = find_attack_info(attack)
+    return None if info is not None and info.is_baseline else knowledge.prior_used_by(attack)
 
 
 def check_reads_updates(attack: str | Attack) -> None:
@@ -183,7 +183,7 @@ def check_reads_updates(attack: str | Attack) -> None:
     Raises:
         InvalidInput: If the attack reads a trained model or an estimator.
     """
-    info = info_of(attack)
+    info = find_attack_info(attack)
     if info is not None and info.reads:
         remedy = "It reads a trained model: run reconrisk informed, or rr.audit with a trained model or an estimator."
         raise invalid_input("attack", info.name, "to be an attack on updates", remedy)

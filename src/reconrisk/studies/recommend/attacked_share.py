@@ -20,7 +20,7 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.statistics.intervals import success_interval
 from reconrisk.studies.common.arguments import metrics_for
 from reconrisk.studies.common.experiment import Experiment
-from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, planned_attacks
+from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, plan_attacks
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.runs import Trial, TrialKey
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
@@ -207,7 +207,7 @@ class AttackEnsemble:
     def _mark_reached(self, reached: list[list[bool]], trial: Trial) -> None:
         for flags, limit in zip(reached, self.limits, strict=True):
             for place, score in enumerate(trial.values(limit.goal.metric)):
-                flags[place] = flags[place] or limit.goal.reached(score)
+                flags[place] = flags[place] or limit.goal.is_reached_by(score)
 
     def _run_trial(self, experiment: Experiment, planned: PlannedAttack, draw: int) -> Trial:
         trial, _ = experiment.trial(TrialKey(_LABEL, planned.label, draw))
@@ -245,7 +245,7 @@ class AttackEnsemble:
                 data_range=dataset.data_range,
             )
             # the default threat model admits any public prior; a stated one names its knowledge itself
-            self._plans[clip_norm] = planned_attacks(
+            self._plans[clip_norm] = plan_attacks(
                 self.choice, self.threat, knowledge, any_prior=self.threat == DEFAULT_THREAT
             )
         return self._plans[clip_norm]

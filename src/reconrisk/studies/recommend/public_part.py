@@ -19,11 +19,11 @@ from reconrisk.studies.common.attacked_updates import labels_or_zeros
 from reconrisk.studies.common.defended_release import (
     PRIOR_DRAWS,
     PRIOR_ERROR,
-    drawn_from_box,
+    draw_from_box,
+    information_trace,
     is_known_smooth,
     mse_bound_from_traces,
     one_step_utilities,
-    trace_of_information,
 )
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
 
@@ -79,7 +79,7 @@ class PublicPart:
             rng, found = torch.Generator().manual_seed(self.seed), []
             for release in self.drawn:
                 # the first record of each update; one infinite trace makes the mean infinite, so stop there
-                found.append(trace_of_information(release, defense, relative_error=PRIOR_ERROR, rng=rng)[:1])
+                found.append(information_trace(release, defense, relative_error=PRIOR_ERROR, rng=rng)[:1])
                 if not bool(found[-1].isfinite()):
                     break
             traces = torch.cat(found)
@@ -111,7 +111,7 @@ def compute_public_part(subject: ModelUpdates, *, seed: int) -> PublicPart:
     releases = tuple(client.release(public.inputs[rows], labels[rows]) for rows in batches)
     # draws of the prior keep the labels of public batches, which a bound on the inputs takes as known
     prior = tuple(
-        client.release(drawn_from_box(public.inputs[rows], public.data_range, rng=rng), labels[rows])
+        client.release(draw_from_box(public.inputs[rows], public.data_range, rng=rng), labels[rows])
         for rows in (batches[place % len(batches)] for place in range(PRIOR_DRAWS))
     )
     moments_of = torch.randperm(len(public), generator=rng)[:_MOMENTS]

@@ -20,7 +20,7 @@ from reconrisk.core.validation import check_positive, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.registry import FAMILIES, family_by_name
 from reconrisk.statistics.intervals import success_interval
-from reconrisk.studies.common.arguments import checked_goals, checked_limits, seconds_from_budget
+from reconrisk.studies.common.arguments import check_goals, check_limits, seconds_from_budget
 from reconrisk.studies.common.guarantees import GuaranteeFinder
 from reconrisk.studies.common.options import check_options
 from reconrisk.studies.common.plan import AttackChoice
@@ -115,8 +115,8 @@ def recommend_defense(
         )
     subject = ModelUpdates.of(model, data, update)
     options, executor = check_options(options, RecommendOptions), check_executor(executor)
-    dataset, limits = subject.dataset, checked_limits(accept)
-    checked_goals(None, limits, dataset)
+    dataset, limits = subject.dataset, check_limits(accept)
+    check_goals(None, limits, dataset)
     _check_target(limits, mse_bound, evidence, dataset.data_range)
     chosen = _check_families(families)
     rng = torch.Generator().manual_seed(options.seed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from reconrisk.core.guarantee import Estimate, rounded_down, rounded_up
+from reconrisk.core.guarantee import Estimate, format_rounded_down, format_rounded_up
 from reconrisk.core.metric import Limit
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import NOT_IN_JSON, serializable
@@ -237,8 +237,9 @@ class Recommendation(Result):
                     option.family,
                     option.met.value,
                     ", ".join(_format_share(risk) for risk in option.risks) or "-",
-                    ", ".join("-" if value >= 1 else f"<= {rounded_up(value)}" for value in option.proved) or "-",
-                    "-" if bound is None or not bound.low else f">= {rounded_down(bound.low)}",
+                    ", ".join("-" if value >= 1 else f"<= {format_rounded_up(value)}" for value in option.proved)
+                    or "-",
+                    "-" if bound is None or not bound.low else f">= {format_rounded_down(bound.low)}",
                     "-" if kept is None else f"{kept:.3g}",
                     "-" if deviation is None else f"{deviation:.3g}",
                     "-" if option.training is None else str(option.training),
@@ -280,18 +281,18 @@ def _describe_evidence(found: Recommendation, option: DefenseOption) -> str:
     words: list[str] = []
     if option.met in (TargetStatus.PROVED, TargetStatus.ESTIMATED) and found.accept:
         pairs = zip(found.accept, option.proved, strict=True)
-        words += [f"{limit.goal} succeeds with at most {rounded_up(value)}, proved" for limit, value in pairs]
+        words += [f"{limit.goal} succeeds with at most {format_rounded_up(value)}, proved" for limit, value in pairs]
     elif found.accept:
         words += [
             f"{100 * risk.value:.3g}% of the records of {risk.samples} fresh updates reached {limit.goal} by any "
-            f"attack ({', '.join(found.attacks)}), at most {rounded_up(100 * risk.high)}% with "
+            f"attack ({', '.join(found.attacks)}), at most {format_rounded_up(100 * risk.high)}% with "
             f"{100 * found.confidence:.4g}% confidence"
             for limit, risk in zip(found.accept, option.risks, strict=True)
         ]
     if found.mse_bound is not None and option.mse_bound is not None:
         prior = f"for a prior of information {found.prior_information:.4g}"
         evidence = f"estimated bound, not a proof: {option.mse_bound.samples} draws"
-        least = rounded_down(option.mse_bound.low)
+        least = format_rounded_down(option.mse_bound.low)
         words.append(f"no attack has a mean squared error below {least} {prior} ({evidence})")
     return "; ".join(words)
 
@@ -308,7 +309,7 @@ def _describe_caution(found: Recommendation, option: DefenseOption) -> list[str]
     error = mean_squared_error_at(below[0], found.data_range)
     return [
         f"This holds for the attacks that were tried: the estimated bound on the error of any attack, "
-        f"{rounded_down(bound)}, is below the {error:.3g} of {below[0]}, so better attacks are not excluded."
+        f"{format_rounded_down(bound)}, is below the {error:.3g} of {below[0]}, so better attacks are not excluded."
     ]
 
 
@@ -347,11 +348,11 @@ def _describe_nearest(found: Recommendation) -> str:
     ]
     if found.evidence == "proved" and found.accept:
         words = [
-            f"{limit.goal} with at most {rounded_up(value)}"
+            f"{limit.goal} with at most {format_rounded_up(value)}"
             for limit, value in zip(found.accept, nearest.proved, strict=False)
         ]
     if found.mse_bound is not None and nearest.mse_bound is not None:
-        words.append(f"an estimated Bayesian bound of {rounded_down(nearest.mse_bound.low)}")
+        words.append(f"an estimated Bayesian bound of {format_rounded_down(nearest.mse_bound.low)}")
     return f"the nearest is {nearest.code} with {' and '.join(words) or 'nothing measured'} ({nearest.met.value})."
 
 

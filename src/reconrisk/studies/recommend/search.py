@@ -21,7 +21,7 @@ from reconrisk.core.metric import Limit
 from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.validation import check_positive, invalid_input
 from reconrisk.data.dataset import Dataset
-from reconrisk.defenses.families import rounded_level
+from reconrisk.defenses.families import round_level_up
 from reconrisk.defenses.registry import FamilyInfo, family_by_name
 from reconrisk.studies.common.defended_training import train_defended
 from reconrisk.studies.common.guarantees import GuaranteeFinder
@@ -137,7 +137,7 @@ def find_smallest_level(
     if met is None or unmet is None:
         return met
     while met > resolution * unmet:
-        middle = rounded_level(math.sqrt(met * unmet))
+        middle = round_level_up(math.sqrt(met * unmet))
         if not unmet < middle < met:  # rounding to three digits leaves no level between the ends
             break
         met, unmet = (middle, unmet) if is_met(middle) else (met, middle)
@@ -148,11 +148,11 @@ def _bracket_threshold(
     is_met: Callable[[float], bool], low: float, high: float, start: float
 ) -> tuple[float | None, float | None]:
     """Return neighbouring levels that were met and not met; None for a side that the range does not contain."""
-    level = rounded_level(start)
+    level = round_level_up(start)
     first = is_met(level)
     while True:
         beyond = max(low, level / _GROWTH) if first else min(high, level * _GROWTH)
-        following = rounded_level(beyond)
+        following = round_level_up(beyond)
         if following == level or (first and level <= low) or (not first and level >= high):
             return (level, None) if first else (None, level)
         if is_met(following) != first:
@@ -234,7 +234,7 @@ class SearchProblem:
         """Return upper bounds on the success of any adversary from the defense's mechanism; 1 without one."""
         found = []
         for limit in self.limits:
-            answers = self.guarantees.answers(limit.goal, "", defense)
+            answers = self.guarantees.find_bounds(limit.goal, "", defense)
             values = [
                 answer.guarantee.value
                 for answer in answers
@@ -345,7 +345,9 @@ class DefenseSearch:
         start: float | None = None
         for place, name in enumerate(names):
             # an equal share of the time that is left, so that families that end early leave more to the others
-            token = CancelToken(None if math.isinf(ahead.left) else max(ahead.left, 0.0) / (len(names) - place))
+            token = CancelToken(
+                None if math.isinf(ahead.seconds_left) else max(ahead.seconds_left, 0.0) / (len(names) - place)
+            )
             candidate = self._find_candidate(name, start, token)
             if candidate is not None:
                 self.candidates[name] = candidate
@@ -439,7 +441,7 @@ class DefenseSearch:
             step = problem.resolution ** (attempt + 1)  # growing steps, to reach far in few attempts
             if confirmed or attempt == ATTEMPTS - 1 or candidate.level * step > high or name == UNDEFENDED:
                 return
-            level = rounded_level(candidate.level * step)
+            level = round_level_up(candidate.level * step)
             defense, code = _build_defense(problem, name, level)
             candidate = replace(candidate, level=level, defense=defense, code=code, remark=_STRONGER)
 
@@ -449,7 +451,7 @@ class DefenseSearch:
             return
         for name in dict.fromkeys((UNDEFENDED, *shown)):
             with time_limit(self.total):
-                if self.total.left <= 0:
+                if self.total.seconds_left <= 0:
                     raise OutOfTime
                 defense = self.candidates[name].defense if name in self.candidates else None
                 self.costs[name] = self.problem.training.measure(defense)
@@ -516,4 +518,4 @@ def _risk_estimates(problem: SearchProblem, candidate: Candidate) -> tuple[Estim
 
 def _token_for_share(total: CancelToken, share: float) -> CancelToken:
     """Return a token that ends after this share of the total time, counted from the start of the search."""
-    return CancelToken(None if total.seconds is None else max(0.0, total.left - (1 - share) * total.seconds))
+    return CancelToken(None if total.seconds is None else max(0.0, total.seconds_left - (1 - share) * total.seconds))

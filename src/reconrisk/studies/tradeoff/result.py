@@ -175,7 +175,7 @@ class TradeoffRow:
     diverged: int
     seconds: float
 
-    def measured(self, name: str) -> Estimate:
+    def estimate_for(self, name: str) -> Estimate:
         """Return the utility or leakage of this name, with its interval over seeds."""
         if name == "mse_bound":
             # one-sided: the bound is the lower end at 95 % confidence of each seed
@@ -286,7 +286,7 @@ class TradeoffResult(Result):
         """Names of the families in the order in which they were passed, without the reference."""
         return tuple(dict.fromkeys(row.family for row in self.rows if row.family != UNDEFENDED))
 
-    def of(self, attacker: str, family: str | None = None) -> tuple[TradeoffRow, ...]:
+    def rows_for(self, attacker: str, family: str | None = None) -> tuple[TradeoffRow, ...]:
         """Return the rows of an attacker.
 
         Args:
@@ -311,11 +311,11 @@ class TradeoffResult(Result):
         """
         return replace(self, utility=utility or self.utility, leakage=leakage or self.leakage)
 
-    def front(self, attacker: str) -> tuple[TradeoffRow, ...]:
+    def pareto_rows(self, attacker: str) -> tuple[TradeoffRow, ...]:
         """Return the Pareto front of an attacker: rows that no other row dominates by the means."""
-        rows = self.of(attacker)
+        rows = self.rows_for(attacker)
         signs = ((self.utility, UTILITIES[self.utility]), (self.leakage, LEAKAGES[self.leakage]))
-        useful, protected = ([sign * row.measured(name).value for row in rows] for name, sign in signs)
+        useful, protected = ([sign * row.estimate_for(name).value for row in rows] for name, sign in signs)
         kept = pareto_front(list(zip(useful, protected, strict=True)))
         return tuple(row for row, is_kept in zip(rows, kept, strict=True) if is_kept)
 
@@ -330,7 +330,7 @@ class TradeoffResult(Result):
             other: Family that may be dominated.
             attacker: "aware" or "unaware".
         """
-        rivals, rows = self.of(attacker, family), self.of(attacker, other)
+        rivals, rows = self.rows_for(attacker, family), self.rows_for(attacker, other)
         counts = {"dominated": 0, "clearly": 0, "never": 0}
         for row in rows:
             gains = [self._paired_gains(rival, row) for rival in rivals]
@@ -344,7 +344,7 @@ class TradeoffResult(Result):
 
     def table(self) -> str:
         """Return all rows as text; a star marks the Pareto front of each attacker."""
-        front = {id(row) for attacker in ATTACKERS for row in self.front(attacker)}
+        front = {id(row) for attacker in ATTACKERS for row in self.pareto_rows(attacker)}
         head = ("", *_HEADS, f"est. MSE bound{'' if self.is_smooth else '?'}", "best attack")
         written = align_columns([head, *(_format_row(row, starred=id(row) in front) for row in self.rows)])
         measures = f"* on the Pareto front by {_describe_measure(self.utility)} and {_describe_measure(self.leakage)}"
@@ -356,7 +356,7 @@ class TradeoffResult(Result):
     @property
     def sentence(self) -> str:
         """Settings on the Pareto front against an attacker who knows the defense."""
-        rows, front = self.of(ATTACKERS[-1]), self.front(ATTACKERS[-1])
+        rows, front = self.rows_for(ATTACKERS[-1]), self.pareto_rows(ATTACKERS[-1])
         labels = ", ".join("no defense" if row.family == UNDEFENDED else row.label for row in front)
         state = "" if self.is_complete else " Not every setting was run."
         return (
@@ -366,7 +366,7 @@ class TradeoffResult(Result):
 
     def to_rows(self) -> tuple[Row, ...]:
         """Return one row for each defense, strength and attacker."""
-        front = {id(row) for attacker in ATTACKERS for row in self.front(attacker)}
+        front = {id(row) for attacker in ATTACKERS for row in self.pareto_rows(attacker)}
         return tuple({**row.to_row(), "on_front": id(row) in front} for row in self.rows)
 
     @property
@@ -385,7 +385,7 @@ class TradeoffResult(Result):
         return found[0], found[1]
 
     def _values_by_seed(self, row: TradeoffRow, name: str) -> dict[int, float]:
-        row.measured(name)  # raises if the measure does not exist, such as the accuracy of real-valued labels
+        row.estimate_for(name)  # raises if the measure does not exist, such as the accuracy of real-valued labels
         cells = [cell for cell in self.cells if (cell.family, cell.strength) == (row.family, row.strength)]
         shared = self._shared_seeds
         if name not in ("mse", "psnr"):

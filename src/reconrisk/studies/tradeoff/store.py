@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reconrisk.core.errors import InvalidFile, InvalidInput
-from reconrisk.core.storage.files import write_whole, wrong_version
+from reconrisk.core.storage.files import write_atomically, wrong_version
 from reconrisk.core.storage.serialization import from_json, to_json
 from reconrisk.core.validation import invalid_input
 from reconrisk.studies.tradeoff.result import TradeoffCell
@@ -61,8 +61,10 @@ class CellStore:
             return
         if self._version() is None:
             mark = json.dumps({"store": "tradeoff", "version": VERSION})
-            write_whole(path.with_name(_MARK), lambda temporary: temporary.write_text(mark + "\n", encoding="utf-8"))
-        write_whole(path, lambda temporary: temporary.write_text(to_json(cell) + "\n", encoding="utf-8"))
+            write_atomically(
+                path.with_name(_MARK), lambda temporary: temporary.write_text(mark + "\n", encoding="utf-8")
+            )
+        write_atomically(path, lambda temporary: temporary.write_text(to_json(cell) + "\n", encoding="utf-8"))
 
     def _version(self) -> object:
         """Return the version of the folder: 1 for cells without a version file, None for no cells."""

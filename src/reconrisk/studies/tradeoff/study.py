@@ -22,23 +22,23 @@ from reconrisk.core.validation import check_probability, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.metrics import mse, psnr
 from reconrisk.releases.model_state import LossFunction
-from reconrisk.releases.observe import chosen_for
+from reconrisk.releases.observe import resolve_defense
 from reconrisk.releases.updates.gradient import GradientRelease
 from reconrisk.studies.common.defended_release import (
     PRIOR_DRAWS,
     PRIOR_ERROR,
-    drawn_from_box,
+    draw_from_box,
+    information_trace,
     is_known_smooth,
     mse_bound_from_traces,
     one_step_utilities,
-    trace_of_information,
 )
 from reconrisk.studies.common.defended_training import TrainingRecipe, fresh_defense, train_defended
 from reconrisk.studies.common.experiment import Experiment
-from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, planned_attacks
+from reconrisk.studies.common.plan import AttackChoice, Plan, PlannedAttack, plan_attacks
 from reconrisk.studies.common.population import Population
-from reconrisk.studies.common.runs import Trial, environment
-from reconrisk.studies.common.subjects.model_updates import ModelUpdates, given_labels
+from reconrisk.studies.common.runs import Trial, current_environment
+from reconrisk.studies.common.subjects.model_updates import ModelUpdates, require_labels
 from reconrisk.studies.common.subjects.subject import UpdateRecipe
 from reconrisk.studies.tradeoff.result import ATTACKERS, AttackScore, TradeoffCell
 
@@ -154,12 +154,12 @@ class TradeoffStudy:
             data_range=self.dataset.data_range,
         )
         any_prior = self.threat == HONEST_BUT_CURIOUS
-        return planned_attacks(self.attacks, self.threat_for(attacker), knowledge, any_prior=any_prior)
+        return plan_attacks(self.attacks, self.threat_for(attacker), knowledge, any_prior=any_prior)
 
     def threat_for(self, attacker: str) -> ThreatModel:
         """Return the threat model with or without knowledge of the defense."""
         others = ThreatModel(self.threat.sees, self.threat.knows - {Knows.DEFENSE}, self.threat.controls)
-        return others.knowing(Knows.DEFENSE) if attacker == "aware" else others
+        return others.with_knowledge(Knows.DEFENSE) if attacker == "aware" else others
 
     def cell(self, variant: Variant, seed: int) -> TradeoffCell:
         """Train, attack and measure under one defense with one seed."""
@@ -250,7 +250,7 @@ class TradeoffStudy:
         defense, rng, found = variant.fresh(), _rng(seed, "utility"), list[tuple[float, float]]()
         for rows in self._updates(split.attacked):
             release = self._release(model, split.attacked, rows)
-            chosen = None if defense is None else chosen_for(defense, release)
+            chosen = None if defense is None else resolve_defense(defense, release)
             found.append(one_step_utilities(release.value(), chosen, rng=rng))
         return statistics.fmean(u1 for u1, _ in found), statistics.fmean(u2 for _, u2 in found)
 
@@ -260,16 +260,16 @@ class TradeoffStudy:
             return math.inf, 0.0
         defense, rng = variant.fresh(), _rng(seed, "information")
         releases = [self._release(model, split.attacked, rows) for rows in self._updates(split.attacked)]
-        traces = torch.cat([trace_of_information(each, defense, rng=rng) for each in releases])
+        traces = torch.cat([information_trace(each, defense, rng=rng) for each in releases])
         mean = float(traces.double().mean())
         if not math.isfinite(mean):
             return math.inf, 0.0
         data_range, drawn = self.dataset.data_range, []
         for place in range(PRIOR_DRAWS):  # draws take shape and labels from the attacked updates in turn
             like = releases[place % len(releases)]
-            inputs = drawn_from_box(like.inputs, data_range, rng=rng)
+            inputs = draw_from_box(like.inputs, data_range, rng=rng)
             release = GradientRelease(model, self.loss_fn, inputs, like.labels)
-            traces = trace_of_information(release, defense, relative_error=PRIOR_ERROR, rng=rng)
+            traces = information_trace(release, defense, relative_error=PRIOR_ERROR, rng=rng)
             drawn.append(traces.mean())  # one value per update: records of one update are not independent
         dimension = releases[0].inputs[0].numel()
         return mean, mse_bound_from_traces(torch.stack(drawn), dimension=dimension, data_range=data_range).low
@@ -289,7 +289,7 @@ class TradeoffStudy:
             "for each seed. Baselines and priors use the training records."
         )
         first = self.dataset.subset(range(min(len(self.dataset), max(2, size))))
-        is_smooth = is_known_smooth(self.model, self.loss_fn, first.inputs, given_labels(first))
+        is_smooth = is_known_smooth(self.model, self.loss_fn, first.inputs, require_labels(first))
         return (attacked, _BOUND_NOTE, *(() if is_smooth else (_NOT_SMOOTH_NOTE,)))
 
     def signature(self, variants: Sequence[Variant], seeds: range, *, name: str | None = None) -> str:
@@ -330,7 +330,7 @@ class TradeoffStudy:
             "attacked": repr((self.trials, self.attacked_batch_size, self.attack_trained)),
             "columns": repr(self.dataset.columns),
             "measured": _MEASUREMENT_VERSION,
-            "versions": repr(environment().versions),
+            "versions": repr(current_environment().versions),
         }
 
 

@@ -18,15 +18,15 @@ from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.core.validation import check_finite, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
-from reconrisk.defenses.deferred import FromMoments
+from reconrisk.defenses.deferred import MomentsDefense
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.sensitivity.moments import reference_moments
 from reconrisk.studies.common.defended_training import DEFAULT_TRAINING, TrainingRecipe
-from reconrisk.studies.common.experiment import refused_if_raised
+from reconrisk.studies.common.experiment import report_user_errors
 from reconrisk.studies.common.options import check_options
 from reconrisk.studies.common.plan import AttackChoice
-from reconrisk.studies.common.subjects.model_updates import ModelUpdates, given_labels, training_loss
-from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Records, UpdateRecipe, records_of
+from reconrisk.studies.common.subjects.model_updates import ModelUpdates, require_labels, training_loss
+from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Records, UpdateRecipe, as_dataset
 from reconrisk.studies.tradeoff.options import DEFAULT_OPTIONS, TradeoffOptions
 from reconrisk.studies.tradeoff.result import UNDEFENDED, TradeoffCell, TradeoffResult, rows_from_cells
 from reconrisk.studies.tradeoff.store import CellStore
@@ -104,7 +104,7 @@ def tradeoff(
     >>> noise = {"noise": {0.1: gaussian_noise(0.1), 10.0: gaussian_noise(10.0)}}
     >>> few, twice = TrainingRecipe(steps=5), TradeoffOptions(repeat=2)
     >>> result = tradeoff(nn.Linear(4, 2), data, noise, ["analytic"], training=few, trials=2, options=twice)
-    >>> [row.label for row in result.of("aware")], result.of("aware")[0].attack
+    >>> [row.label for row in result.rows_for("aware")], result.rows_for("aware")[0].attack
     (['none', 'noise 0.1', 'noise 10'], 'analytic')
     """
     options, executor = check_options(options, TradeoffOptions), check_executor(executor)
@@ -188,7 +188,7 @@ def _run(
 
 def _run_cell(study: TradeoffStudy, task: tuple[str, Variant, int]) -> TradeoffCell:
     _, variant, seed = task
-    with refused_if_raised(f"a run under {variant.label}"):
+    with report_user_errors(f"a run under {variant.label}"):
         return study.cell(variant, seed)
 
 
@@ -218,7 +218,7 @@ def _configure_from_moments(
     variants: tuple[Variant, ...], model: nn.Module, loss_fn: LossFunction, public: Dataset | None
 ) -> tuple[Variant, ...]:
     """Configure defenses that need moments of public gradients, at the initial model."""
-    waiting = [variant.label for variant in variants if isinstance(variant.defense, FromMoments)]
+    waiting = [variant.label for variant in variants if isinstance(variant.defense, MomentsDefense)]
     if not waiting:
         return variants
     if public is None or public.labels is None:
@@ -227,7 +227,7 @@ def _configure_from_moments(
     moments = reference_moments(quiet, loss_fn, public.inputs, public.labels)
     return tuple(
         replace(variant, defense=variant.defense.with_moments(moments))
-        if isinstance(variant.defense, FromMoments)
+        if isinstance(variant.defense, MomentsDefense)
         else variant
         for variant in variants
     )
@@ -235,7 +235,7 @@ def _configure_from_moments(
 
 def _choose_utility(stated: str | None, dataset: Dataset) -> str:
     """Return the measure of utility; real-valued labels have no accuracy."""
-    is_real = given_labels(dataset).is_floating_point()
+    is_real = require_labels(dataset).is_floating_point()
     if is_real and stated == "test_accuracy":
         raise invalid_input("utility", stated, "to be defined for real-valued labels", "Pass utility='test_loss'.")
     return stated or ("test_loss" if is_real else "test_accuracy")
@@ -247,7 +247,7 @@ def _read_labelled(model: nn.Module, data: Any, name: str) -> Dataset:
         raise invalid_input(
             "model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights."
         )
-    dataset = records_of(data)
+    dataset = as_dataset(data)
     if dataset.labels is None:
         raise invalid_input(name, dataset.name, "to have labels", "Training needs them.")
     return dataset

@@ -16,7 +16,7 @@ DRAWS = np.random.default_rng(2)
 X = DRAWS.random((40, 4))
 Y = X @ (2.0, -1.0, 0.5, 1.0) + DRAWS.normal(size=40)
 CLASSES = (Y.mean() < Y).astype(int)
-KNOWING = NEEDS.knowing(Knows.DEFENSE)
+KNOWING = NEEDS.with_knowledge(Knows.DEFENSE)
 
 
 def observed(estimator=None, labels=Y, threat=KNOWING, defense=None, seed=0):
@@ -45,7 +45,7 @@ def test_it_is_glm_with_what_the_observation_holds():
 def test_under_known_noise_it_is_the_most_likely_record_clipped_to_the_range():
     estimator = LogisticRegression(tol=1e-10, max_iter=1000)
     _, observation = observed(estimator, CLASSES, defense=rr.defenses.gaussian_noise(1e-4))
-    seen = observation.forward.undefended.shown(observation.released)
+    seen = observation.forward.undefended.with_coefficients(observation.released)
     expected = rr.attacks.glm(seen, X[1:], CLASSES[1:], noise_std=1e-4).record.clip(0, 1)
     assert run(observation).estimates[0].numpy() == pytest.approx(expected, abs=1e-6)
 
@@ -53,7 +53,7 @@ def test_under_known_noise_it_is_the_most_likely_record_clipped_to_the_range():
 def test_noise_that_hides_the_record_is_a_finding():
     estimator = LogisticRegression(tol=1e-10, max_iter=1000)
     _, observation = observed(estimator, CLASSES, defense=rr.defenses.gaussian_noise(1.0))
-    seen = observation.forward.undefended.shown(observation.released)
+    seen = observation.forward.undefended.with_coefficients(observation.released)
     alone = rr.attacks.glm(seen, X[1:], CLASSES[1:], noise_std=1.0)
     found = run(observation)
     assert (alone.status.ending, found.status.ending) == (Ending.NOT_APPLICABLE, Ending.CONVERGED)
@@ -66,7 +66,7 @@ def test_labels_that_the_threat_knows_decide_between_roots_and_one_of_two_is_not
     plain = LinearRegression(fit_intercept=False)
     with pytest.raises(rr.InvalidInput, match="to know the labels"):
         run(observed(plain)[1])
-    found = run(observed(plain, threat=KNOWING.knowing(Knows.LABELS))[1])
+    found = run(observed(plain, threat=KNOWING.with_knowledge(Knows.LABELS))[1])
     assert found.status.ending is Ending.CONVERGED
     assert found.status.cause.startswith("one of 2 records that fit the model equally well")
 

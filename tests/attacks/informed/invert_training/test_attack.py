@@ -113,7 +113,7 @@ def test_observations_of_trained_models_are_inverted_white_box_and_black_box():
     settings = fixed | {"optimizer": rr.releases.sgd(0.2, 0.9), "steps": 6}
     for more in ({}, {"queries": uniform(30, 8, seed=9)}, {"parameters": ["2"]}):
         release = rr.releases.TrainedModelRelease(model, cross_entropy, inputs.double(), labels, **settings, **more)
-        observation = rr.observe(release, threat=INFORMED.knowing(Knows.LABELS) if more else INFORMED)
+        observation = rr.observe(release, threat=INFORMED.with_knowledge(Knows.LABELS) if more else INFORMED)
         found = rr.attacks.invert_training()(observation, rng=RNG)
         assert found.estimates.shape == (1, 8)
         assert found.labels == (int(labels[0]),)
@@ -171,7 +171,7 @@ def test_noise_of_a_known_defense_counts():
     release = rr.releases.TrainedModelRelease(
         network(), cross_entropy, inputs.double(), labels, **fixed, optimizer=rr.releases.sgd(0.2, 0.9), steps=6
     )
-    threat = INFORMED.knowing(Knows.DEFENSE, Knows.LABELS)
+    threat = INFORMED.with_knowledge(Knows.DEFENSE, Knows.LABELS)
     noise = rr.defenses.gaussian_noise(1e-4)
     observation = rr.observe(release, defense=noise, threat=threat, rng=torch.Generator().manual_seed(0))
     found = rr.attacks.invert_training()(observation, rng=RNG)

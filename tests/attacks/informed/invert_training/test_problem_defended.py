@@ -40,7 +40,7 @@ def test_the_derivative_is_that_of_differences():
 
 def test_a_clipped_model_gives_its_record_away():
     observation = rr.observe(
-        release(), threat=NEEDS.knowing(Knows.DEFENSE), defense=CLIP, rng=torch.Generator().manual_seed(0)
+        release(), threat=NEEDS.with_knowledge(Knows.DEFENSE), defense=CLIP, rng=torch.Generator().manual_seed(0)
     )
     found = rr.attacks.invert_training()(observation, rng=torch.Generator())
     assert torch.allclose(found.estimates, INPUTS[:1], atol=1e-3)

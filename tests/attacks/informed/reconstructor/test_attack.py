@@ -7,8 +7,8 @@ from torch import nn
 
 import reconrisk as rr
 from reconrisk.attacks import ReconstructorSettings, ShadowKnowledge, balle2022_reconstructor, reconstructor
-from reconrisk.attacks.informed.reconstructor.attack import fine_tuned_reconstructor
-from reconrisk.attacks.informed.reconstructor.features import features_of
+from reconrisk.attacks.informed.reconstructor.attack import fine_tune_reconstructor
+from reconrisk.attacks.informed.reconstructor.features import extract_features
 from reconrisk.core.reconstruction import Ending
 from reconrisk.core.threat import INFORMED, Knows
 from reconrisk.metrics import nearest_neighbour_oracle
@@ -148,7 +148,7 @@ def test_chosen_layers_and_black_box_read_what_they_say():
     queries = records(20, 70)[0]
     for given in ({"parameters": ["3"]}, {"queries": queries}):
         attack = reconstructor(knowledge, rng=drawn(0), **given)
-        read = features_of(knowledge.training, rows, attack.reading, given.get("queries"))
+        read = extract_features(knowledge.training, rows, attack.reading, given.get("queries"))
         assert mean_squared_error(attack.estimates(read), targets) < guess, given
     assert attack.reading.names == ("logits",)
     with torch.no_grad():
@@ -212,7 +212,7 @@ def test_a_network_is_taken_over_to_other_fixed_records():
     attack = reconstructor(first, settings, rng=drawn(0))
     rows, targets, _ = victims(other, count=100)
     scratch = reconstructor(other, settings, rng=drawn(0))
-    tuned = fine_tuned_reconstructor(attack, other, epochs=10, rng=drawn(0))
+    tuned = fine_tune_reconstructor(attack, other, epochs=10, rng=drawn(0))
     assert mean_squared_error(tuned.estimates(rows), targets) < mean_squared_error(scratch.estimates(rows), targets)
     before = attack.network.state_dict()["0.weight"]
     assert not torch.equal(before, tuned.network.state_dict()["0.weight"])
@@ -220,7 +220,7 @@ def test_a_network_is_taken_over_to_other_fixed_records():
 
 def test_the_closed_form_is_not_fine_tuned(solved):
     with pytest.raises(rr.InvalidInput, match="without a linear start"):
-        fine_tuned_reconstructor(solved[1], solved[0], rng=drawn(0))
+        fine_tune_reconstructor(solved[1], solved[0], rng=drawn(0))
 
 
 def test_interrupted_it_keeps_the_best_epoch_and_says_so(monkeypatch):

@@ -59,7 +59,7 @@ def rewritten(path, change):
     path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
 
 
-def settings_of(header, **changed):
+def attack_settings(header, **changed):
     plain = json.loads(header["__metadata__"]["reconrisk"])
     header["__metadata__"]["reconrisk"] = json.dumps({**plain, **changed})
 
@@ -67,11 +67,14 @@ def settings_of(header, **changed):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header: settings_of(header, format="x"), "Its format is 'x'"),
-        (lambda header: settings_of(header, format=1), "version 1, written by an earlier reconrisk; this one reads"),
-        (lambda header: settings_of(header, format=7), "version 7, written by a later reconrisk.*Update reconrisk"),
-        (lambda header: settings_of(header, settings={"start": "none"}), "does not describe a reconstructor"),
-        (lambda header: settings_of(header, shapes=[[1]]), "does not describe a reconstructor"),
+        (lambda header: attack_settings(header, format="x"), "Its format is 'x'"),
+        (
+            lambda header: attack_settings(header, format=1),
+            "version 1, written by an earlier reconrisk; this one reads",
+        ),
+        (lambda header: attack_settings(header, format=7), "version 7, written by a later reconrisk.*Update reconrisk"),
+        (lambda header: attack_settings(header, settings={"start": "none"}), "does not describe a reconstructor"),
+        (lambda header: attack_settings(header, shapes=[[1]]), "does not describe a reconstructor"),
         (lambda header: header.pop("__metadata__"), "not written by reconrisk"),
         (lambda header: header.__setitem__("__metadata__", {"reconrisk": "[1]"}), "not a table of named values"),
         (lambda header: header.__setitem__("__metadata__", {"reconrisk": "{"}), "cannot be read"),

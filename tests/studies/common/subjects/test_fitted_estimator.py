@@ -125,7 +125,11 @@ def test_without_an_intercept_the_label_must_be_known():
     assert result.lines[0].verdict.name == "NOTHING_RUN"
     assert "to know the labels" in next(each for each in result.attacks if each.label == "glm").remark
     known = rr.audit(
-        model, (X, SCORES), trials=20, goals="psnr>=60", threat=FittedEstimator.default_threat.knowing(Knows.LABELS)
+        model,
+        (X, SCORES),
+        trials=20,
+        goals="psnr>=60",
+        threat=FittedEstimator.default_threat.with_knowledge(Knows.LABELS),
     )
     # of two roots one is taken, so that about half of the records come back; a fifth or fewer with probability 0.006
     assert known.lines[0].success.value > 0.2
@@ -159,7 +163,10 @@ def one_record():
         ({"options": rr.AuditOptions(records=[60])}, "to be different rows from 0 to 59"),
         ({"threat": rr.ThreatModel(Sees.ONE_UPDATE)}, "threat.sees='one-update' to be final-model"),
         ({"training": rr.mechanisms.dp_sgd(noise_multiplier=1.0)}, "to be None for an estimator"),
-        ({"attacks": ["best_candidate"], "threat": FittedEstimator.default_threat.knowing(Knows.PRIOR)}, "may be"),
+        (
+            {"attacks": ["best_candidate"], "threat": FittedEstimator.default_threat.with_knowledge(Knows.PRIOR)},
+            "may be",
+        ),
     ],
 )
 def test_what_does_not_fit_an_estimator_is_refused(change, message):

@@ -101,7 +101,7 @@ def test_threats_follow_from_what_is_audited():
 
 
 def test_whoever_has_a_prior_also_tries_every_candidate():
-    found = rr.audit(release(), DATA, threat=INFORMED_THREAT.knowing(Knows.PRIOR), trials=2, goals="psnr>=60")
+    found = rr.audit(release(), DATA, threat=INFORMED_THREAT.with_knowledge(Knows.PRIOR), trials=2, goals="psnr>=60")
     success = {each.attack: each.success.value for each in found.lines[0].outcomes}
     assert (success["best_candidate"], success["invert_training"]) == (1.0, 1.0)
 
@@ -183,7 +183,7 @@ def test_the_time_of_a_training_is_measured_without_its_derivative(monkeypatch):
     def refuse(self):
         raise AssertionError("the derivative of a whole training was taken")
 
-    monkeypatch.setattr(rr.releases.TrainedModelRelease, "linearized", refuse)
+    monkeypatch.setattr(rr.releases.TrainedModelRelease, "linearize", refuse)
     assert 0 < time_evaluation(subject_of(release(), DATA), release()) < 10
 
 

@@ -15,10 +15,10 @@ from reconrisk.core.validation import check_nonnegative, check_positive, invalid
 from reconrisk.releases.fitted_estimators.estimators import (
     LinearModel,
     Optimisation,
+    broadcast_sample_weight,
     is_estimator,
     read_estimator,
     read_linear,
-    weights_of_records,
 )
 from reconrisk.releases.fitted_estimators.objective import Family
 
@@ -119,7 +119,7 @@ class GlmArguments:
             raise invalid_input("label", label, "to be one of estimator.classes_", f"These are {classes.tolist()}.")
         # append the target as the last record, so that readers see all weights and classes of the fit
         last = self.labels[:1] if label is None else np.asarray(label).reshape(1, *self.labels.shape[1:])
-        weights = np.append(weights_of_records(self.sample_weight, len(self.labels)), float(self.target_weight))
+        weights = np.append(broadcast_sample_weight(self.sample_weight, len(self.labels)), float(self.target_weight))
         whole = self._read_model(np.concatenate([self.labels, last]), weights)
         if whole.weight.shape[1] != self.inputs.shape[1]:
             raise invalid_input(
@@ -133,7 +133,7 @@ class GlmArguments:
 
     def without_target(self) -> TargetEquations:
         """Return the equations for a model that was fitted to the known records alone."""
-        weights = np.array(weights_of_records(self.sample_weight, len(self.labels)))
+        weights = np.array(broadcast_sample_weight(self.sample_weight, len(self.labels)))
         return equations(self._read_model(self.labels, weights), self.inputs, self.target_weight, self.input_precision)
 
     def _read_model(self, labels: NDArray[Any], weights: NDArray[np.float64]) -> LinearModel:

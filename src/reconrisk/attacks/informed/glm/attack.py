@@ -26,7 +26,7 @@ from reconrisk.attacks.informed.glm.arguments import (
 from reconrisk.attacks.informed.glm.outcomes import Outcome, find_outcomes, refine_under_noise
 from reconrisk.attacks.informed.invert_training.problem import only_adds_noise
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import check_positive, invalid_input
 from reconrisk.releases.fitted_estimators.estimator_release import EstimatorMap
@@ -68,7 +68,7 @@ class GlmReconstruction:
     influence: float
     covariance: Floats | None
     cramer_rao_mse: float | None
-    account: Account
+    account: AttackReport
 
     @property
     def status(self) -> Status:
@@ -158,7 +158,7 @@ def glm(
     best = found[0]
     name = type(model).__name__ if given.carries_objective else stated.family
     number = isinstance(best.label, (int, float, np.number)) and float(best.label).is_integer()
-    account = Account(
+    account = AttackReport(
         attack=f"glm({name}, known={len(inputs)}, noise_std={noise_std})",
         status=_status(best, len(found), best.equations.spread(known.isnan()), noise_std),
         objective=(best.misfit,),
@@ -244,7 +244,7 @@ class GlmObserved:
                 raise invalid_input("noise_std", f"{low:g} to {high:g}", "to be one number for all coefficients")
             noise_std = float(stds[0])
         found = glm(
-            known.shown(observation.released),
+            known.with_coefficients(observation.released),
             known.known_inputs,
             known.names(known.known_labels),
             label=label,
@@ -313,8 +313,8 @@ def _check_observation(observation: Observation) -> EstimatorMap:
 
 def _choose_within_range(found: GlmReconstruction, known: EstimatorMap, data_range: tuple[float, float]) -> Tensor:
     """Choose a record within the range among all that fit the model equally well, the nearest to a known record."""
-    rows = known.scaled(torch.cat([torch.as_tensor(found.record)[None], torch.as_tensor(found.alternatives)]))
+    rows = known.to_record_units(torch.cat([torch.as_tensor(found.record)[None], torch.as_tensor(found.alternatives)]))
     outside = (rows - rows.clamp(*data_range)).square().mean(1).sqrt()
     within = outside <= max(_ROUNDING * (data_range[1] - data_range[0]), float(outside.min()))
-    distances = torch.cdist(rows, known.scaled(known.known_inputs)).min(1).values
+    distances = torch.cdist(rows, known.to_record_units(known.known_inputs)).min(1).values
     return rows[int(distances.masked_fill(~within, torch.inf).argmin())]

@@ -21,9 +21,9 @@ from reconrisk.attacks.informed.invert_training.problem import (
 )
 from reconrisk.attacks.informed.invert_training.search import EXACT, Inversion
 from reconrisk.attacks.informed.invert_training.weighted import WeightedProblem
-from reconrisk.attacks.labels.infer import stated_labels
+from reconrisk.attacks.labels.infer import class_labels_or_none
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import (
     check_all_finite,
@@ -172,12 +172,12 @@ class InvertTraining:
         names = ("sizes", "plausible", "errors")
         sizes, fitted, errors = (torch.cat([getattr(one, name) for one in found]) for name in names)
         errors = errors / (data_range[1] - data_range[0])
-        account = Account(
+        account = AttackReport(
             attack=repr(self),
             status=_status(sizes, fitted, errors, bool(noisy), stopped, in_time()),
             objective=tuple(sizes.tolist()),
             cost=Cost(time.monotonic() - begun, problem.trainings),
-            labels=stated_labels(torch.cat([one.fit.labels for one in found])),
+            labels=class_labels_or_none(torch.cat([one.fit.labels for one in found])),
         )
         return Reconstruction(records.to(torch.get_default_dtype()), account)
 

@@ -260,7 +260,7 @@ class MapProblem(Problem):
     def push(self, record: Tensor, label: Tensor, directions: Tensor) -> Tensor:
         """Push tangents through the training, vectorised."""
         self._trained += len(directions)
-        push = self._map.linearized(record.view(1, *self.shape), label[None]).push
+        push = self._map.linearize(record.view(1, *self.shape), label[None]).push
         whole = directions.to(record.dtype).view(len(directions), 1, *self.shape)
         push(whole[0])  # raises for a layer without forward mode, which vmap would hide
         parts = [torch.func.vmap(push)(some) for some in whole.split(_COLUMNS)]
@@ -310,8 +310,8 @@ def _random_training_error(training: ShadowTraining) -> InvalidInput:
     how = "Nesterov's momentum or dampening" if isinstance(rule, StochasticGradientDescent) else type(rule).__name__
     how = "batches" if training.batches is not None else how
     remedy = (
-        "Private training can be inverted if rr.releases.sgd takes all records in every step (batches=None), with or without "
-        f"momentum, but not with Nesterov's momentum or dampening; {instead} other optimizers and batches."
+        "Private training can be inverted if rr.releases.sgd takes all records in every step (batches=None), with or "
+        f"without momentum, but not with Nesterov's momentum or dampening; {instead} other optimizers and batches."
     )
     return invalid_input("training", f"private, with {how}", "to be full-batch gradient descent", remedy)
 

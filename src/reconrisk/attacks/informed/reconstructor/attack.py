@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from reconrisk.attacks.informed.reconstructor.features import Reading, Scaling, features_of, fit_scaling, reading
+from reconrisk.attacks.informed.reconstructor.features import Reading, Scaling, extract_features, fit_scaling, reading
 from reconrisk.attacks.informed.reconstructor.linear import LinearReconstruction, linear_reconstruction
 from reconrisk.attacks.informed.reconstructor.network import build_network
 from reconrisk.attacks.informed.reconstructor.settings import Perceptual, ReconstructorSettings
@@ -24,7 +24,7 @@ from reconrisk.attacks.informed.reconstructor.training import (
     train_network,
 )
 from reconrisk.core.observation import Observation
-from reconrisk.core.reconstruction import Account, Cost, Ending, Reconstruction, Status
+from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_all_finite, check_all_within, check_positive, check_whole, invalid_input
 
@@ -79,7 +79,7 @@ class Reconstructor:
             )
         row = self.reading.row(observation.released)[None]
         estimates, labels = self.estimates_and_labels(row)
-        account = Account(
+        account = AttackReport(
             repr(self), self._status(row), (self.error,), Cost(time.monotonic() - begun, 0), labels=labels
         )
         return Reconstruction(estimates.to(torch.get_default_dtype()), account)
@@ -189,7 +189,7 @@ def reconstructor(
     check_whole("len(targets)", len(knowledge.targets), FEWEST, "Pass more shadow targets.")
     what = reading(knowledge.training, parameters, queries)
     rows = _shadow_rows(knowledge, shadow_models, store, rng)
-    read = features_of(knowledge.training, rows, what, queries)
+    read = extract_features(knowledge.training, rows, what, queries)
     scaled = fit_scaling(read)
     blank = Reconstructor(
         settings=settings,
@@ -208,7 +208,7 @@ def reconstructor(
     return _train(blank, knowledge, read, rng, perceptual, checkpoint)
 
 
-def fine_tuned_reconstructor(
+def fine_tune_reconstructor(
     attack: Reconstructor,
     knowledge: ShadowKnowledge,
     *,
@@ -255,7 +255,7 @@ def fine_tuned_reconstructor(
     >>> first, second = (ShadowTraining(model, inputs[part], labels[part], steps=2) for part in parts)
     >>> settings = ReconstructorSettings("none", "dense", hidden=(4,), epochs=1)
     >>> attack = reconstructor(ShadowKnowledge(first, inputs[10:], labels[10:]), settings, rng=rng)
-    >>> fine_tuned_reconstructor(attack, ShadowKnowledge(second, inputs[10:], labels[10:]), epochs=2, rng=rng).shadows
+    >>> fine_tune_reconstructor(attack, ShadowKnowledge(second, inputs[10:], labels[10:]), epochs=2, rng=rng).shadows
     30
     """
     if attack.network is None or attack.linear is not None:
@@ -263,7 +263,7 @@ def fine_tuned_reconstructor(
             "attack", attack.settings.start, "to be a network without a linear start", "Fit a closed form anew instead."
         )
     rows = _shadow_rows(knowledge, shadow_models, store, rng)
-    read = features_of(knowledge.training, rows, attack.reading, queries)
+    read = extract_features(knowledge.training, rows, attack.reading, queries)
     if read.shape[1] != attack.reading.size:
         raise invalid_input(
             "values", read.shape[1], f"to be {attack.reading.size}, the number that the reconstructor reads"

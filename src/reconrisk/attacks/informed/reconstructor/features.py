@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_all_finite, check_not_empty, invalid_input
-from reconrisk.releases.model_state import chosen_names
+from reconrisk.releases.model_state import match_parameter_names
 from reconrisk.releases.shadow.training import ShadowTraining
 
 _ROUNDING = 4 * torch.finfo(torch.float32).eps  # relative spread that rounding of float32 weights causes
@@ -141,7 +141,7 @@ def reading(training: ShadowTraining, parameters: Sequence[str] | None, queries:
     """
     if queries is None:
         shapes = dict(zip(training.names, training.shapes, strict=True))
-        chosen = training.names if parameters is None else chosen_names(parameters, training.names)
+        chosen = training.names if parameters is None else match_parameter_names(parameters, training.names)
         names = tuple(name for name in training.names if name in chosen)
         return Reading(names, tuple(shapes[name] for name in names))
     if parameters is not None:
@@ -149,11 +149,11 @@ def reading(training: ShadowTraining, parameters: Sequence[str] | None, queries:
     check_not_empty("queries", queries)
     check_all_finite("queries", queries)
     with torch.no_grad():
-        one = logits_of(training, training.start()[None], queries[:1])
+        one = query_logits(training, training.start()[None], queries[:1])
     return Reading((LOGITS,), ((len(queries), *one.shape[2:]),))
 
 
-def features_of(training: ShadowTraining, rows: Tensor, what: Reading, queries: Tensor | None) -> Tensor:
+def extract_features(training: ShadowTraining, rows: Tensor, what: Reading, queries: Tensor | None) -> Tensor:
     """Extract the features of many trained models at once.
 
     Args:
@@ -166,7 +166,7 @@ def features_of(training: ShadowTraining, rows: Tensor, what: Reading, queries: 
         Features (n, values).
     """
     if queries is not None:
-        return logits_of(training, rows, queries).flatten(1)
+        return query_logits(training, rows, queries).flatten(1)
     if what.names == training.names:
         return rows
     named = training.unflatten(rows)
@@ -174,7 +174,7 @@ def features_of(training: ShadowTraining, rows: Tensor, what: Reading, queries: 
 
 
 @torch.no_grad()
-def logits_of(training: ShadowTraining, rows: Tensor, queries: Tensor) -> Tensor:
+def query_logits(training: ShadowTraining, rows: Tensor, queries: Tensor) -> Tensor:
     """Compute the logits of many models on queries, in evaluation mode.
 
     Args:

@@ -81,7 +81,7 @@ class ShadowKnowledge:
     def threat(self) -> ThreatModel:
         """Threat model of an adversary with this knowledge."""
         threat = ThreatModel(Sees.FINAL_MODEL, frozenset({Knows.OTHER_RECORDS, Knows.PRIOR}))
-        return threat.knowing(Knows.INITIALISATION) if self.initialisation else threat
+        return threat.with_knowledge(Knows.INITIALISATION) if self.initialisation else threat
 
     def shadow_models(self, *, rng: torch.Generator, store: str | Path | None = None) -> Tensor:
         """Train one shadow model per shadow target.

@@ -24,7 +24,7 @@ from reconrisk.attacks.informed.reconstructor.settings import Perceptual, Recons
 from reconrisk.core.digest import content_digest
 from reconrisk.core.errors import InvalidFile
 from reconrisk.core.progress import ProgressBar
-from reconrisk.core.storage.files import write_whole
+from reconrisk.core.storage.files import write_atomically
 from reconrisk.core.validation import invalid_input
 
 Part: TypeAlias = "nn.Module | torch.optim.Optimizer"
@@ -137,7 +137,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mappi
     """
     text = json.dumps(header)
     content = {name: value.contiguous() for name, value in tensors.items()}
-    return write_whole(path, lambda where: save_file(content, where, metadata={_KEY: text}))
+    return write_atomically(path, lambda where: save_file(content, where, metadata={_KEY: text}))
 
 
 def read_header_and_tensors(path: str | Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -30,9 +30,9 @@ from reconrisk.releases.fitted_estimators.estimator_release import (
     EstimatorRelease,
     check_features,
     coefficients,
-    model_of_all,
+    read_all_records,
 )
-from reconrisk.releases.fitted_estimators.estimators import Floats, is_estimator, weights_of_records
+from reconrisk.releases.fitted_estimators.estimators import Floats, broadcast_sample_weight, is_estimator
 from reconrisk.releases.release import Release
 from reconrisk.studies.common.subjects.given_release import GivenRelease
 from reconrisk.studies.common.subjects.subject import (
@@ -40,8 +40,8 @@ from reconrisk.studies.common.subjects.subject import (
     GuaranteeScope,
     Subject,
     UpdateRecipe,
+    as_dataset,
     check_no_recipe,
-    records_of,
 )
 
 _ESTIMATOR_THREAT = ThreatModel(Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS, Knows.DEFENSE}))
@@ -110,7 +110,7 @@ class FittedEstimator(Subject):
 
     def evaluate(self, release: Release) -> int:
         """Fit once."""
-        release.evaluated()  # type: ignore[attr-defined]  # the release of this subject has it
+        release.evaluate_predictors()  # type: ignore[attr-defined]  # the release of this subject has it
         return 1
 
     @property
@@ -170,7 +170,7 @@ class FittedEstimator(Subject):
         Edge cases: if the solver stopped early or has no stopping rule for the gradient, the remark states so instead.
         """
         names = self.release((0,)).forward.names(self.labels)  # labels in the terms of the estimator
-        system = equations(model_of_all(self.estimator, names, self.weights), self.inputs, 1.0)
+        system = equations(read_all_records(self.estimator, names, self.weights), self.inputs, 1.0)
         solver = system.model.optimisation
         left = float((system.moments / system.scales).square().mean().sqrt())
         # Norm of the gradient of each record, in units of the column scales.
@@ -241,7 +241,7 @@ def _from_arrays(estimator: Any, features: Any, labels: Any, sample_weight: Any 
     rows, names = known_records(features, labels)
     if len(rows) != len(names):
         raise InvalidInput(f"Expected one label per record, got {len(rows)} records and {len(names)} labels.")
-    weights = weights_of_records(sample_weight, len(rows)).copy()
+    weights = broadcast_sample_weight(sample_weight, len(rows)).copy()
     answers = _encode_labels(estimator, names, None)
     shown = answers if answers.dtype == torch.int64 else answers.float()
     classes = tuple(str(name) for name in estimator.classes_) if answers.dtype == torch.int64 else None
@@ -298,7 +298,7 @@ class OneRecordEstimator(GivenRelease):
                 "Pass the estimator itself with all its records, (features, labels): each in turn is the unknown one."
             )
             raise invalid_input("data", type(data).__name__, "to be None for the release of one record", remedy)
-        return cls(subject, records_of(None, subject))
+        return cls(subject, as_dataset(None, subject))
 
     def describe(self, attack: Attack) -> str:
         """Describe the fit."""
@@ -309,7 +309,7 @@ class OneRecordEstimator(GivenRelease):
 
     def evaluate(self, release: Release) -> int:
         """Fit once."""
-        release.evaluated()  # type: ignore[attr-defined]  # the release of this subject has it
+        release.evaluate_predictors()  # type: ignore[attr-defined]  # the release of this subject has it
         return 1
 
     @property

@@ -12,7 +12,7 @@ from reconrisk.core.digest import short_digest
 from reconrisk.core.observation import Attack
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import Release
-from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Subject, UpdateRecipe, records_of
+from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Subject, UpdateRecipe, as_dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class GivenRelease(Subject):
     @classmethod
     def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> GivenRelease:
         """Build the subject from a release and records; without records, use those of the release."""
-        return cls(subject, records_of(data, subject), recipe)
+        return cls(subject, as_dataset(data, subject), recipe)
 
     @property
     def name(self) -> str:

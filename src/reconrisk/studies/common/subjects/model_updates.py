@@ -19,7 +19,7 @@ from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.model_state import LossFunction, check_mode, model_state
 from reconrisk.releases.release import Release
-from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Subject, UpdateRecipe, records_of
+from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Subject, UpdateRecipe, as_dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class ModelUpdates(Subject):
     @classmethod
     def of(cls, subject: Any, data: Any, recipe: UpdateRecipe) -> ModelUpdates:
         """Build the subject from a module and records."""
-        return cls(subject, records_of(data), recipe)
+        return cls(subject, as_dataset(data), recipe)
 
     @property
     def name(self) -> str:
@@ -155,7 +155,7 @@ def training_loss(model: nn.Module, dataset: Dataset) -> LossFunction:
     >>> training_loss(nn.Linear(2, 1), Dataset("toy", torch.zeros(2, 2), torch.tensor([0.5, 2.0]))).__name__
     'squared_error'
     """
-    outputs, labels = first_outputs(model, dataset), given_labels(dataset)
+    outputs, labels = first_outputs(model, dataset), require_labels(dataset)
     if labels.is_floating_point():
         if outputs.numel() != labels[0].numel():
             remedy = f"The labels of {dataset.name} are real numbers, {labels[0].numel()} a record."
@@ -198,7 +198,7 @@ def first_outputs(model: nn.Module, dataset: Dataset) -> Tensor:
     return outputs
 
 
-def given_labels(dataset: Dataset) -> Tensor:
+def require_labels(dataset: Dataset) -> Tensor:
     """Return the labels of a data set, or refuse a data set without labels.
 
     Args:

@@ -157,7 +157,7 @@ class Subject(ABC):
 
     def evaluate(self, release: Release) -> int:
         """Evaluate a release as attacks do; return the number of evaluations that were run together."""
-        derivative = release.linearized()
+        derivative = release.linearize()
         derivative.pull({name: torch.ones_like(value) for name, value in release.template().items()})
         return 1
 
@@ -228,7 +228,7 @@ def subject_of(subject: Any, data: Any, recipe: UpdateRecipe = ONE_GRADIENT) -> 
     raise invalid_input("subject", what, expected, "Pass the model itself, with its weights.")
 
 
-def records_of(data: Any, release: Release | None = None) -> Dataset:
+def as_dataset(data: Any, release: Release | None = None) -> Dataset:
     """Return records as a data set.
 
     Args:

@@ -28,8 +28,8 @@ from reconrisk.studies.common.subjects.subject import (
     KnownRecords,
     Subject,
     UpdateRecipe,
+    as_dataset,
     check_no_recipe,
-    records_of,
 )
 
 _TOGETHER = 8  # models that are trained together to time one of them
@@ -66,10 +66,10 @@ class TrainedNetwork(Subject):
         check_no_recipe(recipe)
         if isinstance(subject, ShadowTraining):
             _check_takes_target(subject)
-            dataset = records_of(data)
+            dataset = as_dataset(data)
             return cls(_release_of_training(subject, dataset), dataset)
         _check_takes_target(subject.training if isinstance(subject, PrivateModelRelease) else subject)
-        return cls(subject, records_of(data, subject))
+        return cls(subject, as_dataset(data, subject))
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ class TrainedNetwork(Subject):
         inputs, labels = self.batch(rows)
         if isinstance(self.given, PrivateModelRelease):
             private = replace(self.given, inputs=inputs, labels=labels)
-            return private if rng is None else private.drawn(rng)
+            return private if rng is None else private.redraw(rng)
         if rows not in self._trained:
             self._trained.clear()  # trials are ordered by draw, so earlier models are not needed again
             self._trained[rows] = TrainedOnce.of(self.given, inputs, labels)
