@@ -312,7 +312,7 @@ def test_an_interrupted_run_writes_what_is_there_and_says_so(work, monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name, info in ATTACKS.items() if info.reads])
 def test_attacks_on_trained_models_are_refused_with_the_command_that_runs_them(work, name):
-    with pytest.raises(InvalidInput, match=f"attack='{name}' to be an attack on updates.* reconrisk informed"):
+    with pytest.raises(InvalidInput, match=f"attack='{name}' to be an attack on updates.* reconrisk rebuild-informed"):
         run(name, *on(), "--records", "3")
     assert not (work / "rebuild-report").exists()
 

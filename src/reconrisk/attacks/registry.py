@@ -199,7 +199,7 @@ _ROWS = (
     AttackInfo(
         "glm",
         "reconrisk.attacks.informed.glm.attack:glm_observed",
-        "Reads a linear model: see reconrisk informed.",
+        "Reads a linear model: see reconrisk rebuild-informed.",
         reads=(ESTIMATOR,),
         whole_update=False,
         portfolios={"quick": [(20, {})], "thorough": [(20, {})]},
@@ -207,7 +207,7 @@ _ROWS = (
     AttackInfo(
         "invert_training",
         "reconrisk.attacks.informed.invert_training.attack:invert_training",
-        "Reads a trained network: see reconrisk informed.",
+        "Reads a trained network: see reconrisk rebuild-informed.",
         reads=(TRAINING,),
         whole_update=False,
         portfolios={"quick": [(600, {})], "thorough": [(600, {})]},

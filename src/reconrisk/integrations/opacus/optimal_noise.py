@@ -36,7 +36,7 @@ def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> Parame
         optimizer: The optimizer that ``make_private`` returned.
         model: The model trained with ``make_private``, wrapped or not.
         noise: Moments of public records from ``rr.sensitivity.reference_moments``, or
-            ``rr.defenses.optimal_noise(...)``, or ``rr.defenses.refreshed(...)``, which recomputes them every few steps.
+            ``rr.defenses.optimal_noise(...)``, or ``rr.defenses.refreshed(...)``, which recomputes them regularly.
 
     Returns:
         The optimizer to train with, in place of ``optimizer``.

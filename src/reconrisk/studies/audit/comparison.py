@@ -169,6 +169,17 @@ def compare(before: AuditResult, after: AuditResult) -> AuditComparison:
     the smaller confidence. If intervals decide, each line is so with at most twice that probability.
     Edge cases: lines of one audit only are listed and not compared.
     Reference: `Fisher (1922) <https://doi.org/10.2307/2340521>`_, exact test for two proportions.
+
+    >>> import torch
+    >>> from reconrisk.data.dataset import Dataset
+    >>> from reconrisk.defenses.noise import gaussian_noise
+    >>> from reconrisk.studies.audit.run import audit
+    >>> data = Dataset("toy", torch.rand(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2)
+    >>> model = torch.nn.Linear(4, 2)
+    >>> before = audit(model, data, attacks=["analytic"], trials=8)
+    >>> after = audit(model, data, attacks=["analytic"], trials=8, defenses=gaussian_noise(10.0))
+    >>> compare(before, after).lines[0].change.value
+    'less is rebuilt'
     """
     old, new = dict(_describe_settings(before)), dict(_describe_settings(after))
     pairs = _match_lines(before, after)
