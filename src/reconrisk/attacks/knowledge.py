@@ -104,6 +104,9 @@ class PublicKnowledge:
             word: ``gaussian``, ``shipped``, a shipped name, or a folder.
             kinds: Kinds of priors that the attack takes, in order of preference.
 
+        Returns:
+            The prior, with its origin in words.
+
         Guarantee: the same object for the same word and kinds. A prior for records of another shape is refused by name.
         """
         if (word, kinds) not in self._priors:
@@ -123,6 +126,9 @@ class PublicKnowledge:
         Args:
             kind: The kind, which is also the word that selects it.
             fit: Called with records and ``data_range=``.
+
+        Returns:
+            The fitted prior.
 
         Guarantee: the same object for the same kind.
         """

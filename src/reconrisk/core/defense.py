@@ -30,6 +30,9 @@ class Defense(Protocol):
         Args:
             released: Tensors by name; they are left unchanged.
             rng: Generator of all random draws.
+
+        Returns:
+            New tensors by name, which replace ``released`` in the release.
         """
         ...
 

@@ -15,35 +15,32 @@ class InvalidInput(ValueError):
 class InvalidFile(ValueError):
     """Raised for a missing, damaged or unexpected file.
 
+    Args:
+        path: The file.
+        place: The byte, row or key at which the problem was found.
+        problem: The problem, as a sentence.
+        remedy: The action that solves it, as a sentence.
+
     Attributes:
         path: The file.
         place: The byte, row or key at which the problem was found.
     """
 
     def __init__(self, path: str | Path, place: str, problem: str, remedy: str) -> None:
-        """Build the message.
-
-        Args:
-            path: The file.
-            place: The byte, row or key at which the problem was found.
-            problem: The problem, as a sentence.
-            remedy: What to do about it, as a sentence.
-        """
         self.path = Path(path)
         self.place = place
         super().__init__(f"{path}, {place}: {problem} {remedy}")
 
 
 class MissingExtra(ImportError):
-    """Raised if an optional dependency is not installed; the message contains the command that installs it."""
+    """Raised if an optional dependency is not installed; the message contains the command that installs it.
+
+    Args:
+        package: The package that is missing.
+        extra: The extra of reconrisk that installs it, or None if there is none.
+        purpose: The feature that needs the package, as the subject of a sentence.
+    """
 
     def __init__(self, package: str, extra: str | None, purpose: str) -> None:
-        """Build the message.
-
-        Args:
-            package: The package that is missing.
-            extra: The extra of reconrisk that installs it, or None if there is none.
-            purpose: The feature that needs the package, as the subject of a sentence.
-        """
         wanted = package if extra is None else f"'reconrisk[{extra}]'"
         super().__init__(f"{purpose} needs {package}. Install it with: pip install {wanted}")

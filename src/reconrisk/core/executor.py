@@ -35,15 +35,18 @@ class Executor(Protocol):
     ) -> Iterator[tuple[Task, Outcome]]:
         """Yield every task with ``function(task)``, each once and in any order.
 
+        An exception that a task raises is raised here. If the caller stops iterating, the remaining tasks are not run.
+        Tasks share one model, whose weights and hooks change while they run. Parallel engines therefore use processes,
+        never threads. Since ``function`` may not be picklable, they fork.
+
         Args:
             function: Computes the outcome of one task; it depends on the task alone. It can be pickled if model,
                 defenses and attacks can.
             tasks: Tasks to run. They are read lazily: the next task may be requested when another one has ended.
             token: Stops running tasks when it is cancelled. Tasks that have not started are then not started.
 
-        An exception that a task raises is raised here. If the caller stops iterating, the remaining tasks are not run.
-        Tasks share one model, whose weights and hooks change while they run. Parallel engines therefore use processes,
-        never threads. Since ``function`` may not be picklable, they fork.
+        Returns:
+            Iterator over pairs of a task and its outcome.
         """
         ...
 

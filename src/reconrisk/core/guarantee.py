@@ -119,6 +119,9 @@ class Law(Result):
             mse: Threshold as mean squared error.
             psnr: Threshold as peak signal-to-noise ratio in dB, instead of ``mse``.
             data_range: Largest minus smallest value of the data; only ``psnr`` uses it.
+
+        Returns:
+            Natural logarithm of the probability that the error is at most the threshold.
         """
         return float(self.log_cdf(mse_threshold(mse=mse, psnr=psnr, data_range=data_range)))
 
@@ -129,6 +132,9 @@ class Law(Result):
             mse: Threshold as mean squared error.
             psnr: Threshold as peak signal-to-noise ratio in dB, instead of ``mse``.
             data_range: Largest minus smallest value of the data; only ``psnr`` uses it.
+
+        Returns:
+            Probability that the error is at most the threshold, over the noise of the release.
         """
         return math.exp(self.log_success(mse=mse, psnr=psnr, data_range=data_range))
 
@@ -143,6 +149,9 @@ class Law(Result):
         Args:
             probability: The probability, in [0, 1].
             data_range: Largest minus smallest value of the data.
+
+        Returns:
+            Peak signal-to-noise ratio in dB that corresponds to the same quantile of the mean squared error.
         """
         return psnr_from_mse(self.quantile(probability), data_range=data_range)
 
@@ -152,6 +161,9 @@ class Law(Result):
         Args:
             psnr: Peak signal-to-noise ratio in dB.
             data_range: Largest minus smallest value of the data.
+
+        Returns:
+            Probability density at ``psnr``, per dB.
         """
         error = mse_from_psnr(psnr, data_range=data_range)
         return float(self.pdf(error)) * error * math.log(10) / 10  # change of variables: |d mse / d psnr|

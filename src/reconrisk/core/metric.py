@@ -53,6 +53,9 @@ class Metric:
             estimates: Batch of estimates, one record per row.
             targets: Batch of targets, in the same order and shape.
 
+        Returns:
+            One score per record. An estimate with a value that is not finite has the score ``worst``.
+
         Raises:
             InvalidInput: If the shapes differ, the batch is empty, or a target is not finite.
         """

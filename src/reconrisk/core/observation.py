@@ -153,6 +153,9 @@ class Observation:
     def check_covers(self, needs: ThreatModel) -> None:
         """Check that the threat model of this observation grants every power that an attack needs.
 
+        Args:
+            needs: Powers that the attack needs.
+
         Raises:
             InvalidInput: If it does not.
         """
@@ -185,5 +188,8 @@ class Attack(Protocol):
         Args:
             observation: Everything that the adversary receives.
             rng: Generator of all random draws.
+
+        Returns:
+            The estimated records, one per row, with the report of the attack.
         """
         ...

@@ -139,6 +139,12 @@ class Registry(Mapping[str, Row], Generic[Row]):
     def __getitem__(self, name: str) -> Row:
         """Return the row of a name.
 
+        Args:
+            name: Name of the row.
+
+        Returns:
+            The row. The row of a plugin is loaded at its first use.
+
         Raises:
             InvalidInput: If there is no such row, or its plugin cannot be loaded.
         """
@@ -188,6 +194,9 @@ class Registry(Mapping[str, Row], Generic[Row]):
             name: Name of the row.
             *arguments: Positional arguments of the function.
             **settings: Keyword arguments of the function.
+
+        Returns:
+            The object that the function returns, such as an attack or a defense.
 
         Raises:
             InvalidInput: If the function rejects the arguments, or if the function of a plugin raises any other error.
@@ -281,6 +290,9 @@ class Choice:
         Args:
             key: Name of the argument, for error messages.
             value: The text or table.
+
+        Returns:
+            The name with its settings, in the order of the text or table.
 
         Raises:
             InvalidInput: If the value is neither, or a setting is not a number, a word, true or false.

@@ -45,6 +45,9 @@ def is_adult(text: str) -> bool:
 
     Args:
         text: Beginning of a text file; the first three lines are examined.
+
+    Returns:
+        True if one of these lines is a record with 15 fields, an age first and an income class last.
     """
     # adult.test begins with a remark, so the first record may be on the second or third line
     return any(_RECORD.match(line) for line in text.splitlines()[:3])
@@ -122,6 +125,9 @@ def has_adult_files(folder: Path) -> bool:
 
     Args:
         folder: Folder to look at; it need not exist.
+
+    Returns:
+        True if the training file and the test file both exist.
     """
     return folder.is_dir() and all(_find_file(folder, name) is not None for name in _FILES)
 

@@ -150,6 +150,9 @@ def is_bundled(dataset: Dataset) -> bool:
 
     Args:
         dataset: Data set to compare, by name, shape and exact values.
+
+    Returns:
+        False if the name or shape differs, or if a single record is not in the shipped set.
     """
     if dataset.name not in SHIPPED:
         return False

@@ -119,6 +119,9 @@ def has_cifar_files(folder: Path) -> bool:
 
     Args:
         folder: Folder to look at; it need not exist.
+
+    Returns:
+        True if a batch file of the training or the test split exists.
     """
     return any(_batch_files(folder, split) for split in _SPLITS)
 

@@ -114,6 +114,9 @@ def is_idx(data: bytes) -> bool:
 
     Args:
         data: Beginning of a file.
+
+    Returns:
+        False for any other beginning, and for fewer than four bytes.
     """
     return len(data) >= 4 and data[:2] == b"\0\0" and data[2] in _TYPES and data[3] > 0
 
@@ -132,6 +135,9 @@ def has_idx_files(folder: Path) -> bool:
 
     Args:
         folder: Folder to look at; it need not exist.
+
+    Returns:
+        True if the images of the training or the test split exist.
     """
     return any(_find_part(folder, part) is not None for part in _PARTS.values())
 

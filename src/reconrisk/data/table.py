@@ -65,6 +65,9 @@ def is_number(text: str) -> bool:
 
     Args:
         text: A cell.
+
+    Returns:
+        True for every text that ``float`` accepts, except ``nan`` and numbers with underscores.
     """
     return not math.isnan(_number(text))
 
@@ -171,6 +174,9 @@ class TypedTable:
         Args:
             regression: True to read whole numbers as real labels.
             encoding: Columns and classes to use.
+
+        Returns:
+            Data set with one row per record. It has labels if the table has a column of labels.
         """
         columns = self.columns() if encoding.columns is None else encoding.columns
         names = tuple(one.name for one in self.inputs)

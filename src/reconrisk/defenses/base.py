@@ -35,6 +35,9 @@ class BaseDefense(ABC):
             released: Gradients or weight changes by parameter name: dense, finite and of a floating-point type.
             rng: Source of the random numbers of this call.
 
+        Returns:
+            Defended tensors by parameter name.
+
         Raises:
             InvalidInput: If ``released`` is not a mapping to such tensors, or ``rng`` is not a generator.
         """

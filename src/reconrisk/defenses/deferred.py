@@ -89,6 +89,9 @@ class MomentsDefense(DeferredDefense):
         Args:
             inputs: Public records.
             labels: Their labels.
+
+        Returns:
+            A copy with the same settings, ready to be used at a model.
         """
         check_records(inputs, labels)
         return replace(self, public=(inputs, labels))
@@ -149,6 +152,9 @@ def needs_public_records(defense: Defense | None) -> bool:
 
     Args:
         defense: A defense, a chain, or None for no defense.
+
+    Returns:
+        True if a part takes its moments from public records that it has not received.
     """
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
     return any(isinstance(part, MomentsDefense) and part.public is None for part in parts)

@@ -108,6 +108,9 @@ class NoiseBudget:
             shape: Variances up to a common factor, by name.
             square: Mean squared gradients E g^2, by name.
             sensitivity: Mean squared derivatives of the gradients by the record, by name.
+
+        Returns:
+            Positive factor; variances ``factor * shape`` use exactly the budget.
         """
         # each quantity is proportional, or inversely proportional, to the factor: one division solves for it
         cost = sum(float((shape[name] * square[name]).sum()) for name in shape)

@@ -22,6 +22,15 @@ from reconrisk.releases.sensitivity.moments import ReferenceMoments, reference_m
 class RefreshedDefense(BaseDefense):
     """Stateful defense, as returned by :func:`refreshed`. Call :meth:`fresh` for every training run.
 
+    Args:
+        build: Function from moments to the current defense.
+        loss_fn: Loss of the model.
+        inputs: Public records.
+        labels: Their labels.
+        every: Number of sends between two computations of the moments.
+        probes: Random directions per record for the moments.
+        by_layer: True to average moments over each layer.
+
     Attributes:
         build: Function from moments to the current defense.
         loss_fn: Loss of the model.

@@ -57,6 +57,9 @@ class FamilyInfo(Info):
         Args:
             reference: Public records. The name ``moments`` in the call means their moments.
             level: Strength, above zero.
+
+        Returns:
+            The configured defense, and the text of the call that makes it.
         """
         built: tuple[Defense, str] = self.load()(reference, check_positive("level", level))
         return built

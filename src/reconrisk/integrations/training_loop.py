@@ -22,6 +22,12 @@ class DefendedLoop:
 
     Use it as a context manager, or call :meth:`close`.
 
+    Args:
+        optimizer: Optimizer of the loop. Its gradients are changed in place before each step.
+        model: Model whose parameters it updates.
+        defense: Defense of the gradient of one step.
+        rng: Source of the noise.
+
     Attributes:
         defense: The defense.
         steps: Number of steps so far.

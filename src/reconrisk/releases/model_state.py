@@ -36,6 +36,9 @@ class ModelState:
         Args:
             inputs: A batch of records.
             released: Other values of the released parameters; by default the module's own.
+
+        Returns:
+            Outputs of the batch, differentiable with respect to ``inputs`` and ``released``.
         """
         values = {**self.fixed, **(self.released if released is None else released)}
         # Batch norm in training mode writes to its buffers: hand it copies.

@@ -66,6 +66,9 @@ class AttackCase:
         Args:
             observation: The observation; that of the case if None.
             seed: Seed of the global generators, which the attack should not use.
+
+        Returns:
+            The object that the attack returns, unchecked.
         """
         seen = self.observation if observation is None else observation
         with global_seed(seed):

@@ -27,6 +27,12 @@ class Skipped(Exception):
 class BrokenContract(AssertionError):
     """Raised for an object that breaks at least one rule; the message has one sentence for each broken rule.
 
+    Args:
+        kind: Kind of the object, such as ``"attack"``.
+        subject: Representation of the object.
+        failures: Sentence of each broken rule, by the name of the rule.
+        rules: Number of rules that were checked.
+
     Attributes:
         failures: Sentence of each broken rule, by the name of the rule.
     """

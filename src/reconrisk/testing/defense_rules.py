@@ -49,6 +49,9 @@ class DefenseCase:
         Args:
             update: The update; a copy of that of the case if None.
             seed: Seed of the generator.
+
+        Returns:
+            The object that the defense returns, unchecked.
         """
         return self.defense(self.copy() if update is None else update, rng=torch.Generator().manual_seed(seed))
 

@@ -35,6 +35,9 @@ class MetricCase:
             records: Number of records.
             seed: Seed of the generator.
             dtype: Type of the values.
+
+        Returns:
+            Records of shape ``(records, *shape)``, the same for the same seed.
         """
         low, high = self.data_range
         drawn = torch.rand(records, *self.shape, generator=torch.Generator().manual_seed(seed))

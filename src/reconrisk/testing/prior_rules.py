@@ -42,6 +42,9 @@ class PriorCase:
         Args:
             seed: Seed of the generator.
             ambient_seed: Seed of the global generators, which the prior should not use.
+
+        Returns:
+            The object that ``draw`` of the prior returns, unchecked.
         """
         with global_seed(ambient_seed):
             return self.prior.draw(_DRAWS, torch.Generator().manual_seed(seed))

@@ -77,6 +77,9 @@ class Imprint:
             input_shape: Shape of one record.
             rng: Draws the direction in which the layer moves records, and the random measurement. Without it both are
                 fixed.
+
+        Returns:
+            The planted model. It has the precision and device of ``model``, and the same outputs until it is trained.
         """
         shape, rng = check_input_shape(input_shape), directions_rng(rng)
         features = math.prod(shape)

@@ -121,6 +121,9 @@ class OptimalAnalytic:
             model: The user's model, which becomes part of the module; None plants the layer alone.
             loss_fn: Loss of the user's model, which becomes part of the loss.
 
+        Returns:
+            The module, whose first outputs are those of the planted neurons, and the loss to train it with.
+
         Edge cases: the gradient of ``model`` takes a share of the clipped norm, so the attack is weaker than without a
         model.
 

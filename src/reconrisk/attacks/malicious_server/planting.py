@@ -36,6 +36,14 @@ class PlantedModel(nn.Module):
     at zero. Only its change of the activations is added, so the outputs are those of the original model until training,
     and the update loses no digits to rounding. The direction is fixed, so every neuron passes the derivative of a
     record on with the same factor. If ``isolated``, the activation is flat outside (0, 1), else below 0.
+
+    Args:
+        model: The model of the user, which is copied.
+        input_shape: Shape of one record.
+        weight: Frozen weight of the neurons on the values of a record.
+        bias: Frozen bias of the neurons.
+        direction: Direction along which activations are added to the record.
+        isolated: True for an activation that is flat outside (0, 1), False for one that is flat below 0.
     """
 
     direction: Tensor
@@ -50,16 +58,6 @@ class PlantedModel(nn.Module):
         direction: Tensor,
         isolated: bool,
     ) -> None:
-        """Plant neurons with the given frozen weight and bias in front of a copy of the model.
-
-        Args:
-            model: The model of the user, which is copied.
-            input_shape: Shape of one record.
-            weight: Frozen weight of the neurons on the values of a record.
-            bias: Frozen bias of the neurons.
-            direction: Direction along which activations are added to the record.
-            isolated: True for an activation that is flat outside (0, 1), False for one that is flat below 0.
-        """
         super().__init__()
         module: object = model
         if not isinstance(module, nn.Module):
@@ -346,6 +344,9 @@ class PlantsLayer(Protocol):
             model: The server's own model, or None if it has none.
             loss_fn: The loss of that model.
             input_shape: Shape of one record.
+
+        Returns:
+            The model with the planted layer, and the loss that clients train it with.
         """
         ...
 

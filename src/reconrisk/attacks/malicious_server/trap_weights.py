@@ -67,6 +67,9 @@ class TrapWeights:
             model: The model of the user; it is not changed.
             input_shape: Shape of one record.
             rng: Draws the weights, and the direction in which the layer moves records. Without it both are fixed.
+
+        Returns:
+            The planted model. It has the precision and device of ``model``, and the same outputs until it is trained.
         """
         shape, rng = check_input_shape(input_shape), directions_rng(rng)
         features = math.prod(shape)
@@ -92,6 +95,9 @@ class TrapWeights:
             trials: Simulated draws of a batch and weights.
             rng: Source of randomness. Without it the draws are fixed.
 
+        Returns:
+            Mean number of records over the trials, with a Student t interval between 0 and ``batch_size``.
+
         Assumes: the rest of the model ignores none of the records.
         """
         check_whole("trials", trials, minimum=2, remedy="An interval needs two trials.")
@@ -112,6 +118,9 @@ class TrapWeights:
             public: Records like the attacked ones, at least ``batch_size`` of them.
             trials: Simulated draws of a batch and weights, per scale.
             rng: Source of randomness. Without it the draws are fixed.
+
+        Returns:
+            A copy of the attack; only its ``scale`` differs.
         """
         counts = self._simulate_recovered(
             batch_size, public, _SCALES, check_whole("trials", trials), directions_rng(rng)

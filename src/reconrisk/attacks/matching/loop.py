@@ -91,6 +91,9 @@ class Objective:
             regularizers: Penalties on candidates.
             parametrization: Coordinates of the candidates.
             labels: Function from variables to labels.
+
+        Returns:
+            The objective, with only those penalties whose weight is above zero.
         """
         # A weight of zero also skips the checks of a penalty, such as for images.
         regularizers = [part for part in regularizers if part.weight > 0]

@@ -50,6 +50,9 @@ class UpdateRule(Protocol):
             point: The current point.
             memory: The current memory.
             progress: Share of the budget that is spent.
+
+        Returns:
+            The point after the step, evaluated, and the memory for the step after it.
         """
         ...
 

@@ -201,6 +201,9 @@ class Parametrization(Protocol):
             observation: The observation to match.
             inputs: Starts of shape ``(restarts, records, *shape)``.
             rng: Source of randomness.
+
+        Returns:
+            Initial coordinates, with the restarts along the first axis.
         """
         ...
 

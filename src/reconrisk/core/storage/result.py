@@ -60,11 +60,17 @@ class Result(ABC):
 
         Args:
             indent: Spaces per level; None for one line.
+
+        Returns:
+            JSON text that contains every field except arrays and records.
         """
         return to_json(self, indent=indent)
 
     def to_frame(self) -> Any:
         """Return :meth:`to_rows` as a ``pandas.DataFrame``.
+
+        Returns:
+            A data frame with one row for each row of :meth:`to_rows`.
 
         Raises:
             MissingExtra: If pandas is not installed, because reconrisk does not depend on it.
@@ -131,6 +137,9 @@ class ReportedResult(Result):
 
         Args:
             indent: Spaces per level; None for one line.
+
+        Returns:
+            JSON text of the report that :meth:`to_report` returns.
         """
         return self.to_report().to_json(indent=indent)
 

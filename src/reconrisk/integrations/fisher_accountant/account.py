@@ -130,6 +130,9 @@ class FisherAccount(ReportedResult):
             confidence: Confidence of each bound by itself, in [0.5, 1).
             data_range: Low and high end of the values. Bounds are then capped by the error of a constant guess.
 
+        Returns:
+            Lower bounds on the mean squared error per coordinate, in the order of ``records``.
+
         Edge cases: 0 while nothing is known; very large for a record without influence, unless ``data_range`` caps it.
         """
         bounds = self.dimension / self.upper_traces(confidence) * (1 - _ROUNDING)
@@ -176,6 +179,9 @@ class FisherAccount(ReportedResult):
             data_range: Low and high end of the values; None to leave out the bound from Renyi DP.
             confidence: Confidence of each bound by itself.
             listed: Number of most and least exposed records to list.
+
+        Returns:
+            The summary. It depends on private records and must not be published.
         """
         return summarize(self, data_range=data_range, confidence=confidence, listed=listed)
 

@@ -258,6 +258,9 @@ class FisherAccountant:
         Args:
             confidence: Confidence of each bound by itself.
             data_range: Low and high end of the values, to cap the bounds; None for no cap.
+
+        Returns:
+            Lower bounds on the mean squared error per coordinate, one per tracked record.
         """
         return self.account().mse_lower_bounds(confidence=confidence, data_range=data_range)
 
@@ -267,6 +270,9 @@ class FisherAccountant:
         Args:
             data_range: Low and high end of the values; None to leave out the bound from Renyi DP.
             confidence: Confidence of each bound by itself.
+
+        Returns:
+            The summary of all steps so far.
         """
         return self.account().summary(data_range=data_range, confidence=confidence)
 
@@ -276,6 +282,9 @@ class FisherAccountant:
         Args:
             steps: Number of training steps.
             sampling_probability: Probability that a record is in a batch; None to read it from the attached loader.
+
+        Returns:
+            Time of one step and of all steps, and the growth of the peak memory.
         """
         rate = self._sampling.sampling_probability if sampling_probability is None and self._sampling else None
         rate = sampling_probability if rate is None else rate

@@ -50,6 +50,9 @@ class AccountSettings:
         Args:
             inputs: Tracked records.
             labels: Their labels.
+
+        Returns:
+            Three integers: version of the format, digest of the settings, digest of the records.
         """
         kinds = (self.subsampling, self.delta, clip_by_name(self.clip).__name__, self.block)
         settings = (*kinds, self.records, tuple(inputs.shape), str(labels.dtype))
@@ -65,6 +68,9 @@ class AccountSettings:
             ledger: Running estimates; None before the first step, which is refused.
             phases: Settings of the training.
             inputs: Tracked records.
+
+        Returns:
+            The account, with copies of the tensors of the ledger.
         """
         if ledger is None:
             raise invalid_input("steps", 0, ">= 1", "Train first: attach the accountant or call step().")

@@ -20,19 +20,17 @@ class ParameterNoiseOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has 
     The term in brackets is the mechanism of Opacus with noise multiplier :math:`\sigma`. The units :math:`s` are
     public, so multiplying by them is post-processing. Made by
     :func:`~reconrisk.integrations.opacus.optimal_noise.with_optimal_noise`.
+
+    Args:
+        optimizer: The ``DPOptimizer`` that ``make_private`` returned. The new one continues it with other noise.
+        named: Its parameters by name.
+        scales: Function that returns the scales of the next step.
+        refresh: True to call ``scales`` before each step, False to call it once.
     """
 
     def __init__(
         self, optimizer: Any, named: Mapping[str, Tensor], scales: Callable[[], NoiseScales], *, refresh: bool
     ) -> None:
-        """Continue an optimizer of Opacus with other noise.
-
-        Args:
-            optimizer: The ``DPOptimizer`` that ``make_private`` returned.
-            named: Its parameters by name.
-            scales: Function that returns the scales of the next step.
-            refresh: True to call ``scales`` before each step, False to call it once.
-        """
         super().__init__(
             optimizer.original_optimizer,
             noise_multiplier=optimizer.noise_multiplier,

@@ -203,6 +203,12 @@ class GlmObjective(Generic[Array]):
     def factorise(self, hessian: Array) -> Array:
         """Return the Cholesky factor of a Hessian.
 
+        Args:
+            hessian: Symmetric matrix, such as the Hessian of this objective.
+
+        Returns:
+            Cholesky factor, in the form that ``arrays.solve`` takes.
+
         Raises:
             InvalidInput: If the Hessian is not positive definite.
         """

@@ -50,6 +50,9 @@ class RandomBatches:
         Args:
             records: Number of records.
             streams: One generator per model.
+
+        Yields:
+            Indices of the records of one step, one row per model.
         """
         while True:
             shuffled = torch.stack([torch.randperm(records, generator=stream) for stream in streams])

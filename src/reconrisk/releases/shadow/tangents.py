@@ -64,6 +64,9 @@ class DensePush:
             moved: Directions of the target, (k, 1, features).
             rule: Update rule.
             batches: Records of each step.
+
+        Returns:
+            Derivatives of the packed parameters, one tensor for each of ``values``, (k, ...).
         """
         tangents = [value.new_zeros(len(moved), *value.shape[1:]) for value in values]
         update = make_tangent_updater(rule, values, tangents)

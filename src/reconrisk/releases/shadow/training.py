@@ -186,6 +186,9 @@ class ShadowTraining:
             labels: Their labels.
             starts: Initial parameters, one row for all or one per model.
             rng: Generator of each model's start, batches and noise; needed only if one of them is random.
+
+        Returns:
+            Flat parameters after the last step, (n, p), in the precision of ``inputs``.
         """
         return self.train_seeded(inputs, labels, seeds=self.seeds(len(inputs), rng), starts=starts)
 
@@ -195,6 +198,9 @@ class ShadowTraining:
         Args:
             models: Number of models.
             rng: Generator of the seeds.
+
+        Returns:
+            Seeds of shape (models,), or None.
         """
         if not self.is_random:
             return None
@@ -225,6 +231,9 @@ class ShadowTraining:
             labels: Their labels.
             seeds: One seed per model, from :meth:`seeds`.
             starts: Initial parameters, one row for all or one per model.
+
+        Returns:
+            Flat parameters after the last step, (n, p), in the precision of ``inputs``.
         """
         self.check(inputs, labels, starts)
         streams = [torch.Generator().manual_seed(int(seed)) for seed in (seeds if seeds is not None else ())]
@@ -253,6 +262,9 @@ class ShadowTraining:
             inputs: The target, (1, *shape).
             labels: Its label.
             tangents: Directions, (k, *shape).
+
+        Returns:
+            Derivatives of the flat parameters, (k, p), one row per direction.
 
         Edge cases: trainings with clipped gradients or random batches are refused.
 

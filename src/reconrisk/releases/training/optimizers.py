@@ -45,6 +45,9 @@ class UpdateRule(ABC):
             parameters: Values before the step, by name.
             gradients: Gradients of the loss, by name.
             state: Memory of the rule; ``OptimizerState()`` before the first step.
+
+        Returns:
+            New parameters by name, and the memory of the rule for the next step.
         """
 
 

@@ -87,6 +87,9 @@ class Batch:
             model: Function from records to outputs.
             apart: Run the fixed records by themselves. A derivative with respect to the private records then never
                 touches the inputs of the fixed ones, which are most.
+
+        Returns:
+            Outputs of all records, one row per record.
         """
         parts = [part for part in (self.fixed, self.private) if len(part)]
         parts = [model(part) for part in parts] if apart else parts
@@ -138,6 +141,9 @@ class Trainee:
             optimizer: Update rule.
             gradient: :func:`functional_gradient` or :func:`recorded_gradient`.
             apart: Run fixed and private records separately; see :meth:`Batch.outputs`.
+
+        Returns:
+            New parameters, statistics, buffers and memory of the optimizer. The given state is not changed.
         """
         untrained = {name: value for name, value in self.model.named_parameters() if not value.requires_grad}
         frozen = cast_tensors(untrained, batch.private.dtype)  # parameters that do not require gradients
@@ -408,6 +414,9 @@ class Checkpoints:
             cotangents: Weights on the released tensors.
             shown: Function from the last state to the released tensors.
             records: The private records, a leaf that requires gradients.
+
+        Returns:
+            Gradient in the shape of ``records``.
         """
         with torch.enable_grad():
             last = self.states[-1].map(_leaf)

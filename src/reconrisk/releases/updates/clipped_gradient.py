@@ -98,6 +98,9 @@ class ClippedLinearization:
         Args:
             cotangents: The weights u, one tensor per parameter.
             create_graph: Keep the result differentiable with respect to u.
+
+        Returns:
+            One product per record, in the shape of the records.
         """
         pulled, products = torch.autograd.grad(
             self._gradient,

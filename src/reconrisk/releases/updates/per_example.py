@@ -80,6 +80,9 @@ def squared_norms(
 class LayerRecorder:
     """Records inputs and outputs of every layer with released parameters during one forward pass.
 
+    Args:
+        state: Model, with the parameters that are released.
+
     Attributes:
         complete: True if each released parameter belongs to exactly one layer with a rule, and all parameters of these
             layers are released. Otherwise the norms must come from :func:`squared_norms`.

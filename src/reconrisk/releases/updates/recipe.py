@@ -53,6 +53,9 @@ class UpdateRecipe:
             loss_fn: Loss of outputs and labels; :attr:`loss_fn` may be None and is not used here.
             inputs: Records of the client, (n, *shape).
             labels: One label per record.
+
+        Returns:
+            A gradient release without local steps, otherwise the release of the weight change.
         """
         if self.local_steps is None:
             return GradientRelease(model, loss_fn, inputs, labels)
@@ -66,6 +69,9 @@ class UpdateRecipe:
         Args:
             model: The network that the client trains; its mode is part of the phrase.
             loss_fn: Loss that the client uses; named by its function or class.
+
+        Returns:
+            A phrase with the kind of update, the loss and the mode of the model.
         """
         loss = getattr(loss_fn, "__name__", type(loss_fn).__name__)
         mode = "training" if model.training else "evaluation"

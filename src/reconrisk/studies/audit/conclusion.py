@@ -142,6 +142,9 @@ class Evidence:
             attack: Label of the attack.
             goal: Success criterion.
             error: Probability that the interval misses the truth.
+
+        Returns:
+            Share of attacked records that reach the goal, with an interval of confidence ``1 - error``.
         """
         trials = self.trials[attack]
         size, cut = len(trials[0].records), int(len(trials) < self.planned)
@@ -320,6 +323,9 @@ Estimates = Callable[[TrialKey], Tensor | None]
 class ContradictedBound(RuntimeError):
     """An attack beats a bound that covers it: the mechanism is not implemented as stated, or the code is wrong.
 
+    Args:
+        result: The result of the audit, with at least one contradicted comparison.
+
     Attributes:
         result: The result of the audit, with the contradicted comparisons.
     """
@@ -361,6 +367,9 @@ class ResultBuilder:
             trials: Finished trials.
             seconds: Duration of the audit.
             estimates: Function that returns the estimates of a trial, or None if they are lost.
+
+        Returns:
+            The result, with one line for each goal and defense.
         """
         plan, population = self.experiment.plan, self.experiment.population
         dataset, size = population.dataset, len(plan.updates[0])

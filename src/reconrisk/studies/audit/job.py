@@ -75,6 +75,9 @@ class Job:
             account: Fisher account of the training run.
             show_plan: Function that receives the plan as text before the first trial.
 
+        Returns:
+            The result of the audit.
+
         Raises:
             InvalidInput: If the spec states another mechanism than the account, or an argument does not fit.
         """

@@ -267,6 +267,9 @@ class AuditLine:
 
         Args:
             strict: True to include limits that too few trials were run to show.
+
+        Returns:
+            The limits that are not met, with the position of the risk; empty if all are met.
         """
         bad = (Standing.ABOVE, Standing.NOT_SHOWN) if strict else (Standing.ABOVE,)
         nothing = self.verdict is Verdict.NOTHING_RUN
@@ -457,6 +460,9 @@ class AuditResult(Result):
 
         Args:
             strict: True to include limits that too few trials were run to show.
+
+        Returns:
+            One sentence per reason; empty if the audit passes.
         """
         found = [describe_contradiction(line, each) for line, each in self.contradictions]
         for line in self.lines:

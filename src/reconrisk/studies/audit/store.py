@@ -479,6 +479,9 @@ class Store:
         Args:
             run: Beginning of the name of the run; None for the newest run.
             with_exposures: False to skip the exposures of single records, which makes reading many times faster.
+
+        Returns:
+            The result as it was stored when the run ended.
         """
         name = self.name(run)
         with translate_file_errors(self._path, f"result of run {name}"):

@@ -64,6 +64,9 @@ class GuaranteeFinder:
             threat: Abilities of the adversary.
             stated: Guarantees of the caller.
             training: Mechanism of the training run, if known.
+
+        Returns:
+            The finder, with the scope of guarantees and the training mechanism of the subject.
         """
         known = (subject.guarantee_scope, subject.training_mechanism)
         return GuaranteeFinder(population, threat, subject.recipe.batch_size, stated, training, *known)
@@ -75,6 +78,9 @@ class GuaranteeFinder:
             goal: Success criterion.
             label: Label of the defense, which stated guarantees receive.
             defense: The defense; None for none.
+
+        Returns:
+            Each guarantee with its applicability to the targets, in this order; empty if there is none.
         """
         stated = [guarantee for guarantee in (source(goal, label) for source in self.stated) if guarantee is not None]
         answers = [BoundResult(guarantee, True, _STATED) for guarantee in stated]

@@ -46,6 +46,9 @@ class Population:
             batch_size: Records of each update.
             rng: Source of the random choice.
 
+        Returns:
+            One tuple of ``batch_size`` row indices per update.
+
         Guarantee: every update is a uniform choice of ``batch_size`` different records; a larger ``count`` adds updates
         to those of a smaller one. Single records are drawn without replacement until all have been used. Updates of
         several records are drawn independently: the outcomes of disjoint ones can be correlated, and the number of
@@ -76,6 +79,9 @@ class Population:
             mse: Mean squared error within which a guess succeeds.
             knows: Knowledge of the adversary about the target.
             batch_size: Records that share one update.
+
+        Returns:
+            The bound, marked as not exact, with a description of the prior.
 
         Guarantee: never below the true success. It is 1 if the norm or batch statistics are known, because they may
         identify the record.

@@ -53,6 +53,9 @@ class RunInfo:
             data: Digest of the records.
             signature: Call or command that repeats the run.
 
+        Returns:
+            The identity. Its digest depends on ``parts`` alone; its time of creation is the present.
+
         >>> info = RunInfo.of({"seed": 0}, subject="Linear", data="toy", signature="rr.audit(...)")
         >>> info.run == RunInfo.of({"seed": 0}, subject="x", data="y", signature="z").run
         True

@@ -145,6 +145,9 @@ class InformedSplit:
             place: Index of the target among the targets.
             estimate: Estimated record.
             error: Upper limit on the root mean square error of the estimate; None if the attack failed.
+
+        Returns:
+            "undecided" if the attack failed or ``error`` is not below half that distance, otherwise "in" or "not in".
         """
         target = self.dataset.inputs[self.targets[place]]
         apart = float((self.guess(place).nearest - target).double().square().mean().sqrt())

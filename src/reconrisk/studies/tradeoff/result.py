@@ -94,6 +94,9 @@ class TradeoffCell:
         Args:
             attacker: "aware" or "unaware".
             attack: Name of the attack.
+
+        Returns:
+            Mean scores of that attack over the attacked records of the cell.
         """
         for score in self.scores:
             if (score.attacker, score.attack) == (attacker, attack):
@@ -292,6 +295,9 @@ class TradeoffResult(Result):
         Args:
             attacker: "aware" or "unaware".
             family: Name of a family; None for all.
+
+        Returns:
+            Rows of this attacker in the order of the result, restricted to the family if one is given.
         """
         if attacker not in ATTACKERS:
             raise invalid_input("attacker", attacker, f"to be one of {', '.join(ATTACKERS)}")
@@ -308,6 +314,9 @@ class TradeoffResult(Result):
         Args:
             utility: Measure of utility; None to keep the present one.
             leakage: Measure of leakage; None to keep the present one.
+
+        Returns:
+            A copy whose rows are compared by these measures.
         """
         return replace(self, utility=utility or self.utility, leakage=leakage or self.leakage)
 
@@ -329,6 +338,9 @@ class TradeoffResult(Result):
             family: Family that may dominate.
             other: Family that may be dominated.
             attacker: "aware" or "unaware".
+
+        Returns:
+            Numbers of strengths at which the means show dominance, the intervals show it, and the intervals exclude it.
         """
         rivals, rows = self.rows_for(attacker, family), self.rows_for(attacker, other)
         counts = {"dominated": 0, "clearly": 0, "never": 0}

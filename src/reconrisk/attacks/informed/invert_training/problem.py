@@ -38,6 +38,10 @@ _COLUMNS = 128  # tangents pushed at once, limited by memory
 class Problem(ABC):
     """Map from flat records (n, d) and their labels to the released values (n, p).
 
+    Args:
+        training: Training to invert. Its fixed records are those that the adversary knows.
+        shape: Shape of a record.
+
     Attributes:
         shape: Shape of a record.
         d: Number of values of a record.

@@ -163,6 +163,10 @@ class FittedEstimator(Subject):
 
         .. math:: \frac{|\sum_i g_i + \lambda\theta|}{\mathrm{median}_i |g_i|}
 
+        Returns:
+            One sentence about the fit, and one about the units of errors if the records were scaled to their column
+            ranges.
+
         Raises:
             InvalidInput: If the gradient is larger than the solver's stopping rule allows. The estimator was then
                 fitted to other records.

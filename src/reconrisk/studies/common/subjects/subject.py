@@ -127,6 +127,9 @@ class Subject(ABC):
             data: Records that targets are drawn from.
             recipe: Training of a client.
 
+        Returns:
+            The subject, with its records as a data set.
+
         Raises:
             InvalidInput: If the data or the recipe do not fit the object.
         """
@@ -153,6 +156,9 @@ class Subject(ABC):
             rows: Rows of :attr:`dataset`.
             attack: The attack that will see the release.
             rng: Source of the noise of a private training; None if the value of the release is not needed.
+
+        Returns:
+            The release, whose private records are those of the rows.
         """
 
     def evaluate(self, release: Release) -> int:
