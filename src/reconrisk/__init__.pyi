@@ -37,24 +37,24 @@ from .core.threat import ThreatModel as ThreatModel
 from .data.load import load_dataset as load_dataset
 from .releases.observe import observe as observe
 from .releases.release import Release as Release
-from .releases.updates.recipe import UpdateRecipe as UpdateRecipe
+from .releases.updates.gradient import UpdateRecipe as UpdateRecipe
 from .studies.audit.comparison import compare as compare
 from .studies.audit.conclusion import ContradictedBound as ContradictedBound
-from .studies.audit.options import AuditOptions as AuditOptions
-from .studies.audit.options import TrainingRun as TrainingRun
+from .studies.audit.run import AuditOptions as AuditOptions
+from .studies.audit.run import TrainingRun as TrainingRun
 from .studies.audit.run import audit as audit
 from .studies.common.defended_training import TrainingRecipe as TrainingRecipe
 from .studies.informed.linear import Coefficients as Coefficients
 from .studies.informed.linear import rebuild_informed_linear as rebuild_informed_linear
+from .studies.informed.network import InformedOptions as InformedOptions
 from .studies.informed.network import rebuild_informed as rebuild_informed
-from .studies.informed.options import InformedOptions as InformedOptions
 from .studies.leakage.leakage import leakage as leakage
 from .studies.prior_value.over_prior import leakage_over_prior as leakage_over_prior
 from .studies.rebuild.captured import rebuild_captured as rebuild_captured
 from .studies.rebuild.updates import rebuild as rebuild
-from .studies.recommend.options import RecommendOptions as RecommendOptions
+from .studies.recommend.recommend import RecommendOptions as RecommendOptions
 from .studies.recommend.recommend import recommend_defense as recommend_defense
-from .studies.tradeoff.options import TradeoffOptions as TradeoffOptions
+from .studies.tradeoff.tradeoff import TradeoffOptions as TradeoffOptions
 from .studies.tradeoff.tradeoff import tradeoff as tradeoff
 
 __version__: str

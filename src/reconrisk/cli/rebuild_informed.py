@@ -197,8 +197,7 @@ def _network(
 
     from reconrisk.models.weights import load_weights
     from reconrisk.releases.tensor_files import read_tensors
-    from reconrisk.studies.informed.network import rebuild_informed
-    from reconrisk.studies.informed.options import InformedOptions
+    from reconrisk.studies.informed.network import InformedOptions, rebuild_informed
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -132,8 +132,7 @@ def _recommend(given: dict[str, Any], asked: dict[str, Any], options: dict[str, 
     spec = spec_from_mapping(given)
     from reconrisk.studies.audit.job import job_from_spec  # loads torch, which takes seconds
     from reconrisk.studies.common.subjects.subject import DEFAULT_THREAT
-    from reconrisk.studies.recommend.options import RecommendOptions
-    from reconrisk.studies.recommend.recommend import recommend_defense
+    from reconrisk.studies.recommend.recommend import RecommendOptions, recommend_defense
 
     job = job_from_spec(spec)
     return recommend_defense(

@@ -82,7 +82,7 @@ def tradeoff(
     from reconrisk.core.threat import Sees, ThreatModel
     from reconrisk.studies.common.defended_training import TrainingRecipe
     from reconrisk.studies.common.subjects.subject import UpdateRecipe
-    from reconrisk.studies.tradeoff.options import TradeoffOptions
+    from reconrisk.studies.tradeoff.tradeoff import TradeoffOptions
     from reconrisk.studies.tradeoff.tradeoff import tradeoff as measure
 
     dataset, known = _data(data, split=split, label=label, records=records, public=public, seed=seed)

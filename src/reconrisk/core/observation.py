@@ -193,3 +193,31 @@ class Attack(Protocol):
             The estimated records, one per row, with the report of the attack.
         """
         ...
+
+
+def check_reconstruction(name: str, found: object, observation: Observation) -> Reconstruction:
+    """Check that an attack returned a reconstruction of at most as many records as the update has.
+
+    Args:
+        name: Name of the attack, for the error message.
+        found: The value that the attack returned.
+        observation: The observation that the attack was called with.
+
+    Returns:
+        ``found``, unchanged.
+
+    Raises:
+        InvalidInput: If ``found`` is not a Reconstruction, has no estimate, or has more estimates than there are
+            records.
+    """
+    if not isinstance(found, Reconstruction):
+        remedy = "Return a Reconstruction; a plain function may return a tensor."
+        raise invalid_input(f"the result of {name}", type(found).__name__, "to be a Reconstruction", remedy)
+    count, most = len(found.estimates), observation.batch_size
+    if not count:
+        raise invalid_input("estimates", count, ">= 1", f"{name} must return NaN for records that it does not find.")
+    if count > most:  # scoring matches estimates to records, and would pick the best of many guesses
+        raise invalid_input(
+            "estimates", count, f"<= {most}, the number of records", f"{name} must choose among its estimates itself."
+        )
+    return found

@@ -57,7 +57,7 @@ def test_the_mechanism_counts_every_step(change, steps):
 
 
 def test_plain_training_is_refused_and_there_is_no_derivative():
-    with pytest.raises(rr.InvalidInput, match=r"Without noise use rr\.TrainedModelRelease"):
+    with pytest.raises(rr.InvalidInput, match=r"Without noise use rr\.releases\.TrainedModelRelease"):
         release(private=None)
     with pytest.raises(rr.InvalidInput, match="has none"):
         release().linearize()

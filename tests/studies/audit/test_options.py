@@ -5,7 +5,7 @@ import torch
 
 import reconrisk as rr
 from reconrisk.data.dataset import Dataset
-from reconrisk.studies.common.options import StudyOptions
+from reconrisk.studies.common.arguments import StudyOptions
 
 
 @pytest.mark.parametrize(

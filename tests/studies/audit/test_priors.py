@@ -143,7 +143,7 @@ def test_the_page_names_prior_and_baseline(fast):
     assert "<small>prior gaussian, fitted to 50 public records; alone: psnr" in page
     assert f"prior <code>{used.hash}</code>" in page
     assert "prior_alone(prior=gaussian)" in page
-    assert "is no leak" in page
+    assert "is not a leak" in page
     assert "Left out: ggss_r(prior=shipped), plug_and_play(prior=shipped), gias(prior=shipped): Expected" in page
 
 

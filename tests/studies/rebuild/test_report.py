@@ -90,8 +90,8 @@ def test_each_kind_of_ending_is_told_with_its_number():
 
 def test_failures_and_interruptions_are_seen():
     assert made().is_complete
-    assert not made().failed
-    assert made(statuses=(LOST,)).failed[0].status is LOST
+    assert not made().failed_reports
+    assert made(statuses=(LOST,)).failed_reports[0].status is LOST
     assert not made(statuses=(STOPPED,)).is_complete
     assert not made(requested=5).is_complete
     assert "INTERRUPTED: 3 of 5 records were reached." in str(made(requested=5))

@@ -19,9 +19,8 @@ from reconrisk.releases.tensor_files import read_tensors
 from reconrisk.releases.training.optimizers import OptimizerState, StochasticGradientDescent
 from reconrisk.releases.training.trained_model import TrainingMap
 from reconrisk.releases.updates.clipping import Clip
-from reconrisk.releases.updates.gradient import GradientMap, Reduction
+from reconrisk.releases.updates.gradient import ONE_GRADIENT, GradientMap, Reduction, UpdateRecipe, check_recipe
 from reconrisk.releases.updates.local_update import LocalTraining, LocalUpdateMap
-from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe, check_recipe
 
 Tensors = str | Path | Mapping[str, Tensor] | Sequence[Tensor]
 """A file of named tensors (safetensors, npz or torch), named tensors, or a list in the order of the model."""

@@ -23,9 +23,8 @@ from reconrisk.defenses.registry import defense_by_name
 from reconrisk.metrics.goals import psnr_at_least, ssim_at_least
 from reconrisk.models import lenet
 from reconrisk.releases.updates.gradient import GradientMap
-from reconrisk.studies.audit.options import AuditOptions
 from reconrisk.studies.audit.result import AuditResult
-from reconrisk.studies.audit.run import audit
+from reconrisk.studies.audit.run import AuditOptions, audit
 
 
 def self_check(*, features: int = 64, seed: int = 0) -> float:

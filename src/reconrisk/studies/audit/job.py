@@ -25,9 +25,8 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.models.registry import model_by_name
 from reconrisk.models.weights import load_weights
-from reconrisk.studies.audit.options import AuditOptions, TrainingRun
 from reconrisk.studies.audit.result import AuditResult
-from reconrisk.studies.audit.run import audit
+from reconrisk.studies.audit.run import AuditOptions, TrainingRun, audit
 from reconrisk.studies.audit.spec import AuditSpec
 from reconrisk.studies.common.arguments import check_goals, defense_from_choice, seconds_from_budget
 from reconrisk.studies.common.plan import AttackChoice, read_attack_settings

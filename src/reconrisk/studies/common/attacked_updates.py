@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.knowledge import attack_name
-from reconrisk.attacks.plain_function import check_reconstruction
 from reconrisk.attacks.with_prior.guided_diffusion import GuidedSampling
 from reconrisk.core.defense import Defense
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.metric import Metric
-from reconrisk.core.observation import Attack, Observation
+from reconrisk.core.observation import Attack, Observation, check_reconstruction
 from reconrisk.core.reconstruction import AttackReport, Ending
 from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_not_empty, check_whole, invalid_input

@@ -16,11 +16,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from reconrisk.attacks.plain_function import check_reconstruction
 from reconrisk.core.digest import describe_settings
 from reconrisk.core.errors import InvalidFile, InvalidInput, MissingExtra
 from reconrisk.core.metric import Metric
-from reconrisk.core.observation import Observation
+from reconrisk.core.observation import Observation, check_reconstruction
 from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.metrics.scoring import score

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import prior_alone
 from reconrisk.attacks.knowledge import attack_name
-from reconrisk.attacks.plain_function import attack_from_function, check_reconstruction
+from reconrisk.attacks.plain_function import attack_from_function
 from reconrisk.attacks.registry import ATTACKS
 from reconrisk.core.defense import Defense
 from reconrisk.core.guarantee import Estimate
 from reconrisk.core.metric import Metric
-from reconrisk.core.observation import Attack, Observation
+from reconrisk.core.observation import Attack, Observation, check_reconstruction
 from reconrisk.core.reconstruction import Ending, Reconstruction
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_probability, check_whole, invalid_input

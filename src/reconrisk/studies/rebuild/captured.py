@@ -11,16 +11,15 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.baselines import constant_guess, prior_alone
 from reconrisk.attacks.knowledge import PublicKnowledge, attack_name, configure_attack
-from reconrisk.attacks.plain_function import check_reconstruction
 from reconrisk.attacks.prior_choice import ResolvedPrior
 from reconrisk.attacks.with_prior.unknown_noise import count_sent_values, squared_residual
-from reconrisk.core.observation import Attack, Observation
+from reconrisk.core.observation import Attack, Observation, check_reconstruction
 from reconrisk.core.reconstruction import AttackReport, Ending, Reconstruction
 from reconrisk.core.threat import Knows
 from reconrisk.core.validation import check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.updates.captured import Tensors, observe_captured
-from reconrisk.releases.updates.recipe import ONE_GRADIENT, UpdateRecipe, check_recipe
+from reconrisk.releases.updates.gradient import ONE_GRADIENT, UpdateRecipe, check_recipe
 from reconrisk.studies.common.plan import alone
 from reconrisk.studies.common.subjects.model_updates import Client, client_for
 from reconrisk.studies.rebuild.report import Misfit, RebuildReport

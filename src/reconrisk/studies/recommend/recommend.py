@@ -16,13 +16,18 @@ from reconrisk.core.executor import IN_PROCESS, Executor, check_executor
 from reconrisk.core.metric import Limit
 from reconrisk.core.progress import CancelToken
 from reconrisk.core.threat import ThreatModel
-from reconrisk.core.validation import check_positive, invalid_input
+from reconrisk.core.validation import check_finite, check_positive, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.registry import FAMILIES, family_by_name
 from reconrisk.statistics.intervals import success_interval
-from reconrisk.studies.common.arguments import check_goals, check_limits, seconds_from_budget
+from reconrisk.studies.common.arguments import (
+    StudyOptions,
+    check_goals,
+    check_limits,
+    check_options,
+    seconds_from_budget,
+)
 from reconrisk.studies.common.guarantees import GuaranteeFinder
-from reconrisk.studies.common.options import check_options
 from reconrisk.studies.common.plan import AttackChoice
 from reconrisk.studies.common.population import LARGEST, Population
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates
@@ -33,10 +38,57 @@ from reconrisk.studies.recommend.attacked_share import (
     trials_above_guessing,
     trials_needed,
 )
-from reconrisk.studies.recommend.options import DEFAULT_OPTIONS, RecommendOptions
 from reconrisk.studies.recommend.public_part import compute_public_part, split_public_records
 from reconrisk.studies.recommend.result import Recommendation
 from reconrisk.studies.recommend.search import ATTEMPTS, UNDEFENDED, DefenseSearch, SearchProblem, TrainingCostEstimator
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendOptions(StudyOptions):
+    """Settings of a search for a defense that most calls leave at their defaults.
+
+    Attributes:
+        search_trials: Updates that are attacked at each strength of the search.
+        confirm_trials: Fresh updates that confirm a defense; by default as many as the target needs.
+        finalists: Defenses to confirm and to train with.
+        resolution: Largest factor between the strength found and the smallest sufficient one, above 1.
+        training_steps: Training steps under each finalist; 0 for no training.
+        learning_rate: Learning rate of that training for gradients. Weight changes of local steps are added as sent.
+        training_seeds: Training runs under each finalist.
+
+    The other attributes are those of :class:`~reconrisk.studies.common.arguments.StudyOptions`. By default a quarter of
+    the data, at most 256 records, is split off as ``public``, and no plan is shown.
+
+    Raises:
+        InvalidInput: If a value is out of range or of the wrong kind.
+
+    >>> RecommendOptions(training_steps=0, seed=3).finalists
+    3
+    """
+
+    search_trials: int = 8
+    confirm_trials: int | None = None
+    finalists: int = 3
+    resolution: float = 1.5
+    training_steps: int = 100
+    learning_rate: float = 0.1
+    training_seeds: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        least = {"search_trials": 1, "confirm_trials": 1, "finalists": 1, "training_steps": 0, "training_seeds": 1}
+        for name, minimum in least.items():
+            value = getattr(self, name)
+            if value is not None or name != "confirm_trials":
+                object.__setattr__(self, name, check_whole(name, value, minimum=minimum))
+        if not check_finite("resolution", self.resolution) > 1:
+            remedy = "It is the factor between the strength found and the smallest sufficient."
+            raise invalid_input("resolution", self.resolution, "> 1", remedy)
+        check_positive("learning_rate", self.learning_rate)
+
+
+DEFAULT_OPTIONS = RecommendOptions()
+
 
 _GUESSED = 32  # public updates on which guesses are scored
 _MARGIN = 0.99  # largest accepted target, as a share of the bound without a release, which only infinite noise reaches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,48 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.deferred import MomentsDefense
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.sensitivity.moments import reference_moments
+from reconrisk.studies.common.arguments import StudyOptions, check_options
 from reconrisk.studies.common.defended_training import DEFAULT_TRAINING, TrainingRecipe
 from reconrisk.studies.common.experiment import report_user_errors
-from reconrisk.studies.common.options import check_options
 from reconrisk.studies.common.plan import AttackChoice
 from reconrisk.studies.common.subjects.model_updates import ModelUpdates, require_labels, training_loss
 from reconrisk.studies.common.subjects.subject import ONE_GRADIENT, Records, UpdateRecipe, as_dataset
-from reconrisk.studies.tradeoff.options import DEFAULT_OPTIONS, TradeoffOptions
 from reconrisk.studies.tradeoff.result import UNDEFENDED, TradeoffCell, TradeoffResult, rows_from_cells
 from reconrisk.studies.tradeoff.store import CellStore
 from reconrisk.studies.tradeoff.study import TradeoffStudy, Variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class TradeoffOptions(StudyOptions):
+    """Settings of a leakage-utility study that most calls leave at their defaults.
+
+    Attributes:
+        repeat: Number of seeds, counted from ``seed``. Each has its own split, training and attacks.
+        attack_trained: True to attack gradients at the trained model, False at the initial one.
+
+    The other attributes are those of :class:`~reconrisk.studies.common.arguments.StudyOptions`. Each interval has its
+    ``confidence`` by itself. Only defenses that need moments of gradients use ``public`` records. By default no plan
+    is shown.
+
+    Raises:
+        InvalidInput: If a value is out of range or of the wrong kind.
+
+    >>> TradeoffOptions(repeat=5).attack_trained
+    False
+    """
+
+    repeat: int = 3
+    attack_trained: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "repeat", check_whole("repeat", self.repeat))
+        if not isinstance(self.attack_trained, bool):
+            raise invalid_input("attack_trained", self.attack_trained, "to be True or False")
+
+
+DEFAULT_OPTIONS = TradeoffOptions()
+
 
 Families = Mapping[str, Mapping[float, Defense]]
 """Defenses by family and strength."""

@@ -165,7 +165,7 @@ def one_record():
         ({"training": rr.mechanisms.dp_sgd(noise_multiplier=1.0)}, "to be None for an estimator"),
         (
             {"attacks": ["best_candidate"], "threat": FittedEstimator.default_threat.with_knowledge(Knows.PRIOR)},
-            "may be",
+            "Expected candidate records for best_candidate",
         ),
     ],
 )

@@ -201,8 +201,8 @@ def test_the_training_is_described_in_words():
 def test_the_report_speaks_of_a_model_and_shows_rebuilt_pictures(result, tmp_path):
     page = result.save(tmp_path / "audit.html", redact=False).read_text()
     words = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
-    assert "update" not in re.sub(r"no update on the way to it", "", words)
-    for expected in ("every record of the training but one", "guess without the model", "how the model was defended"):
+    assert "update" not in re.sub(r"but no update during training", "", words)
+    for expected in ("all training records but one", "guess without the model", "how the model was defended"):
         assert expected in words
     assert words.count('alt="Estimate of record') == 6
 

@@ -20,9 +20,9 @@ from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.data.load import load_dataset
 from reconrisk.releases.release import Release, rows_among
-from reconrisk.releases.updates.recipe import ONE_GRADIENT as ONE_GRADIENT
-from reconrisk.releases.updates.recipe import UpdateRecipe as UpdateRecipe
-from reconrisk.releases.updates.recipe import check_recipe
+from reconrisk.releases.updates.gradient import ONE_GRADIENT as ONE_GRADIENT
+from reconrisk.releases.updates.gradient import UpdateRecipe as UpdateRecipe
+from reconrisk.releases.updates.gradient import check_recipe
 
 Records: TypeAlias = Dataset | str | Path | tuple[Any, Any] | tuple[Any, Any, Any]
 
