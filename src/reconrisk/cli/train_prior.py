@@ -82,19 +82,20 @@ def train_prior(
         )
     given |= {"learning_rate": learning_rate, "predicts": predicts, "seed": seed}
     settings = {name: value for name, value in given.items() if value is not None}
+    words = {"data_range": data_range, "size": size, "split": split, "held_out": held_out}
+    command = _command(_public_name(data), kind, _public_name(out), words | settings)
     try:
-        from reconrisk.priors import DiffusionTraining, GanTraining, train_diffusion, train_gan
+        from reconrisk.priors import DiffusionTraining, GanTraining
+        from reconrisk.priors.train.card import train_prior
 
-        if kind is Kind.gan:
-            train_gan(training.inputs, out, GanTraining(**settings), data_range=training.data_range)
-        else:
-            train_diffusion(training.inputs, out, DiffusionTraining(**settings), data_range=training.data_range)
-        words = {"data_range": data_range, "size": size, "split": split, "held_out": held_out}
-        command = _command(_public_name(data), kind, _public_name(out), words | settings)
-        origin = _origin(data, training, command, held_out, len(rest))
-        from reconrisk.priors.train.card import write_card
-
-        card = write_card(out, training.inputs, rest.inputs, origin, data_range=training.data_range)
+        card = train_prior(
+            training.inputs,
+            rest.inputs,
+            out,
+            GanTraining(**settings) if kind is Kind.gan else DiffusionTraining(**settings),
+            origin=_origin(data, training, command, held_out, len(rest)),
+            data_range=training.data_range,
+        )
     except KeyboardInterrupt:
         typer.echo(f"stopped   {_describe_state(out)}", err=True)
         raise typer.Exit(INTERRUPTED) from None

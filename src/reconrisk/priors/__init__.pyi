@@ -18,6 +18,9 @@ from .prior import Prior as Prior
 from .quality import denoising_loss as denoising_loss
 from .quality import frechet_distance as frechet_distance
 from .quality import nearest_distance as nearest_distance
+from .train.card import Card as Card
+from .train.card import Origin as Origin
+from .train.card import train_prior as train_prior
 from .train.diffusion import DiffusionTraining as DiffusionTraining
 from .train.diffusion import train_diffusion as train_diffusion
 from .train.gan import GanTraining as GanTraining

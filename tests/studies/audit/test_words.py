@@ -22,9 +22,11 @@ def result():
 def test_the_sentence_names_every_defense_the_first_goal_the_bound_and_the_limit(result):
     words = write_sentence(result)
     assert words == result.sentence
-    assert words.startswith("From one update of 1 record, rebuilt to psnr>=20: without a defense 100%")
+    assert words.startswith(
+        "From one update of 1 record, with the goal psnr>=20: without a defense, gauss_newton rebuilds 100%"
+    )
     assert "under clip_and_noise(noise_multiplier=3, clip_norm=1)" in words
-    assert "at most" in words
+    assert "no covered adversary rebuilds more than" in words
     assert "psnr>=20: 10%" in words
     assert "mse<=0.1" not in words
 
@@ -52,9 +54,11 @@ def test_the_sentence_says_plainly_that_no_attack_was_run():
     noise = rr.defenses.clip_and_noise(noise_multiplier=3.0, clip_norm=1.0)
     stopped = rr.audit(RELEASE, DATA, defenses=[None, noise], attacks=["gauss_newton"], trials=3, budget=1e-6)
     assert stopped.sentence.startswith(
-        "From one update of 1 record, rebuilt to psnr>=20: without a defense no attack was run to its end; under "
+        "From one update of 1 record, with the goal psnr>=20: without a defense, no attack was run to its end; under "
     )
-    assert "no attack was run to its end, at most" in stopped.sentence  # what is proved needs no trial
+    assert (
+        "no attack was run to its end, and no covered adversary rebuilds more than" in stopped.sentence
+    )  # what is proved needs no trial
     assert "not run of records" not in stopped.sentence
 
 

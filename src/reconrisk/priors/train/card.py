@@ -20,6 +20,8 @@ from reconrisk.priors.generator import GeneratorPrior
 from reconrisk.priors.load.diffusers import diffusion
 from reconrisk.priors.load.gan import gan
 from reconrisk.priors.quality import LOSS_TIMES, check_several, denoising_loss, frechet_distance, nearest_distance
+from reconrisk.priors.train.diffusion import DiffusionTraining, train_diffusion
+from reconrisk.priors.train.gan import GanTraining, train_gan
 from reconrisk.priors.train.training_state import TrainingRecord, read_training_record
 
 HELD_OUT, DRAWS = 500, 2000  # largest numbers of records and of draws that a card is measured on
@@ -82,6 +84,50 @@ class Card:
     held_out: float
     standard_error: float
     gaussian: float | None
+
+
+def train_prior(
+    records: Tensor,
+    held_out: Tensor,
+    folder: str | Path,
+    settings: DiffusionTraining | GanTraining,
+    *,
+    origin: Origin,
+    data_range: tuple[float, float] = (0.0, 1.0),
+) -> Card:
+    """Train a generative prior, measure it on held-out records, and write its card and samples.
+
+    Args:
+        records: Pictures (n, channels, height, width) to train on.
+        held_out: Pictures that are not trained on, at least two, for the measurements on the card.
+        folder: New or empty folder for the prior, or the folder of the same interrupted training.
+        settings: ``DiffusionTraining`` trains a diffusion, ``GanTraining`` a GAN.
+        origin: Origin of the records, for the card.
+        data_range: Range of the values of records.
+
+    Returns:
+        The card.
+
+    Raises:
+        InvalidInput: If the records are not pictures in ``data_range``, or the settings are of another kind.
+        InvalidFile: If the folder holds another training, prior or other files.
+        MissingExtra: If a diffusion is trained and diffusers is not installed.
+
+    Assumes: the records are public or meant to be released, since a prior remembers them.
+    Edge cases: Ctrl-C saves the state; the same call resumes.
+
+    >>> train_prior(torch.rand(4, 1, 8, 8), torch.rand(2, 1, 8, 8), "prior", 500, origin=Origin("toy", "", "", ""))
+    Traceback (most recent call last):
+    ...
+    reconrisk.core.errors.InvalidInput: Expected settings=500 to be DiffusionTraining or GanTraining.
+    """
+    if isinstance(settings, GanTraining):
+        train_gan(records, folder, settings, data_range=data_range)
+    elif isinstance(settings, DiffusionTraining):
+        train_diffusion(records, folder, settings, data_range=data_range)
+    else:
+        raise invalid_input("settings", settings, "to be DiffusionTraining or GanTraining")
+    return write_card(folder, records, held_out, origin, data_range=data_range)
 
 
 def write_card(

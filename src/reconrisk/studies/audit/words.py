@@ -34,18 +34,19 @@ def write_sentence(result: AuditResult) -> str:
     for line in result.lines:
         if line.goal == goal:
             bound = line.bound
-            proved = (
-                "" if bound is None else f", at most {format_rounded_up(100 * bound.value)}% by any adversary covered"
-            )
-            found = f"{format_percent(line.success)} of records by {line.best_attack}"
+            attack = line.best_attack.partition("(")[0]  # settings are in the table
+            found = f"{attack} rebuilds {format_percent(line.success)} of records"
             found = found if line.success.samples else "no attack was run to its end"
-            parts.append(f"{_under(line.defense)} {found}{proved}")
+            most = ""
+            if bound is not None:
+                most = f", and no covered adversary rebuilds more than {format_rounded_up(100 * bound.value)}%"
+            parts.append(f"{_under(line.defense)}, {found}{most}")
     count = result.subject.batch_size
     seen = f"one update of {count} record{'s' if count > 1 else ''}"
     if result.threat.sees is Sees.FINAL_MODEL:
         known = Knows.OTHER_RECORDS in result.threat.knows
         seen = "the trained model and all records but one" if known else "the trained model"
-    text = f"From {seen}, rebuilt to {goal}: {'; '.join(parts)}."
+    text = f"From {seen}, with the goal {goal}: {'; '.join(parts)}."
     for limit in dict.fromkeys(check.limit for _, check in result.exceeded_limits):
         where = [_under(line.defense) for line, check in result.exceeded_limits if check.limit == limit]
         text += f" The limit {limit} is exceeded {' and '.join(where)}."

@@ -10,7 +10,8 @@ from reconrisk.core.errors import InvalidInput
 
 BATCHES = [[0, 1, 20], [2, 3, 20]]
 INVERTED = (
-    r"Private training can be inverted if rr\.releases\.sgd takes all records in every step \(batches=None\), with or without"
+    r"Private training can be inverted if rr\.releases\.sgd takes all records in every step \(batches=None\), "
+    r"with or without"
 )
 INSTEAD = r"rr\.attacks\.reconstructor with rr\.attacks\.ShadowKnowledge handles other optimizers and batches"
 

@@ -59,7 +59,7 @@ def test_every_record_comes_back_from_its_model_and_none_through_strong_noise(re
 
 def test_the_adversary_is_the_informed_one_and_said_to_be(result):
     assert result.threat == INFORMED_THREAT
-    assert result.sentence.startswith("From the trained model and all records but one, rebuilt to psnr>=60: ")
+    assert result.sentence.startswith("From the trained model and all records but one, with the goal psnr>=60: ")
     assert result.subject.release == "the model after 6 steps of SGD on one record and 12 others that are known"
     assert result.subject.model == "Sequential"
 
