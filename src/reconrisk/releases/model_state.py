@@ -197,7 +197,7 @@ def check_records_independent(state: ModelState, loss_fn: LossFunction, inputs: 
     Args:
         state: The model.
         loss_fn: Loss of the outputs and labels of a batch.
-        inputs: Records, (n, *shape).
+        inputs: Records, ``(n, *shape)``.
         labels: One label per record.
 
     Raises:

@@ -41,7 +41,7 @@ class Release(ABC):
     Subclasses define :attr:`forward` and set two attributes.
 
     Attributes:
-        inputs: Private records, (n, *shape).
+        inputs: Private records, ``(n, *shape)``.
         labels: Private labels, one per record.
     """
 
@@ -87,7 +87,7 @@ class ForwardRelease(Release):
 
     Attributes:
         map: The callable.
-        inputs: Private records, (n, *shape), floating point and finite.
+        inputs: Private records, ``(n, *shape)``, floating point and finite.
         labels: Private labels, one per record.
 
     >>> double = ForwardRelease(lambda inputs, labels: {"y": 2 * inputs.sum(0)}, torch.ones(3, 2), torch.zeros(3))
@@ -158,7 +158,7 @@ def check_records(inputs: Tensor, labels: Tensor) -> None:
     """Refuse records that are empty, not finite or not floating point, or that do not match their labels.
 
     Args:
-        inputs: Records, (n, *shape).
+        inputs: Records, ``(n, *shape)``.
         labels: One label per record.
 
     Raises:
@@ -180,7 +180,7 @@ def check_labels(inputs: Tensor, labels: Tensor) -> None:
     """Refuse labels that are not one per record.
 
     Args:
-        inputs: Records, (n, *shape).
+        inputs: Records, ``(n, *shape)``.
         labels: Their labels.
 
     Raises:
@@ -194,8 +194,8 @@ def rows_among(records: Tensor, known: Tensor) -> tuple[int, ...]:
     """Return the rows of ``records`` that equal one of the ``known`` records in single precision.
 
     Args:
-        records: Records to look up, (n, *shape).
-        known: Records to compare with, (m, *shape).
+        records: Records to look up, ``(n, *shape)``.
+        known: Records to compare with, ``(m, *shape)``.
 
     Returns:
         Row numbers of ``records``, ascending.
@@ -235,7 +235,7 @@ NoiseStd = float | Mapping[str, Tensor | float] | None
 def standard_normal_weights(
     released: Mapping[str, Tensor], noise_std: NoiseStd, rng: torch.Generator
 ) -> dict[str, Tensor]:
-    """Draw u ~ N(0, Sigma^-1) in the shapes of the release; E |(J^T u)_i|^2 is the Fisher trace of record i.
+    """Draw u ~ N(0, Sigma^-1) in the shapes of the release; ``E |(J^T u)_i|^2`` is the Fisher trace of record i.
 
     Args:
         released: Released tensors by name, for their shapes.

@@ -94,7 +94,7 @@ class EstimatorRelease(Release):
 
     Attributes:
         estimator: The fitted estimator.
-        inputs: The unknown record, (1, *shape), in units of the column ranges if ``low`` and ``width`` are given.
+        inputs: The unknown record, ``(1, *shape)``, in units of the column ranges if ``low`` and ``width`` are given.
         labels: Its label; for classifiers an index of ``estimator.classes_``.
         known_inputs: All other records that ``estimator`` was fitted to, (m, features), in double precision.
         known_labels: Their labels.

@@ -45,7 +45,7 @@ class GlmMap:
     .. math:: \arg\min_{W,b} \sum_i \ell(W x_i + b, y_i) + \tfrac12\lambda|W|^2 + \tfrac12\lambda_0|b|^2
 
     Attributes:
-        known_inputs: Known records, (m, *shape).
+        known_inputs: Known records, ``(m, *shape)``.
         known_labels: Known labels: numbers (``squared``), 0 and 1 (``logistic``), class indices (``multinomial``),
             counts (``poisson``).
         family: Loss: half the squared error (``squared``), or the negative log-likelihood with its usual link.
@@ -146,7 +146,7 @@ class GlmRelease(Release):
     closed form for all records at once.
 
     Attributes:
-        inputs: Private records, (n, *shape).
+        inputs: Private records, ``(n, *shape)``.
         labels: Private labels, one per record.
         known_inputs: Known records; this and the following are those of :class:`GlmMap`.
         known_labels: Known labels.

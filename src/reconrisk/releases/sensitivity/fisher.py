@@ -187,7 +187,7 @@ def fisher_diagonal(release: Release, *, noise_std: NoiseStd = None) -> Tensor:
         noise_std: Standard deviation of the Gaussian noise, as for :func:`fisher_trace`.
 
     Returns:
-        Information per coordinate, (n, *shape).
+        Information per coordinate, ``(n, *shape)``.
 
     Raises:
         InvalidInput: If the noise is invalid, or a derivative is not finite.

@@ -76,7 +76,7 @@ def reference_moments(
     Args:
         model: The network.
         loss_fn: Loss of the outputs and labels of a batch.
-        inputs: Reference records, (n, *shape).
+        inputs: Reference records, ``(n, *shape)``.
         labels: One label per record.
         probes: Number K of normal directions per record.
         chunk: Number of records that are pushed together.

@@ -198,8 +198,8 @@ def check_can_push(private: Gaussian | None, batches: object, inputs: Tensor, ta
     Args:
         private: Mechanism of the training.
         batches: Batches of the training.
-        inputs: The target, (1, *shape).
-        tangents: Directions, (k, *shape).
+        inputs: The target, ``(1, *shape)``.
+        tangents: Directions, ``(k, *shape)``.
 
     Raises:
         InvalidInput: If the derivative does not exist or shapes differ.

@@ -42,7 +42,7 @@ class PrivateModelRelease(Release):
 
     Attributes:
         training: The private training, which the adversary knows.
-        inputs: The private record, (1, *shape).
+        inputs: The private record, ``(1, *shape)``.
         labels: Its label.
         seed: Seed of the noise of training, which the adversary does not know.
 

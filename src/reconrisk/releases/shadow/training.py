@@ -59,7 +59,7 @@ class ShadowTraining:
 
     Attributes:
         model: The network, with the initial parameters unless others are given.
-        fixed_inputs: Records that all models are trained on, (m, *shape).
+        fixed_inputs: Records that all models are trained on, ``(m, *shape)``.
         fixed_labels: Their labels.
         optimizer: Update rule U.
         steps: Number of steps; may be left out with known ``batches``.
@@ -182,7 +182,7 @@ class ShadowTraining:
         """Return the trained models as rows (n, p), one per target.
 
         Args:
-            inputs: Targets, (n, *shape).
+            inputs: Targets, ``(n, *shape)``.
             labels: Their labels.
             starts: Initial parameters, one row for all or one per model.
             rng: Generator of each model's start, batches and noise; needed only if one of them is random.
@@ -213,7 +213,7 @@ class ShadowTraining:
         """Refuse targets that do not fit the fixed records, and starts that are not rows of parameters.
 
         Args:
-            inputs: Targets, (n, *shape).
+            inputs: Targets, ``(n, *shape)``.
             labels: Their labels.
             starts: Initial parameters, or None.
         """
@@ -227,7 +227,7 @@ class ShadowTraining:
         """Train as :meth:`train` does, from given seeds, so that a part of the models can be trained again.
 
         Args:
-            inputs: Targets, (n, *shape).
+            inputs: Targets, ``(n, *shape)``.
             labels: Their labels.
             seeds: One seed per model, from :meth:`seeds`.
             starts: Initial parameters, one row for all or one per model.
@@ -259,9 +259,9 @@ class ShadowTraining:
         The result is exact, and k directions cost about k trainings.
 
         Args:
-            inputs: The target, (1, *shape).
+            inputs: The target, ``(1, *shape)``.
             labels: Its label.
-            tangents: Directions, (k, *shape).
+            tangents: Directions, ``(k, *shape)``.
 
         Returns:
             Derivatives of the flat parameters, (k, p), one row per direction.

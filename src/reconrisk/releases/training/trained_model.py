@@ -50,7 +50,7 @@ class TrainingMap:
         loss_fn: Loss of the outputs and labels of a batch, one number.
         optimizer: Update rule U, such as ``rr.releases.sgd(0.1)``.
         steps: Number of steps; may be left out with ``batches``.
-        fixed_inputs: Records that are known and do not vary, (m, *shape).
+        fixed_inputs: Records that are known and do not vary, ``(m, *shape)``.
         fixed_labels: Their labels.
         batches: Rows of each batch :math:`B_t`, counting the fixed records first; by default every step uses all
             records.
@@ -242,9 +242,9 @@ class TrainedModelRelease(Release):
     Attributes:
         model: The network before training.
         loss_fn: Loss of the outputs and labels of a batch.
-        inputs: Private records, (n, *shape).
+        inputs: Private records, ``(n, *shape)``.
         labels: Private labels, one per record.
-        fixed_inputs: Known records of the training, (m, *shape).
+        fixed_inputs: Known records of the training, ``(m, *shape)``.
         fixed_labels: Their labels.
         optimizer: Update rule, such as ``rr.releases.sgd(0.1)``.
         steps: Number of steps; may be left out with ``batches``.

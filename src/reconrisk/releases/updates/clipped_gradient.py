@@ -173,7 +173,7 @@ def probe_clipped_gradients(
     Args:
         model: The network.
         loss_fn: Loss of the outputs and labels of a batch.
-        inputs: Records, (n, *shape).
+        inputs: Records, ``(n, *shape)``.
         labels: One label per record.
         clip: Clipping rule; None for none.
         probes: Number of samples per record.
@@ -228,7 +228,7 @@ def linearizations(
     Args:
         state: The model.
         loss_fn: Loss of the outputs and labels of a batch.
-        inputs: Records, (n, *shape).
+        inputs: Records, ``(n, *shape)``.
         labels: One label per record.
         clip: Clipping rule; None for none.
         size: Records per group; chosen by :func:`records_per_graph` if None.

@@ -102,7 +102,7 @@ class GradientRelease(Release):
     Attributes:
         model: The network.
         loss_fn: Loss of the outputs and labels of a batch.
-        inputs: Private records, (n, *shape).
+        inputs: Private records, ``(n, *shape)``.
         labels: Private labels, one per record.
         reduction: "mean" or "sum" of the losses of single records; None applies ``loss_fn`` to the whole batch.
         parameters: Names of the released parameters or layers; ``["head"]`` releases the last layer alone.
@@ -191,7 +191,7 @@ class UpdateRecipe:
         Args:
             model: The network that the client trains.
             loss_fn: Loss of outputs and labels; :attr:`loss_fn` may be None and is not used here.
-            inputs: Records of the client, (n, *shape).
+            inputs: Records of the client, ``(n, *shape)``.
             labels: One label per record.
 
         Returns:

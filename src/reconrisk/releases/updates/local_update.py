@@ -105,7 +105,7 @@ class LocalUpdateRelease(Release):
     Attributes:
         model: Network that the client trains, with the weights that the server sent.
         loss_fn: Loss of the outputs and labels of a batch; it averages or sums as the client's does.
-        inputs: Private records, (n, *shape).
+        inputs: Private records, ``(n, *shape)``.
         labels: Private labels, one per record.
         optimizer: Update rule of the client; state this or ``learning_rate``.
         learning_rate: Short for ``optimizer=sgd(learning_rate)``.

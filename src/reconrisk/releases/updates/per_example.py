@@ -27,7 +27,7 @@ def gradient_norms(state: ModelState, loss_fn: LossFunction, inputs: Tensor, lab
     Args:
         state: The model.
         loss_fn: Loss of the outputs and labels of a batch.
-        inputs: Records, (n, *shape).
+        inputs: Records, ``(n, *shape)``.
         labels: One label per record.
 
     Returns:
@@ -53,7 +53,7 @@ def squared_norms(
     Args:
         state: The model.
         loss_fn: Loss of the outputs and labels of a batch.
-        inputs: Records, (n, *shape).
+        inputs: Records, ``(n, *shape)``.
         labels: One label per record.
         vectorized: Use ``torch.func.vmap`` instead of a loop.
 
