@@ -179,3 +179,10 @@ def test_records_that_are_no_rows_of_the_table_are_refused(make, message):
 def test_an_unknown_column_is_named():
     with pytest.raises(KeyError, match="column='ages' to be one of age, sex, city, wage"):
         score_columns(TARGETS, TARGETS, COLUMNS)["ages"]
+
+
+def test_a_block_of_sum_and_maximum_one_need_not_be_one_hot():
+    targets = TARGETS.clone()
+    targets[0, 3:6] = torch.tensor([1.0, 0.5, -0.5])
+    with pytest.raises(InvalidInput, match=r"targets\[0\] of column 'city'.* to be one-hot"):
+        score_columns(TARGETS, targets, COLUMNS)

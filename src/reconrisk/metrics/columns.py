@@ -211,7 +211,7 @@ def _check_rows(name: str, records: Tensor, columns: Sequence[Column]) -> None:
     for column in columns:
         block = records[:, column.coordinates]
         if isinstance(column, CategoricalColumn):
-            bad = (block.sum(1) != 1) | (block.amax(1) != 1)  # sum and largest entry are both 1
+            bad = ((block != 0) & (block != 1)).any(1) | (block.sum(1) != 1)
             condition = "to be one-hot"
         else:
             bad = ((block < 0) | (block > 1)).any(1)

@@ -54,7 +54,7 @@ class CheckReport:
         skipped: Reason for each rule that does not apply, by the name of the rule.
 
     >>> print(CheckReport("metric", "mse()", ("has_a_scale",)))
-    mse() keeps 1 rules for metrics.
+    mse() keeps 1 rule for metrics.
       has_a_scale
     """
 
@@ -65,7 +65,8 @@ class CheckReport:
 
     def __str__(self) -> str:
         """Return a sentence, then one line for each rule."""
-        lines = [f"{self.subject} keeps {len(self.passed)} rules for {self.kind}s."]
+        count = len(self.passed)
+        lines = [f"{self.subject} keeps {count} rule{'s' if count != 1 else ''} for {self.kind}s."]
         lines += [f"  {name}" for name in self.passed]
         return "\n".join([*lines, *(f"  {name}: skipped, {reason}" for name, reason in self.skipped.items())])
 

@@ -487,19 +487,19 @@ def test_defenses_and_attacks_can_be_written():
     ]
 
 
-def test_the_signature_repeats_the_trials():
+@pytest.mark.parametrize("chosen", [{}, {"records": [0, 2], "public": DATA.subset([3, 4])}])
+def test_the_signature_repeats_the_trials(chosen):
     model = nn.Linear(3, 2)
     result = audit(
         model,
         DATA,
         attacks=["analytic"],
         defenses=["none", "gaussian_noise(std=0.5)"],
-        trials=3,
-        options=rr.AuditOptions(seed=5),
+        trials=2,
+        options=rr.AuditOptions(seed=5, **chosen),
     )
-    again = eval(  # noqa: S307  # its own words
-        result.signature.partition("  #")[0], {"rr": rr, "model": model, "data": DATA}
-    )
+    known = {"rr": rr, "model": model, "data": DATA, "public": chosen.get("public")}
+    again = eval(result.signature.partition("  #")[0], known)  # noqa: S307  # its own words
     assert again.run == result.run
     assert outcome(again) == outcome(result)
 

@@ -239,7 +239,7 @@ def audit(
     )
     recipe = {**vars(update), "public": None if public is None else public.fingerprint}
     portfolio = attacks if isinstance(attacks, str) else None
-    info = _run_info(experiment, options.name or audited.name, recipe, portfolio, options.signature)
+    info = _run_info(experiment, options.name or audited.name, recipe, portfolio, options)
     finder = GuaranteeFinder.of(audited, experiment.population, stated_threat, tuple(run.guarantees), mechanism)
     builder = ResultBuilder(experiment, info, checked, limits, options.confidence, finder, mechanism, run.account)
     with Store.open(store) as opened:
@@ -368,7 +368,7 @@ def _run_info(
     subject: str,
     recipe: Mapping[str, object],
     portfolio: str | None,
-    signature: str | None,
+    options: AuditOptions,
 ) -> RunInfo:
     """Return the identity of the run: everything that trials depend on except attacks, which each trial records."""
     plan, dataset = experiment.plan, experiment.population.dataset
@@ -384,13 +384,16 @@ def _run_info(
         "seed": experiment.seed,
         "versions": dict(current_environment().versions),
     }
-    call = _repeating_call(experiment, recipe, portfolio)
-    signature = signature or f"{call}  # {subject} {model}, {dataset.name} {data}"
+    call = _repeating_call(experiment, recipe, portfolio, options)
+    public = "" if recipe["public"] is None else f", public {recipe['public']}"
+    signature = options.signature or f"{call}  # {subject} {model}, {dataset.name} {data}{public}"
     return RunInfo.of(parts, subject=subject, data=data, signature=signature)
 
 
-def _repeating_call(experiment: Experiment, recipe: Mapping[str, object], portfolio: str | None) -> str:
-    """Return a call that repeats the trials; objects that were configured in Python appear by name only."""
+def _repeating_call(
+    experiment: Experiment, recipe: Mapping[str, object], portfolio: str | None, options: AuditOptions
+) -> str:
+    """Return a call that repeats the trials; model, data and public records appear as variables of these names."""
     plan, threat = experiment.plan, experiment.threat
     powers: dict[str, object] = {"sees": threat.sees.value}
     powers["knows"] = sorted(str(power.value) for power in threat.knows)
@@ -400,13 +403,14 @@ def _repeating_call(experiment: Experiment, recipe: Mapping[str, object], portfo
         "attacks": portfolio or [planned.label for planned in plan.attacks if not planned.is_baseline],
         "trials": len(plan.updates),
     }
-    public = "" if recipe["public"] is None else f", public={recipe['public']!r}"
+    rest = "" if recipe["public"] is None else ", public=public"
+    rest += "" if options.records is None else f", records={list(options.records)}"
     stated_recipe = {name: value for name, value in recipe.items() if name != "public" and value is not None}
     settings = ", ".join(f"{name}={_describe_setting(value)}" for name, value in stated_recipe.items())
     written = ", ".join(f"{name}={value!r}" for name, value in stated.items())
     # The default recipe is left out.
     written += "" if stated_recipe == {"batch_size": 1} else f", update=rr.UpdateRecipe({settings})"
-    written += f", options=rr.AuditOptions(seed={experiment.seed}{public})"
+    written += f", options=rr.AuditOptions(seed={experiment.seed}{rest})"
     adversary = ", ".join(f"{name}={value!r}" for name, value in powers.items())
     if any(experiment.threat_of(each) != threat for each in plan.attacks if not each.is_baseline):
         return f"rr.audit(model, data, {written})"  # a stated threat would leave out the attacks with a public prior

@@ -33,6 +33,8 @@ from reconrisk.studies.common.subjects.subject import Subject
 _SEEDS = 2**63  # torch.Generator takes seeds below this
 _REFUSALS = (InvalidInput, InvalidFile, MissingExtra)
 
+_REMEDY = "Choose another attack"
+
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
@@ -113,7 +115,8 @@ class Experiment:
         except _REFUSALS as error:
             if planned.was_chosen:
                 raise
-            status = Status(Ending.NOT_APPLICABLE, str(error).rstrip("."), "Choose another attack")
+            cause, _, rest = str(error).rstrip(".").partition(f". {_REMEDY}")  # some errors end with this remedy
+            status = Status(Ending.NOT_APPLICABLE, cause, _REMEDY + rest)
         except Exception as error:  # any kind: one trial that fails must not lose the others
             status = Status(Ending.DIVERGED, _describe_error(error), "Change its settings or choose another attack")
         cost = Cost(time.monotonic() - begun, 0)
