@@ -504,6 +504,16 @@ def test_the_signature_repeats_the_trials(chosen):
     assert outcome(again) == outcome(result)
 
 
+def test_the_signature_names_what_was_configured_in_python():
+    defense = rr.defenses.prune(0.5) >> rr.defenses.gaussian_noise(0.1)
+    recipe = rr.UpdateRecipe(loss_fn=nn.functional.cross_entropy)
+    result = audit(nn.Linear(3, 2), DATA, attacks=[rr.attacks.analytic()], defenses=defense, update=recipe, trials=1)
+    call, _, comment = result.signature.partition("  # ")
+    assert "loss_fn=loss_fn" in call
+    assert "loss_fn cross_entropy" in comment
+    assert "prune(share=0.5) >> gaussian_noise(std=0.1) as configured in Python" in comment
+
+
 def test_a_release_that_raises_is_refused_before_anything_runs():
     def broken(inputs, labels):
         raise RuntimeError("no such layer")

@@ -14,16 +14,20 @@ import torch
 from torch import Tensor
 
 from reconrisk.attacks.knowledge import PublicKnowledge
+from reconrisk.attacks.registry import ATTACKS
 from reconrisk.core.defense import Defense
 from reconrisk.core.digest import identify_settings, short_digest
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.executor import IN_PROCESS, Executor, check_executor
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.progress import CancelToken, ProgressBar
 from reconrisk.core.reconstruction import Ending
+from reconrisk.core.registry import Choice
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_callable, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
+from reconrisk.defenses.registry import DEFENSES
 from reconrisk.studies.audit.conclusion import ContradictedBound, ResultBuilder
 from reconrisk.studies.audit.result import AuditResult
 from reconrisk.studies.audit.store import Store
@@ -385,15 +389,17 @@ def _run_info(
         "versions": dict(current_environment().versions),
     }
     call = _repeating_call(experiment, recipe, portfolio, options)
-    public = "" if recipe["public"] is None else f", public {recipe['public']}"
-    signature = options.signature or f"{call}  # {subject} {model}, {dataset.name} {data}{public}"
+    known = [f"{subject} {model}", f"{dataset.name} {data}"]
+    known += [f"{name} {_describe_setting(recipe[name])}" for name in ("public", "loss_fn") if recipe[name] is not None]
+    known += [f"{name} as configured in Python" for name in _configured_in_python(experiment, portfolio)]
+    signature = options.signature or f"{call}  # {', '.join(known)}"
     return RunInfo.of(parts, subject=subject, data=data, signature=signature)
 
 
 def _repeating_call(
     experiment: Experiment, recipe: Mapping[str, object], portfolio: str | None, options: AuditOptions
 ) -> str:
-    """Return a call that repeats the trials; model, data and public records appear as variables of these names."""
+    """Return a call that repeats the trials; model, data, public and loss_fn appear as variables of these names."""
     plan, threat = experiment.plan, experiment.threat
     powers: dict[str, object] = {"sees": threat.sees.value}
     powers["knows"] = sorted(str(power.value) for power in threat.knows)
@@ -406,7 +412,7 @@ def _repeating_call(
     rest = "" if recipe["public"] is None else ", public=public"
     rest += "" if options.records is None else f", records={list(options.records)}"
     stated_recipe = {name: value for name, value in recipe.items() if name != "public" and value is not None}
-    settings = ", ".join(f"{name}={_describe_setting(value)}" for name, value in stated_recipe.items())
+    settings = ", ".join(f"{name}={name if callable(value) else value}" for name, value in stated_recipe.items())
     written = ", ".join(f"{name}={value!r}" for name, value in stated.items())
     # The default recipe is left out.
     written += "" if stated_recipe == {"batch_size": 1} else f", update=rr.UpdateRecipe({settings})"
@@ -415,6 +421,20 @@ def _repeating_call(
     if any(experiment.threat_of(each) != threat for each in plan.attacks if not each.is_baseline):
         return f"rr.audit(model, data, {written})"  # a stated threat would leave out the attacks with a public prior
     return f"rr.audit(model, data, threat=rr.ThreatModel({adversary}), {written})"
+
+
+def _configured_in_python(experiment: Experiment, portfolio: str | None) -> list[str]:
+    """Return the attacks and defenses whose labels cannot be passed as texts: the caller must configure them again."""
+    plan, found = experiment.plan, list[str]()
+    attacks = [] if portfolio else [each.label for each in plan.attacks if not each.is_baseline]
+    for labels, registry in ((attacks, ATTACKS), ([each for each in plan.defenses if each != "none"], DEFENSES)):
+        for label in labels:
+            try:
+                is_text = Choice.read("label", label).name in registry
+            except InvalidInput:
+                is_text = False
+            found += [] if is_text else [label]
+    return found
 
 
 def _first_update_norm(experiment: Experiment) -> str:

@@ -267,7 +267,8 @@ class TradeoffResult(Result):
         confidence: Confidence of every interval.
         is_complete: True if every run was finished.
         notes: Notes under the table.
-        signature: Call that reproduces the result, with digests of model and data.
+        signature: The call in one line, with digests of model and data. Families list strengths: configure their
+            defenses again to repeat the call.
     """
 
     rows: tuple[TradeoffRow, ...]

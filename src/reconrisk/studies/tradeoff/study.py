@@ -293,7 +293,7 @@ class TradeoffStudy:
         return (attacked, _BOUND_NOTE, *(() if is_smooth else (_NOT_SMOOTH_NOTE,)))
 
     def signature(self, variants: Sequence[Variant], seeds: range, *, name: str | None = None) -> str:
-        """Return the call in one line, with digests of model and data; ``name`` is that of the model."""
+        """Return the call in one line; families list strengths in place of their defenses, ``name`` is that of the model."""
         recipe = ", ".join(f"{field}={value!r}" for field, value in vars(self.training).items() if value is not None)
         attacks = self.attacks if isinstance(self.attacks, str) else [str(each) for each in self.attacks]
         written = f"training=rr.TrainingRecipe({recipe}), "
@@ -301,10 +301,12 @@ class TradeoffStudy:
         written += f"update=rr.UpdateRecipe(batch_size={size}), " if size > 1 else ""
         options = f"seed={seeds[0]!r}, repeat={len(seeds)!r}, attack_trained={self.attack_trained!r}"
         written += f"trials={self.trials!r}, options=rr.TradeoffOptions({options})"
-        labels = [variant.label for variant in variants[1:]]
+        families: dict[str, list[float | None]] = {}
+        for variant in variants[1:]:
+            families.setdefault(variant.family, []).append(variant.strength)
         model = f"{name or type(self.model).__name__} {self._digests['model']}"
         subject = f"{model}, {self.dataset.name} {self._digests['data']}"
-        return f"rr.tradeoff(model, data, {labels}, {attacks!r}, {written})  # {subject}"
+        return f"rr.tradeoff(model, data, {families}, {attacks!r}, {written})  # {subject}"
 
     def cell_digest(self, variant: Variant, seed: int) -> str:
         """Return the digest of everything that a cell depends on."""
