@@ -31,8 +31,8 @@ from reconrisk.priors.load.folders import shipped_names, shipped_shape
 from reconrisk.priors.prior import Prior, is_prior
 from reconrisk.priors.registry import GAUSSIAN, PRIORS, SHIPPED
 
-_MORE_PUBLIC = "Pass public=, or attack fewer records= (such as --records 0-9), so that the others are public."
-_PUBLIC_FOR_CAPTURED = "Pass public= (--data) with records like those of the update."
+_MORE_PUBLIC = "Pass public records, or attack fewer records (such as --records 0-9), so that the others are public."
+_PUBLIC_FOR_CAPTURED = "Pass public records like those of the update: public= in Python, --data in the shell."
 _FEWEST = 30  # records; a covariance of fewer says little about records in general
 _PER_VALUE = 10  # public records per value of a record, so that an attacked record among them has little influence
 

@@ -138,6 +138,8 @@ class Limit:
     at_most: float
 
     def __post_init__(self) -> None:
+        if not isinstance(self.goal, Goal):
+            raise invalid_input("goal", self.goal, "to be a Goal", "Pass rr.goals.psnr_at_least(20), for instance.")
         object.__setattr__(self, "at_most", check_probability("at_most", self.at_most))
 
     def __str__(self) -> str:

@@ -70,7 +70,7 @@ class MomentsDefense(DeferredDefense):
     build: Callable[..., Defense]
     settings: Mapping[str, object]
     public: tuple[Tensor, Tensor] | None = None
-    remedy: ClassVar[str] = "Pass public= to rr.audit, or call with_public(inputs, labels) on the defense."
+    remedy: ClassVar[str] = "Pass public= in the options, or call with_public(inputs, labels) on the defense."
 
     def __post_init__(self) -> None:
         multiplier, norm = (self.settings.get(key) for key in ("noise_multiplier", "clip_norm"))

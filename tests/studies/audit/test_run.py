@@ -333,7 +333,7 @@ def test_bad_input_is_refused_before_anything_runs(change, message):
 
 
 def test_a_model_needs_data():
-    with pytest.raises(InvalidInput, match="Expected data=None to hold the records that are attacked"):
+    with pytest.raises(InvalidInput, match="Expected data=None to hold records and labels"):
         audit(nn.Linear(2, 2))
 
 

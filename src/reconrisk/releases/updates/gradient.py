@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.progress import check_cancelled
-from reconrisk.core.validation import check_not_empty, check_positive, check_whole, invalid_input
+from reconrisk.core.validation import check_callable, check_not_empty, check_positive, check_whole, invalid_input
 from reconrisk.releases.model_state import LossFunction, ModelState, check_mode, model_state, record_losses
 from reconrisk.releases.release import Linearized, Release, check_labels, check_records
 from reconrisk.releases.updates.clipped_gradient import linearizations
@@ -177,6 +177,8 @@ class UpdateRecipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", check_whole("batch_size", self.batch_size))
+        if self.loss_fn is not None:
+            check_callable("loss_fn", self.loss_fn, "Pass torch.nn.functional.cross_entropy, for instance.")
         given = (self.local_steps, self.local_learning_rate)
         if (self.local_steps is None) != (self.local_learning_rate is None):
             remedy = "Local training needs both, a gradient neither."

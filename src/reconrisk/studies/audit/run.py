@@ -112,12 +112,14 @@ class TrainingRun:
     def __post_init__(self) -> None:
         if self.mechanism is not None and not isinstance(self.mechanism, get_args(Mechanism)):
             remedy = "Pass rr.mechanisms.dp_sgd(...) or another mechanism, or rr.TrainingRun(account=...)."
-            raise invalid_input("training", self.mechanism, "to be the mechanism of a run", remedy)
+            raise invalid_input("mechanism", self.mechanism, "to be the mechanism of a run", remedy)
         if self.account is not None and not (hasattr(self.account, "mechanism") and hasattr(self.account, "summary")):
             remedy = "Pass that of an rr.integrations.FisherAccountant: accountant.account()."
             raise invalid_input("account", type(self.account).__name__, "to be a Fisher account", remedy)
-        if callable(self.guarantees):
-            raise invalid_input("guarantees", self.guarantees, "to be a list of functions", "Put it in a list.")
+        guarantees: Any = self.guarantees
+        if not isinstance(guarantees, Sequence):
+            remedy = "Pass a list of functions of a goal and the label of a defense."
+            raise invalid_input("guarantees", guarantees, "to be a list of functions", remedy)
         for each in self.guarantees:
             check_callable("guarantees", each, "Pass functions of a goal and the label of a defense.")
         object.__setattr__(self, "guarantees", tuple(self.guarantees))
@@ -430,7 +432,7 @@ def _configured_in_python(experiment: Experiment, portfolio: str | None) -> list
     for labels, registry in ((attacks, ATTACKS), ([each for each in plan.defenses if each != "none"], DEFENSES)):
         for label in labels:
             try:
-                is_text = Choice.read("label", label).name in registry
+                is_text = ">>" not in label and Choice.read("label", label).name in registry
             except InvalidInput:
                 is_text = False
             found += [] if is_text else [label]

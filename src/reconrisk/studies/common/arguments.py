@@ -70,6 +70,8 @@ def check_goals(
     width = dataset.data_range[1] - dataset.data_range[0]
     stated: Sequence[Goal | str] = (psnr_at_least(20), mse_at_most(0.05 * width * width))
     if goals is not None:
+        if not isinstance(goals, (Goal, str, Sequence)):
+            raise invalid_input("goals", goals, "to be goals", "Pass goals='psnr>=20', or a list of such texts.")
         stated = (goals,) if isinstance(goals, (Goal, str)) else tuple(goals)
     found = [goal if isinstance(goal, Goal) else goal_from_text(goal) for goal in stated]
     found += [limit.goal for limit in limits]
@@ -95,6 +97,10 @@ def check_limits(limits: Sequence[Limit | str] | Limit | str) -> tuple[Limit, ..
     Raises:
         InvalidInput: If a text is not a goal and a share.
     """
+    if not isinstance(limits, (Limit, str, Sequence)):
+        raise invalid_input(
+            "max_risk", limits, "to be limits", "Pass max_risk='psnr>=20: 5%', or a list of such texts."
+        )
     several = (limits,) if isinstance(limits, (Limit, str)) else tuple(limits)
     return tuple(limit if isinstance(limit, Limit) else limit_from_text(limit) for limit in several)
 
@@ -323,7 +329,7 @@ class StudyOptions:
 
     def public_dataset(self) -> Dataset | None:
         """Return the public records as a data set; None if none are stated."""
-        return None if self.public is None else as_dataset(self.public)
+        return None if self.public is None else as_dataset(self.public, name="public")
 
 
 Options = TypeVar("Options", bound=StudyOptions)

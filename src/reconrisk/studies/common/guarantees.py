@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from reconrisk.accounting.phases import has_phases, phases_of
 from reconrisk.bounds.for_goal import BoundQuery, BoundResult, guarantees_for
@@ -14,6 +14,7 @@ from reconrisk.core.guarantee import Guarantee
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal
 from reconrisk.core.threat import ThreatModel
+from reconrisk.core.validation import invalid_input
 from reconrisk.metrics.goals import mean_squared_error_at
 from reconrisk.studies.common.population import Population
 from reconrisk.studies.common.subjects.subject import OF_UPDATES, GuaranteeScope, Subject
@@ -82,7 +83,12 @@ class GuaranteeFinder:
         Returns:
             Each guarantee with its applicability to the targets, in this order; empty if there is none.
         """
-        stated = [guarantee for guarantee in (source(goal, label) for source in self.stated) if guarantee is not None]
+        returned: list[Any] = [source(goal, label) for source in self.stated]
+        stated = [guarantee for guarantee in returned if guarantee is not None]
+        for guarantee in stated:
+            if not isinstance(guarantee, Guarantee):
+                remedy = "Return a Guarantee or None from every function in guarantees."
+                raise invalid_input("guarantees", guarantee, "to return a Guarantee", remedy)
         answers = [BoundResult(guarantee, True, _STATED) for guarantee in stated]
         mechanism = None if defense is None else defense.mechanism
         sources = [] if mechanism is None else [(mechanism, self.scope.of_defenses)]

@@ -392,7 +392,7 @@ def _plan_choice(
     needed = _required_threat(info, attack, derived, threat)
     is_baseline = info is not None and info.guess_for is not None and info.guess_for <= threat.knows
     if not is_baseline and not _allowed_threat(threat, prior, any_prior).covers(needed):
-        raise invalid_input("threat", threat, f"to cover what {label} needs, {needed}", "State a stronger threat.")
+        raise invalid_input("threat", threat, f"to cover what {label} needs, {needed}", _stronger(needed))
     count = _count_evaluations(attack, info, words)
     seconds = 0.0 if prior is None or is_baseline else time_prior(prior.value, attack, count)
     return PlannedAttack(label, attack, is_baseline, True, count, prior, seconds)
@@ -456,3 +456,10 @@ def _format_duration(seconds: float) -> str:
     if seconds < 90:  # up to 90 s in seconds, up to 90 min in minutes
         return f"{max(seconds, 1):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _stronger(needed: ThreatModel) -> str:
+    """Return the argument that states a threat."""
+    knows = sorted(str(power.value) for power in needed.knows)
+    controls = f", controls={sorted(str(power.value) for power in needed.controls)}" if needed.controls else ""
+    return f"Pass threat=rr.ThreatModel(sees='{needed.sees.value}', knows={knows}{controls}), or remove the attack."

@@ -41,6 +41,9 @@ class InformedOptions:
         store: Folder that keeps the shadow models; the same call resumes there. By default nothing is kept.
         name: Name of the model in the report; by default its class.
 
+    Raises:
+        InvalidInput: If a value is out of range or of the wrong kind.
+
     >>> InformedOptions(seconds=10.0).shadows is None
     True
     """
@@ -49,6 +52,16 @@ class InformedOptions:
     shadows: int | None = None
     store: str | Path | None = None
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds)
+        if self.shadows is not None:
+            check_whole("shadows", self.shadows)
+        if self.store is not None and not isinstance(self.store, (str, Path)):
+            raise invalid_input("store", self.store, "to be a folder", "Pass store='shadows', for instance.")
+        if self.name is not None and not isinstance(self.name, str):
+            raise invalid_input("name", self.name, "to be a text", "Pass name='my model', for instance.")
 
 
 DEFAULT_OPTIONS = InformedOptions()

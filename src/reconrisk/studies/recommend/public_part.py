@@ -151,5 +151,10 @@ def split_public_records(
         return public, tuple(order)
     count = min(LARGEST_PUBLIC, len(dataset) // 4)
     if count < 1:
-        raise invalid_input("data", len(dataset), ">= 4 records, to split off public ones", "Or pass public=.")
+        raise invalid_input(
+            "data",
+            len(dataset),
+            ">= 4 records, to split off public ones",
+            "Pass options=rr.RecommendOptions(public=...).",
+        )
     return dataset.subset(order[:count]), tuple(order[count:])

@@ -19,6 +19,7 @@ from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_finite, check_positive, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.registry import FAMILIES, family_by_name
+from reconrisk.releases.updates.gradient import check_recipe
 from reconrisk.statistics.intervals import success_interval
 from reconrisk.studies.common.arguments import (
     StudyOptions,
@@ -160,6 +161,7 @@ def recommend_defense(
     >>> found.best, found.option("none").met.value
     ('gaussian_noise', 'no')
     """
+    check_recipe(update)
     total = CancelToken(seconds_from_budget(budget))
     if not ModelUpdates.supports(model):
         raise invalid_input(

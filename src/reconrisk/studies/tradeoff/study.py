@@ -293,7 +293,7 @@ class TradeoffStudy:
         return (attacked, _BOUND_NOTE, *(() if is_smooth else (_NOT_SMOOTH_NOTE,)))
 
     def signature(self, variants: Sequence[Variant], seeds: range, *, name: str | None = None) -> str:
-        """Return the call in one line; families list strengths in place of their defenses, ``name`` is that of the model."""
+        """Return the call in one line; families list strengths in place of defenses, ``name`` is that of the model."""
         recipe = ", ".join(f"{field}={value!r}" for field, value in vars(self.training).items() if value is not None)
         attacks = self.attacks if isinstance(self.attacks, str) else [str(each) for each in self.attacks]
         written = f"training=rr.TrainingRecipe({recipe}), "

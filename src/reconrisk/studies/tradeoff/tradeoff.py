@@ -21,6 +21,7 @@ from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.deferred import MomentsDefense
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.sensitivity.moments import reference_moments
+from reconrisk.releases.updates.gradient import check_recipe
 from reconrisk.studies.common.arguments import StudyOptions, check_options
 from reconrisk.studies.common.defended_training import DEFAULT_TRAINING, TrainingRecipe
 from reconrisk.studies.common.experiment import report_user_errors
@@ -140,6 +141,11 @@ def tradeoff(
     (['none', 'noise 0.1', 'noise 10'], 'analytic')
     """
     options, executor = check_options(options, TradeoffOptions), check_executor(executor)
+    check_recipe(update)
+    if not isinstance(training, TrainingRecipe):
+        raise invalid_input("training", training, "to be a TrainingRecipe", "Pass rr.TrainingRecipe(steps=100).")
+    if not isinstance(attacks, (str, Sequence)):
+        raise invalid_input("attacks", attacks, "to be attacks", "Pass 'quick', 'thorough' or a list such as ['dlg'].")
     dataset = _read_labelled(model, data, "data")
     if isinstance(test, bool):
         raise invalid_input("test", test, "to be test records, or the share of records to test on", "0.2 is usual.")
@@ -279,7 +285,7 @@ def _read_labelled(model: nn.Module, data: Any, name: str) -> Dataset:
         raise invalid_input(
             "model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights."
         )
-    dataset = as_dataset(data)
+    dataset = as_dataset(data, name=name)
     if dataset.labels is None:
         raise invalid_input(name, dataset.name, "to have labels", "Training needs them.")
     return dataset

@@ -162,7 +162,12 @@ def training_loss(model: nn.Module, dataset: Dataset) -> LossFunction:
             raise invalid_input("outputs.shape", tuple(outputs.shape[1:]), "to be that of a label", remedy)
         return squared_error
     if outputs.ndim != 2:
-        raise invalid_input("outputs.shape", tuple(outputs.shape[1:]), "to be one number per class", "Pass loss_fn=.")
+        raise invalid_input(
+            "outputs.shape",
+            tuple(outputs.shape[1:]),
+            "to be one number per class",
+            "Pass update=rr.UpdateRecipe(loss_fn=...).",
+        )
     classes = max(outputs.shape[1], 2)  # one logit stands for two classes
     if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         remedy = "Build the model with the classes of the data."

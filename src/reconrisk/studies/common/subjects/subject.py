@@ -234,12 +234,13 @@ def subject_of(subject: Any, data: Any, recipe: UpdateRecipe = ONE_GRADIENT) -> 
     raise invalid_input("subject", what, expected, "Pass the model itself, with its weights.")
 
 
-def as_dataset(data: Any, release: Release | None = None) -> Dataset:
+def as_dataset(data: Any, release: Release | None = None, *, name: str = "data") -> Dataset:
     """Return records as a data set.
 
     Args:
         data: A data set, the name of one, a file, or a pair of records and labels.
         release: Release whose own records are used if ``data`` is None.
+        name: Name of the argument, for error messages.
 
     Returns:
         The data set; a pair of tensors gets the range [0, 1].
@@ -256,11 +257,11 @@ def as_dataset(data: Any, release: Release | None = None) -> Dataset:
         return Dataset("records of the release", release.inputs.detach().float(), labels)
     if not isinstance(data, tuple) or len(data) != 2:
         found = None if data is None else type(data).__name__
-        raise invalid_input("data", found, "to hold the records that are attacked", _DATA)
+        raise invalid_input(name, found, "to hold records and labels", _DATA)
     tensors: list[Tensor] = []
-    for name, values in zip(("records", "labels"), data, strict=True):
+    for part, values in zip(("records", "labels"), data, strict=True):
         if not isinstance(values, (Tensor, np.ndarray, list)):
-            raise invalid_input(name, type(values).__name__, "to be a tensor or an array", _DATA)
+            raise invalid_input(f"{part} of {name}", type(values).__name__, "to be a tensor or an array", _DATA)
         tensors.append(values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values)))
     inputs, labels = tensors
     # Real labels are targets of a regression, whole ones are classes.
