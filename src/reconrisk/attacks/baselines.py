@@ -90,7 +90,12 @@ class ClassMean:
     def __post_init__(self) -> None:
         _check_tensor("means", self.means)
         if self.means.ndim < 2:
-            raise invalid_input("means.shape", tuple(self.means.shape), "to be (classes, *shape of a record)")
+            raise invalid_input(
+                "means.shape",
+                tuple(self.means.shape),
+                "to be (classes, *shape of a record)",
+                "Pass one mean per class.",
+            )
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Guess the mean of each record's class, known or inferred; ``rng`` is not used."""
@@ -224,7 +229,9 @@ def check_record_shape(name: str, value: Tensor, observation: Observation, *, le
     """
     expected = (*leading, *observation.input_shape)
     if tuple(value.shape) != expected:
-        raise invalid_input(f"{name}.shape", tuple(value.shape), f"to be {expected}, from the shape of the records")
+        raise invalid_input(
+            f"{name}.shape", tuple(value.shape), f"to be {expected}, since records are {observation.input_shape}"
+        )
     low, high = observation.data_range
     # Rounding scales with the magnitude of the values, not only with the width of the range.
     slack = _ROUNDING * max(high - low, abs(low), abs(high))
@@ -239,7 +246,7 @@ def check_record_shape(name: str, value: Tensor, observation: Observation, *, le
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         raise invalid_input(
-            name, type(value).__name__, "to be a floating point tensor", f"Pass torch.as_tensor({name})."
+            name, type(value).__name__, "to be a floating point tensor", f"Pass torch.as_tensor({name}).float()."
         )
     check_not_empty(name, value.flatten())
     check_all_finite(name, value)
@@ -275,7 +282,9 @@ class PriorAlone:
     def __post_init__(self) -> None:
         prior: object = self.prior
         if not is_prior(prior):
-            raise invalid_input("prior", type(prior).__name__, "to be a prior", "Pass one of rr.priors.")
+            raise invalid_input(
+                "prior", type(prior).__name__, "to be a prior", "Pass rr.priors.fit_gaussian(records), for instance."
+            )
         if self.guess not in get_args(Guess):
             raise invalid_input("guess", self.guess, 'to be "mean" or "draw"')
         check_whole("draws", self.draws)

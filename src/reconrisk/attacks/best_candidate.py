@@ -45,7 +45,8 @@ class BestCandidate:
             raise invalid_input(
                 "candidates",
                 type(candidates).__name__,
-                "to be a floating point tensor with records along the first axis",
+                "to be a floating point tensor (candidates, *shape of a record)",
+                "Pass torch.as_tensor(candidates).float().",
             )
         check_not_empty("candidates", candidates.flatten())
         check_all_finite("candidates", candidates)
@@ -57,7 +58,7 @@ class BestCandidate:
         if self.weights is not None:
             check_all_finite("weights", self.weights)
             if self.weights.ndim != 1 or bool((self.weights < 0).any()) or not bool(self.weights.any()):
-                raise invalid_input("weights", "given", "to be one number >= 0 for each candidate, not all 0")
+                raise InvalidInput("Expected weights >= 0 that are not all 0. Pass one number for each candidate.")
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Return the candidate that fits ``observation`` best; ``rng`` is not used, the attack is deterministic."""
@@ -94,7 +95,10 @@ class BestCandidate:
         possible = (self.labels == observation.labels).reshape(count, -1).all(1)
         if not bool(possible.any()):
             raise invalid_input(
-                "labels", "of the candidates", f"to include the known label {observation.labels.tolist()}"
+                "labels",
+                self.labels.unique().tolist(),
+                f"to include the known label {observation.labels.tolist()}",
+                "Pass candidates of that label.",
             )
         return self.labels, possible
 

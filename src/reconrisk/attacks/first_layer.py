@@ -250,7 +250,7 @@ def _scales_per_neuron(scales: Scales, neurons: int) -> Tensor:
         )
     values = torch.tensor([check_finite("scales", number) for number in numbers], dtype=torch.float64)
     if not values.any():
-        raise invalid_input("scales", scales, "to have a nonzero entry")
+        raise invalid_input("scales", scales, "to have a nonzero entry", "Pass the factors that the release applied.")
     return values
 
 

@@ -169,7 +169,9 @@ class PublicKnowledge:
         """Gaussian prior fitted to the public records, if they are numerous enough to be representative."""
         inputs, size = self.records("a Gaussian prior").inputs, math.prod(self.shape)
         if size > LARGEST_COVARIANCE:
-            raise invalid_input("values of a record", size, f"<= {LARGEST_COVARIANCE} for a Gaussian prior")
+            raise invalid_input(
+                "values of a record", size, f"<= {LARGEST_COVARIANCE} for a Gaussian prior", "Pass another prior."
+            )
         # At least as many records as values, for a covariance of nearly full rank.
         least = max(_FEWEST, _PER_VALUE * size if self.holds_targets else size)
         if len(inputs) < least:

@@ -260,7 +260,12 @@ def _row_from_plugin(plugin: Plugin, build: Any) -> AttackInfo:
     """Return the row of a plugin; its entry point must name the function that configures the attack."""
     if "observation" in inspect.signature(build).parameters:
         remedy = "Let the entry point name a function that returns it: def configure(): return attack."
-        raise invalid_input(f"{plugin.where} of {plugin.distribution}", "an attack", "to configure an attack", remedy)
+        raise invalid_input(
+            f"{plugin.where} of {plugin.distribution}",
+            "an attack",
+            "to be a function that configures an attack",
+            remedy,
+        )
     return AttackInfo(plugin.name, plugin.where, summary_from_docstring(build) or f"Attack of {plugin.distribution}.")
 
 
@@ -428,7 +433,7 @@ def _read(text: str, word: str, hint: Any) -> object:
         if kind in _READERS
     ]
     if words in ([], ["none"]):  # only None can be written, so the setting is an object
-        raise invalid_input("setting", text, "to have a type that can be written as text", "Set it in Python instead.")
+        raise invalid_input("setting", text, "to be a setting that can be written as text", "Set it in Python instead.")
     raise invalid_input("setting", text, f"to be {' or '.join(words)}")
 
 

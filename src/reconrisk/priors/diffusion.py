@@ -59,7 +59,7 @@ class NoiseSchedule:
             raise invalid_input("signal.shape", tuple(values.shape), "to be (times,) with at least 2 times")
         if not bool((values > 0).all()) or not bool((values < 1).all()) or not bool((values.diff() < 0).all()):
             raise InvalidInput(
-                "Expected signal to decrease strictly between 1 and 0. Pass the alphas_cumprod of training."
+                "Expected signal to decrease strictly, between 1 and 0. Pass the alphas_cumprod of the training."
             )
         object.__setattr__(
             self, "signal", values.detach().double().cpu()
@@ -72,7 +72,7 @@ class NoiseSchedule:
     def times(self, steps: int) -> tuple[int, ...]:
         """Return ``steps`` evenly spaced times, from the last one down; after them a step leads to no noise."""
         if check_whole("steps", steps) > len(self):
-            raise invalid_input("steps", steps, f"<= {len(self)}, the number of times of the prior")
+            raise invalid_input("steps", steps, f"<= {len(self)}, the number of time steps of the prior")
         last = len(self) - 1
         return tuple(round(last - each * len(self) / steps) for each in range(steps))
 
@@ -180,7 +180,7 @@ class DiffusionPrior(BasePrior):
         check_range("units", self.units)
         if not callable(self.predict_noise):
             raise invalid_input(
-                "predict_noise", self.predict_noise, "to be a function of noisy records and their times"
+                "predict_noise", type(self.predict_noise).__name__, "to be a function of noisy records and their times"
             )
         check_network("predict_noise", self.predict_noise)
         check_schedule(self.schedule)
@@ -194,7 +194,9 @@ class DiffusionPrior(BasePrior):
         """Predict the noise in ``noisy`` records ``(n, *shape)`` of one ``time``, in the prior's units."""
         if tuple(noisy.shape[1:]) != self.shape:
             raise invalid_input(
-                "noisy.shape", tuple(noisy.shape), f"to be records of shape {self.shape}, as of {self.name}"
+                "noisy.shape",
+                tuple(noisy.shape),
+                f"to be {(*noisy.shape[:1], *self.shape)}, since records of {self.name} are {self.shape}",
             )
         check_mode("predict_noise", self.predict_noise)  # checked again: .train() may have been called in the meantime
         asked = noisy.to(precision_of(self.predict_noise, noisy.dtype))
@@ -365,7 +367,7 @@ def draw_clean(prior: DiffusionPrior, noisy: Tensor, time: int, *, steps: int = 
     [0.5, 0.5]
     """
     if not 0 <= check_whole("time", time, minimum=0) < len(prior.schedule):
-        raise invalid_input("time", time, f"< {len(prior.schedule)}, the number of times of the prior")
+        raise invalid_input("time", time, f"< {len(prior.schedule)}, the number of time steps of the prior")
     # evenly spaced times from this one down to the first
     last = min(check_whole("steps", steps), time + 1) - 1
     times = [round(time * (last - each) / last) for each in range(last + 1)] if last else [time]

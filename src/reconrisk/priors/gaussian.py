@@ -155,11 +155,13 @@ def gaussian(
         )
     matrix = covariance.double()
     if not torch.allclose(matrix, matrix.T, atol=_ROUNDING * float(matrix.abs().max())):
-        raise InvalidInput("Expected covariance to be symmetric.")
+        raise InvalidInput("Expected covariance to be symmetric. Pass (covariance + covariance.T) / 2.")
     variances, directions = torch.linalg.eigh(matrix)
     if float(variances[0]) < -_ROUNDING * max(float(variances[-1]), math.ulp(0.0)):
         least = f"an eigenvalue of {float(variances[0]):.3g}"
-        raise InvalidInput(f"Expected covariance to be positive semidefinite, it has {least}.")
+        raise InvalidInput(
+            f"Expected covariance to be positive semidefinite, it has {least}. Pass the covariance of records."
+        )
     known = linear_schedule() if schedule is None else schedule
     return GaussianPrior(mean.double(), directions, variances.clamp_min(0), data_range, known, name)
 
@@ -203,7 +205,9 @@ def fit_gaussian(
     check_all_within("records", records, data_range, "Pass the public range of the values as data_range.")
     check_nonnegative("floor", floor)
     if records.ndim < 2:
-        raise invalid_input("records.shape", tuple(records.shape), "to be (n, *shape of a record)")
+        raise invalid_input(
+            "records.shape", tuple(records.shape), "to be (records, *shape of a record)", "Pass one record per row."
+        )
     flat = records.double().flatten(1)
     mean = flat.mean(0)
     centred = flat - mean

@@ -68,7 +68,7 @@ class GeneratorPrior(BasePrior):
         check_range("data_range", self.data_range)
         check_range("units", self.units)
         if not callable(self.generate):
-            raise invalid_input("generate", self.generate, "to be a function of latent values")
+            raise invalid_input("generate", type(self.generate).__name__, "to be a function of latent values")
         check_network("generate", self.generate)
 
     @property
@@ -80,7 +80,9 @@ class GeneratorPrior(BasePrior):
         """Generate records from latent values; differentiable."""
         if latents.ndim != 2 or latents.shape[1] != self.latent_size:
             raise invalid_input(
-                "latents.shape", tuple(latents.shape), f"to be (n, {self.latent_size}), as of {self.name}"
+                "latents.shape",
+                tuple(latents.shape),
+                f"to be (records, {self.latent_size}), the latent size of {self.name}",
             )
         check_mode("generate", self.generate)  # checked again: .train() may have been called in the meantime
         asked = latents.to(precision_of(self.generate, latents.dtype))

@@ -141,11 +141,13 @@ class BasePrior:
             InvalidInput: If the shape or the range differs.
         """
         if tuple(shape) != self.shape:
-            remedy = "Train one with reconrisk train-prior, or resize the records."
-            raise invalid_input("prior.shape", self.shape, f"to be that of the records, {tuple(shape)}", remedy)
+            remedy = "Train a prior with reconrisk train-prior, or resize the records."
+            raise invalid_input("prior.shape", self.shape, f"to be {tuple(shape)}, the shape of the records", remedy)
         if tuple(map(float, data_range)) != tuple(map(float, self.data_range)):
             remedy = f"If the records are the same in other units, pass prior.scaled_to({tuple(data_range)})."
-            raise invalid_input("prior.data_range", self.data_range, f"to be that of the records, {data_range}", remedy)
+            raise invalid_input(
+                "prior.data_range", self.data_range, f"to be {data_range}, the range of the records", remedy
+            )
 
 
 def draw_within_range(prior: Prior, count: int, rng: torch.Generator, *, steps: int) -> Tensor:

@@ -61,7 +61,7 @@ def denoising_loss(
     placed = records.float().to(device_of(prior.predict_noise, records.device))
     for time in times:
         if not 0 <= check_whole("times", time, minimum=0) < len(prior.schedule):
-            raise invalid_input("times", time, f"< {len(prior.schedule)}, the number of times of the prior")
+            raise invalid_input("times", time, f"< {len(prior.schedule)}, the number of time steps of the prior")
     losses = []
     with torch.no_grad():
         for part in track(placed.split(_AT_ONCE), f"denoising loss of {prior.name}"):
@@ -96,7 +96,11 @@ def nearest_distance(records: Tensor, others: Tensor) -> Tensor:
     check_not_empty("records", records)
     check_not_empty("others", others)
     if records.shape[1:] != others.shape[1:]:
-        raise invalid_input("others.shape", tuple(others.shape), f"to be records of shape {tuple(records.shape[1:])}")
+        raise invalid_input(
+            "others.shape",
+            tuple(others.shape),
+            f"to be {(len(others), *records.shape[1:])}, since records are {tuple(records.shape[1:])}",
+        )
     ones, flat = records.float().flatten(1), others.float().flatten(1)
     sizes = flat.square().sum(1)
     # |x - y|^2 = |x|^2 - 2 x y + |y|^2; rounding may leave it slightly below 0
@@ -115,7 +119,9 @@ def check_several(name: str, records: Sized) -> None:
         InvalidInput: If there are fewer than two.
     """
     if len(records) < FEWEST:
-        raise invalid_input(f"len({name})", len(records), f">= {FEWEST}, to estimate a spread")
+        raise invalid_input(
+            f"len({name})", len(records), f">= {FEWEST}", "Pass more records, so that their spread can be estimated."
+        )
 
 
 def frechet_distance(records: Tensor, others: Tensor, directions: Tensor) -> float:

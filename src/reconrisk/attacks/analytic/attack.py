@@ -85,22 +85,30 @@ def _precision(observation: Observation, name: str) -> Tensor:
 
 def _check_match(first: Observation, other: Observation) -> None:
     if first.threat.sees is not Sees.EVERY_UPDATE:
-        raise invalid_input("threat", first.threat, "to see every update, to average several", "Use Sees.EVERY_UPDATE.")
+        remedy = "Pass threat=ThreatModel(sees=Sees.EVERY_UPDATE)."
+        raise invalid_input(
+            "threat.sees", first.threat.sees.value, "to be every-update for several observations", remedy
+        )
     for name in ("threat", "input_shape", "data_range", "batch_size"):
         if getattr(first, name) != getattr(other, name):
-            raise invalid_input(name, getattr(other, name), f"to be {getattr(first, name)} in every observation")
+            raise invalid_input(name, getattr(other, name), f"to be {getattr(first, name)} in every observation", _SAME)
     shapes, expected = ({key: tuple(value.shape) for key, value in each.released.items()} for each in (other, first))
     if shapes != expected:
-        raise invalid_input("released", shapes, f"to have the names and shapes of the first observation, {expected}")
+        raise invalid_input(
+            "released", shapes, f"to have the names and shapes of the first observation, {expected}", _SAME
+        )
     for name in ("labels", "record_norms"):
         mine, its = getattr(first, name), getattr(other, name)
         if mine is not None and its is not None and not torch.equal(mine, its):
-            raise invalid_input(name, its.tolist(), f"to be {mine.tolist()}, since the records are the same")
+            raise invalid_input(name, its.tolist(), f"to be {mine.tolist()}, as in the first observation", _SAME)
     for name in ("noise_std", "kept"):
         if (getattr(first, name) is None) != (getattr(other, name) is None):
-            raise invalid_input(name, "given for some", "to be known for every observation or for none")
+            raise InvalidInput(
+                f"{name} is known for some of the observations only. Pass it for every observation or for none."
+            )
 
 
+_SAME = "Pass observations of the same records under the same threat model."
 _ROUNDING = 1e-3  # relative residual explained by rounding: a wrong layer leaves far more, even in half precision
 _EXACT = 1e-5  # relative residual of an exact estimate: float32 leaves 1e-7, undeclared noise leaves more
 _OTHER_ATTACK = "Use an attack by optimisation, such as gauss_newton()"
@@ -208,10 +216,12 @@ def check_estimate(estimate: LayerEstimate | None, scales: Scales | None) -> Non
         InvalidInput: If ``estimate`` is not a LayerEstimate, or it does not use the stated ``scales``.
     """
     if not (estimate is None or isinstance(estimate, LayerEstimate)):
-        raise invalid_input("estimate", estimate, "to be an estimate", "Write estimate=rr.attacks.known_norm().")
+        raise invalid_input(
+            "estimate", estimate, "to be an estimate of the record or None", "Pass estimate=rr.attacks.known_norm()."
+        )
     if scales is not None and (estimate is None or not estimate.uses_scales):
         raise invalid_input(
-            "scales", scales, f"to be None for estimate={estimate!r}", "Use estimate=rr.attacks.known_scale()."
+            "scales", scales, f"to be None for estimate={estimate!r}", "Pass estimate=rr.attacks.known_scale()."
         )
 
 
@@ -226,7 +236,8 @@ def check_single_record(observation: Observation) -> None:
     """
     if observation.batch_size != 1:
         raise InvalidInput(
-            f"Expected batch_size={observation.batch_size} to be 1. The gradient of a layer mixes all records."
+            f"Expected batch_size={observation.batch_size} to be 1. Attack updates of one record: "
+            "the gradient of a layer mixes all records."
         )
 
 

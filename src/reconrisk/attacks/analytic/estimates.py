@@ -141,7 +141,7 @@ class PosteriorMean(LayerEstimate):
         check_all_finite("std", self.std)
         if not bool((self.std > 0).all()):
             raise invalid_input(
-                "std.min()", float(self.std.min()), "> 0", "A prior without spread leaves nothing to reconstruct."
+                "std.min()", float(self.std.min()), "> 0", "Pass the standard deviation of public records."
             )
 
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
@@ -327,7 +327,10 @@ def _flat(name: str, value: float | Tensor, observation: Observation) -> Tensor:
         return torch.tensor(float(value), dtype=torch.float64)
     if tuple(value.shape) not in ((), observation.input_shape):
         raise invalid_input(
-            f"{name}.shape", tuple(value.shape), f"to be {observation.input_shape}, the shape of a record"
+            f"{name}.shape",
+            tuple(value.shape),
+            f"to be {observation.input_shape}, the shape of a record",
+            "Pass a number or such a tensor.",
         )
     return value.detach().double().flatten()
 

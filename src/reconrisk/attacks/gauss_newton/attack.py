@@ -16,6 +16,7 @@ from reconrisk.attacks.gauss_newton import laplace as gauss_newton_laplace
 from reconrisk.attacks.gauss_newton.descent import ROUNDING, BoundedDescent, Descent, Outcome
 from reconrisk.attacks.gauss_newton.problem import GaussianPrior, Likelihood, Point, working_precision
 from reconrisk.attacks.labels.infer import class_labels_or_none, labels_for
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import ZERO_RELEASE, AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
@@ -245,12 +246,13 @@ class GaussNewton:
             check_callable("warm_start", self.warm_start, "Pass an attack, such as rr.attacks.inverting_gradients().")
         check_nonnegative("tolerance", self.tolerance)
         if (self.prior_mean is None) != (self.prior_std is None):
-            raise invalid_input("prior_mean", self.prior_mean, "and prior_std to be given together")
+            missing = "prior_std" if self.prior_std is None else "prior_mean"
+            raise InvalidInput(f"{missing} is missing. Pass prior_mean and prior_std together, or neither.")
         if self.prior_mean is not None:
             check_all_finite("prior_mean", torch.as_tensor(self.prior_mean))
             check_all_finite("prior_std", torch.as_tensor(self.prior_std))
             if not bool((torch.as_tensor(self.prior_std) > 0).all()):
-                raise invalid_input("prior_std", self.prior_std, "> 0")
+                raise invalid_input("min(prior_std)", float(torch.as_tensor(self.prior_std).min()), "> 0")
 
     @property
     def needs(self) -> ThreatModel:

@@ -16,6 +16,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor, nn
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import (
@@ -38,12 +39,17 @@ def _read_trajectory(model: nn.Module, trajectory: Sequence[Mapping[str, Tensor]
     names = [name for name, _ in model.named_parameters()]
     if len(trajectory) < 2:
         remedy = "Pass the parameters before the first step and after each step."
-        raise invalid_input("trajectory", f"of {len(trajectory)} iterates", "to have at least two", remedy)
+        raise invalid_input("len(trajectory)", len(trajectory), ">= 2", remedy)
     steps = []
     for place, iterate in enumerate(trajectory):
         missing = [name for name in names if name not in iterate]
         if missing:
-            raise invalid_input(f"trajectory[{place}]", sorted(iterate), f"to contain {missing[0]}, as the model does")
+            raise invalid_input(
+                f"trajectory[{place}]",
+                sorted(iterate),
+                f"to contain {missing[0]}",
+                "Pass every parameter of the model.",
+            )
         for name in names:
             check_all_finite(f"trajectory[{place}][{name!r}]", iterate[name])
         steps.append({name: iterate[name].detach() for name in names})
@@ -233,7 +239,7 @@ def log_likelihood_ratios(
         raise invalid_input(
             "residuals.shape",
             tuple(residuals.shape),
-            f"to be (steps, values) for contributions (steps, candidates, values)={tuple(contributions.shape)}",
+            f"to be (steps, values), since contributions.shape={tuple(contributions.shape)}",
         )
     return _mix_over_sampling(_step_log_ratios(residuals, contributions, noise), rate).sum(0)
 
@@ -286,7 +292,9 @@ def most_likely_candidate(
     check_not_empty("candidates", candidates)
     weights = torch.ones(len(candidates), dtype=torch.float64) if prior is None else prior.double()
     if weights.shape != (len(candidates),) or not bool((weights >= 0).all()) or not bool(weights.any()):
-        raise invalid_input("prior", "given", f"to be {len(candidates)} numbers >= 0, not all 0, one per candidate")
+        raise InvalidInput(
+            f"Expected prior to be {len(candidates)} numbers >= 0, not all 0. Pass one number for each candidate."
+        )
     check_all_finite("candidates", candidates)
     posterior = (log_ratios.double() + (weights / weights.sum()).log()).softmax(0)
     rows = candidates.flatten(1).double()
@@ -424,7 +432,7 @@ def _check_records(
     for name, (inputs, labels) in both.items():
         records = "candidates" if name == "candidate" else "known_inputs"
         if len(labels) != len(inputs):
-            raise invalid_input(f"{name}_labels", f"of {len(labels)} records", f"to be of {len(inputs)}, as {records}")
+            raise invalid_input(f"len({name}_labels)", len(labels), f"to be {len(inputs)}, the number of {records}")
         check_all_finite(records, inputs)
         check_all_finite(f"{name}_labels", labels)
         _check_classes(f"{name}_labels", model, loss_fn, inputs, labels)
@@ -443,8 +451,8 @@ def _check_classes(name: str, model: nn.Module, loss_fn: LossFunction, inputs: T
             try:
                 loss_fn(outputs, labels[row : row + 1])
             except IndexError as error:
-                remedy = f"The model has {outputs.shape[-1]} outputs; classes start at 0."
-                raise invalid_input(name, int(labels[row]), "to be a class of the model", remedy) from error
+                last = outputs.shape[-1] - 1
+                raise invalid_input(f"{name}[{row}]", int(labels[row]), f"to be a class from 0 to {last}") from error
 
 
 def _check_participation(given: Tensor | None, steps: int, known: int, rate: float) -> Tensor:
@@ -455,5 +463,9 @@ def _check_participation(given: Tensor | None, steps: int, known: int, rate: flo
             raise invalid_input("participation", None, "to be given under sampling", remedy)
         return torch.ones(steps, known, dtype=torch.bool)
     if given.shape != (steps, known):
-        raise invalid_input("participation.shape", tuple(given.shape), f"to be (steps, known records)={(steps, known)}")
+        raise invalid_input(
+            "participation.shape",
+            tuple(given.shape),
+            f"to be {(steps, known)}, one row per step and one column per known record",
+        )
     return given.bool()

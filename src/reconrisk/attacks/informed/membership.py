@@ -61,13 +61,15 @@ def informed_membership(
     rows = np.atleast_2d(_to_floats("candidates", candidates))
     rows = rows.reshape(len(rows), -1)
     if len(rows) == 0:
-        raise invalid_input("candidates", "none", "to be at least one record")
+        raise invalid_input("len(candidates)", 0, ">= 1", "Pass at least one record.")
     failed = isinstance(reconstruction, Reconstruction) and reconstruction.status.is_failure
     estimate = reconstruction.estimates if isinstance(reconstruction, Reconstruction) else reconstruction
     record = _to_floats("reconstruction", estimate).reshape(-1)
     if rows.shape[1] != len(record):
         raise invalid_input(
-            "candidates.shape", rows.shape, f"to be (candidates, {len(record)}), as the reconstruction has"
+            "candidates.shape",
+            rows.shape,
+            f"to be (candidates, {len(record)}), as many values as the reconstruction has",
         )
     if error is None and len(rows) == 1:
         raise invalid_input(

@@ -99,7 +99,11 @@ class Imprint:
         levels = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
         if isinstance(self.public, Tensor):
             if tuple(self.public.shape[1:]) != shape:
-                raise invalid_input("public.shape", tuple(self.public.shape), f"to be (records, *{shape})")
+                raise invalid_input(
+                    "public.shape",
+                    tuple(self.public.shape),
+                    f"to be {(len(self.public), *shape)}, since records are {shape}",
+                )
             measured = (self.public.flatten(1).double() @ measure).cpu()
             # order statistics at i (N + 1) / k: the probability of a bin is then Beta((N + 1) / k, ...), of mean 1 / k
             inner = torch.from_numpy(np.quantile(measured.numpy(), levels.numpy(), method="weibull"))
@@ -114,7 +118,7 @@ class Imprint:
         edges = torch.cat([torch.tensor([low]), inner, torch.tensor([high])]).double()
         if not bool((edges.diff() > 0).all()):  # also catches NaN
             remedy = 'Use fewer bins, more public records, or measurement="random".'
-            raise invalid_input("bins", self.bins, "to have distinct edges, but public measurements tie", remedy)
+            raise invalid_input("bins", self.bins, "to have distinct edges, but public measurements are equal", remedy)
         return edges, spread
 
     def expected_recovered(self, batch_size: int) -> float:
@@ -233,13 +237,16 @@ def _check_law(public: object, bins: int) -> None:
     if isinstance(public, Tensor):
         if public.ndim < 2 or len(public) < max(bins, 2):
             raise invalid_input(
-                "public.shape", tuple(public.shape), f"to hold a record for each of {bins} bins", remedy
+                "public.shape",
+                tuple(public.shape),
+                f"to be (records, ...) with records >= {max(bins, 2)}, the number of bins",
+                remedy,
             )
         check_all_finite("public", public)
     elif not isinstance(public, Distribution):
         raise invalid_input("public", type(public).__name__, "to be a tensor or a distribution", remedy)
     elif public.batch_shape.numel() != 1 or public.event_shape or not _has_quantiles(public):
-        raise invalid_input("public", public, "to be the law of one number, with icdf", remedy)
+        raise invalid_input("public", public, "to be the distribution of one number, with icdf", remedy)
 
 
 def _has_quantiles(law: Distribution) -> bool:

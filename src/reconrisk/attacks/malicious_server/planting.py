@@ -61,7 +61,9 @@ class PlantedModel(nn.Module):
         super().__init__()
         module: object = model
         if not isinstance(module, nn.Module):
-            raise invalid_input("model", type(module).__name__, "to be a torch.nn.Module")
+            raise invalid_input(
+                "model", type(module).__name__, "to be a torch.nn.Module", "Pass the network that clients train."
+            )
         self.input_shape = tuple(input_shape)
         self.isolated = isolated
         # Match precision and device of the model.
@@ -85,7 +87,8 @@ class PlantedModel(nn.Module):
             raise invalid_input(
                 "inputs.shape",
                 tuple(inputs.shape),
-                f"to be (records, *{self.input_shape}), the shape that the layer was planted for",
+                f"to be {(*inputs.shape[:1], *self.input_shape)}",
+                f"Pass records of the shape {self.input_shape} that the layer was planted for.",
             )
         flat = inputs.flatten(1)
         level = self.frozen(flat)
@@ -157,7 +160,7 @@ def check_input_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
             "input_shape",
             input_shape,
             "to be the shape of one record",
-            "Write (1, 28, 28), for instance, without the batch axis.",
+            "Pass (1, 28, 28), for instance, without the batch axis.",
         )
     return tuple(check_whole("input_shape", side) for side in input_shape)
 
@@ -192,7 +195,7 @@ def planted_rows(tensors: Mapping[str, Tensor], features: int, neurons: int) -> 
     """
     remedy = "Release an update of attack.plant(model, input_shape), planted by the same attack."
     if _PLANTED not in tensors:
-        raise invalid_input("released", sorted(tensors), f"to hold {_PLANTED}", remedy)
+        raise invalid_input("released", sorted(tensors), f"to contain {_PLANTED}", remedy)
     expected, found = (neurons, _width(features)), tuple(tensors[_PLANTED].shape)
     if found != expected:
         raise invalid_input(f"released[{_PLANTED!r}].shape", found, f"to be {expected}", remedy)
@@ -365,6 +368,6 @@ def check_has_model(model: nn.Module | None) -> nn.Module:
     """
     if model is None:
         raise invalid_input(
-            "model", None, "to be a network", "Only optimal_analytic() plants a whole model of its own."
+            "model", None, "to be a network", "Pass the network, or use optimal_analytic(), which plants a whole model."
         )
     return model

@@ -52,7 +52,9 @@ class TrapWeights:
         check_positive("strength", self.strength)
         check_positive("tolerance", self.tolerance)
         if check_positive("scale", self.scale) > 1:
-            raise invalid_input("scale", self.scale, "<= 1", "Above 1 most records activate most neurons.")
+            raise invalid_input(
+                "scale", self.scale, "<= 1", "Pass a smaller scale: above 1 most records activate most neurons."
+            )
 
     def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
         """Return the model behind the planted layer."""
@@ -75,7 +77,10 @@ class TrapWeights:
         features = math.prod(shape)
         if features < 2:
             raise invalid_input(
-                "input_shape", shape, "to hold at least two values", "Trap weights need one weight of each sign."
+                "input_shape",
+                shape,
+                "to have at least two values",
+                "Pass the shape of a larger record: each neuron needs a weight of each sign.",
             )
         raising, lowering = _halves(self.neurons, features, rng)
         # Divide by sqrt(d), so that activations do not grow with the size of a record.
@@ -134,7 +139,7 @@ class TrapWeights:
         size = check_whole("batch_size", batch_size)
         if public.ndim < 2 or len(public) < size or public[0].numel() < 2:
             raise invalid_input(
-                "public.shape", tuple(public.shape), f"to hold at least {size} records of two values or more"
+                "public.shape", tuple(public.shape), f"to be at least {size} records of two values or more"
             )
         check_all_finite("public", public)
         counts = torch.zeros(trials, len(scales), dtype=torch.float64)

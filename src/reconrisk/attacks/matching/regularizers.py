@@ -71,8 +71,8 @@ class TotalVariation:
         """Return the penalty; raise InvalidInput for records that are not images."""
         shape = observation.input_shape
         if len(shape) < 2:
-            remedy = "Total variation needs rows and columns. Pass total_variation=0 for tables."
-            raise invalid_input("input_shape", shape, "to be that of an image", remedy)
+            remedy = "Pass total_variation=0 for tables: total variation needs rows and columns."
+            raise invalid_input("input_shape", shape, "to be the shape of an image", remedy)
         low, high = observation.data_range
 
         def penalty(inputs: Tensor) -> Tensor:

@@ -148,7 +148,7 @@ def _first_layer(observation: Observation) -> LayerGradient:
     except InvalidInput as error:
         shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in observation.released.items())
         features = torch.Size(observation.input_shape).numel()
-        raise invalid_input("released", shapes, f"to hold a linear layer on {features} features", remedy) from error
+        raise invalid_input("released", shapes, f"to contain a linear layer on {features} features", remedy) from error
     if layer.reads_record is False:
         raise invalid_input("layer", layer.name, "to read the record unchanged", remedy)
     return layer

@@ -332,7 +332,7 @@ def count_classes(observation: Observation) -> int:
     model = find_model(observation.forward)
     if model is None:
         raise InvalidInput(
-            "Expected the release of a model, to optimise its labels. Declare the labels as known instead."
+            "Expected the release of a model, to optimise its labels. Add Knows.LABELS to the threat model."
         )
     dtype = next((value.dtype for value in model.parameters()), torch.get_default_dtype())
     # Copies of the buffers, so that batch norm in training mode does not update its statistics.
@@ -341,7 +341,7 @@ def count_classes(observation: Observation) -> int:
         # Two records, since batch norm in training mode may refuse a single one.
         shape = call_module(model, buffers, torch.zeros((2, *observation.input_shape), dtype=dtype)).shape[1:]
     if len(shape) != 1 or shape[0] < 2:
-        remedy = "Declare the labels as known instead: add Knows.LABELS to the threat model."
+        remedy = "Add Knows.LABELS to the threat model."
         raise invalid_input(
             "shape of a record's outputs", tuple(shape), "to be one number for each of several classes", remedy
         )

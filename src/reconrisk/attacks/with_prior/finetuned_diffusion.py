@@ -37,7 +37,7 @@ class FinetunedDiffusion:
         prior: object = self.prior
         if not isinstance(prior, DiffusionPrior) or not isinstance(prior.predict_noise, nn.Module):
             remedy = "Pass rr.priors.diffusion(...), or a denoiser that is an nn.Module."
-            raise invalid_input("prior", type(prior).__name__, "to be a diffusion with weights", remedy)
+            raise invalid_input("prior", type(prior).__name__, "to be a diffusion prior with weights", remedy)
         check_whole("steps", self.steps)
         self.prior.schedule.times(self.sampling_steps)
         check_positive("learning_rate", self.learning_rate)

@@ -39,7 +39,7 @@ class GaussianPosterior:
         prior: object = self.prior
         if not isinstance(prior, GaussianPrior):
             remedy = "Pass rr.priors.gaussian(...) or rr.priors.fit_gaussian(...)."
-            raise invalid_input("prior", type(prior).__name__, "to be Gaussian", remedy)
+            raise invalid_input("prior", type(prior).__name__, "to be a Gaussian prior", remedy)
         for name in ("iterations", "inner_iterations"):
             check_whole(name, getattr(self, name))
         if self.seconds is not None:

@@ -263,5 +263,10 @@ def _sides(settings: Mapping[str, Any]) -> tuple[int, int, int]:
         )
     sides = (size, size) if isinstance(size, int) else size
     if not isinstance(sides, (list, tuple)) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
-        raise invalid_input("sample_size", size, "to be a whole number, or height and width")
+        raise invalid_input(
+            "sample_size",
+            size,
+            "to be a whole number, or height and width",
+            "Set sample_size in the config of the network.",
+        )
     return int(settings["in_channels"]), *sides

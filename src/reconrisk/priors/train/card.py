@@ -119,14 +119,14 @@ def train_prior(
     >>> train_prior(torch.rand(4, 1, 8, 8), torch.rand(2, 1, 8, 8), "prior", 500, origin=Origin("toy", "", "", ""))
     Traceback (most recent call last):
     ...
-    reconrisk.core.errors.InvalidInput: Expected settings=500 to be DiffusionTraining or GanTraining.
+    reconrisk.core.errors.InvalidInput: Expected settings='int' to be DiffusionTraining or GanTraining.
     """
     if isinstance(settings, GanTraining):
         train_gan(records, folder, settings, data_range=data_range)
     elif isinstance(settings, DiffusionTraining):
         train_diffusion(records, folder, settings, data_range=data_range)
     else:
-        raise invalid_input("settings", settings, "to be DiffusionTraining or GanTraining")
+        raise invalid_input("settings", type(settings).__name__, "to be DiffusionTraining or GanTraining")
     return write_card(folder, records, held_out, origin, data_range=data_range)
 
 
@@ -209,7 +209,7 @@ def write_samples(prior: DiffusionPrior | GeneratorPrior, path: Path, *, seed: i
         InvalidInput: If records of the prior are not pictures.
     """
     if len(prior.shape) != 3:
-        raise invalid_input("prior.shape", prior.shape, "to be that of pictures")
+        raise invalid_input("prior.shape", prior.shape, "to be (channels, height, width)", "Pass a prior of pictures.")
     low, high = prior.data_range
     drawn = prior.draw(_SIDE**2, torch.Generator().manual_seed(seed))
     bytes_ = ((drawn - low) / (high - low)).clamp(0, 1).mul(255).round().byte()

@@ -226,7 +226,7 @@ def test_bad_input_is_refused_in_words():
     known = model, features[:-1], labels[:-1]
     with pytest.raises(InvalidInput, match=r"records\.shape=\(1, 3\) to be \(candidates, 10\)"):
         rr.attacks.glm_candidates(*known, features[-1:, :3], labels[-1:])
-    with pytest.raises(InvalidInput, match="labels='of 2 records' to be of 1"):
+    with pytest.raises(InvalidInput, match=r"len\(labels\)=2 to be 1"):
         rr.attacks.glm_candidates(*known, features[-1:], labels[-2:])
     with pytest.raises(TypeError, match="unexpected keyword argument 'lam'"):
         rr.attacks.glm_candidates(*known, features[-1:], labels[-1:], lam=1)

@@ -234,14 +234,21 @@ class GlmObserved:
         known = _check_observation(observation)
         label = None if observation.labels is None else known.names(observation.labels)[0]
         if label is None and "intercept" not in observation.released and not hasattr(known.estimator, "classes_"):
-            remedy = "Without an intercept the coefficients do not determine both the length of a record and its label."
-            raise invalid_input("threat", observation.threat, "to know the labels", remedy)
+            remedy = "Add Knows.LABELS to the threat model: without an intercept the label cannot be computed."
+            raise invalid_input(
+                "threat.knows", sorted(each.value for each in observation.threat.knows), "to contain the labels", remedy
+            )
         noise_std = None
         if observation.noise_std is not None:
             stds = torch.cat([value.double().flatten() for value in observation.noise_std.values()])
             low, high = (float(end) for end in stds.aminmax())
             if high > low * (1 + 1e-6):  # single precision of a common value
-                raise invalid_input("noise_std", f"{low:g} to {high:g}", "to be one number for all coefficients")
+                raise invalid_input(
+                    "noise_std",
+                    f"{low:g} to {high:g}",
+                    "to be one number for all coefficients",
+                    "Use noise of one standard deviation.",
+                )
             noise_std = float(stds[0])
         found = glm(
             known.with_coefficients(observation.released),
@@ -303,10 +310,12 @@ def _check_observation(observation: Observation) -> EstimatorMap:
     inner = forward.undefended if isinstance(forward, DefendedMap) else forward
     if not isinstance(inner, EstimatorMap):
         remedy = "For other models use rr.attacks.glm(model, known_inputs, known_labels)."
-        raise invalid_input("observation", type(inner).__name__, "to be of a fitted estimator of scikit-learn", remedy)
+        raise invalid_input(
+            "observation.forward", type(inner).__name__, "to belong to a fitted scikit-learn estimator", remedy
+        )
     changed = isinstance(forward, DefendedMap) and not only_adds_noise(forward.defense, observation.released)
     if isinstance(forward, DefendedMap) and (changed or observation.kept is not None):
-        remedy = "Clipped or missing coefficients no longer minimise the objective."
+        remedy = "Use rr.defenses.gaussian_noise: clipped or missing coefficients do not minimise the objective."
         raise invalid_input("defense", type(forward.defense).__name__, "to add noise and do nothing else", remedy)
     return inner
 

@@ -134,10 +134,10 @@ def glm_candidates(
     rows = torch.as_tensor(np.asarray(records, dtype=float))
     rows = rows.reshape(len(rows), -1) if rows.ndim > 1 else rows[None]
     if rows.shape[1] != features or not bool(rows.isfinite().all()):
-        raise invalid_input("records.shape", tuple(rows.shape), f"to be (candidates, {features}) finite numbers")
+        raise invalid_input("records.shape", tuple(rows.shape), f"to be (candidates, {features}), with finite numbers")
     values = np.asarray(labels)
     if len(values) != len(rows):
-        raise invalid_input("labels", f"of {len(values)} records", f"to be of {len(rows)}, as records")
+        raise invalid_input("len(labels)", len(values), f"to be {len(rows)}, the number of records")
     names = list(check_finite_labels("labels", values))  # in the terms of the estimator
     systems = {label: given.equations(label) for label in set(names)} if given.depends_on_label else {}
     common = None if systems else given.equations(None)
@@ -212,7 +212,9 @@ def glm_attributes(
     options = torch.as_tensor(np.asarray(values, dtype=float))
     if options.ndim != 2 or options.shape[1] != int(free.sum()):
         raise invalid_input(
-            "values.shape", tuple(options.shape), f"to be (possibilities, {int(free.sum())} unknown features)"
+            "values.shape",
+            tuple(options.shape),
+            f"to be (possibilities, {int(free.sum())}), one column per unknown feature",
         )
     records = known.repeat(len(options), 1)
     records[:, free] = options

@@ -196,7 +196,7 @@ def target_row(model: LinearModel, label: object) -> Tensor:
     if model.family == "multinomial":
         return torch.eye(len(model.weight), dtype=torch.float64)[int(values[0])]
     if model.family == "squared" and len(values) != len(model.weight):
-        raise invalid_input("label", label, f"to be {len(model.weight)} numbers, one per output")
+        raise invalid_input("label", label, f"to have {len(model.weight)} numbers, one per output of the model")
     return values
 
 

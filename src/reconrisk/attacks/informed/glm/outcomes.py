@@ -68,7 +68,10 @@ def _maximise_likelihood(
     """
     if equations.theta.numel() > _MOST_COEFFICIENTS:
         raise invalid_input(
-            "model", f"of {equations.theta.numel()} coefficients", f"to have at most {_MOST_COEFFICIENTS} under noise"
+            "coefficients of the model",
+            equations.theta.numel(),
+            f"<= {_MOST_COEFFICIENTS} under noise",
+            "Use a model of fewer features.",
         )
     record, label, converged = start.clone(), target.clone(), False
     point = minimise(_objective_with_target(equations, start, target), equations.theta)
@@ -275,7 +278,7 @@ def _solve_without_intercept(equations: TargetEquations, known: Tensor, target: 
             "label",
             None,
             "to be given for a model without intercept",
-            "Coefficients alone do not determine both length and label: pass label=, or a feature in known_values=.",
+            "Pass label=, or a feature in known_values=: coefficients alone do not determine both length and label.",
         )
     rows = _possible_targets(model) if target is None else [target]
     found = []
@@ -348,11 +351,11 @@ def label_index(model: LinearModel, label: Any) -> Any:
     if model.classes is None:
         allowed = {"logistic": 2, "multinomial": len(model.weight)}.get(model.family)
         if allowed is not None and label not in range(allowed):
-            raise invalid_input("label", label, f"to be a class index below {allowed}")
+            raise invalid_input("label", label, f"to be a whole number from 0 to {allowed - 1}")
         return label
     places = np.flatnonzero(model.classes == label)
     if len(places) != 1:
-        raise invalid_input("label", label, "to be one of estimator.classes_", f"These are {model.classes.tolist()}.")
+        raise invalid_input("label", label, f"to be one of the classes {model.classes.tolist()} of the model")
     return int(places[0])
 
 

@@ -80,7 +80,7 @@ class InvertTraining:
         observation.check_covers(self.needs)
         if observation.batch_size != 1:
             raise invalid_input(
-                "batch_size", observation.batch_size, "to be 1", "The attack needs all records but one to be known."
+                "batch_size", observation.batch_size, "to be 1", "Attack a release in which one record is unknown."
             )
         training, forward = self._find_training(observation), observation.forward
         problem = problem_for(training, observation.input_shape)
@@ -149,7 +149,10 @@ class InvertTraining:
         begun = time.monotonic()
         if problem.classes is None and labels is None:
             raise invalid_input(
-                "labels", None, "to be given if labels are not classes", "Other labels cannot be tried one by one."
+                "labels",
+                None,
+                "to be given if labels are not classes",
+                "Pass labels, or add Knows.LABELS to the threat model.",
             )
         _check_range(data_range, problem)
         noisy = 0 if weights is None else int(weights.count_nonzero())
@@ -189,7 +192,10 @@ class InvertTraining:
         if flat is None or len(flat) not in (1, many):
             shape = tuple(self.starts.shape)
             raise invalid_input(
-                "starts.shape", shape, f"to be one record {problem.shape}, or one for each of {many} classes"
+                "starts.shape",
+                shape,
+                f"to be {problem.shape} or {(many, *problem.shape)}",
+                "Pass one start, or one per class.",
             )
         check_all_within("starts", flat, data_range)
         return flat
@@ -298,11 +304,14 @@ def _check_names(problem: Problem, released: Mapping[str, Tensor]) -> Mapping[st
         row = problem.to_row(released)
     except KeyError as error:
         raise invalid_input(
-            "released", sorted(released), f"to contain every tensor of the training; {error} is missing"
+            "released", sorted(released), f"to contain {error}", "Pass every tensor of the trained model."
         ) from error
     if row.numel() != problem.size or not row.is_floating_point():
         raise invalid_input(
-            "released", row.numel(), f"to be the {problem.size} values of the training, in floating point"
+            "values in released",
+            row.numel(),
+            f"to be {problem.size} in floating point",
+            "Pass the model that the training releases.",
         )
     return released
 
@@ -316,18 +325,20 @@ def _check_rows(problem: Problem, rows: Tensor, labels: Tensor | None) -> None:
     if labels is None:
         return
     if len(labels) != len(rows):
-        raise invalid_input("labels", len(labels), f"to be {len(rows)}, one per model")
+        raise invalid_input("len(labels)", len(labels), f"to be {len(rows)}, one label per model")
     classes = problem.classes
     if classes is not None and (
         labels.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes
     ):
-        raise invalid_input("labels", "given", f"to be whole numbers from 0 to {classes - 1}")
+        raise invalid_input("labels", labels.unique()[:5].tolist(), f"to be whole numbers from 0 to {classes - 1}")
 
 
 def _check_range(data_range: tuple[float, float], problem: Problem) -> None:
     low, high = (check_finite("data_range", end) for end in data_range)
     if not low < high:
-        raise invalid_input("data_range", data_range, "to be (low, high) with low < high")
+        raise invalid_input(
+            "data_range", data_range, "to increase", "Pass the smallest value first, such as (0.0, 1.0)."
+        )
     if len(problem.inputs):
         check_all_within("fixed records", problem.inputs, data_range, "Pass the public range of the values.")
 

@@ -297,7 +297,10 @@ def problem_for(training: Training, shape: tuple[int, ...] | None = None) -> Pro
     known = shape if plain.fixed_inputs is None else tuple(plain.fixed_inputs.shape[1:])
     if known is None:
         raise invalid_input(
-            "shape", None, "to be that of a record", "Pass input_shape=..., since there are no fixed records."
+            "shape of a record",
+            None,
+            "to be known",
+            "Call the attack with an observation: the training has no fixed records.",
         )
     return MapProblem(plain, known)
 

@@ -68,14 +68,16 @@ class Reconstructor:
         begun = time.monotonic()
         observation.check_covers(self.needs)
         if observation.batch_size != 1:
-            raise invalid_input("batch_size", observation.batch_size, "to be 1", "Each shadow model has one target.")
+            raise invalid_input(
+                "batch_size", observation.batch_size, "to be 1", "Attack a release in which one record is unknown."
+            )
         if tuple(observation.input_shape) != self.input_shape:
             raise invalid_input(
-                "input_shape", observation.input_shape, f"to be {self.input_shape}, as of the shadow targets"
+                "input_shape", observation.input_shape, f"to be {self.input_shape}, the shape of the shadow targets"
             )
         if tuple(observation.data_range) != self.data_range:
             raise invalid_input(
-                "data_range", observation.data_range, f"to be {self.data_range}, as of the shadow targets"
+                "data_range", observation.data_range, f"to be {self.data_range}, the range of the shadow targets"
             )
         row = self.reading.row(observation.released)[None]
         estimates, labels = self.estimates_and_labels(row)
@@ -122,7 +124,11 @@ class Reconstructor:
 
     def _check_rows(self, rows: Tensor) -> None:
         if rows.ndim != 2 or rows.shape[1] != self.reading.size:
-            raise invalid_input("rows.shape", tuple(rows.shape), f"to be (models, {self.reading.size}), as in training")
+            raise invalid_input(
+                "rows.shape",
+                tuple(rows.shape),
+                f"to be (models, {self.reading.size}), as many values as the shadow models have",
+            )
         check_all_finite("rows", rows, "A model that diverged cannot be attacked.")
 
     def __repr__(self) -> str:
@@ -260,13 +266,19 @@ def fine_tune_reconstructor(
     """
     if attack.network is None or attack.linear is not None:
         raise invalid_input(
-            "attack", attack.settings.start, "to be a network without a linear start", "Fit a closed form anew instead."
+            "attack.settings.start",
+            attack.settings.start,
+            'to be "none", with a network',
+            "Call reconstructor() to fit a closed form anew.",
         )
     rows = _shadow_rows(knowledge, shadow_models, store, rng)
     read = extract_features(knowledge.training, rows, attack.reading, queries)
     if read.shape[1] != attack.reading.size:
         raise invalid_input(
-            "values", read.shape[1], f"to be {attack.reading.size}, the number that the reconstructor reads"
+            "values per shadow model",
+            read.shape[1],
+            f"to be {attack.reading.size}, as in the first training",
+            "Pass queries as before.",
         )
     scaled = _rescale(attack.scaling, read)
     rate = attack.settings.learning_rate if learning_rate is None else check_positive("learning_rate", learning_rate)

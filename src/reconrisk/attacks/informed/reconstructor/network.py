@@ -106,7 +106,10 @@ def transposed_reconstructor(features: int, shape: Sequence[int], data_range: tu
     """
     if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
         raise invalid_input(
-            "shape", tuple(shape), "to be an image whose sides are multiples of 4", 'Use network="dense".'
+            "shape",
+            tuple(shape),
+            "to be (channels, height, width) with sides that are multiples of 4",
+            'Use network="dense".',
         )
     channels, height, width = shape
     first, second = _CHANNELS
@@ -140,7 +143,9 @@ def patch_discriminator(shape: Sequence[int]) -> nn.Sequential:
     torch.Size([2, 1, 2, 2])
     """
     if len(shape) != 3 or min(shape[1:]) < 24:
-        raise invalid_input("shape", tuple(shape), "to be an image of at least 24 x 24", "Set adversarial=0.")
+        raise invalid_input(
+            "shape", tuple(shape), "to be (channels, height, width) with sides >= 24", "Set adversarial=0."
+        )
     layers: list[nn.Module] = []
     channels = shape[0]
     for filters, stride in _PATCHES:

@@ -72,15 +72,15 @@ class ReconstructorSettings:
         if self.patience is not None:
             check_whole("patience", self.patience)
         if self.start == "none" and self.network == "none":
-            raise invalid_input(
-                "network", self.network, "to be a network if there is no linear start", 'Use network="dense".'
-            )
+            raise invalid_input("network", self.network, 'not to be "none" with start="none"', 'Use network="dense".')
         if self.start == "linear" and self.network == "transposed":
-            raise invalid_input("network", self.network, "to be dense behind a linear start", 'Set start="none".')
+            raise invalid_input(
+                "network", self.network, 'to be "dense" or "none" with start="linear"', 'Set start="none".'
+            )
         if not self.absolute and not self.squared:
             raise invalid_input("squared", self.squared, "> 0 if absolute is 0")
         if not 0 < self.held_out < 1:
-            raise invalid_input("held_out", self.held_out, "to be between 0 and 1")
+            raise invalid_input("held_out", self.held_out, "in (0, 1)")
 
 
 def linear_reconstructor() -> ReconstructorSettings:

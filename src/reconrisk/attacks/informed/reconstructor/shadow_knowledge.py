@@ -56,16 +56,19 @@ class ShadowKnowledge:
         check_not_empty("targets", self.targets, "Pass records similar to the target.")
         check_all_finite("targets", self.targets)
         if len(self.targets) != len(self.labels):
-            counts = f"got {len(self.targets)} targets and {len(self.labels)} labels"
-            raise InvalidInput(f"Expected one label per shadow target, {counts}.")
+            raise invalid_input(
+                "len(labels)", len(self.labels), f"to be {len(self.targets)}, the number of shadow targets"
+            )
         shape = tuple(self.training.fixed_inputs.shape[1:])
         if tuple(self.targets.shape[1:]) != shape:
             found = tuple(self.targets.shape)
-            raise invalid_input("targets.shape", found, f"to be records of shape {shape}, as the fixed records")
+            raise invalid_input(
+                "targets.shape", found, f"to be {(len(self.targets), *shape)}, since fixed records are {shape}"
+            )
         twice = rows_among(self.targets, self.training.fixed_inputs)
         if twice:
             shown = f"{list(twice[:5])}{' and more' if len(twice) > 5 else ''}"
-            raise invalid_input("targets", shown, "to be none of the fixed records", "Remove these rows.")
+            raise InvalidInput(f"Expected targets to contain no fixed record. Remove the rows {shown}.")
 
     @property
     def initialisation(self) -> bool:

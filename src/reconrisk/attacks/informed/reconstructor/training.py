@@ -253,7 +253,7 @@ def train_network(
     if settings.perceptual and perceptual is None:
         remedy = "Pass rr.metrics.lpips(..., data_range=...)."
         raise invalid_input(
-            "perceptual", None, f"to be a distance of images, since its weight is {settings.perceptual}", remedy
+            "perceptual", None, f"to be a metric of images, since settings.perceptual={settings.perceptual:g}", remedy
         )
     run = _Run(network, pairs, settings, rng, perceptual)
     path = None if checkpoint is None else Path(checkpoint)
