@@ -183,7 +183,7 @@ def test_bad_candidates_are_refused(run, message):
 def test_batches_and_adversaries_without_a_prior_are_refused():
     release = rr.releases.GradientRelease(nn.Linear(2, 2), CE, torch.rand(2, 2), torch.tensor([0, 1]))
     attack = best_candidate(torch.rand(3, 2))
-    with pytest.raises(rr.InvalidInput, match=r"batch_size=2 to be 1\. Candidates are tried one at a time"):
+    with pytest.raises(rr.InvalidInput, match=r"batch_size=2 to be 1\. Attack updates of one record, or use"):
         attack(rr.observe(release, threat=PRIOR), rng=torch.Generator())
     with pytest.raises(rr.InvalidInput, match="to cover what the attack needs"):
         attack(rr.observe(release), rng=torch.Generator())

@@ -65,7 +65,7 @@ class BestCandidate:
         begun = time.monotonic()
         check_knows(observation, self.needs)
         if observation.batch_size != 1:
-            remedy = "Candidates are tried one at a time. Attack updates of one record, or use gauss_newton()."
+            remedy = "Attack updates of one record, or use gauss_newton(): candidates are tried one at a time."
             raise invalid_input("batch_size", observation.batch_size, "to be 1", remedy)
         check_record_shape("candidates", self.candidates, observation, leading=(len(self.candidates),))
         labels, possible = self._labels(observation)
@@ -127,14 +127,15 @@ def best_candidate(candidates: Tensor, *, labels: Tensor | None = None, weights:
 
     .. math:: \hat z = \arg\max_z \; \log \pi(z) - \tfrac12 (y - f(z))^T \Sigma^{-1} (y - f(z))
 
-    Here :math:`\pi` are the ``weights``. Without known noise the attack picks the nearest release, which is the limit
-    of small noise, and the weights break ties. Values that were not sent are ignored if the threat model knows which
-    they are.
+    Here y is the observed release, f(z) the release of candidate z, :math:`\Sigma` the covariance of the known noise,
+    and :math:`\pi` are the ``weights``. Without known noise the attack picks the nearest release, which is the limit of
+    small noise, and the weights break ties. Values that were not sent are ignored if the threat model knows which they
+    are.
 
     Args:
         candidates: Possible records, of shape (candidates, \*shape of a record).
-        labels: Label of each candidate, if candidates are whole examples. None uses the labels of the observation,
-            known or inferred.
+        labels: Label of each candidate, if a candidate is a record together with its label. None uses the labels of the
+            observation, known or inferred.
         weights: Prior probability of each candidate, up to a factor. None weighs all candidates equally.
 
     Returns:
@@ -148,7 +149,8 @@ def best_candidate(candidates: Tensor, *, labels: Tensor | None = None, weights:
     Guarantee: under Gaussian noise of known scale, and for a record drawn from the weights, no attack is right more
     often: this is the maximum a posteriori rule. It applies to any release with a forward map.
     Edge cases: batches of more than one record are refused, as are candidates outside the data range. Candidates with
-    another label than the known one, or of weight 0, are never chosen. A release that is not finite is never nearest.
+    another label than the known one, or of weight 0, are never chosen. A candidate whose release is not finite is never
+    chosen.
     Reference: Section VII-A, balle2022.
 
     >>> forward = lambda inputs, labels: {"y": inputs.sum(0)}
@@ -166,8 +168,8 @@ def best_candidate(candidates: Tensor, *, labels: Tensor | None = None, weights:
 class _Distances:
     """Distances between the candidates' releases and the observed one.
 
-    With known noise: half the squared distance in units of the noise. Otherwise: the squared distance relative to
-    |y|^2.
+    With known noise: half the squared distance in units of the noise. Otherwise: the squared distance relative to the
+    squared norm of the observed release.
     """
 
     def __init__(self, observation: Observation, labels: Tensor) -> None:

@@ -55,7 +55,7 @@ class FunctionAttack:
         return Reconstruction(estimates, account)
 
     def _estimates(self, found: object, observation: Observation) -> Tensor:
-        """Return the tensor as estimates; raise InvalidInput if its shape is not that of the records."""
+        """Return the tensor as estimates; raise InvalidInput if it does not have the shape of the records."""
         wanted = f"to be a tensor of shape (n, {', '.join(map(str, observation.input_shape))}) with n up to batch_size"
         returned = f"the result of {self.name}"
         if not isinstance(found, Tensor):

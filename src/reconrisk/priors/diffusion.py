@@ -40,6 +40,9 @@ class NoiseSchedule:
 
     .. math:: x_t = \sqrt{\bar\alpha_t}\, x_0 + \sqrt{1 - \bar\alpha_t}\, \epsilon, \qquad \epsilon \sim N(0, I)
 
+    Here :math:`x_0` is a record and :math:`x_t` the noisy record at time t. ``times(steps)`` returns evenly spaced
+    times, and ``noise_level(time)`` the standard deviation of the noise divided by the factor of the signal.
+
     Attributes:
         signal: :math:`\bar\alpha_t` for t from 0 to T - 1, strictly decreasing between 1 and 0.
 
@@ -111,6 +114,9 @@ def linear_schedule(times: int = 1000, *, first: float = 1e-4, last: float = 0.0
 
     .. math:: \bar\alpha_t = \prod_{s \le t} (1 - \beta_s), \qquad \beta_s \text{ evenly from first to last}
 
+    Here :math:`\bar\alpha_t` is the share of the signal at time t, and :math:`\beta_s` the variance of the noise that
+    step s adds.
+
     Args:
         times: Number of times T.
         first: Variance of the first step.
@@ -145,6 +151,10 @@ class DiffusionPrior(BasePrior):
     .. math:: \epsilon(x_t, t) \approx E[\epsilon \mid x_t], \qquad
         E[x_0 \mid x_t] \approx \hat x_0 = (x_t - \sqrt{1 - \bar\alpha_t}\, \epsilon(x_t, t)) / \sqrt{\bar\alpha_t}
 
+    Here :math:`x_0` is a record, :math:`x_t` the noisy record at time t with noise :math:`\epsilon`, and
+    :math:`\bar\alpha_t` the share of the signal (:class:`NoiseSchedule`). ``noise(noisy, time)`` calls the function and
+    checks its result.
+
     Attributes:
         name: Name in reports.
         shape: Shape of a record.
@@ -155,9 +165,9 @@ class DiffusionPrior(BasePrior):
         mean: Mean of the records in the units of the data, None if it is not known exactly.
 
     Guarantee: noise that is not finite or does not have the shape of the records is refused; the error names the prior.
-    A network gets records in the precision of its weights, and the noise is in that of the records.
-    Reference: equation 12, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_; equation 10 of meng2025 lacks the
-    root of the signal.
+    A network gets records in the precision of its weights. The returned noise has the precision of the records.
+    Reference: equation 12, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_; equation 10 of meng2025, as printed,
+    lacks the square root of the signal.
 
     >>> DiffusionPrior("none", (2,), lambda noisy, times: 0 * noisy).noise(torch.ones(1, 2), 5)
     tensor([[0., 0.]])
@@ -311,6 +321,9 @@ def denoiser(
 
     .. math:: \epsilon(x_t, t), \qquad x_t = \sqrt{\bar\alpha_t}\, x_0 + \sqrt{1 - \bar\alpha_t}\, \epsilon
 
+    Here :math:`x_0` is a record, :math:`x_t` the noisy record at time t, and :math:`\bar\alpha_t` the share of the
+    signal (:class:`NoiseSchedule`). ``prior.clean(noisy, time)`` returns the expected clean records.
+
     Args:
         predict_noise: Differentiable function of noisy records (n, \*shape) in ``units`` and their times (n,).
         shape: Shape of a record.
@@ -323,7 +336,8 @@ def denoiser(
         The prior.
 
     Raises:
-        InvalidInput: If the function is not callable, the ranges are invalid, or a network is not ready for use.
+        InvalidInput: If the function is not callable, the ranges are invalid, or a network is in training mode or not
+            in single precision.
 
     Edge cases: a module in training mode is refused, also later, if it has layers that behave differently there, such
     as batch norm, dropout or spectral norm. A module whose weights are not in single precision is refused too.
@@ -343,10 +357,13 @@ def draw_clean(prior: DiffusionPrior, noisy: Tensor, time: int, *, steps: int = 
     .. math:: x_s = \sqrt{\bar\alpha_s}\, \hat x_0 + \sqrt{1 - \bar\alpha_s - v}\, \epsilon(x_t) + \sqrt v\, z, \qquad
         v = \frac{1 - \bar\alpha_s}{1 - \bar\alpha_t} \Bigl(1 - \frac{\bar\alpha_t}{\bar\alpha_s}\Bigr)
 
+    Here s is the time after t in the reverse order, :math:`\bar\alpha` the share of the signal, :math:`\hat x_0` the
+    expected clean record, :math:`\epsilon(x_t)` the predicted noise, and z standard normal noise.
+
     Args:
         prior: Diffusion prior.
         noisy: Noisy records (n, \*shape) in the prior's units.
-        time: Their time.
+        time: Time of the noisy records.
         steps: Number of reverse steps.
         rng: Source of randomness.
 

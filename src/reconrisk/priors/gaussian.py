@@ -36,7 +36,7 @@ class GaussianPrior(BasePrior):
     Attributes:
         mean: Mean m, in the shape of a record.
         directions: Orthonormal directions (d, k); records do not vary along any other.
-        variances: Variances (k,) along them.
+        variances: Variances (k,) along these directions, in squared units of the data.
         data_range: Range of the values of records.
         schedule: Noise at each time, for the same prior as a denoiser.
         name: Name in reports.
@@ -62,7 +62,7 @@ class GaussianPrior(BasePrior):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of its denoiser: attacks use either form, and the belief is the same."""
+        """Digest of its denoiser: attacks use either form, and the distribution is the same."""
         return self.diffusion.fingerprint
 
     @cached_property
@@ -125,6 +125,8 @@ def gaussian(
 
     .. math:: x \sim N(m, S)
 
+    Here m is the mean and S the covariance of a record x. ``prior.draw(count, rng)`` draws records.
+
     Args:
         mean: Mean in the shape of a record and the units of the data, as a tensor or a NumPy array.
         covariance: Covariance (d, d).
@@ -177,6 +179,8 @@ def fit_gaussian(
     r"""Fit a normal distribution to records.
 
     .. math:: m = \bar x, \qquad S = \tfrac{1}{n} \sum_i (x_i - m)(x_i - m)^T + (f w)^2 I
+
+    Here :math:`x_i` is record i of n, and :math:`\bar x` the mean of all records.
 
     Args:
         records: Public records (n, \*shape), as a tensor or a NumPy array; the prior is on their device.

@@ -46,7 +46,7 @@ class GeneratorPrior(BasePrior):
         units: Values in the prior's units that correspond to the two ends of ``data_range``.
 
     Guarantee: records that are not finite or of another shape are refused; the error names the prior. A network gets
-    latent values in the precision of its weights, and records are in that of the latent values.
+    latent values in the precision of its weights. The returned records have the precision of the latent values.
 
     >>> GeneratorPrior("flat", (2,), 2, lambda latents: latents.tanh()).decode(torch.zeros(1, 2))
     tensor([[0.5000, 0.5000]])
@@ -131,6 +131,9 @@ def generator(
 
     .. math:: x = g(z), \qquad z \sim N(0, I)
 
+    Here g is the function ``generate`` and z are its latent values. ``prior.decode(latents)`` returns records in
+    ``data_range``.
+
     Args:
         generate: Differentiable function from latent values (n, ``latent_size``) to records (n, \*shape).
         shape: Shape of a record.
@@ -143,7 +146,8 @@ def generator(
         The prior.
 
     Raises:
-        InvalidInput: If the function is not callable, the ranges are invalid, or a network is not ready for use.
+        InvalidInput: If the function is not callable, the ranges are invalid, or a network is in training mode or not
+            in single precision.
 
     Edge cases: the weights of a module are neither changed nor trained. A module in training mode is refused, also
     later, if it has layers that behave differently there, such as batch norm, dropout or spectral norm. A module whose

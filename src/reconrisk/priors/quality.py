@@ -33,6 +33,9 @@ def denoising_loss(
 
     .. math:: |\epsilon(\sqrt{\bar\alpha_t} x_0 + \sqrt{1 - \bar\alpha_t}\, n, t) - n|^2 / d
 
+    Here :math:`x_0` is a record of d values, n the noise that is added at time t, :math:`\bar\alpha_t` the share of the
+    signal, and :math:`\epsilon` the noise that the prior predicts. By default the noise is added at ten times.
+
     Args:
         prior: Diffusion prior.
         records: Held-out records (n, \*shape) in the range of the prior.
@@ -79,6 +82,8 @@ def nearest_distance(records: Tensor, others: Tensor) -> Tensor:
     r"""Compute the mean squared difference of each record to the nearest of others.
 
     .. math:: \min_j |x_i - y_j|^2 / d
+
+    Here :math:`x_i` is a record of d values, and :math:`y_j` is one of the others.
 
     Args:
         records: Records (n, \*shape).
@@ -129,10 +134,13 @@ def frechet_distance(records: Tensor, others: Tensor, directions: Tensor) -> flo
 
     .. math:: |m_1 - m_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1^{1/2} S_2 S_1^{1/2})^{1/2})
 
+    Here :math:`m_1`, :math:`S_1` and :math:`m_2`, :math:`S_2` are mean and covariance of the two sets along
+    ``directions``.
+
     Args:
         records: Records (n, \*shape), at least two.
         others: Records (m, \*shape), at least two.
-        directions: Orthonormal directions (d, k) along which they are compared.
+        directions: Orthonormal directions (d, k) along which the two sets are compared.
 
     Returns:
         The squared distance.

@@ -194,7 +194,7 @@ def test_bad_input_is_refused_in_words():
         rr.attacks.match_candidates(model, loss, [state, state], inputs[2:], labels[3:], **run)
     with pytest.raises(InvalidInput, match=r"candidates\.shape=\(2, 3\) to end in \(64,\)"):
         rr.attacks.match_candidates(model, loss, [state, state], inputs[2:, :3], labels[2:], **run)
-    with pytest.raises(InvalidInput, match="prior='given' to be 2 numbers"):
+    with pytest.raises(InvalidInput, match="Expected prior to be 2 numbers >= 0, not all 0"):
         most_likely_candidate(torch.zeros(2), torch.eye(2), prior=torch.zeros(2))
     with pytest.raises(InvalidInput, match=r"noise_std=0\.0 > 0"):
         log_likelihood_ratios(torch.zeros(1, 1), torch.zeros(1, 1, 1), noise_std=0.0)

@@ -329,8 +329,9 @@ def gauss_newton(
 
     .. math:: \hat x = \arg\min_x \; (y - f(x))^T \Sigma^{-1} (y - f(x)) \; [+ (x - m)^T S^{-1} (x - m)]
 
-    If the threat model knows the defense, Sigma is the variance of its noise, and values that were not sent are
-    ignored. Otherwise the release is taken as exact up to rounding; if no record fits it then, equal noise on all
+    Here y is the observed release, f(x) the release of the records x, and m and S are mean and covariance of the prior.
+    If the threat model knows the defense, :math:`\Sigma` is the variance of its noise, and values that were not sent
+    are ignored. Otherwise the release is taken as exact up to rounding; if no record fits it then, equal noise on all
     values is assumed. Known Laplacian noise is fitted by least absolute values. The minimum is taken over the data
     range. Starts are tried in turn until one fits the release, and the lowest objective wins: the negative log
     posterior up to a constant, or without known noise the squared residual relative to the release.
@@ -354,8 +355,8 @@ def gauss_newton(
         InvalidInput: If a setting is out of its domain, or only one of ``prior_mean`` and ``prior_std`` is given.
 
     Assumes: a forward map that is twice differentiable in the records. Piecewise linear networks need a ``warm_start``.
-    Guarantee: no step raises the misfit. At small noise, where the Fisher information I is nonsingular and the record
-    is inside the data range, the mean squared error is the Cramer-Rao bound tr(I^-1)/d.
+    Guarantee: no step raises the objective. At small noise, where the Fisher information I is nonsingular and the
+    record is inside the data range, the mean squared error is the Cramer-Rao bound tr(I^-1)/d for d values.
     Edge cases: on interruption it returns the best records so far. A start whose release is not finite cannot win.
     Without known noise a prior only decides what the release leaves undetermined.
     Reference: Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization; `Nielsen (1999)

@@ -73,10 +73,10 @@ def clipped_gradients(
 
     Args:
         model: Model whose buffers are used as they are.
-        loss_fn: Loss of a batch, from outputs and labels.
+        loss_fn: Training loss of a batch, a function of outputs and labels.
         parameters: Parameters by name at which gradients are taken.
         inputs: Records (n, ...).
-        labels: Their labels (n, ...).
+        labels: Labels of the records, (n, ...).
         clip_norm: Norm that each gradient is clipped to.
 
     Returns:
@@ -147,10 +147,11 @@ class DpSgdSettings:
         learning_rate: Learning rate of plain gradient descent.
         clip_norm: Norm C that each record's gradient is clipped to.
         noise_multiplier: Standard deviation of the noise on each sum of gradients, in units of ``clip_norm``.
-        batch_size: Divisor of the sums, by default the number of records. Needed under sampling.
+        batch_size: Divisor of the sums, by default the number of records. Needed if ``sampling_probability`` is below
+            1.
         sampling_probability: Probability with which each record enters a step, independently of the others.
-        participation: Known records that entered each step, (steps, known records). Needed under sampling; by default
-            all enter.
+        participation: Known records that entered each step, (steps, known records). Needed if ``sampling_probability``
+            is below 1; by default all enter.
 
     >>> DpSgdSettings(learning_rate=0.1, clip_norm=1.0, noise_multiplier=2.0).sampling_probability
     1.0
@@ -233,7 +234,7 @@ def log_likelihood_ratios(
     >>> log_likelihood_ratios(seen, two, noise_std=1.0)
     tensor([ 0.5000, -0.5000], dtype=torch.float64)
     """
-    noise = check_positive("noise_std", noise_std, "Without noise use rr.attacks.best_candidate().")
+    noise = check_positive("noise_std", noise_std, "Use rr.attacks.best_candidate() without noise.")
     rate = check_positive("sampling_probability", check_probability("sampling_probability", sampling_probability))
     if contributions.ndim != 3 or residuals.shape != (contributions.shape[0], contributions.shape[2]):
         raise invalid_input(
@@ -269,7 +270,7 @@ def most_likely_candidate(
     .. math:: \hat z = \arg\max_{z_0} \sum_{z: \mathrm{mse}(z, z_0) \le \eta} P(z \mid \text{release})
 
     Args:
-        log_ratios: Log likelihood ratio of each candidate.
+        log_ratios: Logarithm of the likelihood of each candidate divided by the likelihood of no candidate.
         candidates: Candidate records (candidates, ...).
         prior: Prior weight of each candidate, equal by default.
         mse: Radius :math:`\eta`: the largest mean squared error that counts as success.
@@ -323,17 +324,19 @@ def match_candidates(
     .. math:: \theta_{t+1} = \theta_t - \frac{\text{rate}}{B} \Bigl(\sum_{i \in S_t} \mathrm{clip}(g_i) +
               N(0, \sigma^2 C^2)\Bigr)
 
-    The likelihood of each step is that of :func:`log_likelihood_ratios`.
+    Here :math:`\theta_t` are the parameters before step t, :math:`S_t` the records that enter step t, :math:`g_i` the
+    gradient of the training loss of record i, and rate is the learning rate. :func:`log_likelihood_ratios` computes the
+    likelihood of each step.
 
     Args:
         model: Model that was trained; its parameters give the names in ``trajectory``.
-        loss_fn: Loss of a batch, from outputs and labels.
+        loss_fn: Training loss of a batch, a function of outputs and labels.
         trajectory: Parameters before the first step and after each step. For a single step these are the initialisation
             and the final model.
         candidates: Candidate records (candidates, ...).
-        candidate_labels: Their labels.
+        candidate_labels: Labels of the candidates.
         known_inputs: Training records except the target.
-        known_labels: Their labels.
+        known_labels: Labels of the known records.
         settings: Learning rate, clipping, noise and sampling of the run.
         prior: Prior weight of each candidate, equal by default.
         mse: Largest mean squared error that counts as success; 0 is the exact record.
@@ -346,8 +349,8 @@ def match_candidates(
 
     Assumes: plain gradient descent on the loss of each record, clipped to C = ``clip_norm``, with noise of
     :math:`\sigma` = ``noise_multiplier``; B is ``batch_size``.
-    Guarantee: this is the maximum a posteriori rule (within the radius ``mse``). No adversary who sees the same and
-    names a candidate is right more often, and none exceeds the ``success_upper_bound`` of the run.
+    Guarantee: this is the maximum a posteriori rule (within the radius ``mse``). No adversary who sees the same values
+    and names a candidate is right more often, and no adversary exceeds the ``success_upper_bound`` of the run.
     Edge cases: every step must be observed. A final model after several steps is refused, since its likelihood is an
     integral over all paths. If every candidate leaves a residual larger than the noise can be, the ending is "not
     applicable"; this chi-square test is wrong in one of a million runs.
@@ -384,7 +387,7 @@ def match_candidates(
         residual = scale * (_flat_vector(before) - _flat_vector(after)) - known.sum(0)
         exponents = _step_log_ratios(residual[None], own[None], std)[0]
         ratios += _mix_over_sampling(exponents, rate)
-        # a candidate that did not take part in the step leaves the residual unchanged
+        # a candidate that did not enter the step leaves the residual unchanged
         # |r - g|^2 / sigma^2 = |r|^2 / sigma^2 - 2 e, the chi-square of the residual with the candidate
         left += (residual / std).square().sum() - 2 * (exponents if rate == 1 else exponents.clamp(min=0))
         # rounding of the iterates and of the gradients shifts the noisy sum

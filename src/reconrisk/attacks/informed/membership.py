@@ -20,7 +20,7 @@ class Membership:
     Attributes:
         index: Nearest candidate, None if none is within the error of the reconstruction.
         distances: Root mean square difference per feature to each candidate.
-        certain: True if an error of at most the stated size leaves only this answer.
+        certain: True if no other answer is possible as long as the error of the reconstruction is at most ``error``.
     """
 
     index: int | None
@@ -34,6 +34,8 @@ def informed_membership(
     r"""Decide which candidate a model was trained on by comparison with a reconstruction of the unknown record.
 
     .. math:: \hat b = \arg\min_b |\hat z - z_b|
+
+    Here :math:`\hat z` is the reconstruction and :math:`z_b` is candidate b.
 
     Args:
         reconstruction: Reconstructed record, as a :class:`Reconstruction` or an array.

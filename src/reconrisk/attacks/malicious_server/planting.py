@@ -33,9 +33,9 @@ class PlantedModel(nn.Module):
     """A copy of a model behind a planted layer, whose activations are added to the record along one direction.
 
     A frozen layer decides which records activate a neuron. The planted layer, which reads :func:`layer_inputs`, begins
-    at zero. Only its change of the activations is added, so the outputs are those of the original model until training,
-    and the update loses no digits to rounding. The direction is fixed, so every neuron passes the derivative of a
-    record on with the same factor. If ``isolated``, the activation is flat outside (0, 1), else below 0.
+    at zero. Only its change of the activations is added, so the outputs equal the outputs of the original model until
+    training, and the update loses no digits to rounding. The direction is fixed, so every neuron passes the derivative
+    of a record on with the same factor. If ``isolated``, the activation is flat outside (0, 1), else below 0.
 
     Args:
         model: The model of the user, which is copied.
@@ -209,7 +209,8 @@ class Readings:
 
     Attributes:
         records: Flat records, one per row.
-        doubts: Mismatch of each record that the adversary can compute; 0 for a perfect reading.
+        doubts: Relative mismatch between each record and its witnesses, which the adversary can compute; 0 for an exact
+            record.
     """
 
     records: Tensor
@@ -229,12 +230,13 @@ def read_records(
     .. math:: (\hat x, \hat r) = \text{row} / \text{last entry}, \quad
               \text{doubt} = \max_j |r_j(\hat x) - \hat r_j| / s^2
 
-    Here s is the largest size of a value. Values outside the data range count as doubt too.
+    Here :math:`\hat r` are the released witnesses (means of squared values of the record), :math:`r(\hat x)` the
+    witnesses of the estimate, and s is the largest size of a value. Values outside the data range count as doubt too.
 
     Args:
         observation: The observation that the attack received.
         rows: Rows of :func:`planted_rows`, or differences of them.
-        tolerance: Largest accepted doubt; known noise allows for more.
+        tolerance: Largest accepted doubt; the function adds the mismatch that known noise can cause.
         rounding: Rounding error of the last entry of each row. Rows whose last entry does not exceed it are skipped.
         variances: Variance of the noise on each entry; None without known noise.
 
@@ -292,7 +294,7 @@ def planted_reconstruction(
     Args:
         observation: The observation that the attack received.
         readings: Records read off the planted layer.
-        attack: Representation of the attack, for the account.
+        attack: ``repr`` of the attack, for the report.
         expected: Text about the expected number of records, appended to the status.
         remedy: Advice if records are missing.
         begun: Start time of the attack (``time.monotonic``).
@@ -329,7 +331,7 @@ class SentModel:
 
     Attributes:
         model: The model to train.
-        loss_fn: The loss to train it with.
+        loss_fn: The training loss of the model.
     """
 
     model: nn.Module
@@ -345,7 +347,7 @@ class PlantsLayer(Protocol):
 
         Args:
             model: The server's own model, or None if it has none.
-            loss_fn: The loss of that model.
+            loss_fn: The training loss of that model.
             input_shape: Shape of one record.
 
         Returns:

@@ -141,6 +141,8 @@ def tabular(columns: Sequence[Column], *, whole: Sequence[str] = ()) -> Tabular:
 
     .. math:: x_j \in [0, 1], \qquad x_{\text{block}} = \mathrm{softmax}(z_{\text{block}})
 
+    Here :math:`x_j` is a numeric column, and a block are the coordinates of one categorical column, with free logits z.
+
     Pass it to an attack by optimisation: ``inverting_gradients(parametrization=tabular(columns), total_variation=0)``.
     For networks that begin with a linear layer, ``span_inversion(parametrization=tabular(columns))`` is stronger. At
     the end every block is rounded to its likeliest category.
@@ -186,7 +188,7 @@ class _Blocks:
         return taken.view(*values.shape[:-1], *self.gather.shape)
 
     def scatter_blocks(self, values: Tensor, blocks: Tensor) -> Tensor:
-        """Return ``values`` with the categorical coordinates replaced by those of ``blocks``."""
+        """Return ``values`` with the categorical coordinates replaced by the values in ``blocks``."""
         spread: Tensor = blocks.flatten(-2).index_select(-1, self.scatter)
         return torch.where(self.categorical, spread, values)
 

@@ -112,6 +112,8 @@ def finetuned_diffusion(
 
     .. math:: \hat w = \arg\min_w D(f(g_w(z)), y), \qquad \hat x = g_{\hat w}(z)
 
+    D is the distance between the release f(x) of records x and the observed release y.
+
     Here :math:`g_w` is deterministic DDIM from noise z that is drawn once. Each record has its own copy of the weights.
 
     Args:

@@ -91,6 +91,9 @@ def gaussian_posterior(
     .. math:: \hat x = m + L \hat u, \qquad \hat u = \arg\min_u |\Sigma^{-1/2} (y - f(m + L u))|^2 + |u|^2,
         \qquad L L^T = S
 
+    Here y is the observed release, f(x) the release of records x, :math:`\Sigma` the covariance of the noise, and m and
+    S are mean and covariance of the prior.
+
     Unknown noise is assumed equal on all values and as large as the residual. Laplacian noise is treated by reweighting
     with the residuals, in rounds.
 

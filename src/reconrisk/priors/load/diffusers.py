@@ -129,7 +129,8 @@ def _read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
 def _check_channels(folder: Path, settings: Mapping[str, Any]) -> None:
     """Refuse a network whose output channels differ from its input channels, except for learned variances.
 
-    Those are the second half of the channels, if the scheduler says that they were learned.
+    Learned variances are the second half of the output channels, if the settings of the scheduler state that the
+    network learned them.
     """
     taken, made = settings.get("in_channels"), settings.get("out_channels")
     if made == taken:
@@ -199,6 +200,9 @@ def diffusion(
 
     .. math:: \epsilon(x_t, t), \quad x_0, \quad \text{or} \quad
         v = \sqrt{\bar\alpha_t}\, \epsilon - \sqrt{1 - \bar\alpha_t}\, x_0
+
+    The network predicts the noise :math:`\epsilon`, the clean record :math:`x_0`, or their combination v, where
+    :math:`\bar\alpha_t` is the share of the signal at time t.
 
     Args:
         path_or_name: Folder with a ``UNet2DModel`` and its scheduler, or one of ``rr.priors.SHIPPED_DIFFUSION``.

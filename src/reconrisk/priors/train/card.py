@@ -75,8 +75,8 @@ class Card:
 
     Attributes:
         path: Path of the card.
-        held_out: The number on held-out records.
-        standard_error: Its standard error.
+        held_out: The number on held-out records; smaller is better.
+        standard_error: Standard error of ``held_out``, in the same unit.
         gaussian: The number of a normal distribution fitted to the same training records, None if they are too large.
     """
 
@@ -147,8 +147,8 @@ def write_card(
             covariance.
         held_out: Records that it was not trained on, at least two.
         origin: Origin of the records.
-        data_range: Range of the values of records, by default that of the training.
-        trained: Description of the training, by default that in the folder.
+        data_range: Range of the values of records, by default the range in the training.
+        trained: Description of the training, by default the description in the folder.
 
     Returns:
         The card.

@@ -24,7 +24,7 @@ from reconrisk.releases.fitted_estimators.estimators import (
 from reconrisk.releases.fitted_estimators.objective import Family
 
 PENALTIES = "Pass 1 / C, alpha of Ridge, or alpha of PoissonRegressor times the sum of sample weights; 0 for none."
-"""Conversion of the penalties of scikit-learn to that of a sum over records; some belong to a mean."""
+"""Advice that converts penalties of scikit-learn to the penalty of a sum over records; some belong to a mean."""
 
 _OF_COEFFICIENTS = ("family", "penalty", "intercept", "intercept_penalty")
 _OF_TORCH_MODEL = ("loss_fn", "weight_decay", "decay_bias")
@@ -36,17 +36,20 @@ class LinearObjective:
 
     .. math:: \sum_i w_i\,\ell(W x_i + b, y_i) + \tfrac12\lambda|W|^2 + \tfrac12\lambda_0|b|^2
 
+    Here :math:`x_i`, :math:`y_i` and :math:`w_i` are features, label and weight of record i, W and b are coefficients
+    and intercept, and :math:`\ell` is the training loss of one record.
+
     Plain coefficients need ``family`` and ``penalty``. A torch model needs ``loss_fn``. An estimator of scikit-learn
     carries its own objective and takes none of the fields.
 
     Attributes:
-        family: Loss of plain coefficients: ``squared``, ``logistic``, ``multinomial`` or ``poisson``.
+        family: Training loss of plain coefficients: ``squared``, ``logistic``, ``multinomial`` or ``poisson``.
         penalty: :math:`\lambda` of plain coefficients: 1 / C, alpha of ``Ridge``, or alpha of ``PoissonRegressor``
             times the sum of sample weights; 0 for none.
         intercept_penalty: :math:`\lambda_0` of plain coefficients, 0 by default.
-        loss_fn: Loss that a torch model was trained with.
+        loss_fn: Training loss of a torch model, a function of outputs and labels.
         weight_decay: Weight decay of a torch model, 0 by default.
-        decay_bias: False if the weight decay of a torch model leaves the bias out, True by default.
+        decay_bias: False if the weight decay of a torch model does not apply to the bias, True by default.
 
     >>> LinearObjective("squared", penalty=1.0).penalty
     1.0
@@ -72,7 +75,7 @@ class GlmArguments:
         intercept: Intercept of plain coefficients, None if the model has none.
         sample_weight: Weights of the known records in the fit, None if all are 1.
         target_weight: Weight of the target in the fit.
-        input_precision: Unit of rounding of the known records as they were passed.
+        input_precision: Relative rounding error of the known records as they were passed, such as 1.2e-7 for float32.
     """
 
     model: Any
@@ -106,7 +109,7 @@ class GlmArguments:
                 "to be an estimator, a torch model or coefficients",
                 "Pass coefficients as an array (outputs, features).",
             )
-        check_positive("target_weight", self.target_weight, "A record of weight zero leaves no trace in the model.")
+        check_positive("target_weight", self.target_weight, "Pass its weight in the fit.")
 
     @property
     def carries_objective(self) -> bool:

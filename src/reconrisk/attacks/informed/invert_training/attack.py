@@ -103,9 +103,10 @@ class InvertTraining:
         """Reconstruct the records behind many models at once.
 
         Args:
-            released: Parameters (n, p) as ``training.train`` returns them, or those of one model by name.
+            released: Parameters (n, p) as ``training.train`` returns them, or the parameters of one model by name.
             labels: Labels (n,) of the records if they are known; otherwise they are tried.
-            noise_std: Standard deviation of the noise on each value, by default that of private training.
+            noise_std: Standard deviation of the noise on each value; by default the noise that private training leaves,
+                or none.
             data_range: Range of the values of records.
 
         Returns:
@@ -227,6 +228,9 @@ def invert_training(
     .. math:: \hat x = \arg\min_{x, y} |\Sigma^{-1/2} (\theta - F(x, y))|^2, \qquad F(x, y) = \mathrm{train}(D_- \cup
         \{(x, y)\})
 
+    Here :math:`\theta` is the trained model, F the training on the fixed records :math:`D_-` and the record x with
+    label y, and :math:`\Sigma` the covariance of known noise (the identity without noise).
+
     Steps share one derivative per class and are mixed with earlier steps; a step counts only if it lowers the residual.
     If the residual does not halve in four trainings, the derivative is taken anew at the current point. For dense
     networks trained by gradient descent it is computed along a few directions of the fixed records and known for all
@@ -237,14 +241,14 @@ def invert_training(
 
     Args:
         training: Training that was run on the fixed records: a ``ShadowTraining``, ``TrainingMap`` or
-            ``TrainedModelRelease``; by default that of the observation.
+            ``TrainedModelRelease``; by default the training that the observation contains.
         starts: First estimate, one record or one per class; by default the mean of the fixed records of each class.
-        iterations: Trainings per search at most.
-        refreshes: Times that the derivative is taken anew at most.
-        directions: Directions of the fixed records along which the derivative is computed.
-        memory: Earlier steps that a step is mixed with.
-        labels_tried: Labels that are searched first, and again if none fits.
-        seconds: Time limit, None for no limit.
+        iterations: Largest number of trainings per search.
+        refreshes: Largest number of times that a search computes the derivative anew.
+        directions: Number of directions of the fixed records along which the derivative is computed.
+        memory: Number of earlier steps that a step is mixed with.
+        labels_tried: Number of labels that are searched first, and of further labels if none of these fits.
+        seconds: Time limit in seconds, None for no limit.
 
     Returns:
         The attack, to be called with an observation.
@@ -257,13 +261,14 @@ def invert_training(
     Guarantee: no step raises the residual. The ending is exact only if every residual is at most three times the
     measured rounding error of training in the precision of the released values, and if that much rounding leaves each
     record an error of at most 1e-4 of the data range, root mean square, to first order. At small noise, where the
-    information I is nonsingular and the record inside the range, the mean squared error is the Cramer-Rao bound
-    tr(I^-1)/d.
-    Edge cases: the objective is the residual in units of that rounding, or with noise half its square in units of the
-    noise. For training with clipped gradients and noise, the noise is treated as added to the final model, equally to
-    all values (:func:`reconrisk.attacks.informed.invert_training.problem.private_noise_std`). A wrong initialisation or
-    order leaves a large objective, as does a search that got stuck. The ending is then "budget spent", since without
-    noise the record reproduces its model. Labels that are not classes must be known.
+    Fisher information I is nonsingular and the record inside the range, the mean squared error is the Cramer-Rao bound
+    tr(I^-1)/d for d values.
+    Edge cases: the objective is the norm of the residual in units of the rounding error, or with noise half of the
+    squared residual in units of the noise. For training with clipped gradients and noise, the noise is treated as added
+    to the final model, equally to all values
+    (:func:`reconrisk.attacks.informed.invert_training.problem.private_noise_std`). A wrong initialisation or order
+    leaves a large objective, as does a search that got stuck. The ending is then "budget spent", since without noise
+    the record reproduces its model. Labels that are not classes must be known.
     Reference: the adversary of section II, balle2022; Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization;
     `Walker and Ni (2011) <https://doi.org/10.1137/10078356X>`_ for the mixing.
 

@@ -28,10 +28,13 @@ class Scaling:
 
     .. math:: \phi_j = (\theta_j - \mu_j) / \sigma_j
 
+    Here :math:`\theta_j` is coordinate j of a model, with mean :math:`\mu_j` and standard deviation :math:`\sigma_j`
+    over the shadow models.
+
     Attributes:
-        kept: Indices of the coordinates that vary.
-        mean: Their means.
-        std: Their standard deviations.
+        kept: Indices of the coordinates that vary between shadow models.
+        mean: Means of these coordinates.
+        std: Standard deviations of these coordinates.
 
     Guarantee: fitted to shadow models alone. Differences are taken in float64: weights of size 1 that differ by 1e-6
     keep all of their digits.
@@ -134,7 +137,8 @@ def reading(training: ShadowTraining, parameters: Sequence[str] | None, queries:
         Names and shapes of the tensors.
 
     Raises:
-        InvalidInput: If a name is unknown, queries are empty or not finite, or both arguments are given.
+        InvalidInput: If a name is unknown, queries are empty or not finite, or ``parameters`` and ``queries`` are both
+            given.
 
     >>> from torch import nn
     >>> one, model = torch.ones(1, 2), nn.Sequential(nn.Linear(2, 3), nn.ELU(), nn.Linear(3, 2))

@@ -86,7 +86,8 @@ def transposed_reconstructor(features: int, shape: Sequence[int], data_range: tu
     """Build the network of transposed convolutions of balle2022 for CIFAR-10.
 
     4,096 units become 64 maps of 8 x 8. Transposed 5 x 5 convolutions of stride 2 lead to 32 channels and to those of
-    the image. Table VII prints "64 x 64" for the maps, but only 8 x 8 maps of 64 channels lead to 32 x 32 images.
+    the image. Table VII of balle2022 states "64 x 64" for the maps, but only 8 x 8 maps of 64 channels lead to 32 x 32
+    images.
 
     Args:
         features: Number of input features.
@@ -97,7 +98,7 @@ def transposed_reconstructor(features: int, shape: Sequence[int], data_range: tu
         The network.
 
     Raises:
-        InvalidInput: If ``shape`` is not that of an image with such sides.
+        InvalidInput: If ``shape`` is not (channels, height, width) with such sides.
 
     Reference: Table VII, balle2022.
 
@@ -135,9 +136,9 @@ def patch_discriminator(shape: Sequence[int]) -> nn.Sequential:
         The network.
 
     Raises:
-        InvalidInput: If ``shape`` is not that of such an image.
+        InvalidInput: If ``shape`` is not (channels, height, width) with such sides.
 
-    Reference: Table VIII, balle2022; paddings and the slope of the activation are those of Isola et al. (2017).
+    Reference: Table VIII, balle2022; paddings and the slope of the activation are from Isola et al. (2017).
 
     >>> patch_discriminator((3, 32, 32))(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 1, 2, 2])

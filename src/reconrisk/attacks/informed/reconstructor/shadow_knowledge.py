@@ -29,8 +29,9 @@ class ShadowKnowledge:
     Attributes:
         training: Fixed records, and everything known about the training: the initialisation (``draw_start`` if it is
             unknown), the batches (``RandomBatches`` if their order is unknown), and the privacy of training.
-        targets: Shadow targets (n, ...).
-        labels: Their labels (n,).
+        targets: Shadow targets (n, ...): records of the adversary, each of which takes the place of the target in one
+            shadow model.
+        labels: Labels of the shadow targets, (n,).
         in_distribution: True if the shadow targets are drawn from the distribution of the target.
 
     Assumes: the target is not among the shadow targets.
@@ -91,7 +92,7 @@ class ShadowKnowledge:
 
         Args:
             rng: Source of randomness of the trainings.
-            store: Folder that keeps the models, so that training can be resumed.
+            store: Folder that keeps the models; the same call with the same folder resumes their training.
 
         Returns:
             Parameters (n, p), one row per shadow target.
