@@ -158,16 +158,19 @@ def test_an_interrupt_returns_the_best_so_far():
         (lambda: best_candidate(torch.zeros(0, 2)), "candidates with at least one element"),
         (
             lambda: best_candidate([[0.1]]),
-            "candidates='list' to be a floating point tensor with records along the first axis",
+            r"candidates='list' to be a floating point tensor \(candidates, \*shape of a record\)",
         ),
         (lambda: best_candidate(torch.full((2, 2), math.nan)), "candidates to be finite"),
         (lambda: best_candidate(torch.zeros(2, 2), weights=torch.ones(3)), r"weights.shape=\(3,\) to begin with 2"),
-        (lambda: best_candidate(torch.zeros(2, 2), weights=torch.tensor([-1.0, 1.0])), "one number >= 0"),
+        (
+            lambda: best_candidate(torch.zeros(2, 2), weights=torch.tensor([-1.0, 1.0])),
+            "weights >= 0 that are not all 0",
+        ),
         (lambda: best_candidate(torch.zeros(2, 2), weights=torch.zeros(2)), "not all 0"),
         (lambda: best_candidate(torch.zeros(2, 2), labels=torch.zeros(3)), r"labels.shape=\(3,\) to begin with 2"),
         (
             lambda: chosen(best_candidate(torch.zeros(2, 3)), linear(torch.ones(2))),
-            r"to be \(2, 2\), from the shape of the records",
+            r"to be \(2, 2\), since records are \(2,\)",
         ),
         (lambda: chosen(best_candidate(2 * torch.ones(2, 2)), linear(torch.ones(2))), "to lie in data_range"),
     ],
@@ -180,7 +183,7 @@ def test_bad_candidates_are_refused(run, message):
 def test_batches_and_adversaries_without_a_prior_are_refused():
     release = rr.releases.GradientRelease(nn.Linear(2, 2), CE, torch.rand(2, 2), torch.tensor([0, 1]))
     attack = best_candidate(torch.rand(3, 2))
-    with pytest.raises(rr.InvalidInput, match=r"batch_size=2 to be 1\. Candidates are tried one at a time"):
+    with pytest.raises(rr.InvalidInput, match=r"batch_size=2 to be 1\. Attack updates of one record, or use"):
         attack(rr.observe(release, threat=PRIOR), rng=torch.Generator())
     with pytest.raises(rr.InvalidInput, match="to cover what the attack needs"):
         attack(rr.observe(release), rng=torch.Generator())

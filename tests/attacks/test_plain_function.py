@@ -102,7 +102,7 @@ def test_estimates_lose_their_graph_and_whole_numbers_become_real():
         (3, "attack='int' to be callable. Pass a name, a configured attack or a function (observation, *, rng)."),
         (
             Reconstruction,
-            "attack='the class Reconstruction' to be configured. Pass an object of it: Reconstruction(...).",
+            "attack='the class Reconstruction' to be a configured attack. Pass an instance: Reconstruction(...).",
         ),
         (lambda observation: None, "attack='function(observation)' to take (observation, *, rng). Write def function("),
         (lambda: None, "If it configures an attack, call it: function(...)."),
@@ -121,7 +121,7 @@ def test_needs_that_are_no_threat_are_refused():
         return None
 
     curious.needs = {Knows.LABELS}
-    with pytest.raises(rr.InvalidInput, match=r"needs of curious=.* to be a ThreatModel\. Write needs = "):
+    with pytest.raises(rr.InvalidInput, match=r"needs of curious=.* to be a ThreatModel\. Set needs = "):
         attack_from_function(curious)
 
 
@@ -230,7 +230,7 @@ def test_every_study_takes_a_plain_function_or_says_what_is_missing(study):
     assert "middle" in str(STUDIES[study](middle))
     for attack, message in [
         (lambda observation: None, r"to take \(observation, \*, rng\)"),
-        (Tensors, "the class Tensors' to be configured"),
+        (Tensors, "the class Tensors' to be a configured attack"),
         (5, "to be"),
         (Tensors(), "the result of constant_guess='Tensor' to be a Reconstruction"),
         (Nothing(), "Expected estimates=0 >= 1"),

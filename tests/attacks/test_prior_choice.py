@@ -100,7 +100,7 @@ def test_a_folder_of_diffusers_is_read(tmp_path):
 
 @pytest.mark.parametrize("word", ["gaussian", "shipped"])
 def test_words_for_public_records_are_refused_without_any(word):
-    with pytest.raises(InvalidInput, match=f"Expected prior='{word}' to come with public records"):
+    with pytest.raises(InvalidInput, match=f"Expected prior='{word}' to need no public records"):
         attack_by_name("ggss_r", prior=word)
 
 
@@ -118,14 +118,16 @@ def test_text_keeps_the_word_and_the_attack_reads_it(bundled):
 def test_the_shipped_prior_of_the_shape_is_found(bundled):
     assert shipped_for(RECORDS, EVERY, (0.0, 1.0)).value.kind == "diffusion"
     assert shipped_for(RECORDS, ("gan",), (0.0, 1.0)).value.kind == "gan"
-    with pytest.raises(InvalidInput, match=r"Expected shape of a record=\(3, 8, 8\) to be that of a shipped prior"):
+    with pytest.raises(
+        InvalidInput, match=r"Expected shape of a record=\(3, 8, 8\) to be the shape of a shipped prior"
+    ):
         shipped_for(torch.zeros(1, 3, 8, 8), EVERY, (0.0, 1.0))
 
 
 def test_the_missing_extra_is_named_where_it_is_the_reason_and_only_there(without_extra):
     with pytest.raises(MissingExtra, match=r"reconrisk\[diffusion\]"):
         shipped_for(RECORDS, ("diffusion", "gaussian"), (0.0, 1.0))
-    with pytest.raises(InvalidInput, match="to be that of a shipped prior"):
+    with pytest.raises(InvalidInput, match="to be the shape of a shipped prior"):
         shipped_for(torch.zeros(1, 9), ("diffusion", "gaussian"), (0.0, 1.0))
     assert shipped_for(RECORDS, ("gan",), (0.0, 1.0)).value.kind == "gan"
 

@@ -135,7 +135,7 @@ def test_the_last_of_two_equal_names_counts():
         ("dlg", "seconds=soon", "to be a number or none."),
         ("imprint", "measurement=median", "to be mean or random."),
         ("imprint", "isolated=1", "to be true or false."),
-        ("imprint", "public=mnist", "to have a type that can be written as text. Set it in Python instead."),
+        ("imprint", "public=mnist", "to be a setting that can be written as text. Set it in Python instead."),
         ("inverting_gradients", "parametrization=tabular", "Set it in Python instead."),
         ("analytic", "estimate=best", "to be one of least_squares, ratio, .* or none."),
     ],
@@ -232,7 +232,9 @@ def test_a_plugin_may_configure_a_plain_function(offered):
 
 
 def test_a_plugin_that_configures_no_attack_is_refused(offered):
-    with pytest.raises(InvalidInput, match=r"to configure an attack\. Let the entry point name a function"):
+    with pytest.raises(
+        InvalidInput, match=r"to be a function that configures an attack\. Let the entry point name a function"
+    ):
         attack_by_name("middle")
     with pytest.raises(InvalidInput, match="attack='NoneType' to be callable"):
         attack_by_name("nothing")

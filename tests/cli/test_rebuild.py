@@ -120,7 +120,7 @@ def test_a_prior_is_stated_by_a_word_and_told_in_the_report(work):
         (["ggss_r", "--setting", "prior=nobodys"], "Expected prior='nobodys' to be gaussian, shipped.* or a folder"),
         (["gifd", "--setting", "prior=gaussian"], "to be a generator"),
         (["gifd", "--setting", "prior=wide"], "The prior wide does not fit the records. Expected prior.shape"),
-        (["gifd"], "to be that of a shipped prior"),
+        (["gifd"], "to be the shape of a shipped prior"),
     ],
 )
 def test_priors_that_do_not_serve_are_refused(work, words, message):

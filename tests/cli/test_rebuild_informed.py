@@ -275,7 +275,7 @@ LINE = ["--model", "logistic", *ON]
             [*LINE, "--weights", "model.pkl", "--regularization", "1"],
             "It is a pickle. Reading a pickle can run any code.",
         ),
-        ([*LINE, "--weights", "model.npz", "--regularization", "1"], "to have 3 features, as the model"),
+        ([*LINE, "--weights", "model.npz", "--regularization", "1"], "to be (records, 3)"),
         (
             [*LINE, "--weights", "names.npz", "--regularization", "1"],
             "Expected coef and, if the model has one, intercept.",

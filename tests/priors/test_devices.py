@@ -114,5 +114,5 @@ def test_training_is_where_the_records_are(tmp_path, kind):
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:99"])
 def test_a_device_that_is_not_there_is_refused(tmp_path, device):
-    with pytest.raises(InvalidInput, match=f"device='{device}' to be one of this machine"):
+    with pytest.raises(InvalidInput, match=f"device='{device}' to be a device of this machine"):
         rr.priors.gan(write_gan(tmp_path / "gan"), device=device)

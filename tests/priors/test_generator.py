@@ -35,7 +35,7 @@ def test_what_is_no_record_is_refused_by_the_name_of_the_prior(made, words):
 
 
 def test_latent_values_of_another_size_are_refused():
-    with pytest.raises(InvalidInput, match=r"to be \(n, 3\)"):
+    with pytest.raises(InvalidInput, match=r"to be \(records, 3\)"):
         generator(lambda latents: latents, (3,), 3).decode(torch.zeros(2, 4))
 
 

@@ -31,7 +31,7 @@ KNOW_NONE = {
 @pytest.mark.parametrize("name", KNOW_A_MODE)
 def test_layers_that_answer_differently_in_training_are_refused_there(name):
     network = nn.Sequential(nn.Linear(2, 2), KNOW_A_MODE[name]())
-    words = rf"function='Sequential' to be ready for use\. Call \.eval\(\) on it: {name} is still in training mode"
+    words = rf"function='Sequential' to be in evaluation mode\. Call \.eval\(\) on it: {name} is still in training mode"
     with pytest.raises(InvalidInput, match=words):
         check_mode("function", network)
     check_mode("function", network.eval())
@@ -58,14 +58,14 @@ def test_training_again_does_not_go_unnoticed():
     prior = denoiser(network, (2,))
     expected = prior.noise(torch.ones(1, 2), 3)
     network.train()
-    with pytest.raises(InvalidInput, match=r"predict_noise='Own' to be ready for use"):
+    with pytest.raises(InvalidInput, match=r"predict_noise='Own' to be in evaluation mode"):
         prior.noise(torch.ones(1, 2), 3)
     network.eval()
     assert torch.equal(prior.noise(torch.ones(1, 2), 3), expected)
     layers = network.layers
     made = generator(layers, (2,), 2)
     layers.train()
-    with pytest.raises(InvalidInput, match=r"generate='Sequential' to be ready for use"):
+    with pytest.raises(InvalidInput, match=r"generate='Sequential' to be in evaluation mode"):
         made.decode(torch.ones(1, 2))
 
 

@@ -56,7 +56,7 @@ def test_the_nearest_is_that_of_all_distances():
     expected = (cdist(records.flatten(1), others.flatten(1)) ** 2).min(1) / 6
     np.testing.assert_allclose(nearest_distance(records, others), expected, rtol=1e-4, atol=1e-6)
     assert float(nearest_distance(records, records).max()) < 1e-6
-    with pytest.raises(InvalidInput, match="records of shape"):
+    with pytest.raises(InvalidInput, match=r"others.shape=\(40, 1, 3\) to be \(40, 2, 3\)"):
         nearest_distance(records, others[:, :1])
 
 

@@ -96,7 +96,7 @@ def test_a_kind_that_is_fitted_takes_public_records(plugins):
     data = Dataset("toy", torch.rand(40, 2, generator=torch.Generator().manual_seed(0)))
     found = PublicKnowledge(data.shape, public=data).prior("our_learned", ("gaussian",))
     assert found.said == "learned (fitted to 40 public records)"
-    with pytest.raises(rr.InvalidInput, match="to come with public records"):
+    with pytest.raises(rr.InvalidInput, match="to need no public records"):
         prior_by_name("our_learned", ("gaussian",))
     with pytest.raises(rr.InvalidInput, match="public records for the prior our_learned, other than the attacked ones"):
         PublicKnowledge(data.shape).prior("our_learned", ("gaussian",))
@@ -116,7 +116,7 @@ def test_a_folder_is_read_by_the_kind_that_the_attack_takes(plugins, tmp_path):
     torch.save(torch.tensor([0.25, 0.75]), tmp_path / "mine" / "mean.pt")
     found = prior_by_name(str(tmp_path / "mine"), ("our_stored",))
     assert (found.value.mean.tolist(), found.source) == ([0.25, 0.75], "read from a folder")
-    with pytest.raises(rr.InvalidInput, match="Priors of these kinds are not read from a folder"):
+    with pytest.raises(rr.InvalidInput, match="such priors are not read from a folder"):
         prior_by_name(str(tmp_path / "mine"), ("gaussian",))
 
 

@@ -90,7 +90,12 @@ class ClassMean:
     def __post_init__(self) -> None:
         _check_tensor("means", self.means)
         if self.means.ndim < 2:
-            raise invalid_input("means.shape", tuple(self.means.shape), "to be (classes, *shape of a record)")
+            raise invalid_input(
+                "means.shape",
+                tuple(self.means.shape),
+                "to be (classes, *shape of a record)",
+                "Pass one mean per class.",
+            )
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Guess the mean of each record's class, known or inferred; ``rng`` is not used."""
@@ -119,6 +124,8 @@ def constant_guess(value: float | None = None) -> ConstantGuess:
     r"""Configure a baseline that guesses one value for every coordinate of every record.
 
     .. math:: \hat x_i = (\mathrm{low} + \mathrm{high}) / 2
+
+    Here low and high are the ends of the data range. This is the guess if ``value`` is None.
 
     Args:
         value: The guess for every coordinate; None takes the middle of the data range.
@@ -154,7 +161,7 @@ def prior_mean(mean: Tensor) -> PriorMean:
 
     Raises:
         InvalidInput: If ``mean`` is not a finite floating point tensor; when the baseline is called, if its shape or
-            range is not that of the records.
+            range differs from the records.
 
     Assumes: ``mean`` is the mean of the adversary's prior; the threat model includes knowledge of the prior.
     Guarantee: no guess that ignores the release has a smaller mean squared error; it equals the variance of the prior.
@@ -181,7 +188,7 @@ def class_mean(means: Tensor) -> ClassMean:
 
     Raises:
         InvalidInput: If ``means`` is not a finite floating point tensor with at least two axes; when the baseline is
-            called, if a label has no mean or the shape or range is not that of the records.
+            called, if a label has no mean or the shape or range differs from the records.
 
     Assumes: row c of ``means`` is the prior mean of class c; the threat model includes knowledge of the prior. Unknown
     labels are inferred from the release (:func:`reconrisk.attacks.labels.infer.labels_for`).
@@ -217,14 +224,16 @@ def check_record_shape(name: str, value: Tensor, observation: Observation, *, le
         name: Name of the argument, for the error message.
         value: The tensor to check.
         observation: The observation with the expected shape and range.
-        leading: Axes in front of those of a record.
+        leading: Sizes of the axes before the axes of a record.
 
     Raises:
         InvalidInput: If the shape differs, or values exceed the data range by more than rounding.
     """
     expected = (*leading, *observation.input_shape)
     if tuple(value.shape) != expected:
-        raise invalid_input(f"{name}.shape", tuple(value.shape), f"to be {expected}, from the shape of the records")
+        raise invalid_input(
+            f"{name}.shape", tuple(value.shape), f"to be {expected}, since records are {observation.input_shape}"
+        )
     low, high = observation.data_range
     # Rounding scales with the magnitude of the values, not only with the width of the range.
     slack = _ROUNDING * max(high - low, abs(low), abs(high))
@@ -239,7 +248,7 @@ def check_record_shape(name: str, value: Tensor, observation: Observation, *, le
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         raise invalid_input(
-            name, type(value).__name__, "to be a floating point tensor", f"Pass torch.as_tensor({name})."
+            name, type(value).__name__, "to be a floating point tensor", f"Pass torch.as_tensor({name}).float()."
         )
     check_not_empty(name, value.flatten())
     check_all_finite(name, value)
@@ -275,7 +284,9 @@ class PriorAlone:
     def __post_init__(self) -> None:
         prior: object = self.prior
         if not is_prior(prior):
-            raise invalid_input("prior", type(prior).__name__, "to be a prior", "Pass one of rr.priors.")
+            raise invalid_input(
+                "prior", type(prior).__name__, "to be a prior", "Pass rr.priors.fit_gaussian(records), for instance."
+            )
         if self.guess not in get_args(Guess):
             raise invalid_input("guess", self.guess, 'to be "mean" or "draw"')
         check_whole("draws", self.draws)
@@ -323,7 +334,7 @@ def prior_alone(prior: Prior, *, guess: Guess = "mean", draws: int = 64, steps: 
 
     Assumes: a prior of the shape and range of the records; the threat model includes knowledge of the prior.
     Guarantee: only the shape, range and number of the records are read, never a released value, so every threat model
-    that includes the prior covers this baseline. Anything that it also guesses right is no leakage.
+    that includes the prior covers this baseline. A record that this baseline also guesses is no evidence of leakage.
     Edge cases: a prior of another shape or range is refused. The objective is inf, since no evidence supports the
     guess.
     Reference: the mean has the smallest mean squared error of all constants, chapter 1.5, Bishop (2006).

@@ -45,7 +45,8 @@ class BestCandidate:
             raise invalid_input(
                 "candidates",
                 type(candidates).__name__,
-                "to be a floating point tensor with records along the first axis",
+                "to be a floating point tensor (candidates, *shape of a record)",
+                "Pass torch.as_tensor(candidates).float().",
             )
         check_not_empty("candidates", candidates.flatten())
         check_all_finite("candidates", candidates)
@@ -57,14 +58,14 @@ class BestCandidate:
         if self.weights is not None:
             check_all_finite("weights", self.weights)
             if self.weights.ndim != 1 or bool((self.weights < 0).any()) or not bool(self.weights.any()):
-                raise invalid_input("weights", "given", "to be one number >= 0 for each candidate, not all 0")
+                raise InvalidInput("Expected weights >= 0 that are not all 0. Pass one number for each candidate.")
 
     def __call__(self, observation: Observation, *, rng: torch.Generator) -> Reconstruction:
         """Return the candidate that fits ``observation`` best; ``rng`` is not used, the attack is deterministic."""
         begun = time.monotonic()
         check_knows(observation, self.needs)
         if observation.batch_size != 1:
-            remedy = "Candidates are tried one at a time. Attack updates of one record, or use gauss_newton()."
+            remedy = "Attack updates of one record, or use gauss_newton(): candidates are tried one at a time."
             raise invalid_input("batch_size", observation.batch_size, "to be 1", remedy)
         check_record_shape("candidates", self.candidates, observation, leading=(len(self.candidates),))
         labels, possible = self._labels(observation)
@@ -94,7 +95,10 @@ class BestCandidate:
         possible = (self.labels == observation.labels).reshape(count, -1).all(1)
         if not bool(possible.any()):
             raise invalid_input(
-                "labels", "of the candidates", f"to include the known label {observation.labels.tolist()}"
+                "labels",
+                self.labels.unique().tolist(),
+                f"to include the known label {observation.labels.tolist()}",
+                "Pass candidates of that label.",
             )
         return self.labels, possible
 
@@ -123,14 +127,15 @@ def best_candidate(candidates: Tensor, *, labels: Tensor | None = None, weights:
 
     .. math:: \hat z = \arg\max_z \; \log \pi(z) - \tfrac12 (y - f(z))^T \Sigma^{-1} (y - f(z))
 
-    Here :math:`\pi` are the ``weights``. Without known noise the attack picks the nearest release, which is the limit
-    of small noise, and the weights break ties. Values that were not sent are ignored if the threat model knows which
-    they are.
+    Here y is the observed release, f(z) the release of candidate z, :math:`\Sigma` the covariance of the known noise,
+    and :math:`\pi` are the ``weights``. Without known noise the attack picks the nearest release, which is the limit of
+    small noise, and the weights break ties. Values that were not sent are ignored if the threat model knows which they
+    are.
 
     Args:
         candidates: Possible records, of shape (candidates, \*shape of a record).
-        labels: Label of each candidate, if candidates are whole examples. None uses the labels of the observation,
-            known or inferred.
+        labels: Label of each candidate, if a candidate is a record together with its label. None uses the labels of the
+            observation, known or inferred.
         weights: Prior probability of each candidate, up to a factor. None weighs all candidates equally.
 
     Returns:
@@ -144,7 +149,8 @@ def best_candidate(candidates: Tensor, *, labels: Tensor | None = None, weights:
     Guarantee: under Gaussian noise of known scale, and for a record drawn from the weights, no attack is right more
     often: this is the maximum a posteriori rule. It applies to any release with a forward map.
     Edge cases: batches of more than one record are refused, as are candidates outside the data range. Candidates with
-    another label than the known one, or of weight 0, are never chosen. A release that is not finite is never nearest.
+    another label than the known one, or of weight 0, are never chosen. A candidate whose release is not finite is never
+    chosen.
     Reference: Section VII-A, balle2022.
 
     >>> forward = lambda inputs, labels: {"y": inputs.sum(0)}
@@ -162,8 +168,8 @@ def best_candidate(candidates: Tensor, *, labels: Tensor | None = None, weights:
 class _Distances:
     """Distances between the candidates' releases and the observed one.
 
-    With known noise: half the squared distance in units of the noise. Otherwise: the squared distance relative to
-    |y|^2.
+    With known noise: half the squared distance in units of the noise. Otherwise: the squared distance relative to the
+    squared norm of the observed release.
     """
 
     def __init__(self, observation: Observation, labels: Tensor) -> None:

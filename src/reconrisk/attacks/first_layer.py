@@ -29,15 +29,15 @@ class LayerGradient:
     Attributes:
         name: Name of the weight in the release.
         weight: Released gradient of the weight, one row per neuron.
-        weight_precision: One over the noise variance, as a column or one value per entry; 1 if not ``noisy``, 0 for
+        weight_precision: One over the noise variance, as one number per row or per entry; 1 if not ``noisy``, 0 for
             values that were not sent.
         bias: Released gradient of the bias, or None.
-        bias_precision: The same as ``weight_precision`` for the bias.
+        bias_precision: One over the noise variance of the bias, as ``weight_precision``.
         noisy: True if the noise is known.
         reads_record: True if a probe shows that the input of the layer is the record; None if the model is not
             available.
-        planted: The :math:`s_j` up to a common factor, if the adversary chose them.
-        scales: The :math:`s_j` themselves, if they are known.
+        planted: The :math:`s_j` up to a common factor, if the adversary chose them by planting the layer; else None.
+        scales: The :math:`s_j` themselves, if the adversary knows them; else None.
     """
 
     name: str
@@ -77,6 +77,9 @@ class LayerGradient:
         r"""Return the precision-weighted mean of the rows divided by their scales, and its variance.
 
         .. math:: \hat x = \sum_j s_j w_j / \tau_j^2 \Big/ \sum_j s_j^2 / \tau_j^2
+
+        Here :math:`w_j` is the row of neuron j, :math:`s_j` its scale, and :math:`\tau_j` the standard deviation of its
+        noise.
 
         Edge cases: a coordinate that no row holds is 0 with infinite variance; without noise the variance is 0.
         """
@@ -121,7 +124,8 @@ class LayerGradient:
     def residual(self, estimate: Tensor) -> float:
         """Return the norm of the residual of an estimate relative to the rows, over the values that were sent.
 
-        The scales are the gradient of the bias, else known scales, else the best ones for this estimate.
+        The residual is the rows minus scales times the estimate. The scales are the gradient of the bias, else known
+        scales, else the scales that fit this estimate best.
         """
         sent = (self.weight_precision > 0).expand_as(self.weight)
         scales = self.bias if self.bias is not None else self.scales
@@ -190,22 +194,24 @@ def attach_scales(
     observation: Observation,
     labels: Callable[[Observation], Tensor] = labels_for,
 ) -> LayerGradient:
-    """Return the layer with its scales :math:`s_j`, stated or replayed through the known release.
+    """Return the layer with its scales :math:`s_j`, as stated or as computed from the known release.
 
-    Replayed scales are those of a first estimate: the one with the known norm, else the fit to weight and bias. They
-    are exact where they depend on the norm only, as for a planted layer under clipping.
+    The scale :math:`s_j` of neuron j is the factor by which its row is a multiple of the record. If ``scales`` is None,
+    the function evaluates the release at a first estimate of the record and takes the scales of that release. The first
+    estimate has the known norm, else it is the fit to weight and bias. The scales are exact if they depend on the norm
+    of the record only, as for a planted layer under clipping.
 
     Args:
         layer: The released gradient of the layer.
-        scales: Stated scales, one for all neurons or one per neuron; None replays them.
+        scales: Scales stated by the user, one for all neurons or one per neuron; None computes them.
         observation: The observation with the forward map.
-        labels: Function that returns the labels to replay with.
+        labels: Function that returns the labels with which the release is evaluated.
 
     Returns:
         The layer with ``scales``.
 
     Raises:
-        InvalidInput: If stated scales are invalid, or there is neither a bias nor a known norm to replay with.
+        InvalidInput: If stated scales are invalid, or there is neither a bias nor a known norm for the first estimate.
     """
     if scales is not None:
         return replace(layer, scales=_scales_per_neuron(scales, len(layer.weight)))
@@ -250,7 +256,7 @@ def _scales_per_neuron(scales: Scales, neurons: int) -> Tensor:
         )
     values = torch.tensor([check_finite("scales", number) for number in numbers], dtype=torch.float64)
     if not values.any():
-        raise invalid_input("scales", scales, "to have a nonzero entry")
+        raise invalid_input("scales", scales, "to have a nonzero entry", "Pass the factors that the release applied.")
     return values
 
 

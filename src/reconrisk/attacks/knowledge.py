@@ -78,7 +78,7 @@ class PublicKnowledge:
         public: Records like the attacked ones, or None.
         candidates: All records that the attacked ones may be, or None.
         columns: Meaning of the columns of a table, or None.
-        clip_norm: Largest norm of an update, where a known defense clips it; None otherwise.
+        clip_norm: Largest norm of an update, if a known defense clips updates; None otherwise.
         trained_model: Kind of trained model that is released (see ``reads`` of attacks), or None for updates.
         data_range: Range of the values of the records.
         holds_targets: True if attacked records are among the public ones. Error messages depend on it.
@@ -169,7 +169,9 @@ class PublicKnowledge:
         """Gaussian prior fitted to the public records, if they are numerous enough to be representative."""
         inputs, size = self.records("a Gaussian prior").inputs, math.prod(self.shape)
         if size > LARGEST_COVARIANCE:
-            raise invalid_input("values of a record", size, f"<= {LARGEST_COVARIANCE} for a Gaussian prior")
+            raise invalid_input(
+                "values of a record", size, f"<= {LARGEST_COVARIANCE} for a Gaussian prior", "Pass another prior."
+            )
         # At least as many records as values, for a covariance of nearly full rank.
         least = max(_FEWEST, _PER_VALUE * size if self.holds_targets else size)
         if len(inputs) < least:
@@ -227,8 +229,8 @@ def attack_from_knowledge(name: str, settings: Settings, knowledge: PublicKnowle
     """Configure an attack by name: stated settings are kept, the others are derived from public knowledge.
 
     A setting that is itself an attack, such as a warm start, may be a pair of its name and settings. A prior may be a
-    word (:meth:`PublicKnowledge.prior`); by default it is the shipped prior that fits, else one fitted to public
-    records.
+    word (:meth:`PublicKnowledge.prior`); by default it is the shipped prior that fits the public records best, else a
+    prior fitted to them. For ``class_mean``, the setting ``means`` has the mean of the public records of each class.
 
     Args:
         name: A name in :data:`reconrisk.attacks.registry.ATTACKS`, or of a plugin.

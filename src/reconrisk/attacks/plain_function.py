@@ -55,7 +55,7 @@ class FunctionAttack:
         return Reconstruction(estimates, account)
 
     def _estimates(self, found: object, observation: Observation) -> Tensor:
-        """Return the tensor as estimates; raise InvalidInput if its shape is not that of the records."""
+        """Return the tensor as estimates; raise InvalidInput if it does not have the shape of the records."""
         wanted = f"to be a tensor of shape (n, {', '.join(map(str, observation.input_shape))}) with n up to batch_size"
         returned = f"the result of {self.name}"
         if not isinstance(found, Tensor):
@@ -112,7 +112,9 @@ Write def function(observation, *, rng): ...
     needs = getattr(function, "needs", HONEST_BUT_CURIOUS)
     if isinstance(function, type):
         name = function.__name__
-        raise invalid_input("attack", f"the class {name}", "to be configured", f"Pass an object of it: {name}(...).")
+        raise invalid_input(
+            "attack", f"the class {name}", "to be a configured attack", f"Pass an instance: {name}(...)."
+        )
     if not callable(function):
         remedy = f"Pass a name, a configured attack or a function {_SIGNATURE}."
         raise invalid_input("attack", type(function).__name__, "to be callable", remedy)
@@ -122,7 +124,7 @@ Write def function(observation, *, rng): ...
     name = getattr(inner, "__name__", type(inner).__name__)
     name = name if name.isidentifier() else "function"  # a lambda has no name of its own
     if not isinstance(needs, ThreatModel):
-        remedy = "Write needs = rr.ThreatModel(sees='one-update'), for instance."
+        remedy = "Set needs = rr.ThreatModel(sees='one-update'), for instance."
         raise invalid_input(f"needs of {name}", needs, "to be a ThreatModel", remedy)
     _check_signature(name, function)
     # A function with an attribute needs is still a plain function; only other objects with it are attacks.

@@ -126,10 +126,10 @@ def prior_by_name(word: str, kinds: tuple[str, ...], data_range: tuple[float, fl
 
     >>> prior_by_name("gaussian", ("diffusion",))
     Traceback (most recent call last):
-    reconrisk.core.errors.InvalidInput: Expected prior='gaussian' to come with public records. Pass the prior itself.
+    reconrisk.core.errors.InvalidInput: Expected prior='gaussian' to need no public records. Pass the prior object.
     """
     if word == SHIPPED or is_fitted(word):
-        raise invalid_input("prior", word, "to come with public records", "Pass the prior itself.")
+        raise invalid_input("prior", word, "to need no public records", "Pass the prior object.")
     # A shipped name goes before a folder of the same name; ./name selects the folder.
     stated, _, name = word.rpartition("/")
     kind = next((kind for kind in kinds if name in shipped_names(kind) and stated in ("", kind)), None)
@@ -177,7 +177,7 @@ def shipped_for(records: Tensor, kinds: tuple[str, ...], data_range: tuple[float
     if unread is not None:
         return _describe_shipped(_read(*unread, data_range))  # raises an error that names the missing extra
     raise invalid_input(
-        "shape of a record", shape, "to be that of a shipped prior", "Train a prior and pass its folder."
+        "shape of a record", shape, "to be the shape of a shipped prior", "Train a prior and pass its folder."
     )
 
 
@@ -202,7 +202,10 @@ def _from_folder(folder: Path, kinds: tuple[str, ...], data_range: tuple[float, 
     readable = [kind for kind in kinds if kind in PRIORS and PRIORS[kind].source == "folder"]
     if not readable:
         raise invalid_input(
-            "prior", str(folder), f"to be {' or '.join(kinds)}", "Priors of these kinds are not read from a folder."
+            "prior",
+            str(folder),
+            f"to be {' or '.join(kinds)}",
+            "Pass the prior object: such priors are not read from a folder.",
         )
     folder = folder.expanduser()
     trained = read_training_record(folder)

@@ -32,12 +32,13 @@ class AttackInfo(Info):
     Attributes:
         guess_for: None for an attack. For a baseline, which ignores the release, the knowledge that it requires.
         reads: Kinds of trained models that the attack inverts; empty for attacks on updates.
-        priors: Kinds of generative priors that it takes; a bare prior name means the first kind that has it. A kind
-            that no other attack takes needs no row in ``PRIORS``: ``from_knowledge`` then derives the setting prior.
+        priors: Kinds of generative priors that it takes; a prior name without its kind means the first kind that has a
+            prior of this name. A kind that no other attack takes needs no row in ``PRIORS``: ``from_knowledge`` then
+            derives the setting prior.
         plants_layer: True if the attack needs a layer that a malicious server puts into the model.
-        any_release: True if the attack recomputes the release of candidates, so that any release will do.
-        knows: Knowledge that the attack is configured with; an audit skips it where the threat model does not grant
-            this.
+        any_release: True if the attack recomputes the release of candidates and so applies to any release.
+        knows: Knowledge that the attack is configured with; an audit skips the attack if the threat model does not
+            grant this knowledge.
         whole_update: True if the attack reconstructs every record of an update; False if updates must have one record.
         from_knowledge: ``"module:function"`` that derives settings from public knowledge, or empty. The function takes
             a :class:`~reconrisk.attacks.knowledge.PublicKnowledge` and the stated settings.
@@ -260,7 +261,12 @@ def _row_from_plugin(plugin: Plugin, build: Any) -> AttackInfo:
     """Return the row of a plugin; its entry point must name the function that configures the attack."""
     if "observation" in inspect.signature(build).parameters:
         remedy = "Let the entry point name a function that returns it: def configure(): return attack."
-        raise invalid_input(f"{plugin.where} of {plugin.distribution}", "an attack", "to configure an attack", remedy)
+        raise invalid_input(
+            f"{plugin.where} of {plugin.distribution}",
+            "an attack",
+            "to be a function that configures an attack",
+            remedy,
+        )
     return AttackInfo(plugin.name, plugin.where, summary_from_docstring(build) or f"Attack of {plugin.distribution}.")
 
 
@@ -428,7 +434,7 @@ def _read(text: str, word: str, hint: Any) -> object:
         if kind in _READERS
     ]
     if words in ([], ["none"]):  # only None can be written, so the setting is an object
-        raise invalid_input("setting", text, "to have a type that can be written as text", "Set it in Python instead.")
+        raise invalid_input("setting", text, "to be a setting that can be written as text", "Set it in Python instead.")
     raise invalid_input("setting", text, f"to be {' or '.join(words)}")
 
 

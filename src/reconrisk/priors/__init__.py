@@ -1,4 +1,4 @@
-"""Priors: beliefs of an adversary about records before any release.
+"""Priors: distributions of records that an adversary knows before any release.
 
 Start with ``gaussian.py``: its posterior has a closed form, so it tests all others. ``diffusion.py`` turns any denoiser
 into a prior, with its noise schedule and its samplers; ``generator.py`` does the same for any function of latent

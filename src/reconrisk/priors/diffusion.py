@@ -40,6 +40,9 @@ class NoiseSchedule:
 
     .. math:: x_t = \sqrt{\bar\alpha_t}\, x_0 + \sqrt{1 - \bar\alpha_t}\, \epsilon, \qquad \epsilon \sim N(0, I)
 
+    Here :math:`x_0` is a record and :math:`x_t` the noisy record at time t. ``times(steps)`` returns evenly spaced
+    times, and ``noise_level(time)`` the standard deviation of the noise divided by the factor of the signal.
+
     Attributes:
         signal: :math:`\bar\alpha_t` for t from 0 to T - 1, strictly decreasing between 1 and 0.
 
@@ -59,7 +62,7 @@ class NoiseSchedule:
             raise invalid_input("signal.shape", tuple(values.shape), "to be (times,) with at least 2 times")
         if not bool((values > 0).all()) or not bool((values < 1).all()) or not bool((values.diff() < 0).all()):
             raise InvalidInput(
-                "Expected signal to decrease strictly between 1 and 0. Pass the alphas_cumprod of training."
+                "Expected signal to decrease strictly, between 1 and 0. Pass the alphas_cumprod of the training."
             )
         object.__setattr__(
             self, "signal", values.detach().double().cpu()
@@ -72,7 +75,7 @@ class NoiseSchedule:
     def times(self, steps: int) -> tuple[int, ...]:
         """Return ``steps`` evenly spaced times, from the last one down; after them a step leads to no noise."""
         if check_whole("steps", steps) > len(self):
-            raise invalid_input("steps", steps, f"<= {len(self)}, the number of times of the prior")
+            raise invalid_input("steps", steps, f"<= {len(self)}, the number of time steps of the prior")
         last = len(self) - 1
         return tuple(round(last - each * len(self) / steps) for each in range(steps))
 
@@ -111,6 +114,9 @@ def linear_schedule(times: int = 1000, *, first: float = 1e-4, last: float = 0.0
 
     .. math:: \bar\alpha_t = \prod_{s \le t} (1 - \beta_s), \qquad \beta_s \text{ evenly from first to last}
 
+    Here :math:`\bar\alpha_t` is the share of the signal at time t, and :math:`\beta_s` the variance of the noise that
+    step s adds.
+
     Args:
         times: Number of times T.
         first: Variance of the first step.
@@ -145,6 +151,10 @@ class DiffusionPrior(BasePrior):
     .. math:: \epsilon(x_t, t) \approx E[\epsilon \mid x_t], \qquad
         E[x_0 \mid x_t] \approx \hat x_0 = (x_t - \sqrt{1 - \bar\alpha_t}\, \epsilon(x_t, t)) / \sqrt{\bar\alpha_t}
 
+    Here :math:`x_0` is a record, :math:`x_t` the noisy record at time t with noise :math:`\epsilon`, and
+    :math:`\bar\alpha_t` the share of the signal (:class:`NoiseSchedule`). ``noise(noisy, time)`` calls the function and
+    checks its result.
+
     Attributes:
         name: Name in reports.
         shape: Shape of a record.
@@ -155,9 +165,9 @@ class DiffusionPrior(BasePrior):
         mean: Mean of the records in the units of the data, None if it is not known exactly.
 
     Guarantee: noise that is not finite or does not have the shape of the records is refused; the error names the prior.
-    A network gets records in the precision of its weights, and the noise is in that of the records.
-    Reference: equation 12, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_; equation 10 of meng2025 lacks the
-    root of the signal.
+    A network gets records in the precision of its weights. The returned noise has the precision of the records.
+    Reference: equation 12, `Ho et al. (2020) <https://arxiv.org/abs/2006.11239>`_; equation 10 of meng2025, as printed,
+    lacks the square root of the signal.
 
     >>> DiffusionPrior("none", (2,), lambda noisy, times: 0 * noisy).noise(torch.ones(1, 2), 5)
     tensor([[0., 0.]])
@@ -180,7 +190,7 @@ class DiffusionPrior(BasePrior):
         check_range("units", self.units)
         if not callable(self.predict_noise):
             raise invalid_input(
-                "predict_noise", self.predict_noise, "to be a function of noisy records and their times"
+                "predict_noise", type(self.predict_noise).__name__, "to be a function of noisy records and their times"
             )
         check_network("predict_noise", self.predict_noise)
         check_schedule(self.schedule)
@@ -194,7 +204,9 @@ class DiffusionPrior(BasePrior):
         """Predict the noise in ``noisy`` records ``(n, *shape)`` of one ``time``, in the prior's units."""
         if tuple(noisy.shape[1:]) != self.shape:
             raise invalid_input(
-                "noisy.shape", tuple(noisy.shape), f"to be records of shape {self.shape}, as of {self.name}"
+                "noisy.shape",
+                tuple(noisy.shape),
+                f"to be {(*noisy.shape[:1], *self.shape)}, since records of {self.name} are {self.shape}",
             )
         check_mode("predict_noise", self.predict_noise)  # checked again: .train() may have been called in the meantime
         asked = noisy.to(precision_of(self.predict_noise, noisy.dtype))
@@ -309,6 +321,9 @@ def denoiser(
 
     .. math:: \epsilon(x_t, t), \qquad x_t = \sqrt{\bar\alpha_t}\, x_0 + \sqrt{1 - \bar\alpha_t}\, \epsilon
 
+    Here :math:`x_0` is a record, :math:`x_t` the noisy record at time t, and :math:`\bar\alpha_t` the share of the
+    signal (:class:`NoiseSchedule`). ``prior.clean(noisy, time)`` returns the expected clean records.
+
     Args:
         predict_noise: Differentiable function of noisy records (n, \*shape) in ``units`` and their times (n,).
         shape: Shape of a record.
@@ -321,7 +336,8 @@ def denoiser(
         The prior.
 
     Raises:
-        InvalidInput: If the function is not callable, the ranges are invalid, or a network is not ready for use.
+        InvalidInput: If the function is not callable, the ranges are invalid, or a network is in training mode or not
+            in single precision.
 
     Edge cases: a module in training mode is refused, also later, if it has layers that behave differently there, such
     as batch norm, dropout or spectral norm. A module whose weights are not in single precision is refused too.
@@ -341,10 +357,13 @@ def draw_clean(prior: DiffusionPrior, noisy: Tensor, time: int, *, steps: int = 
     .. math:: x_s = \sqrt{\bar\alpha_s}\, \hat x_0 + \sqrt{1 - \bar\alpha_s - v}\, \epsilon(x_t) + \sqrt v\, z, \qquad
         v = \frac{1 - \bar\alpha_s}{1 - \bar\alpha_t} \Bigl(1 - \frac{\bar\alpha_t}{\bar\alpha_s}\Bigr)
 
+    Here s is the time after t in the reverse order, :math:`\bar\alpha` the share of the signal, :math:`\hat x_0` the
+    expected clean record, :math:`\epsilon(x_t)` the predicted noise, and z standard normal noise.
+
     Args:
         prior: Diffusion prior.
         noisy: Noisy records (n, \*shape) in the prior's units.
-        time: Their time.
+        time: Time of the noisy records.
         steps: Number of reverse steps.
         rng: Source of randomness.
 
@@ -365,7 +384,7 @@ def draw_clean(prior: DiffusionPrior, noisy: Tensor, time: int, *, steps: int = 
     [0.5, 0.5]
     """
     if not 0 <= check_whole("time", time, minimum=0) < len(prior.schedule):
-        raise invalid_input("time", time, f"< {len(prior.schedule)}, the number of times of the prior")
+        raise invalid_input("time", time, f"< {len(prior.schedule)}, the number of time steps of the prior")
     # evenly spaced times from this one down to the first
     last = min(check_whole("steps", steps), time + 1) - 1
     times = [round(time * (last - each) / last) for each in range(last + 1)] if last else [time]

@@ -36,7 +36,7 @@ class GaussianPrior(BasePrior):
     Attributes:
         mean: Mean m, in the shape of a record.
         directions: Orthonormal directions (d, k); records do not vary along any other.
-        variances: Variances (k,) along them.
+        variances: Variances (k,) along these directions, in squared units of the data.
         data_range: Range of the values of records.
         schedule: Noise at each time, for the same prior as a denoiser.
         name: Name in reports.
@@ -62,7 +62,7 @@ class GaussianPrior(BasePrior):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of its denoiser: attacks use either form, and the belief is the same."""
+        """Digest of its denoiser: attacks use either form, and the distribution is the same."""
         return self.diffusion.fingerprint
 
     @cached_property
@@ -125,6 +125,8 @@ def gaussian(
 
     .. math:: x \sim N(m, S)
 
+    Here m is the mean and S the covariance of a record x. ``prior.draw(count, rng)`` draws records.
+
     Args:
         mean: Mean in the shape of a record and the units of the data, as a tensor or a NumPy array.
         covariance: Covariance (d, d).
@@ -155,11 +157,13 @@ def gaussian(
         )
     matrix = covariance.double()
     if not torch.allclose(matrix, matrix.T, atol=_ROUNDING * float(matrix.abs().max())):
-        raise InvalidInput("Expected covariance to be symmetric.")
+        raise InvalidInput("Expected covariance to be symmetric. Pass (covariance + covariance.T) / 2.")
     variances, directions = torch.linalg.eigh(matrix)
     if float(variances[0]) < -_ROUNDING * max(float(variances[-1]), math.ulp(0.0)):
         least = f"an eigenvalue of {float(variances[0]):.3g}"
-        raise InvalidInput(f"Expected covariance to be positive semidefinite, it has {least}.")
+        raise InvalidInput(
+            f"Expected covariance to be positive semidefinite, it has {least}. Pass the covariance of records."
+        )
     known = linear_schedule() if schedule is None else schedule
     return GaussianPrior(mean.double(), directions, variances.clamp_min(0), data_range, known, name)
 
@@ -175,6 +179,8 @@ def fit_gaussian(
     r"""Fit a normal distribution to records.
 
     .. math:: m = \bar x, \qquad S = \tfrac{1}{n} \sum_i (x_i - m)(x_i - m)^T + (f w)^2 I
+
+    Here :math:`x_i` is record i of n, and :math:`\bar x` the mean of all records.
 
     Args:
         records: Public records (n, \*shape), as a tensor or a NumPy array; the prior is on their device.
@@ -203,7 +209,9 @@ def fit_gaussian(
     check_all_within("records", records, data_range, "Pass the public range of the values as data_range.")
     check_nonnegative("floor", floor)
     if records.ndim < 2:
-        raise invalid_input("records.shape", tuple(records.shape), "to be (n, *shape of a record)")
+        raise invalid_input(
+            "records.shape", tuple(records.shape), "to be (records, *shape of a record)", "Pass one record per row."
+        )
     flat = records.double().flatten(1)
     mean = flat.mean(0)
     centred = flat - mean

@@ -46,7 +46,7 @@ class GeneratorPrior(BasePrior):
         units: Values in the prior's units that correspond to the two ends of ``data_range``.
 
     Guarantee: records that are not finite or of another shape are refused; the error names the prior. A network gets
-    latent values in the precision of its weights, and records are in that of the latent values.
+    latent values in the precision of its weights. The returned records have the precision of the latent values.
 
     >>> GeneratorPrior("flat", (2,), 2, lambda latents: latents.tanh()).decode(torch.zeros(1, 2))
     tensor([[0.5000, 0.5000]])
@@ -68,7 +68,7 @@ class GeneratorPrior(BasePrior):
         check_range("data_range", self.data_range)
         check_range("units", self.units)
         if not callable(self.generate):
-            raise invalid_input("generate", self.generate, "to be a function of latent values")
+            raise invalid_input("generate", type(self.generate).__name__, "to be a function of latent values")
         check_network("generate", self.generate)
 
     @property
@@ -80,7 +80,9 @@ class GeneratorPrior(BasePrior):
         """Generate records from latent values; differentiable."""
         if latents.ndim != 2 or latents.shape[1] != self.latent_size:
             raise invalid_input(
-                "latents.shape", tuple(latents.shape), f"to be (n, {self.latent_size}), as of {self.name}"
+                "latents.shape",
+                tuple(latents.shape),
+                f"to be (records, {self.latent_size}), the latent size of {self.name}",
             )
         check_mode("generate", self.generate)  # checked again: .train() may have been called in the meantime
         asked = latents.to(precision_of(self.generate, latents.dtype))
@@ -129,6 +131,9 @@ def generator(
 
     .. math:: x = g(z), \qquad z \sim N(0, I)
 
+    Here g is the function ``generate`` and z are its latent values. ``prior.decode(latents)`` returns records in
+    ``data_range``.
+
     Args:
         generate: Differentiable function from latent values (n, ``latent_size``) to records (n, \*shape).
         shape: Shape of a record.
@@ -141,7 +146,8 @@ def generator(
         The prior.
 
     Raises:
-        InvalidInput: If the function is not callable, the ranges are invalid, or a network is not ready for use.
+        InvalidInput: If the function is not callable, the ranges are invalid, or a network is in training mode or not
+            in single precision.
 
     Edge cases: the weights of a module are neither changed nor trained. A module in training mode is refused, also
     later, if it has layers that behave differently there, such as batch norm, dropout or spectral norm. A module whose

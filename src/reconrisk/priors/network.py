@@ -67,7 +67,7 @@ def check_mode(name: str, function: object) -> None:
     if found is not None:
         kind = type(found).__name__.removeprefix("_")
         remedy = f"Call .eval() on it: {kind} is still in training mode."
-        raise invalid_input(name, type(function).__name__, "to be ready for use", remedy)
+        raise invalid_input(name, type(function).__name__, "to be in evaluation mode", remedy)
 
 
 def function_digest(function: object) -> str:
@@ -133,7 +133,7 @@ def move_to_device(network: Network, device: str | torch.device | None) -> Netwo
         return network.to(device)
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # the type of error depends on the device
         remedy = "Pass cpu, or a device that torch finds, such as cuda if torch.cuda.is_available()."
-        raise invalid_input("device", str(device), "to be one of this machine", remedy) from error
+        raise invalid_input("device", str(device), "to be a device of this machine", remedy) from error
 
 
 def _depends_on_mode(layer: nn.Module) -> bool:
@@ -203,7 +203,9 @@ def check_range(name: str, ends: tuple[float, float]) -> None:
         InvalidInput: If there are not two finite ends in ascending order.
     """
     if not isinstance(ends, Sequence) or len(ends) != 2:
-        raise invalid_input(name, ends, "to be (low, high)")
+        raise invalid_input(
+            name, ends, "to be two numbers", "Pass the smallest and the largest value, such as (0.0, 1.0)."
+        )
     low, high = (check_finite(name, end) for end in ends)
     if not low < high:
-        raise invalid_input(name, ends, "to be (low, high) with low < high")
+        raise invalid_input(name, ends, "to increase", "Pass the smallest value first, such as (0.0, 1.0).")

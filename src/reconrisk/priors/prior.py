@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Prior(Protocol):
-    """Belief of an adversary about records, before any release."""
+    """Distribution of records that an adversary knows before any release."""
 
     @property
     def kind(self) -> str:
@@ -49,7 +49,7 @@ class Prior(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Short digest that is equal for equal beliefs, in any form that an attack uses."""
+        """Short digest that is equal for equal distributions, in any form that an attack uses."""
         ...
 
     def draw(self, count: int, rng: torch.Generator) -> Tensor:
@@ -68,7 +68,7 @@ class Prior(Protocol):
         ...
 
     def check_fits(self, shape: Sequence[int], data_range: tuple[float, float]) -> None:
-        """Refuse records of another shape or range than that of the prior."""
+        """Refuse records whose shape or range differs from the prior."""
         ...
 
 
@@ -131,7 +131,7 @@ class BasePrior:
         return time.monotonic() - begun
 
     def check_fits(self, shape: Sequence[int], data_range: tuple[float, float]) -> None:
-        """Refuse records of another shape or range than that of the prior.
+        """Refuse records whose shape or range differs from the prior.
 
         Args:
             shape: Shape of a record.
@@ -141,11 +141,13 @@ class BasePrior:
             InvalidInput: If the shape or the range differs.
         """
         if tuple(shape) != self.shape:
-            remedy = "Train one with reconrisk train-prior, or resize the records."
-            raise invalid_input("prior.shape", self.shape, f"to be that of the records, {tuple(shape)}", remedy)
+            remedy = "Train a prior with reconrisk train-prior, or resize the records."
+            raise invalid_input("prior.shape", self.shape, f"to be {tuple(shape)}, the shape of the records", remedy)
         if tuple(map(float, data_range)) != tuple(map(float, self.data_range)):
             remedy = f"If the records are the same in other units, pass prior.scaled_to({tuple(data_range)})."
-            raise invalid_input("prior.data_range", self.data_range, f"to be that of the records, {data_range}", remedy)
+            raise invalid_input(
+                "prior.data_range", self.data_range, f"to be {data_range}, the range of the records", remedy
+            )
 
 
 def draw_within_range(prior: Prior, count: int, rng: torch.Generator, *, steps: int) -> Tensor:

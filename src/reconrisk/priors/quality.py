@@ -33,6 +33,9 @@ def denoising_loss(
 
     .. math:: |\epsilon(\sqrt{\bar\alpha_t} x_0 + \sqrt{1 - \bar\alpha_t}\, n, t) - n|^2 / d
 
+    Here :math:`x_0` is a record of d values, n the noise that is added at time t, :math:`\bar\alpha_t` the share of the
+    signal, and :math:`\epsilon` the noise that the prior predicts. By default the noise is added at ten times.
+
     Args:
         prior: Diffusion prior.
         records: Held-out records (n, \*shape) in the range of the prior.
@@ -61,7 +64,7 @@ def denoising_loss(
     placed = records.float().to(device_of(prior.predict_noise, records.device))
     for time in times:
         if not 0 <= check_whole("times", time, minimum=0) < len(prior.schedule):
-            raise invalid_input("times", time, f"< {len(prior.schedule)}, the number of times of the prior")
+            raise invalid_input("times", time, f"< {len(prior.schedule)}, the number of time steps of the prior")
     losses = []
     with torch.no_grad():
         for part in track(placed.split(_AT_ONCE), f"denoising loss of {prior.name}"):
@@ -80,6 +83,8 @@ def nearest_distance(records: Tensor, others: Tensor) -> Tensor:
 
     .. math:: \min_j |x_i - y_j|^2 / d
 
+    Here :math:`x_i` is a record of d values, and :math:`y_j` is one of the others.
+
     Args:
         records: Records (n, \*shape).
         others: Records (m, \*shape) to compare with.
@@ -96,7 +101,11 @@ def nearest_distance(records: Tensor, others: Tensor) -> Tensor:
     check_not_empty("records", records)
     check_not_empty("others", others)
     if records.shape[1:] != others.shape[1:]:
-        raise invalid_input("others.shape", tuple(others.shape), f"to be records of shape {tuple(records.shape[1:])}")
+        raise invalid_input(
+            "others.shape",
+            tuple(others.shape),
+            f"to be {(len(others), *records.shape[1:])}, since records are {tuple(records.shape[1:])}",
+        )
     ones, flat = records.float().flatten(1), others.float().flatten(1)
     sizes = flat.square().sum(1)
     # |x - y|^2 = |x|^2 - 2 x y + |y|^2; rounding may leave it slightly below 0
@@ -115,7 +124,9 @@ def check_several(name: str, records: Sized) -> None:
         InvalidInput: If there are fewer than two.
     """
     if len(records) < FEWEST:
-        raise invalid_input(f"len({name})", len(records), f">= {FEWEST}, to estimate a spread")
+        raise invalid_input(
+            f"len({name})", len(records), f">= {FEWEST}", "Pass more records, so that their spread can be estimated."
+        )
 
 
 def frechet_distance(records: Tensor, others: Tensor, directions: Tensor) -> float:
@@ -123,10 +134,13 @@ def frechet_distance(records: Tensor, others: Tensor, directions: Tensor) -> flo
 
     .. math:: |m_1 - m_2|^2 + \mathrm{tr}(S_1 + S_2 - 2 (S_1^{1/2} S_2 S_1^{1/2})^{1/2})
 
+    Here :math:`m_1`, :math:`S_1` and :math:`m_2`, :math:`S_2` are mean and covariance of the two sets along
+    ``directions``.
+
     Args:
         records: Records (n, \*shape), at least two.
         others: Records (m, \*shape), at least two.
-        directions: Orthonormal directions (d, k) along which they are compared.
+        directions: Orthonormal directions (d, k) along which the two sets are compared.
 
     Returns:
         The squared distance.

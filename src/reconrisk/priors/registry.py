@@ -79,4 +79,4 @@ PRIORS: Registry[PriorInfo] = Registry(
     ),
     _row_from_plugin,
 )
-"""Kinds of priors by name, in the order in which a bare name is looked up."""
+"""Kinds of priors by name, in the order in which a name without its kind is looked up."""

@@ -44,11 +44,11 @@ def test_what_does_not_match_is_refused():
     curious = replace(one, threat=ThreatModel(Sees.ONE_UPDATE))
     for observations, message in (
         ([], "observations with at least one element"),
-        ([curious, curious], "to see every update"),
+        ([curious, curious], "threat.sees='one-update' to be every-update"),
         ([one, replace(one, data_range=(0.0, 2.0))], r"data_range=\(0.0, 2.0\) to be \(0.0, 1.0\)"),
         ([one, seen([1.0])], "names and shapes of the first"),
         ([replace(one, record_norms=norm) for norm in norms], r"record_norms=\[2.0\] to be \[1.0\]"),
-        ([one, seen([1.0, 1.0], [1.0, 1.0])], "noise_std='given for some' to be known for every"),
+        ([one, seen([1.0, 1.0], [1.0, 1.0])], "noise_std is known for some of the observations only"),
     ):
         with pytest.raises(InvalidInput, match=message):
             average_observations(observations)

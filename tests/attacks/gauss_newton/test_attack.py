@@ -289,8 +289,8 @@ def test_a_release_that_does_not_depend_on_the_records_leaves_the_start():
         ({"restarts": 0}, "restarts=0 >= 1"),
         ({"seconds": 0.0}, "seconds=0.0 > 0"),
         ({"tolerance": -1.0}, "tolerance=-1.0 >= 0"),
-        ({"prior_mean": 0.5}, "prior_std to be given together"),
-        ({"prior_mean": 0.5, "prior_std": 0.0}, "prior_std=0.0 > 0"),
+        ({"prior_mean": 0.5}, "prior_std is missing. Pass prior_mean and prior_std together"),
+        ({"prior_mean": 0.5, "prior_std": 0.0}, r"min\(prior_std\)=0.0 > 0"),
         ({"prior_mean": math.nan, "prior_std": 1.0}, "prior_mean to be finite"),
     ],
 )

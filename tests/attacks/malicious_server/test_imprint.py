@@ -160,7 +160,9 @@ def test_a_law_of_the_measurement_serves_as_well_as_records(law):
 def test_records_of_one_mean_need_a_random_measurement():
     rng = torch.Generator().manual_seed(0)
     table = nn.functional.one_hot(torch.randint(9, (300, 5), generator=rng), 9).flatten(1).float()
-    with pytest.raises(rr.InvalidInput, match=r'but public measurements tie\. Use fewer bins.*measurement="random"'):
+    with pytest.raises(
+        rr.InvalidInput, match=r'but public measurements are equal\. Use fewer bins.*measurement="random"'
+    ):
         imprint(bins=100, public=table).plant(nn.Linear(45, 2), (45,))
     attack = imprint(bins=100, public=table[20:], measurement="random")
     planted = attack.plant(nn.Linear(45, 2), (45,), rng=rng)
@@ -270,10 +272,10 @@ def test_the_same_observation_gives_the_same_estimates_and_less_power_is_refused
         ({"tolerance": -1.0}, "tolerance=-1.0 > 0"),
         ({"measurement": "median"}, 'measurement=\'median\' to be "mean" or "random"'),
         ({"public": [0.1, 0.2]}, "public='list' to be a tensor or a distribution"),
-        ({"public": torch.zeros(10, 4)}, "to hold a record for each of 256 bins"),
+        ({"public": torch.zeros(10, 4)}, "records >= 256, the number of bins"),
         ({"public": torch.full((300, 4), math.nan)}, "public to be finite"),
-        ({"public": Normal(torch.zeros(2), torch.ones(2))}, "to be the law of one number"),
-        ({"public": Gamma(1.0, 1.0)}, "to be the law of one number, with icdf"),
+        ({"public": Normal(torch.zeros(2), torch.ones(2))}, "to be the distribution of one number"),
+        ({"public": Gamma(1.0, 1.0)}, "to be the distribution of one number, with icdf"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):
@@ -282,7 +284,7 @@ def test_bad_settings_are_refused(settings, message):
 
 
 def test_public_records_of_another_shape_and_empty_batches_are_refused(public):
-    with pytest.raises(rr.InvalidInput, match=r"public.shape=\(4000, 1, 28, 28\) to be \(records, \*\(3, 8, 8\)\)"):
+    with pytest.raises(rr.InvalidInput, match=r"public.shape=\(4000, 1, 28, 28\) to be \(4000, 3, 8, 8\)"):
         imprint(public=public).plant(nn.Linear(4, 2), (3, 8, 8))
     with pytest.raises(rr.InvalidInput, match="batch_size=0 >= 1"):
         imprint().expected_recovered(0)

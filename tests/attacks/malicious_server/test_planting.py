@@ -53,7 +53,7 @@ def test_the_planted_model_computes_what_the_users_does_and_leaves_it_and_the_ra
 def test_the_planted_layer_has_the_precision_of_the_model_and_refuses_other_shapes(attack):
     planted = attack.plant(nn.Linear(4, 2).double(), [4])
     assert planted.planted.weight.dtype == torch.float64
-    with pytest.raises(InvalidInput, match=r"inputs.shape=\(3, 5\) to be \(records, \*\(4,\)\)"):
+    with pytest.raises(InvalidInput, match=r"inputs.shape=\(3, 5\) to be \(3, 4\)"):
         planted(torch.ones(3, 5).double())
     with pytest.raises(InvalidInput, match="input_shape=0 >= 1"):
         attack.plant(nn.Linear(4, 2), (4, 0))
@@ -118,7 +118,7 @@ def test_values_out_of_range_are_not_believed():
 
 
 def test_an_update_that_was_not_planted_is_refused():
-    with pytest.raises(InvalidInput, match=r"released=\['weight'\] to hold planted.weight. Release an update of"):
+    with pytest.raises(InvalidInput, match=r"released=\['weight'\] to contain planted.weight. Release an update of"):
         planted_rows({"weight": torch.ones(2, 2)}, 12, 8)
     with pytest.raises(InvalidInput, match=r"shape=\(4, 17\) to be \(8, 17\)"):
         planted_rows({"planted.weight": torch.ones(4, 17)}, 12, 8)

@@ -152,7 +152,7 @@ def test_bad_settings_are_refused(public):
         trap_weights(scale=1.5)
     with pytest.raises(rr.InvalidInput, match=r"scale=0.0 > 0"):
         trap_weights(scale=0.0)
-    with pytest.raises(rr.InvalidInput, match="to hold at least two values"):
+    with pytest.raises(rr.InvalidInput, match="to have at least two values"):
         trap_weights().plant(nn.Linear(1, 2), (1,))
     with pytest.raises(rr.InvalidInput, match="at least 5000 records"):
         trap_weights().expected_recovered(5000, public)

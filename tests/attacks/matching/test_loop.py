@@ -293,5 +293,5 @@ def test_known_labels_are_not_varied(picture):
 
 def test_labels_of_a_map_without_a_model_cannot_be_varied():
     observation = dataclasses.replace(toy(matrix_times), threat=HONEST_BUT_CURIOUS, labels=None)
-    with pytest.raises(InvalidInput, match="Declare the labels as known"):
+    with pytest.raises(InvalidInput, match=r"Add Knows\.LABELS to the threat model"):
         rr.attacks.dlg()(observation, rng=generator())

@@ -41,7 +41,9 @@ def test_total_variation_of_a_single_row_is_that_of_its_columns(shape):
 
 
 def test_total_variation_of_tables_is_refused_with_the_way_out():
-    with pytest.raises(InvalidInput, match=r"Expected input_shape=\(5,\) to be that of an image.*total_variation=0"):
+    with pytest.raises(
+        InvalidInput, match=r"Expected input_shape=\(5,\) to be the shape of an image.*total_variation=0"
+    ):
         TotalVariation(1.0).bind(seen((5,)))
 
 

@@ -99,7 +99,7 @@ def test_beside_a_likelihood_of_known_noise_it_has_no_weight():
         ),
         (
             nn.Sequential(nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 1, 2), nn.Flatten(), nn.Linear(6, 2)),
-            "to hold a linear layer on 12 features. Pass span=0",
+            "to contain a linear layer on 12 features. Pass span=0",
         ),
     ],
 )

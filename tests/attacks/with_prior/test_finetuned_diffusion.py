@@ -65,7 +65,7 @@ def test_same_seed_same_estimate():
 
 
 def test_a_prior_without_weights_is_refused():
-    with pytest.raises(InvalidInput, match="to be a diffusion with weights"):
+    with pytest.raises(InvalidInput, match="to be a diffusion prior with weights"):
         finetuned_diffusion(GaussianProblem(size=3, equations=6, noise=0.0).prior.diffusion)
 
 

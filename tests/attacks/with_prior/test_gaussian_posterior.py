@@ -61,7 +61,7 @@ def test_time_spent_returns_what_there_is():
 
 def test_another_prior_or_setting_is_refused():
     problem = GaussianProblem(size=3, equations=6, noise=0.1)
-    with pytest.raises(InvalidInput, match="to be Gaussian"):
+    with pytest.raises(InvalidInput, match="to be a Gaussian prior"):
         gaussian_posterior(denoiser(lambda noisy, times: noisy, (3,)))
     with pytest.raises(InvalidInput, match="iterations=0"):
         gaussian_posterior(problem.prior, iterations=0)

@@ -260,7 +260,7 @@ def test_generators_that_cannot_be_searched_are_refused():
     target = torch.rand(1, SIZE, generator=torch.Generator().manual_seed(2))
     with pytest.raises(InvalidInput, match=r"differentiable.*ggl"):
         gias(fixed, weight_steps=0)(seen(target), rng=torch.Generator())
-    with pytest.raises(InvalidInput, match="to have weights"):
+    with pytest.raises(InvalidInput, match="to have trainable weights"):
         gias(fixed)
     with pytest.raises(InvalidInput, match="single precision"):
         generator(nn.Linear(LATENT, SIZE).half(), (SIZE,), LATENT)

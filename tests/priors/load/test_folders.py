@@ -53,7 +53,7 @@ def test_a_path_to_nothing_is_no_name(path):
 
 
 def test_what_is_neither_name_nor_path_is_refused():
-    with pytest.raises(InvalidInput, match=r"to be a name or a path\.$"):
+    with pytest.raises(InvalidInput, match=r"to be a name or a path\. Pass str or pathlib\.Path\.$"):
         find_prior_folder(3, "gan")
     with pytest.raises(InvalidInput, match=r"Pass a function or network to rr\.priors\.generator"):
         find_prior_folder(torch.nn.Linear(1, 1), "gan")

@@ -115,7 +115,7 @@ def test_samples_are_a_grid_of_draws(tmp_path, channels, shape):
 
 
 def test_samples_of_what_are_no_pictures_are_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="that of pictures"):
+    with pytest.raises(InvalidInput, match="Pass a prior of pictures"):
         write_samples(generator(lambda latents: latents, (3,), 3), tmp_path / "samples.png")
 
 

@@ -32,6 +32,8 @@ def average_observations(observations: Sequence[Observation]) -> Observation:
     .. math:: \bar y = \sum_k y_k / \tau_k^2 \Big/ \sum_k 1 / \tau_k^2, \quad
               \bar\tau^{-2} = \sum_k \tau_k^{-2}
 
+    Here :math:`y_k` is the k-th release and :math:`\tau_k` the standard deviation of its noise.
+
     Args:
         observations: Observations of updates of the same records, with one threat model that sees every update.
 
@@ -43,9 +45,11 @@ def average_observations(observations: Sequence[Observation]) -> Observation:
             in threat model, shapes, range, batch size, labels or norms.
 
     Assumes: the adversary knows that the updates hold the same records, and the parameters were the same in each, as
-    when a malicious server sends them. Neither can be checked here.
-    Guarantee: with known equal noise, the variance of every value is that of one observation divided by their number.
-    Edge cases: without known noise the result is the plain mean. Values that were never sent stay unsent.
+    when a malicious server sends them. The function can check neither.
+    Guarantee: with known equal noise, the variance of every value is its variance in one observation, divided by the
+    number of observations.
+    Edge cases: without known noise the result is the plain mean. Values that no update contains stay marked as not
+    sent.
     Reference: Proposition IV.10, riess2025.
 
     >>> from reconrisk.core.threat import ThreatModel
@@ -85,22 +89,30 @@ def _precision(observation: Observation, name: str) -> Tensor:
 
 def _check_match(first: Observation, other: Observation) -> None:
     if first.threat.sees is not Sees.EVERY_UPDATE:
-        raise invalid_input("threat", first.threat, "to see every update, to average several", "Use Sees.EVERY_UPDATE.")
+        remedy = "Pass threat=ThreatModel(sees=Sees.EVERY_UPDATE)."
+        raise invalid_input(
+            "threat.sees", first.threat.sees.value, "to be every-update for several observations", remedy
+        )
     for name in ("threat", "input_shape", "data_range", "batch_size"):
         if getattr(first, name) != getattr(other, name):
-            raise invalid_input(name, getattr(other, name), f"to be {getattr(first, name)} in every observation")
+            raise invalid_input(name, getattr(other, name), f"to be {getattr(first, name)} in every observation", _SAME)
     shapes, expected = ({key: tuple(value.shape) for key, value in each.released.items()} for each in (other, first))
     if shapes != expected:
-        raise invalid_input("released", shapes, f"to have the names and shapes of the first observation, {expected}")
+        raise invalid_input(
+            "released", shapes, f"to have the names and shapes of the first observation, {expected}", _SAME
+        )
     for name in ("labels", "record_norms"):
         mine, its = getattr(first, name), getattr(other, name)
         if mine is not None and its is not None and not torch.equal(mine, its):
-            raise invalid_input(name, its.tolist(), f"to be {mine.tolist()}, since the records are the same")
+            raise invalid_input(name, its.tolist(), f"to be {mine.tolist()}, as in the first observation", _SAME)
     for name in ("noise_std", "kept"):
         if (getattr(first, name) is None) != (getattr(other, name) is None):
-            raise invalid_input(name, "given for some", "to be known for every observation or for none")
+            raise InvalidInput(
+                f"{name} is known for some of the observations only. Pass it for every observation or for none."
+            )
 
 
+_SAME = "Pass observations of the same records under the same threat model."
 _ROUNDING = 1e-3  # relative residual explained by rounding: a wrong layer leaves far more, even in half precision
 _EXACT = 1e-5  # relative residual of an exact estimate: float32 leaves 1e-7, undeclared noise leaves more
 _OTHER_ATTACK = "Use an attack by optimisation, such as gauss_newton()"
@@ -146,13 +158,17 @@ def analytic(*, estimate: LayerEstimate | None = None, scales: Scales | None = N
     .. math:: w_j = s_j x + \mathrm{noise}, \quad b_j = s_j + \mathrm{noise}, \qquad
               \hat x = \sum_j b_j w_j \Big/ \sum_j b_j^2
 
+    Here x is the record, and :math:`w_j` and :math:`b_j` are the released gradients of the weights and of the bias of
+    neuron j. The scale :math:`s_j` of neuron j is the derivative of the training loss with respect to its output, after
+    clipping.
+
     Args:
         estimate: Estimator of the record: :func:`least_squares`, :func:`ratio`, :func:`total_least_squares`,
             :func:`known_scale`, :func:`james_stein`, :func:`known_norm` or :func:`posterior_mean`. None uses
             known_norm() if the norm is known, total_least_squares() if the noise is known, and least_squares()
             otherwise.
-        scales: The :math:`s_j` for estimates that use them, one for all neurons or one per neuron. None replays them
-            through the known release, clipping included, at a first estimate.
+        scales: The :math:`s_j` for estimates that use them, one for all neurons or one per neuron. None computes them:
+            the attack evaluates the known release, with its clipping, at a first estimate of the record.
 
     Returns:
         The configured attack.
@@ -163,11 +179,12 @@ def analytic(*, estimate: LayerEstimate | None = None, scales: Scales | None = N
 
     Assumes: a batch of one; a released linear layer whose input is the record, with bias unless norm or scales are
     known. Several local steps on the one record are allowed.
-    Guarantee: exact without noise whenever one neuron of the layer is active. The status is exact only if a probe shows
-    that the layer reads the record, or the estimate reproduces the observed release.
+    Guarantee: exact without noise whenever one neuron of the layer is active. The status is exact only if a probe (a
+    test input that the attack sends through the model) shows that the layer reads the record, or the estimate
+    reproduces the observed release.
     Edge cases: if no neuron is active, or the layer reads something other than the record, the status is not
-    applicable. The estimate is clipped to the data range; to study the law of an estimate itself, declare a wide range.
-    Values that a known defense did not send are left out.
+    applicable. The estimate is clipped to the data range; to study the distribution of an estimate without clipping,
+    pass a wide data range. Values that a known defense removed are ignored.
     Reference: Proposition 3.1, `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_; Section III, riess2025.
 
     >>> from reconrisk.releases.updates.gradient import GradientMap
@@ -186,7 +203,7 @@ def required_knowledge(estimate: LayerEstimate | None, scales: Scales | None) ->
 
     Args:
         estimate: The configured estimate; None requires nothing.
-        scales: Stated scales. Without them an estimate that uses scales replays the known defense.
+        scales: Stated scales. Without them, an estimate that uses scales needs the known defense to compute them.
 
     Returns:
         The knowledge that the threat model must grant.
@@ -208,10 +225,12 @@ def check_estimate(estimate: LayerEstimate | None, scales: Scales | None) -> Non
         InvalidInput: If ``estimate`` is not a LayerEstimate, or it does not use the stated ``scales``.
     """
     if not (estimate is None or isinstance(estimate, LayerEstimate)):
-        raise invalid_input("estimate", estimate, "to be an estimate", "Write estimate=rr.attacks.known_norm().")
+        raise invalid_input(
+            "estimate", estimate, "to be an estimate of the record or None", "Pass estimate=rr.attacks.known_norm()."
+        )
     if scales is not None and (estimate is None or not estimate.uses_scales):
         raise invalid_input(
-            "scales", scales, f"to be None for estimate={estimate!r}", "Use estimate=rr.attacks.known_scale()."
+            "scales", scales, f"to be None for estimate={estimate!r}", "Pass estimate=rr.attacks.known_scale()."
         )
 
 
@@ -226,7 +245,8 @@ def check_single_record(observation: Observation) -> None:
     """
     if observation.batch_size != 1:
         raise InvalidInput(
-            f"Expected batch_size={observation.batch_size} to be 1. The gradient of a layer mixes all records."
+            f"Expected batch_size={observation.batch_size} to be 1. Attack updates of one record: "
+            "the gradient of a layer mixes all records."
         )
 
 
@@ -241,13 +261,14 @@ def invert_layer(
 ) -> Reconstruction:
     """Estimate the record from a layer, clip it to the data range and report the status.
 
-    The objective is the norm of the residual of the layer's gradient, relative to the gradient.
+    The objective is the norm of the released gradient of the layer minus its gradient at the estimate, divided by the
+    norm of the released gradient.
 
     Args:
         layer: The released gradient of the layer.
         estimate: The configured estimate.
         observation: The observation that the attack received.
-        attack: Representation of the attack, for the account.
+        attack: ``repr`` of the attack, for the report.
         begun: Start time of the attack (``time.monotonic``).
         evaluations: Evaluations of the release so far.
 

@@ -21,7 +21,7 @@ class LayerEstimate(ABC):
 
     Attributes:
         knows: Side information that the estimator needs.
-        uses_scales: True if it works on the mean of the rows divided by their scales, which must then be known.
+        uses_scales: True if the estimator averages the rows divided by their scales; the scales must then be known.
     """
 
     knows: ClassVar[frozenset[Knows]] = frozenset()
@@ -136,12 +136,12 @@ class PosteriorMean(LayerEstimate):
         else:
             check_finite("mean", self.mean)
         if not isinstance(self.std, Tensor):
-            check_positive("std", self.std, "A prior without spread leaves nothing to reconstruct.")
+            check_positive("std", self.std, "Pass the standard deviation of public records.")
             return
         check_all_finite("std", self.std)
         if not bool((self.std > 0).all()):
             raise invalid_input(
-                "std.min()", float(self.std.min()), "> 0", "A prior without spread leaves nothing to reconstruct."
+                "std.min()", float(self.std.min()), "> 0", "Pass the standard deviation of public records."
             )
 
     def __call__(self, layer: LayerGradient, observation: Observation) -> Tensor:
@@ -166,12 +166,14 @@ def least_squares() -> LeastSquares:
 
     .. math:: \hat x = \sum_j b_j w_j \Big/ \sum_j b_j^2
 
+    Here :math:`w_j` and :math:`b_j` are the released gradients of the weights and of the bias of neuron j.
+
     Returns:
         The configured estimate.
 
     Guarantee: exact without noise whenever one neuron is active.
     Edge cases: noise on the bias shrinks the estimate toward zero, by a factor of about :math:`1 + M \tau^2 / |s|^2`
-    for M neurons.
+    for M neurons with scales s and noise of standard deviation :math:`\tau`.
     Reference: Proposition 3.1, `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_.
 
     >>> least_squares()
@@ -185,12 +187,15 @@ def ratio() -> Ratio:
 
     .. math:: \hat x = w_j / b_j, \quad j = \arg\max |b_j| / \tau_j
 
+    Here :math:`w_j` and :math:`b_j` are the released gradients of the weights and of the bias of neuron j, and
+    :math:`\tau_j` is the standard deviation of the noise on :math:`b_j`.
+
     Returns:
         The configured estimate.
 
     Guarantee: exact without noise whenever one neuron is active. Under noise each value is a ratio of two normal
     variables: it has no mean, and is Cauchy only if both have mean zero.
-    Edge cases: riess2025 does not say which of several neurons to take; the others are noisier.
+    Edge cases: riess2025 does not state which of several neurons to use; all neurons but this one are noisier.
     Reference: equations 5 and 13, riess2025.
 
     >>> ratio()
@@ -203,6 +208,9 @@ def total_least_squares() -> TotalLeastSquares:
     r"""Configure the best fit to rows and bias when both are noisy and the scales are unknown.
 
     .. math:: \hat x = \arg\min_x \min_s \sum_j |w_j - s_j x|^2/\tau_w^2 + (b_j - s_j)^2/\tau_b^2
+
+    Here :math:`w_j` and :math:`b_j` are the released gradients of neuron j, :math:`s_j` is its unknown scale, and
+    :math:`\tau_w` and :math:`\tau_b` are the standard deviations of the noise on weights and bias.
 
     Returns:
         The configured estimate.
@@ -225,11 +233,15 @@ def known_scale() -> KnownScale:
 
     .. math:: \hat x = \sum_j s_j w_j \Big/ \sum_j s_j^2 \sim N\bigl(x, \tau^2 / |s|^2\, I\bigr)
 
+    Here :math:`w_j` is the released gradient of the weights of neuron j, :math:`s_j` its scale, and :math:`\tau` the
+    standard deviation of the noise.
+
     Returns:
         The configured estimate.
 
     Assumes: the scales are correct: stated to the attack, or replayed by it through the known release.
-    Guarantee: unbiased, with the least variance of all unbiased estimates. The error follows the chi-square law.
+    Guarantee: unbiased, with the least variance of all unbiased estimates. The squared error, divided by
+    :math:`\tau^2 / |s|^2`, has a chi-square distribution.
     Edge cases: equation 14 of riess2025 uses the unweighted mean, which is the same for equal scales only.
     Reference: equations 14 and 17, riess2025, corrected.
 
@@ -243,6 +255,9 @@ def james_stein(*, toward: float = 0.0) -> JamesStein:
     r"""Configure the estimate of :func:`known_scale`, shrunk by an amount that its noise determines.
 
     .. math:: \hat x = c + \Bigl(1 - \frac{(d-2)\, v}{|y - c|^2}\Bigr)_+ (y - c), \quad y \sim N(x, v I)
+
+    Here y is the estimate of :func:`known_scale`, v its variance in each of d values, and :math:`(a)_+` is the larger
+    of a and 0.
 
     Args:
         toward: Centre c of the shrinkage, a public guess for every value, such as the middle of the data range.
@@ -269,6 +284,9 @@ def known_norm(success_mse: float | None = None) -> KnownNorm:
 
     .. math:: \hat x = \sqrt{r^2 - \rho^2}\; y/|y|, \quad \rho^2 = d \, \eta
 
+    Here r is the known norm of the record, d its number of values, and y the mean of the rows, of which only the
+    direction counts.
+
     Args:
         success_mse: Mean squared error :math:`\eta` below which the attack counts as a success. None uses the full norm
             r.
@@ -279,8 +297,8 @@ def known_norm(success_mse: float | None = None) -> KnownNorm:
     Raises:
         InvalidInput: If ``success_mse`` is negative.
 
-    Guarantee: for a planted layer, no attack that knows only the norm succeeds more often, on average over directions
-    and for the worst one. Neither scales nor noise need be known.
+    Guarantee: for a planted layer, no attack that knows only the norm succeeds more often, neither on average over all
+    directions of the record nor for the worst direction. Neither scales nor noise need be known.
     Edge cases: where :math:`\rho \ge r` the estimate is zero, which always succeeds.
     Reference: ours; attains :func:`reconrisk.bounds.known_norm.from_scratch_success`.
 
@@ -294,6 +312,8 @@ def posterior_mean(*, mean: float | Tensor, std: float | Tensor) -> PosteriorMea
     r"""Configure the posterior mean of the record under a Gaussian prior on every value.
 
     .. math:: \hat x = m + \frac{t^2}{t^2 + v} (y - m), \quad x \sim N(m, t^2 I), \; y \sim N(x, v I)
+
+    Here y is the estimate of :func:`known_scale` and v its variance in each value.
 
     Args:
         mean: Prior mean m, one number or a tensor of the record's shape.
@@ -327,7 +347,10 @@ def _flat(name: str, value: float | Tensor, observation: Observation) -> Tensor:
         return torch.tensor(float(value), dtype=torch.float64)
     if tuple(value.shape) not in ((), observation.input_shape):
         raise invalid_input(
-            f"{name}.shape", tuple(value.shape), f"to be {observation.input_shape}, the shape of a record"
+            f"{name}.shape",
+            tuple(value.shape),
+            f"to be {observation.input_shape}, the shape of a record",
+            "Pass a number or such a tensor.",
         )
     return value.detach().double().flatten()
 

@@ -16,6 +16,7 @@ from reconrisk.attacks.gauss_newton import laplace as gauss_newton_laplace
 from reconrisk.attacks.gauss_newton.descent import ROUNDING, BoundedDescent, Descent, Outcome
 from reconrisk.attacks.gauss_newton.problem import GaussianPrior, Likelihood, Point, working_precision
 from reconrisk.attacks.labels.infer import class_labels_or_none, labels_for
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Attack, Observation
 from reconrisk.core.reconstruction import ZERO_RELEASE, AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, Knows, ThreatModel
@@ -245,12 +246,13 @@ class GaussNewton:
             check_callable("warm_start", self.warm_start, "Pass an attack, such as rr.attacks.inverting_gradients().")
         check_nonnegative("tolerance", self.tolerance)
         if (self.prior_mean is None) != (self.prior_std is None):
-            raise invalid_input("prior_mean", self.prior_mean, "and prior_std to be given together")
+            missing = "prior_std" if self.prior_std is None else "prior_mean"
+            raise InvalidInput(f"{missing} is missing. Pass prior_mean and prior_std together, or neither.")
         if self.prior_mean is not None:
             check_all_finite("prior_mean", torch.as_tensor(self.prior_mean))
             check_all_finite("prior_std", torch.as_tensor(self.prior_std))
             if not bool((torch.as_tensor(self.prior_std) > 0).all()):
-                raise invalid_input("prior_std", self.prior_std, "> 0")
+                raise invalid_input("min(prior_std)", float(torch.as_tensor(self.prior_std).min()), "> 0")
 
     @property
     def needs(self) -> ThreatModel:
@@ -327,8 +329,9 @@ def gauss_newton(
 
     .. math:: \hat x = \arg\min_x \; (y - f(x))^T \Sigma^{-1} (y - f(x)) \; [+ (x - m)^T S^{-1} (x - m)]
 
-    If the threat model knows the defense, Sigma is the variance of its noise, and values that were not sent are
-    ignored. Otherwise the release is taken as exact up to rounding; if no record fits it then, equal noise on all
+    Here y is the observed release, f(x) the release of the records x, and m and S are mean and covariance of the prior.
+    If the threat model knows the defense, :math:`\Sigma` is the variance of its noise, and values that were not sent
+    are ignored. Otherwise the release is taken as exact up to rounding; if no record fits it then, equal noise on all
     values is assumed. Known Laplacian noise is fitted by least absolute values. The minimum is taken over the data
     range. Starts are tried in turn until one fits the release, and the lowest objective wins: the negative log
     posterior up to a constant, or without known noise the squared residual relative to the release.
@@ -352,8 +355,8 @@ def gauss_newton(
         InvalidInput: If a setting is out of its domain, or only one of ``prior_mean`` and ``prior_std`` is given.
 
     Assumes: a forward map that is twice differentiable in the records. Piecewise linear networks need a ``warm_start``.
-    Guarantee: no step raises the misfit. At small noise, where the Fisher information I is nonsingular and the record
-    is inside the data range, the mean squared error is the Cramer-Rao bound tr(I^-1)/d.
+    Guarantee: no step raises the objective. At small noise, where the Fisher information I is nonsingular and the
+    record is inside the data range, the mean squared error is the Cramer-Rao bound tr(I^-1)/d for d values.
     Edge cases: on interruption it returns the best records so far. A start whose release is not finite cannot win.
     Without known noise a prior only decides what the release leaves undetermined.
     Reference: Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization; `Nielsen (1999)

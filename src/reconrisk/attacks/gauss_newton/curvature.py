@@ -22,7 +22,7 @@ _VALUES_AT_ONCE = 2**23  # released values per vectorised call, over all its col
 
 
 class Curvature:
-    """Approximation of J^T J that preconditions conjugate gradients: it changes their speed, not the solution."""
+    """Approximation of J^T J, with the Jacobian J, as a preconditioner: it changes the speed, not the solution."""
 
     def __init__(self, matrix: Tensor) -> None:
         self._matrix = matrix.double()

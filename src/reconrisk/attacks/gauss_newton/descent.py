@@ -61,18 +61,19 @@ def _iterate_until_done(iterate: Callable[[], Outcome | None], iterations: int, 
 class Descent:
     """Descent from one start; ``point`` is always the best so far.
 
-    The damping follows Nielsen's rule, and the accuracy of each step the forcing terms of Eisenstat and Walker. Where
-    conjugate gradients converge so slowly that assembling the matrix costs less, it is assembled to precondition them.
+    The damping follows Nielsen's rule. The relative accuracy to which conjugate gradients solve for a step follows the
+    rule of Eisenstat and Walker. Where conjugate gradients converge so slowly that assembling the normal matrix costs
+    less, the descent assembles it as their preconditioner.
 
     Attributes:
         point: The current point.
         iterations: Largest number of Gauss-Newton steps.
         inner_iterations: Largest number of conjugate gradient steps per Gauss-Newton step.
-        tolerance: Step size, as a share of ``span``, at which an exact fit ends.
+        tolerance: Step size, as a share of ``span``, at which the descent ends if the release has no noise.
         span: Width of the data range.
         rng: Source of randomness of the preconditioner.
         in_time: Returns False once the time is up.
-        damping: First damping; None assumes that a step can explain the whole residual.
+        damping: First damping; None chooses it as if one step could remove the whole residual.
     """
 
     point: Point

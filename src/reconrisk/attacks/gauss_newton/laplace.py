@@ -45,8 +45,11 @@ def refine_laplace(
     .. math:: \sqrt2 \sum_i |r_i| / \sigma_i \le \sum_i \frac{r_i^2}{2 s_i^2} + \mathrm{const}, \qquad
               s_i^2 = \sigma_i |r_i^0| / \sqrt2
 
-    Each round minimises the right side, which is tight at the residuals r0 of the round before, so no round raises the
-    sum.
+    Here :math:`r_i` is the residual of value i, :math:`\sigma_i` the standard deviation of its noise, and :math:`r_i^0`
+    its residual in the round before.
+
+    Each round minimises the right side. It equals the left side at the residuals of the round before, so no round
+    raises the left side.
 
     Args:
         observation: The observation with known Laplacian noise.
@@ -75,7 +78,7 @@ def refine_laplace(
 
 
 def reweight_laplace(observation: Observation, labels: Tensor, at: Tensor) -> Observation:
-    """Return the observation with Gaussian noise whose variances are those of the majorant.
+    """Return the observation with Gaussian noise with the variances of the majorant (the upper bound of :func:`refine_laplace`).
 
     Args:
         observation: The observation with known Laplacian noise.

@@ -37,16 +37,19 @@ class Likelihood:
 
     .. math:: \chi^2(x) = (y - f(x))^T \Sigma^{-1} (y - f(x)) + (x - m)^T S^{-1} (x - m)
 
+    Here y is the observed release, f(x) the release of the records x, :math:`\Sigma` the variance of the noise, and m
+    and S are mean and variance of the prior.
+
     Known noise and unsent values enter as they are. Without known noise the error is rounding. Its standard deviation
-    is the precision times the geometric mean of the tensor's size and the size of the whole release, a compromise
-    between equal errors everywhere and errors relative to each tensor. After ``weigh(equally=True)`` it is the same
-    everywhere.
+    is the relative rounding error times the geometric mean of the norm of the tensor and the norm of the whole release,
+    a compromise between equal errors everywhere and errors relative to each tensor. After ``weigh(equally=True)`` it is
+    the same everywhere.
 
     Attributes:
         observation: The observation to fit.
         labels: Labels of the records.
         prior: Prior on the coordinates, or None.
-        dtype: Precision of the solve.
+        dtype: Floating point type of the computation.
         evaluations: Number of evaluated releases and products with their derivative.
         observed: Observed values in units of the noise, followed by the prior mean.
     """
@@ -231,15 +234,16 @@ def damped_step(
     precondition: Product | None = None,
     free: Tensor | None = None,
 ) -> Step:
-    """Solve (J^T J + damping) change = J^T residual by conjugate gradients.
+    """Solve (J^T J + damping I) change = J^T residual by conjugate gradients; J is the Jacobian of the release.
 
     Args:
         point: The current point.
         damping: Levenberg-Marquardt damping.
-        forcing: Relative residual at which the solve ends.
+        forcing: Residual of these linear equations, relative to their right side, at which conjugate gradients stop.
         iterations: Largest number of conjugate gradient steps.
         in_time: Returns False once the time is up.
-        precondition: Approximate inverse of the matrix; it must keep fixed coordinates at zero.
+        precondition: Multiplication with an approximate inverse of the matrix; the result must be zero at coordinates
+            that are not free.
         free: Mask of coordinates that may change; None frees all.
 
     Returns:

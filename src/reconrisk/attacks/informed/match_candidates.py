@@ -16,6 +16,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor, nn
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.core.validation import (
@@ -38,12 +39,17 @@ def _read_trajectory(model: nn.Module, trajectory: Sequence[Mapping[str, Tensor]
     names = [name for name, _ in model.named_parameters()]
     if len(trajectory) < 2:
         remedy = "Pass the parameters before the first step and after each step."
-        raise invalid_input("trajectory", f"of {len(trajectory)} iterates", "to have at least two", remedy)
+        raise invalid_input("len(trajectory)", len(trajectory), ">= 2", remedy)
     steps = []
     for place, iterate in enumerate(trajectory):
         missing = [name for name in names if name not in iterate]
         if missing:
-            raise invalid_input(f"trajectory[{place}]", sorted(iterate), f"to contain {missing[0]}, as the model does")
+            raise invalid_input(
+                f"trajectory[{place}]",
+                sorted(iterate),
+                f"to contain {missing[0]}",
+                "Pass every parameter of the model.",
+            )
         for name in names:
             check_all_finite(f"trajectory[{place}][{name!r}]", iterate[name])
         steps.append({name: iterate[name].detach() for name in names})
@@ -67,10 +73,10 @@ def clipped_gradients(
 
     Args:
         model: Model whose buffers are used as they are.
-        loss_fn: Loss of a batch, from outputs and labels.
+        loss_fn: Training loss of a batch, a function of outputs and labels.
         parameters: Parameters by name at which gradients are taken.
         inputs: Records (n, ...).
-        labels: Their labels (n, ...).
+        labels: Labels of the records, (n, ...).
         clip_norm: Norm that each gradient is clipped to.
 
     Returns:
@@ -141,10 +147,11 @@ class DpSgdSettings:
         learning_rate: Learning rate of plain gradient descent.
         clip_norm: Norm C that each record's gradient is clipped to.
         noise_multiplier: Standard deviation of the noise on each sum of gradients, in units of ``clip_norm``.
-        batch_size: Divisor of the sums, by default the number of records. Needed under sampling.
+        batch_size: Divisor of the sums, by default the number of records. Needed if ``sampling_probability`` is below
+            1.
         sampling_probability: Probability with which each record enters a step, independently of the others.
-        participation: Known records that entered each step, (steps, known records). Needed under sampling; by default
-            all enter.
+        participation: Known records that entered each step, (steps, known records). Needed if ``sampling_probability``
+            is below 1; by default all enter.
 
     >>> DpSgdSettings(learning_rate=0.1, clip_norm=1.0, noise_multiplier=2.0).sampling_probability
     1.0
@@ -227,13 +234,13 @@ def log_likelihood_ratios(
     >>> log_likelihood_ratios(seen, two, noise_std=1.0)
     tensor([ 0.5000, -0.5000], dtype=torch.float64)
     """
-    noise = check_positive("noise_std", noise_std, "Without noise use rr.attacks.best_candidate().")
+    noise = check_positive("noise_std", noise_std, "Use rr.attacks.best_candidate() without noise.")
     rate = check_positive("sampling_probability", check_probability("sampling_probability", sampling_probability))
     if contributions.ndim != 3 or residuals.shape != (contributions.shape[0], contributions.shape[2]):
         raise invalid_input(
             "residuals.shape",
             tuple(residuals.shape),
-            f"to be (steps, values) for contributions (steps, candidates, values)={tuple(contributions.shape)}",
+            f"to be (steps, values), since contributions.shape={tuple(contributions.shape)}",
         )
     return _mix_over_sampling(_step_log_ratios(residuals, contributions, noise), rate).sum(0)
 
@@ -263,7 +270,7 @@ def most_likely_candidate(
     .. math:: \hat z = \arg\max_{z_0} \sum_{z: \mathrm{mse}(z, z_0) \le \eta} P(z \mid \text{release})
 
     Args:
-        log_ratios: Log likelihood ratio of each candidate.
+        log_ratios: Logarithm of the likelihood of each candidate divided by the likelihood of no candidate.
         candidates: Candidate records (candidates, ...).
         prior: Prior weight of each candidate, equal by default.
         mse: Radius :math:`\eta`: the largest mean squared error that counts as success.
@@ -286,7 +293,9 @@ def most_likely_candidate(
     check_not_empty("candidates", candidates)
     weights = torch.ones(len(candidates), dtype=torch.float64) if prior is None else prior.double()
     if weights.shape != (len(candidates),) or not bool((weights >= 0).all()) or not bool(weights.any()):
-        raise invalid_input("prior", "given", f"to be {len(candidates)} numbers >= 0, not all 0, one per candidate")
+        raise InvalidInput(
+            f"Expected prior to be {len(candidates)} numbers >= 0, not all 0. Pass one number for each candidate."
+        )
     check_all_finite("candidates", candidates)
     posterior = (log_ratios.double() + (weights / weights.sum()).log()).softmax(0)
     rows = candidates.flatten(1).double()
@@ -315,17 +324,19 @@ def match_candidates(
     .. math:: \theta_{t+1} = \theta_t - \frac{\text{rate}}{B} \Bigl(\sum_{i \in S_t} \mathrm{clip}(g_i) +
               N(0, \sigma^2 C^2)\Bigr)
 
-    The likelihood of each step is that of :func:`log_likelihood_ratios`.
+    Here :math:`\theta_t` are the parameters before step t, :math:`S_t` the records that enter step t, :math:`g_i` the
+    gradient of the training loss of record i, and rate is the learning rate. :func:`log_likelihood_ratios` computes the
+    likelihood of each step.
 
     Args:
         model: Model that was trained; its parameters give the names in ``trajectory``.
-        loss_fn: Loss of a batch, from outputs and labels.
+        loss_fn: Training loss of a batch, a function of outputs and labels.
         trajectory: Parameters before the first step and after each step. For a single step these are the initialisation
             and the final model.
         candidates: Candidate records (candidates, ...).
-        candidate_labels: Their labels.
+        candidate_labels: Labels of the candidates.
         known_inputs: Training records except the target.
-        known_labels: Their labels.
+        known_labels: Labels of the known records.
         settings: Learning rate, clipping, noise and sampling of the run.
         prior: Prior weight of each candidate, equal by default.
         mse: Largest mean squared error that counts as success; 0 is the exact record.
@@ -338,8 +349,8 @@ def match_candidates(
 
     Assumes: plain gradient descent on the loss of each record, clipped to C = ``clip_norm``, with noise of
     :math:`\sigma` = ``noise_multiplier``; B is ``batch_size``.
-    Guarantee: this is the maximum a posteriori rule (within the radius ``mse``). No adversary who sees the same and
-    names a candidate is right more often, and none exceeds the ``success_upper_bound`` of the run.
+    Guarantee: this is the maximum a posteriori rule (within the radius ``mse``). No adversary who sees the same values
+    and names a candidate is right more often, and no adversary exceeds the ``success_upper_bound`` of the run.
     Edge cases: every step must be observed. A final model after several steps is refused, since its likelihood is an
     integral over all paths. If every candidate leaves a residual larger than the noise can be, the ending is "not
     applicable"; this chi-square test is wrong in one of a million runs.
@@ -376,7 +387,7 @@ def match_candidates(
         residual = scale * (_flat_vector(before) - _flat_vector(after)) - known.sum(0)
         exponents = _step_log_ratios(residual[None], own[None], std)[0]
         ratios += _mix_over_sampling(exponents, rate)
-        # a candidate that did not take part in the step leaves the residual unchanged
+        # a candidate that did not enter the step leaves the residual unchanged
         # |r - g|^2 / sigma^2 = |r|^2 / sigma^2 - 2 e, the chi-square of the residual with the candidate
         left += (residual / std).square().sum() - 2 * (exponents if rate == 1 else exponents.clamp(min=0))
         # rounding of the iterates and of the gradients shifts the noisy sum
@@ -424,7 +435,7 @@ def _check_records(
     for name, (inputs, labels) in both.items():
         records = "candidates" if name == "candidate" else "known_inputs"
         if len(labels) != len(inputs):
-            raise invalid_input(f"{name}_labels", f"of {len(labels)} records", f"to be of {len(inputs)}, as {records}")
+            raise invalid_input(f"len({name}_labels)", len(labels), f"to be {len(inputs)}, the number of {records}")
         check_all_finite(records, inputs)
         check_all_finite(f"{name}_labels", labels)
         _check_classes(f"{name}_labels", model, loss_fn, inputs, labels)
@@ -443,8 +454,8 @@ def _check_classes(name: str, model: nn.Module, loss_fn: LossFunction, inputs: T
             try:
                 loss_fn(outputs, labels[row : row + 1])
             except IndexError as error:
-                remedy = f"The model has {outputs.shape[-1]} outputs; classes start at 0."
-                raise invalid_input(name, int(labels[row]), "to be a class of the model", remedy) from error
+                last = outputs.shape[-1] - 1
+                raise invalid_input(f"{name}[{row}]", int(labels[row]), f"to be a class from 0 to {last}") from error
 
 
 def _check_participation(given: Tensor | None, steps: int, known: int, rate: float) -> Tensor:
@@ -455,5 +466,9 @@ def _check_participation(given: Tensor | None, steps: int, known: int, rate: flo
             raise invalid_input("participation", None, "to be given under sampling", remedy)
         return torch.ones(steps, known, dtype=torch.bool)
     if given.shape != (steps, known):
-        raise invalid_input("participation.shape", tuple(given.shape), f"to be (steps, known records)={(steps, known)}")
+        raise invalid_input(
+            "participation.shape",
+            tuple(given.shape),
+            f"to be {(steps, known)}, one row per step and one column per known record",
+        )
     return given.bool()

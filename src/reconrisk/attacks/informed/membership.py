@@ -20,7 +20,7 @@ class Membership:
     Attributes:
         index: Nearest candidate, None if none is within the error of the reconstruction.
         distances: Root mean square difference per feature to each candidate.
-        certain: True if an error of at most the stated size leaves only this answer.
+        certain: True if no other answer is possible as long as the error of the reconstruction is at most ``error``.
     """
 
     index: int | None
@@ -34,6 +34,8 @@ def informed_membership(
     r"""Decide which candidate a model was trained on by comparison with a reconstruction of the unknown record.
 
     .. math:: \hat b = \arg\min_b |\hat z - z_b|
+
+    Here :math:`\hat z` is the reconstruction and :math:`z_b` is candidate b.
 
     Args:
         reconstruction: Reconstructed record, as a :class:`Reconstruction` or an array.
@@ -61,13 +63,15 @@ def informed_membership(
     rows = np.atleast_2d(_to_floats("candidates", candidates))
     rows = rows.reshape(len(rows), -1)
     if len(rows) == 0:
-        raise invalid_input("candidates", "none", "to be at least one record")
+        raise invalid_input("len(candidates)", 0, ">= 1", "Pass at least one record.")
     failed = isinstance(reconstruction, Reconstruction) and reconstruction.status.is_failure
     estimate = reconstruction.estimates if isinstance(reconstruction, Reconstruction) else reconstruction
     record = _to_floats("reconstruction", estimate).reshape(-1)
     if rows.shape[1] != len(record):
         raise invalid_input(
-            "candidates.shape", rows.shape, f"to be (candidates, {len(record)}), as the reconstruction has"
+            "candidates.shape",
+            rows.shape,
+            f"to be (candidates, {len(record)}), as many values as the reconstruction has",
         )
     if error is None and len(rows) == 1:
         raise invalid_input(

@@ -35,6 +35,9 @@ class OutputLayer:
 
     .. math:: G = \sum_i d_i \tilde h_i^T, \qquad d_i = \partial \ell_i / \partial z_i, \quad z_i = P \tilde h_i
 
+    Here :math:`\tilde h_i` are the features of record i before the output layer (with a one for the bias), P the
+    parameters of that layer, :math:`z_i` its outputs, and :math:`\ell_i` the training loss of record i.
+
     Attributes:
         gradient: G, one row per class.
         parameters: P at each step, of shape (steps, classes, columns).
@@ -43,9 +46,9 @@ class OutputLayer:
         features: Features :math:`\tilde h` of probes drawn from the data range.
         outputs: Outputs z of the same probes.
         offset: Part of the outputs that is not released.
-        loss_fn: Loss of the training.
+        loss_fn: Training loss, a function of outputs and labels.
         noise_std: Standard deviation of the noise on the values of G.
-        clipped: True if clipping has scaled G; None if unknown.
+        clipped: True if clipping has multiplied G by a factor below 1; None if this is unknown.
         linear: False if an adaptive optimizer makes the update a nonlinear function of the gradient.
         exact: False if G is averaged over several steps.
     """
@@ -79,8 +82,8 @@ def output_layer(observation: Observation) -> OutputLayer:
         The gradient of the output layer with the data that its interpretation needs.
 
     Raises:
-        InvalidInput: If the forward map has no network, the network has a single output, the loss takes no class
-            indices, or neither weight nor bias of the output layer is released.
+        InvalidInput: If the forward map has no network, the network has a single output, the training loss takes no
+            class indices, or neither weight nor bias of the output layer is released.
 
     Edge cases: of an output layer that is not an ``nn.Linear`` only the bias is used.
     """
@@ -130,7 +133,7 @@ def is_cross_entropy(loss_fn: LossFunction, classes: int) -> bool:
     """Return True if the derivative of a loss with respect to the outputs is softmax minus one-hot.
 
     Args:
-        loss_fn: The loss to test, at a few outputs.
+        loss_fn: The training loss to test, at a few outputs.
         classes: Number of outputs.
 
     Returns:
@@ -223,9 +226,13 @@ def _check_loss(loss_fn: LossFunction, outputs: Tensor) -> None:
             warnings.simplefilter("error", UserWarning)  # torch only warns when it broadcasts targets to the outputs
             loss = loss_fn(some, torch.zeros(len(some), dtype=torch.int64, device=some.device))
     except (RuntimeError, ValueError, IndexError, TypeError, UserWarning) as error:
-        raise InvalidInput(f"Expected a loss of outputs and class indices to infer labels. {DECLARE}") from error
+        raise InvalidInput(
+            f"Expected a training loss of outputs and class indices to infer labels. {DECLARE}"
+        ) from error
     if not bool(loss.isfinite()):
-        raise InvalidInput(f"Expected a loss that is finite on noise over the data range to infer labels. {DECLARE}")
+        raise InvalidInput(
+            f"Expected a training loss that is finite on random inputs in the data range to infer labels. {DECLARE}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,7 +325,7 @@ _MOST_PAIRS = 2000  # pairs of a probe and a class, to limit memory for many cla
 
 
 def class_labels_or_none(labels: Tensor) -> tuple[int, ...] | None:
-    """Return the classes that an attack used, for its account.
+    """Return the classes that an attack used, for its report.
 
     Args:
         labels: Labels that the attack worked with.
@@ -336,6 +343,9 @@ def infer_label(released: Mapping[str, Tensor]) -> Tensor:
     r"""Infer the label of a single record from the gradient of the last layer.
 
     .. math:: \partial \ell / \partial b_c = p_c - 1[c = y]
+
+    Here :math:`\ell` is the training loss, b the bias of the last layer, :math:`p_c` the predicted probability of class
+    c, and y the label.
 
     Args:
         released: Released gradient, in the order of the layers.
@@ -369,9 +379,11 @@ def infer_label_counts(observation: Observation) -> Tensor:
     .. math:: \sum_i d_i = \sum_c n_c\, \bar d_c, \qquad d_i = \partial \ell_i / \partial z_i = p_i - e_{y_i}
               \text{ for cross-entropy}
 
-    The bias of the output layer has gradient :math:`\sum_i d_i`. For a typical record of class c, :math:`\bar d_c`
-    follows from its features, which are approximately the row of the weight's gradient divided by that of the bias. The
-    counts solve the equation by regularised least squares. Batches of at most half as many records as classes are first
+    Here :math:`n_c` is the number of records of class c, :math:`z_i` the outputs for record i, :math:`\ell_i` its
+    training loss, :math:`p_i` its predicted probabilities and :math:`e_{y_i}` its label, one-hot. The bias of the
+    output layer has gradient :math:`\sum_i d_i`. For a typical record of class c, :math:`\bar d_c` follows from its
+    features, which are approximately the row of the weight's gradient divided by the gradient of the bias. The counts
+    solve the equation by regularised least squares. Batches of at most half as many records as classes are first
     separated into single records (:func:`reconrisk.attacks.labels.separate_records.separate`).
 
     Args:
@@ -381,16 +393,17 @@ def infer_label_counts(observation: Observation) -> Tensor:
         One integer per class; they sum to ``batch_size``.
 
     Raises:
-        InvalidInput: For a regression loss, an unknown network, or an output layer that is not released.
+        InvalidInput: For the training loss of a regression, an unknown network, or an output layer that is not
+            released.
 
-    Assumes: a loss of outputs and class indices that sums or averages over records. For a local update, steps that are
-    small relative to the output layer. Clipping, noise and pruning need not be known.
+    Assumes: a training loss of outputs and class indices that sums or averages over records. For a local update, steps
+    that are small relative to the output layer. Clipping, noise and pruning need not be known.
     Guarantee: exact for a single record without noise. Exact counts where records have nearly the same features, as in
     untrained networks. Mostly exact in any network for batches of up to half as many records as classes.
     Edge cases: for trained networks and larger batches the result is an estimate; records with vanishing gradients are
     guessed. Adaptive optimizers reveal little more than the set of classes. Without a released bias the size of the
-    features is taken from noise over the data range. Regression, an unknown network and an output layer that is not
-    released are refused.
+    features is taken from random inputs in the data range. Regression, an unknown network and an output layer that is
+    not released are refused.
     Reference: `Ma et al. (2023) <https://openreview.net/forum?id=FIrQfNSOoTr>`_ for the features of a class, here with
     shrinkage and regularisation; :func:`infer_label` for a single record.
 

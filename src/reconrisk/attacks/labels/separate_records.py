@@ -46,10 +46,12 @@ def separate(
 
     .. math:: G = \sum_i d_i \tilde h_i^T = U S V^T, \qquad d_i = \mathrm{softmax}(P \tilde h_i) - e_{y_i}
 
-    The features of the records span the rows of G, so :math:`\tilde h = V a`. With the right label and features, d lies
-    in the span of U and :math:`a^T S^{-1} U^T d = 1`. These equations are solved for each class by damped Gauss-Newton
-    from several starts, in as many unknowns as there are records. Found records are subtracted from G, and the search
-    continues on the rest.
+    Here :math:`\tilde h_i` are the features of record i (with a one for the bias), :math:`d_i` is the derivative of its
+    training loss in the outputs, and :math:`e_{y_i}` its label, one-hot. U, S and V are the singular value
+    decomposition of G. The features of the records span the rows of G, so :math:`\tilde h = V a`. With the right label
+    and features, d lies in the span of U and :math:`a^T S^{-1} U^T d = 1`. These equations are solved for each class by
+    damped Gauss-Newton from several starts, in as many unknowns as there are records. Found records are subtracted from
+    G, and the search continues on the rest.
 
     Args:
         gradient: G, one row per class.

@@ -99,7 +99,11 @@ class Imprint:
         levels = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
         if isinstance(self.public, Tensor):
             if tuple(self.public.shape[1:]) != shape:
-                raise invalid_input("public.shape", tuple(self.public.shape), f"to be (records, *{shape})")
+                raise invalid_input(
+                    "public.shape",
+                    tuple(self.public.shape),
+                    f"to be {(len(self.public), *shape)}, since records are {shape}",
+                )
             measured = (self.public.flatten(1).double() @ measure).cpu()
             # order statistics at i (N + 1) / k: the probability of a bin is then Beta((N + 1) / k, ...), of mean 1 / k
             inner = torch.from_numpy(np.quantile(measured.numpy(), levels.numpy(), method="weibull"))
@@ -114,7 +118,7 @@ class Imprint:
         edges = torch.cat([torch.tensor([low]), inner, torch.tensor([high])]).double()
         if not bool((edges.diff() > 0).all()):  # also catches NaN
             remedy = 'Use fewer bins, more public records, or measurement="random".'
-            raise invalid_input("bins", self.bins, "to have distinct edges, but public measurements tie", remedy)
+            raise invalid_input("bins", self.bins, "to have distinct edges, but public measurements are equal", remedy)
         return edges, spread
 
     def expected_recovered(self, batch_size: int) -> float:
@@ -174,39 +178,42 @@ def imprint(
     .. math:: \hat x = \frac{\nabla_{w_i} \ell - \nabla_{w_{i+1}} \ell}{\partial_{b_i} \ell - \partial_{b_{i+1}} \ell},
               \qquad \mathrm E[\text{recovered}] = n (1 - 1/k)^{n-1}
 
-    All neurons measure the same number of a record, its mean or a random projection. The i-th neuron is active above
-    the i-th of k = ``bins`` quantiles, so neighbouring neurons differ by the records of one bin. The layer is put
-    before the model and adds nothing to its outputs; a constant input takes the place of its bias.
+    Here :math:`w_i` and :math:`b_i` are weight and bias of planted neuron i, :math:`\ell` is the training loss, and n
+    the number of records in the batch. All neurons measure the same number of a record, its mean or a random
+    projection. The i-th neuron is active above the i-th of k = ``bins`` quantiles, so neighbouring neurons differ by
+    the records of one bin. The layer is put before the model and adds nothing to its outputs; a constant input takes
+    the place of its bias.
 
     Args:
         bins: Number k of bins, which is the number of planted neurons.
-        public: Source of the quantiles: the law of the measurement, or N records like the attacked ones. With N records
-            the bins are unequal and E[recovered] = n k B(m + 1, N - m + n) / B(m, N + 1 - m), where m = (N + 1)/k and B
-            is the Beta function; exact for integer m.
+        public: Source of the quantiles: the distribution of the measurement, or N records like the attacked ones. With
+            N records the bins are unequal and E[recovered] = n k B(m + 1, N - m + n) / B(m, N + 1 - m), where m = (N +
+            1)/k and B is the Beta function; exact for integer m.
         measurement: "mean" measures the mean of a record, "random" a random projection.
         isolated: True for neurons that are flat above their bin too. A record is then read off one neuron without
             differences. Records with a small share of the gradient, and updates of several local steps, are then read
             as exactly as others.
         strength: Size of the move that an active neuron makes to each value of a record. Larger values raise the
             gradient above noise.
-        tolerance: Relative mismatch of the witnesses up to which a reading counts as a single record.
+        tolerance: Largest relative mismatch of the witnesses at which a row of the layer counts as a single record.
+            Witnesses are means of squared values of a record, which the planted layer also reveals.
 
     Returns:
         The configured attack.
 
     Raises:
-        InvalidInput: If a setting is invalid; in ``plant``, if public measurements tie; when the attack is called, if
-            the planted layer was not released.
+        InvalidInput: If a setting is invalid; in ``plant``, if public measurements are equal; when the attack is
+            called, if the planted layer was not released.
 
     Assumes: the client trains the model it is sent, ``attack.plant(model, input_shape)``, and sends the gradient of the
-    planted layer, or the result of plain SGD steps on it. The expectation holds for n independent records of the public
-    law whose measurements do not tie and none of which the rest of the model ignores.
+    planted layer, or the result of plain SGD steps on it. The expectation holds for n independent records from the
+    public distribution with distinct measurements, none of which the rest of the model ignores.
     Guarantee: labels, loss and the rest of the model do not matter, including batch norm in either mode. A record
-    counts as recovered only if its witnesses, which the layer reveals, agree with it to ``tolerance``; those of a
-    mixture do not.
+    counts as recovered only if its witnesses, which the layer reveals, agree with the record to ``tolerance``; the
+    witnesses of a mixture of records do not agree.
     Edge cases: rows that are not recovered hold the middle of the range, with objective inf. Bins without gradient are
-    skipped. Equal records count once. Noise is allowed for if the threat model knows it; mixtures hidden by the noise
-    then pass as records. Pruning is not allowed for.
+    skipped. Equal records count once. If the threat model knows the noise, the attack accepts a mismatch that the noise
+    can cause; mixtures hidden by the noise then count as records. The attack does not account for pruning.
     Reference: the imprint module of `Fowl et al. (2022) <https://arxiv.org/abs/2110.13057>`_.
 
     >>> from reconrisk.releases.updates.gradient import GradientRelease
@@ -233,13 +240,16 @@ def _check_law(public: object, bins: int) -> None:
     if isinstance(public, Tensor):
         if public.ndim < 2 or len(public) < max(bins, 2):
             raise invalid_input(
-                "public.shape", tuple(public.shape), f"to hold a record for each of {bins} bins", remedy
+                "public.shape",
+                tuple(public.shape),
+                f"to be (records, ...) with records >= {max(bins, 2)}, the number of bins",
+                remedy,
             )
         check_all_finite("public", public)
     elif not isinstance(public, Distribution):
         raise invalid_input("public", type(public).__name__, "to be a tensor or a distribution", remedy)
     elif public.batch_shape.numel() != 1 or public.event_shape or not _has_quantiles(public):
-        raise invalid_input("public", public, "to be the law of one number, with icdf", remedy)
+        raise invalid_input("public", public, "to be the distribution of one number, with icdf", remedy)
 
 
 def _has_quantiles(law: Distribution) -> bool:

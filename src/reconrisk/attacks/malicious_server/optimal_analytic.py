@@ -33,7 +33,7 @@ _LARGEST_LAYER = 2**26  # values of the largest planted layer: 256 MB of float32
 class PlantedLayer(nn.Module):
     """A linear layer without bias on the flattened record, in parallel to the user's model, if there is one.
 
-    The outputs are those of the layer, followed by those of the model.
+    The outputs of the module are the outputs of the layer, followed by the outputs of the model.
     """
 
     def __init__(self, features: int, neurons: int, model: nn.Module | None) -> None:
@@ -76,7 +76,7 @@ class PlantedTraining:
 
     Attributes:
         module: The module to train.
-        loss_fn: The loss to train it with.
+        loss_fn: The training loss of the module.
     """
 
     module: nn.Module
@@ -122,7 +122,7 @@ class OptimalAnalytic:
             loss_fn: Loss of the user's model, which becomes part of the loss.
 
         Returns:
-            The module, whose first outputs are those of the planted neurons, and the loss to train it with.
+            The module, whose first outputs come from the planted neurons, and its training loss.
 
         Edge cases: the gradient of ``model`` takes a share of the clipped norm, so the attack is weaker than without a
         model.
@@ -160,13 +160,15 @@ def optimal_analytic(
     .. math:: \ell = 1^\top W x, \quad w_j = \beta x + N(0, (\sigma C)^2 I), \quad \beta = \min(1, C / (\sqrt M |x|)),
               \qquad \hat x = \frac1{M \beta} \sum_j w_j
 
-    :meth:`OptimalAnalytic.plant` builds the module and the loss.
+    Here W are the weights of the M planted neurons, :math:`w_j` is the released gradient of neuron j, x the record, and
+    :math:`\ell` the training loss. C is the clip norm, :math:`\sigma` the noise multiplier, and :math:`\beta` the
+    factor of clipping. :meth:`OptimalAnalytic.plant` builds the module and the training loss.
 
     Args:
         neurons: Number M of planted neurons; :func:`neurons_for_clipping` gives the best number.
-        estimate: Any estimate that needs no bias. None is :func:`known_scale`, the one of riess2025.
-        scales: Scale :math:`\beta` of the rows, one for all neurons or one per neuron. None replays it from the known
-            defense and norm.
+        estimate: Any estimate that needs no bias. None is :func:`known_scale`, the estimate of riess2025.
+        scales: Scale :math:`\beta` of the rows, one for all neurons or one per neuron. None computes the scale from the
+            known defense and norm.
 
     Returns:
         The configured attack.
@@ -177,15 +179,15 @@ def optimal_analytic(
 
     Assumes: unit loss weights, no gradient of a bias, a batch of one.
     Guarantee: where clipping binds (:func:`neurons_for_clipping`) the error of known_scale() follows
-    :func:`reconrisk.bounds.analytic_inversion.analytic_inversion_law`, with variance :math:`\sigma^2 |x|^2`. Where it
-    does not bind, the variance is :math:`(\sigma C)^2 / M`, which is larger, and the status says so.
-    Edge cases: next to a user's model, clipping acts on the whole gradient, of norm G. The replayed scale allows for
-    this, given the label or a model from which it can be inferred. The estimate stays unbiased up to the effect of
-    noise on the replay, with variance :math:`(\sigma G)^2 / M`. Next to a network whose G varies fast, such as
+    :func:`reconrisk.bounds.analytic_inversion.analytic_inversion_law`, with variance :math:`\sigma^2 |x|^2`. Where
+    clipping does not bind, the variance is :math:`(\sigma C)^2 / M`, which is larger, and the status states this.
+    Edge cases: next to a user's model, clipping acts on the whole gradient, of norm G. The computed scale accounts for
+    this if the label is known or can be inferred from the model. The estimate stays unbiased up to the effect of noise
+    on the computed scale, with variance :math:`(\sigma G)^2 / M`. Next to a network whose G varies fast, such as
     ResNet-101, the direction at the known norm, :func:`known_norm`, is better. riess2025 rescales by the norm of the
-    record alone, a bias that shows where noise is small. The estimate is clipped to the data range; the law holds for
-    wide ranges.
-    Reference: Theorem IV.1, riess2025, corrected; equation 16 has the ratio of norms unsquared.
+    record alone, which causes a bias that is visible where noise is small. The estimate is clipped to the data range;
+    the stated distribution holds for wide ranges.
+    Reference: Theorem IV.1, riess2025, corrected; equation 16, as printed, lacks the square on the ratio of norms.
 
     >>> from reconrisk.releases.updates.gradient import GradientRelease
     >>> from reconrisk.releases.observe import observe
@@ -204,7 +206,10 @@ def neurons_for_clipping(clip_norm: float, smallest_norm: float) -> int:
 
     .. math:: M = \lceil (C / |x|_{\min})^2 \rceil
 
-    The gradient of M neurons has norm :math:`\sqrt M |x|`; equation 16 of riess2025 has the ratio unsquared.
+    Here :math:`|x|_{\min}` is the smallest norm of a nonzero record.
+
+    The gradient of M neurons has norm :math:`\sqrt M |x|`; equation 16 of riess2025, as printed, lacks the square on
+    the ratio.
 
     Args:
         clip_norm: Clipping norm C of the training.

@@ -33,9 +33,9 @@ class PlantedModel(nn.Module):
     """A copy of a model behind a planted layer, whose activations are added to the record along one direction.
 
     A frozen layer decides which records activate a neuron. The planted layer, which reads :func:`layer_inputs`, begins
-    at zero. Only its change of the activations is added, so the outputs are those of the original model until training,
-    and the update loses no digits to rounding. The direction is fixed, so every neuron passes the derivative of a
-    record on with the same factor. If ``isolated``, the activation is flat outside (0, 1), else below 0.
+    at zero. Only its change of the activations is added, so the outputs equal the outputs of the original model until
+    training, and the update loses no digits to rounding. The direction is fixed, so every neuron passes the derivative
+    of a record on with the same factor. If ``isolated``, the activation is flat outside (0, 1), else below 0.
 
     Args:
         model: The model of the user, which is copied.
@@ -61,7 +61,9 @@ class PlantedModel(nn.Module):
         super().__init__()
         module: object = model
         if not isinstance(module, nn.Module):
-            raise invalid_input("model", type(module).__name__, "to be a torch.nn.Module")
+            raise invalid_input(
+                "model", type(module).__name__, "to be a torch.nn.Module", "Pass the network that clients train."
+            )
         self.input_shape = tuple(input_shape)
         self.isolated = isolated
         # Match precision and device of the model.
@@ -85,7 +87,8 @@ class PlantedModel(nn.Module):
             raise invalid_input(
                 "inputs.shape",
                 tuple(inputs.shape),
-                f"to be (records, *{self.input_shape}), the shape that the layer was planted for",
+                f"to be {(*inputs.shape[:1], *self.input_shape)}",
+                f"Pass records of the shape {self.input_shape} that the layer was planted for.",
             )
         flat = inputs.flatten(1)
         level = self.frozen(flat)
@@ -157,7 +160,7 @@ def check_input_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
             "input_shape",
             input_shape,
             "to be the shape of one record",
-            "Write (1, 28, 28), for instance, without the batch axis.",
+            "Pass (1, 28, 28), for instance, without the batch axis.",
         )
     return tuple(check_whole("input_shape", side) for side in input_shape)
 
@@ -192,7 +195,7 @@ def planted_rows(tensors: Mapping[str, Tensor], features: int, neurons: int) -> 
     """
     remedy = "Release an update of attack.plant(model, input_shape), planted by the same attack."
     if _PLANTED not in tensors:
-        raise invalid_input("released", sorted(tensors), f"to hold {_PLANTED}", remedy)
+        raise invalid_input("released", sorted(tensors), f"to contain {_PLANTED}", remedy)
     expected, found = (neurons, _width(features)), tuple(tensors[_PLANTED].shape)
     if found != expected:
         raise invalid_input(f"released[{_PLANTED!r}].shape", found, f"to be {expected}", remedy)
@@ -206,7 +209,8 @@ class Readings:
 
     Attributes:
         records: Flat records, one per row.
-        doubts: Mismatch of each record that the adversary can compute; 0 for a perfect reading.
+        doubts: Relative mismatch between each record and its witnesses, which the adversary can compute; 0 for an exact
+            record.
     """
 
     records: Tensor
@@ -226,12 +230,13 @@ def read_records(
     .. math:: (\hat x, \hat r) = \text{row} / \text{last entry}, \quad
               \text{doubt} = \max_j |r_j(\hat x) - \hat r_j| / s^2
 
-    Here s is the largest size of a value. Values outside the data range count as doubt too.
+    Here :math:`\hat r` are the released witnesses (means of squared values of the record), :math:`r(\hat x)` the
+    witnesses of the estimate, and s is the largest size of a value. Values outside the data range count as doubt too.
 
     Args:
         observation: The observation that the attack received.
         rows: Rows of :func:`planted_rows`, or differences of them.
-        tolerance: Largest accepted doubt; known noise allows for more.
+        tolerance: Largest accepted doubt; the function adds the mismatch that known noise can cause.
         rounding: Rounding error of the last entry of each row. Rows whose last entry does not exceed it are skipped.
         variances: Variance of the noise on each entry; None without known noise.
 
@@ -289,7 +294,7 @@ def planted_reconstruction(
     Args:
         observation: The observation that the attack received.
         readings: Records read off the planted layer.
-        attack: Representation of the attack, for the account.
+        attack: ``repr`` of the attack, for the report.
         expected: Text about the expected number of records, appended to the status.
         remedy: Advice if records are missing.
         begun: Start time of the attack (``time.monotonic``).
@@ -326,7 +331,7 @@ class SentModel:
 
     Attributes:
         model: The model to train.
-        loss_fn: The loss to train it with.
+        loss_fn: The training loss of the model.
     """
 
     model: nn.Module
@@ -342,7 +347,7 @@ class PlantsLayer(Protocol):
 
         Args:
             model: The server's own model, or None if it has none.
-            loss_fn: The loss of that model.
+            loss_fn: The training loss of that model.
             input_shape: Shape of one record.
 
         Returns:
@@ -365,6 +370,6 @@ def check_has_model(model: nn.Module | None) -> nn.Module:
     """
     if model is None:
         raise invalid_input(
-            "model", None, "to be a network", "Only optimal_analytic() plants a whole model of its own."
+            "model", None, "to be a network", "Pass the network, or use optimal_analytic(), which plants a whole model."
         )
     return model

@@ -52,7 +52,9 @@ class TrapWeights:
         check_positive("strength", self.strength)
         check_positive("tolerance", self.tolerance)
         if check_positive("scale", self.scale) > 1:
-            raise invalid_input("scale", self.scale, "<= 1", "Above 1 most records activate most neurons.")
+            raise invalid_input(
+                "scale", self.scale, "<= 1", "Pass a smaller scale: above 1 most records activate most neurons."
+            )
 
     def sent_model(self, model: nn.Module | None, loss_fn: LossFunction, input_shape: Sequence[int]) -> SentModel:
         """Return the model behind the planted layer."""
@@ -75,7 +77,10 @@ class TrapWeights:
         features = math.prod(shape)
         if features < 2:
             raise invalid_input(
-                "input_shape", shape, "to hold at least two values", "Trap weights need one weight of each sign."
+                "input_shape",
+                shape,
+                "to have at least two values",
+                "Pass the shape of a larger record: each neuron needs a weight of each sign.",
             )
         raising, lowering = _halves(self.neurons, features, rng)
         # Divide by sqrt(d), so that activations do not grow with the size of a record.
@@ -100,7 +105,7 @@ class TrapWeights:
 
         Assumes: the rest of the model ignores none of the records.
         """
-        check_whole("trials", trials, minimum=2, remedy="An interval needs two trials.")
+        check_whole("trials", trials, minimum=2, remedy="Pass at least two trials for an interval.")
         counts = self._simulate_recovered(batch_size, public, [self.scale], trials, directions_rng(rng))[:, 0]
         mean, error = float(counts.mean()), float(counts.std()) / math.sqrt(trials)
         # Half width of the Student t interval.
@@ -134,7 +139,7 @@ class TrapWeights:
         size = check_whole("batch_size", batch_size)
         if public.ndim < 2 or len(public) < size or public[0].numel() < 2:
             raise invalid_input(
-                "public.shape", tuple(public.shape), f"to hold at least {size} records of two values or more"
+                "public.shape", tuple(public.shape), f"to be at least {size} records of two values or more"
             )
         check_all_finite("public", public)
         counts = torch.zeros(trials, len(scales), dtype=torch.float64)
@@ -182,8 +187,9 @@ def trap_weights(
     .. math:: w = \text{scale} \cdot |u| \text{ on one half of the values, } -|u'| \text{ on the other}, \qquad
               \hat x = \nabla_w \ell / \partial_b \ell
 
-    Here the halves are random, and u' is a shuffled u ~ N(0, I). A scale below 1 lets records with nonnegative values
-    activate few neurons. The best scale depends on the records: ``attack.calibrate(batch_size, public)`` finds it, and
+    Here w and b are weight and bias of a planted neuron, :math:`\ell` is the training loss, the halves are random, and
+    u' is a shuffled u ~ N(0, I). A scale below 1 lets records with nonnegative values activate few neurons. The best
+    scale depends on the records: ``attack.calibrate(batch_size, public)`` finds it, and
     ``attack.expected_recovered(batch_size, public)`` estimates the number of records with a neuron to themselves.
 
     Args:
@@ -191,7 +197,8 @@ def trap_weights(
         scale: Size of the positive weights relative to the negative ones, at most 1.
         strength: Size of the move that an active neuron makes to each value of a record. Larger values raise the
             gradient above noise.
-        tolerance: Relative mismatch of the witnesses up to which a reading counts as a single record.
+        tolerance: Largest relative mismatch of the witnesses at which a row of the layer counts as a single record.
+            Witnesses are means of squared values of a record, which the planted layer also reveals.
 
     Returns:
         The configured attack.
@@ -202,11 +209,12 @@ def trap_weights(
     Assumes: the client trains the model it is sent, ``attack.plant(model, input_shape)``, and sends the gradient of the
     planted layer, or the result of plain SGD steps on it. Values are nonnegative, for the weights to trap.
     Guarantee: labels, loss and the rest of the model do not matter, including batch norm in either mode. A record
-    counts as recovered only if its witnesses, which the layer reveals, agree with it to ``tolerance``; those of a
-    mixture do not.
+    counts as recovered only if its witnesses, which the layer reveals, agree with the record to ``tolerance``; the
+    witnesses of a mixture of records do not agree.
     Edge cases: rows that are not recovered hold the middle of the range, with objective inf. Neurons without gradient
-    are skipped; a record found by several neurons counts once. Noise is allowed for if the threat model knows it;
-    mixtures hidden by the noise then pass as records. Pruning is not allowed for.
+    are skipped; a record found by several neurons counts once. If the threat model knows the noise, the attack accepts
+    a mismatch that the noise can cause; mixtures hidden by the noise then count as records. The attack does not account
+    for pruning.
     Reference: the trap weights of `Boenisch et al. (2021) <https://arxiv.org/abs/2112.02918>`_, here with witnesses
     that distinguish single records from mixtures.
 

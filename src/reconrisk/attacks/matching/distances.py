@@ -42,6 +42,8 @@ class SquaredError:
 
     .. math:: |f - y|^2 / |y|^2
 
+    Here f is the release of the candidate and y the observed release.
+
     Reference: equation 5, `Zhu et al. (2019) <https://arxiv.org/abs/1906.08935>`_, without the normalisation.
 
     >>> float(SquaredError()({"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([1.0, 2.0])}))
@@ -59,6 +61,8 @@ class Cosine:
     r"""One minus the cosine of all released values as one vector; independent of the scale of the update.
 
     .. math:: 1 - \langle f, y \rangle / (|f| \, |y|) = \tfrac{1}{2} \big| f / |f| - y / |y| \big|^2
+
+    Here f is the release of the candidate and y the observed release.
 
     Edge cases: one half where the release of the candidate vanishes.
     Reference: equation 4, `Geiping et al. (2020) <https://arxiv.org/abs/2003.14053>`_.
@@ -81,6 +85,9 @@ class LayerwiseCosine:
 
     .. math:: \sum_l w_l \Big(1 - \frac{\langle f_l, y_l \rangle}{|f_l| \, |y_l|}\Big) \Big/ \sum_l w_l, \quad
               w_l = \rho^{\,l}
+
+    Here :math:`f_l` and :math:`y_l` are tensor l of the candidate's release and of the observed release, numbered from
+    0.
 
     Attributes:
         ratio: :math:`\rho`; below 1 the first layers, which are closest to the record, weigh more.
@@ -116,10 +123,12 @@ class GaussianLikelihood:
 
     .. math:: \tfrac{1}{2 d} (y - f)^T \Sigma^{-1} (y - f)
 
+    Here f is the release of the candidate, y the observed release, and :math:`\Sigma` the covariance of the noise.
+
     Attributes:
         dimension: Number d of coordinates of all records.
 
-    Assumes: both arguments are already divided by the standard deviation of the noise.
+    Assumes: ``candidate`` and ``observed`` are already divided by the standard deviation of the noise.
 
     >>> float(GaussianLikelihood(2)({"w": torch.tensor([0.0])}, {"w": torch.tensor([2.0])}))
     1.0
@@ -139,11 +148,14 @@ class LaplaceLikelihood:
 
     .. math:: \tfrac{\sqrt2}{d} \sum_i \sqrt{(y - f)_i^2 / \sigma_i^2 + \epsilon^2}
 
+    Here f is the release of the candidate, y the observed release, and :math:`\sigma_i` the standard deviation of the
+    noise on value i.
+
     Attributes:
         dimension: Number d of coordinates of all records.
         smooth: The small :math:`\epsilon` that makes the distance differentiable where a value fits exactly.
 
-    Assumes: both arguments are already divided by the standard deviation of the noise.
+    Assumes: ``candidate`` and ``observed`` are already divided by the standard deviation of the noise.
 
     >>> round(float(LaplaceLikelihood(2)({"w": torch.tensor([0.0])}, {"w": torch.tensor([2.0])})), 3)
     1.414

@@ -32,7 +32,7 @@ class WeightedPenalty:
     """A penalty whose weight changes from ``first`` to ``last`` over the budget, evenly on a logarithmic scale.
 
     Attributes:
-        first: Weight at the start.
+        first: Weight at the start of the search.
         last: Weight at the end; 0 makes the weight fall linearly instead.
         penalty: The penalty.
     """
@@ -48,11 +48,11 @@ class WeightedPenalty:
 
 @dataclass(eq=False)
 class Objective:
-    """Distance of the candidates' releases from the observed one, plus penalties: one number per restart.
+    """Distance of the candidates' releases from the observed release, plus penalties: one number per restart.
 
-    The distance is divided by its mean over the starts, so that weights of penalties mean the same for any network. If
-    the threat model knows the noise, the distance is the negative log-likelihood without scaling. Priors on
-    coordinates, such as latent values of a generator, then enter by their density, and the sum is a negative
+    The objective divides the distance by its mean over the starts. A weight of a penalty then has the same effect for
+    any network. If the threat model knows the noise, the distance is the negative log-likelihood without scaling.
+    Priors on coordinates, such as latent values of a generator, then enter by their density, and the sum is a negative
     log-posterior. All restarts are evaluated by one vectorised call if a test shows that torch does this correctly,
     else one after the other.
     """
@@ -260,6 +260,9 @@ class GradientMatching:
 
     .. math:: \hat x = \arg\min_x D(f(x), y) + \sum_k \lambda_k R_k(x)
 
+    Here f(x) is the release of the records x, y the observed release, and :math:`\lambda_k` the weight of penalty
+    :math:`R_k`.
+
     All restarts move at once. The estimate is the candidate with the lowest objective seen in the whole search. The
     learning rate follows the larger of the spent shares of ``steps`` and ``seconds``.
 
@@ -277,7 +280,8 @@ class GradientMatching:
         patience: Steps without a gain of one part in a thousand after which the search stops; None for no such limit.
         tolerance: Objective at which the search stops.
         needs: Weakest threat model that allows the attack.
-        can_restart: False for attacks without a setting ``restarts``, so that their status does not recommend it.
+        can_restart: False for attacks without a setting ``restarts``; their status then does not recommend more
+            restarts.
 
     Guarantee: the result is selected by the adversary's own objective. A restart with a NaN objective never wins.
     Edge cases: on interruption it returns the best so far. The time limit is checked between steps.

@@ -30,9 +30,14 @@ def grad_inversion(
 
     .. math:: \sum_l |\nabla_l(x) - y_l|^2 + \alpha_{tv} R_{tv} + \alpha_2 R_{2} + \alpha_{bn} R_{bn} + \alpha_g R_{g}
 
-    Labels are known or inferred first. Batch norm statistics are those of the batch if the threat model knows them,
-    else the running statistics of the model. In train mode the first batch norm removes the contrast of the records, so
-    the gradient does not depend on it, and only the statistics reveal it. In eval mode they merely guide the search.
+    Here :math:`\nabla_l(x)` is the gradient of tensor l at the records x, and :math:`y_l` the released gradient. The
+    terms R are total variation, norm, batch norm statistics and agreement of the restarts, with the weights
+    ``total_variation``, ``l2_norm``, ``batch_norm`` and ``group``.
+
+    Labels are known or inferred first. The attack compares batch norm statistics with the statistics of the batch if
+    the threat model knows them, else with the running statistics of the model. In train mode the first batch norm
+    removes the contrast of the records, so the gradient does not depend on the contrast, and only the statistics reveal
+    it. In eval mode the statistics merely guide the search.
 
     Args:
         steps: Largest number of steps of Adam.
@@ -162,7 +167,8 @@ def dlg(
             does not support it.
 
     Assumes: a smooth network, and a loss that takes probabilities unless the labels are known.
-    Notation: 300 steps as in the paper. Its single start often fails, so several are made at once.
+    Notation: 300 steps as in the paper. The single start of the paper often fails, so this attack makes several starts
+    at once.
     Edge cases: as :class:`GradientMatching`.
     Reference: Algorithm 1 and Section 4.1, `Zhu et al. (2019) <https://arxiv.org/abs/1906.08935>`_; baseline of
     meng2025, Table 3.

@@ -51,6 +51,8 @@ class TotalVariation:
 
     .. math:: \mathrm{mean}_{c,h,w} |x_{c,h+1,w} - x_{c,h,w}| + \mathrm{mean}_{c,h,w} |x_{c,h,w+1} - x_{c,h,w}|
 
+    Here x is a candidate image with channels c, rows h and columns w.
+
     Attributes:
         weight: Weight next to a distance.
         prior_weight: Weight next to a likelihood; the default is one over the mean difference in photographs, 0.05 of
@@ -71,8 +73,8 @@ class TotalVariation:
         """Return the penalty; raise InvalidInput for records that are not images."""
         shape = observation.input_shape
         if len(shape) < 2:
-            remedy = "Total variation needs rows and columns. Pass total_variation=0 for tables."
-            raise invalid_input("input_shape", shape, "to be that of an image", remedy)
+            remedy = "Pass total_variation=0 for tables: total variation needs rows and columns."
+            raise invalid_input("input_shape", shape, "to be the shape of an image", remedy)
         low, high = observation.data_range
 
         def penalty(inputs: Tensor) -> Tensor:
@@ -119,6 +121,9 @@ class GroupConsistency:
 
     .. math:: \mathrm{mean}_i \big( (x^{(r)}_i - \tfrac{1}{R} \sum_s x^{(s)}_i) / (b - a) \big)^2
 
+    Here :math:`x^{(r)}_i` is value i of the candidates of restart r, R the number of restarts, and (a, b) the data
+    range.
+
     The mean is held fixed in the derivative, so each restart moves only itself.
 
     Attributes:
@@ -153,8 +158,8 @@ class BatchNormStatistics:
               + \Big(\mathrm{mean}_c \frac{(\sigma^2_{lc} - v_{lc})^2}{v_{lc}^2}\Big)^{1/2} \bigg]
 
     Expected are the statistics of the batch if the threat model knows them, else the running statistics of the model,
-    which the server has. The statistics of the candidates are those of each restart's own batch, in train mode as in
-    eval mode.
+    which the server has. The statistics of the candidates are computed over each restart's own batch, in train mode as
+    in eval mode.
 
     Attributes:
         weight: Weight next to a distance.

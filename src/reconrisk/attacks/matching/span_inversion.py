@@ -29,8 +29,10 @@ class FirstLayerSpan:
     .. math:: \frac{1}{B} \sum_i \frac{|\tilde x_i - V V^T \tilde x_i|^2}{|\tilde x_i|^2}, \qquad
               \nabla_{(W, b)} = \sum_i \delta_i \tilde x_i^T = U S V^T, \quad \tilde x = (x, 1)
 
-    With fewer records than neurons and features, the gradients of the records are independent. The rows of the released
-    gradient then span the records, whatever the rest of the network computes.
+    Here :math:`x_i` is record i of B, W and b are weight and bias of the layer, and :math:`\delta_i` is the derivative
+    of the training loss of record i in the outputs of the layer. U, S and V are the singular value decomposition of the
+    released gradient. With fewer records than neurons and features, the gradients of the records are independent. The
+    rows of the released gradient then span the records, whatever the rest of the network computes.
 
     Attributes:
         weight: Weight next to a distance.
@@ -40,7 +42,8 @@ class FirstLayerSpan:
     Assumes: a linear layer that reads the record.
     Guarantee: 0 at the records of an exact release.
     Edge cases: no penalty unless the rank of the gradient is the batch size. With a lower rank some records are outside
-    the span; a higher rank comes from noise, weight decay or the like, and the span is not that of the records.
+    the span; a higher rank comes from noise, weight decay or the like, and the span is then not the span of the
+    records.
     Reference: the explicit low rank of gradients, `Dimitrov et al. (2024) <https://arxiv.org/abs/2403.03945>`_.
 
     >>> from reconrisk.core.threat import HONEST_BUT_CURIOUS
@@ -148,7 +151,7 @@ def _first_layer(observation: Observation) -> LayerGradient:
     except InvalidInput as error:
         shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in observation.released.items())
         features = torch.Size(observation.input_shape).numel()
-        raise invalid_input("released", shapes, f"to hold a linear layer on {features} features", remedy) from error
+        raise invalid_input("released", shapes, f"to contain a linear layer on {features} features", remedy) from error
     if layer.reads_record is False:
         raise invalid_input("layer", layer.name, "to read the record unchanged", remedy)
     return layer

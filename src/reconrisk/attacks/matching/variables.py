@@ -141,6 +141,8 @@ def tabular(columns: Sequence[Column], *, whole: Sequence[str] = ()) -> Tabular:
 
     .. math:: x_j \in [0, 1], \qquad x_{\text{block}} = \mathrm{softmax}(z_{\text{block}})
 
+    Here :math:`x_j` is a numeric column, and a block are the coordinates of one categorical column, with free logits z.
+
     Pass it to an attack by optimisation: ``inverting_gradients(parametrization=tabular(columns), total_variation=0)``.
     For networks that begin with a linear layer, ``span_inversion(parametrization=tabular(columns))`` is stronger. At
     the end every block is rounded to its likeliest category.
@@ -186,7 +188,7 @@ class _Blocks:
         return taken.view(*values.shape[:-1], *self.gather.shape)
 
     def scatter_blocks(self, values: Tensor, blocks: Tensor) -> Tensor:
-        """Return ``values`` with the categorical coordinates replaced by those of ``blocks``."""
+        """Return ``values`` with the categorical coordinates replaced by the values in ``blocks``."""
         spread: Tensor = blocks.flatten(-2).index_select(-1, self.scatter)
         return torch.where(self.categorical, spread, values)
 
@@ -332,7 +334,7 @@ def count_classes(observation: Observation) -> int:
     model = find_model(observation.forward)
     if model is None:
         raise InvalidInput(
-            "Expected the release of a model, to optimise its labels. Declare the labels as known instead."
+            "Expected the release of a model, to optimise its labels. Add Knows.LABELS to the threat model."
         )
     dtype = next((value.dtype for value in model.parameters()), torch.get_default_dtype())
     # Copies of the buffers, so that batch norm in training mode does not update its statistics.
@@ -341,7 +343,7 @@ def count_classes(observation: Observation) -> int:
         # Two records, since batch norm in training mode may refuse a single one.
         shape = call_module(model, buffers, torch.zeros((2, *observation.input_shape), dtype=dtype)).shape[1:]
     if len(shape) != 1 or shape[0] < 2:
-        remedy = "Declare the labels as known instead: add Knows.LABELS to the threat model."
+        remedy = "Add Knows.LABELS to the threat model."
         raise invalid_input(
             "shape of a record's outputs", tuple(shape), "to be one number for each of several classes", remedy
         )

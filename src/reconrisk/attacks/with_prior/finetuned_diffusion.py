@@ -37,7 +37,7 @@ class FinetunedDiffusion:
         prior: object = self.prior
         if not isinstance(prior, DiffusionPrior) or not isinstance(prior.predict_noise, nn.Module):
             remedy = "Pass rr.priors.diffusion(...), or a denoiser that is an nn.Module."
-            raise invalid_input("prior", type(prior).__name__, "to be a diffusion with weights", remedy)
+            raise invalid_input("prior", type(prior).__name__, "to be a diffusion prior with weights", remedy)
         check_whole("steps", self.steps)
         self.prior.schedule.times(self.sampling_steps)
         check_positive("learning_rate", self.learning_rate)
@@ -111,6 +111,8 @@ def finetuned_diffusion(
     r"""Reconstruct records by tuning a diffusion model until its samples from fixed noise match the release.
 
     .. math:: \hat w = \arg\min_w D(f(g_w(z)), y), \qquad \hat x = g_{\hat w}(z)
+
+    D is the distance between the release f(x) of records x and the observed release y.
 
     Here :math:`g_w` is deterministic DDIM from noise z that is drawn once. Each record has its own copy of the weights.
 

@@ -39,7 +39,7 @@ class GaussianPosterior:
         prior: object = self.prior
         if not isinstance(prior, GaussianPrior):
             remedy = "Pass rr.priors.gaussian(...) or rr.priors.fit_gaussian(...)."
-            raise invalid_input("prior", type(prior).__name__, "to be Gaussian", remedy)
+            raise invalid_input("prior", type(prior).__name__, "to be a Gaussian prior", remedy)
         for name in ("iterations", "inner_iterations"):
             check_whole(name, getattr(self, name))
         if self.seconds is not None:
@@ -90,6 +90,9 @@ def gaussian_posterior(
 
     .. math:: \hat x = m + L \hat u, \qquad \hat u = \arg\min_u |\Sigma^{-1/2} (y - f(m + L u))|^2 + |u|^2,
         \qquad L L^T = S
+
+    Here y is the observed release, f(x) the release of records x, :math:`\Sigma` the covariance of the noise, and m and
+    S are mean and covariance of the prior.
 
     Unknown noise is assumed equal on all values and as large as the residual. Laplacian noise is treated by reweighting
     with the residuals, in rounds.

@@ -131,9 +131,11 @@ def ggl(
 
     .. math:: \hat z = \arg\min_z D(f(g(z)), y) / s + \lambda (|z|^2 / k - 1)^2, \qquad \hat x = g(\hat z)
 
-    Here s is the standard deviation of the distance over the first generation. The scale is relative because noise adds
-    the same amount to all distances. Known noise is fitted by its likelihood and the normal law of the latent values,
-    whose sum is a negative log-posterior.
+    Here D is the distance between the release f(x) of records x and the observed release y, g the generator, k the
+    number of latent values z, and s the standard deviation of the distance over the first generation. The distance is
+    divided by s because noise adds the same amount to all distances. If the noise is known, its likelihood replaces the
+    distance, and the normal density of the latent values replaces the second term, whose sum is a negative
+    log-posterior.
 
     Args:
         prior: Generator prior.

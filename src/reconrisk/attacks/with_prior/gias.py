@@ -96,6 +96,9 @@ def gias(
     .. math:: \hat z = \arg\min_z D(f(g_w(z)), y), \qquad \hat w = \arg\min_w D(f(g_w(\hat z)), y), \qquad
         \hat x = g_{\hat w}(\hat z)
 
+    Here :math:`g_w` is the generator with weights w, z are its latent values, and D is the distance between the release
+    f(x) of records x and the observed release y.
+
     Args:
         prior: Generator prior.
         steps: Steps of Adam on the latent values.

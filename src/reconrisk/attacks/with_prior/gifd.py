@@ -106,7 +106,10 @@ def gifd(
     .. math:: \hat h_0 = \arg\min_{z} D(f(g(z)), y), \qquad
         \hat h_i = \arg\min_{|h - g_i(\hat h_{i-1})|_1 \le r n_i} D(f(g_L \circ \dots \circ g_{i+1}(h)), y)
 
-    The estimate is that of the stage with the lowest objective.
+    Here g is the generator with layers :math:`g_1` to :math:`g_L`, z are its latent values, h the features between two
+    layers, and D is the distance between the release f(x) of records x and the observed release y.
+
+    The attack returns the estimate of the stage with the lowest objective.
 
     Args:
         prior: Generator prior whose network is an ``nn.Sequential``.

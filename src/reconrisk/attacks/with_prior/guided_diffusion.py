@@ -46,7 +46,7 @@ class GuidedTrajectory:
         noise_is_known: True if the noise is known.
         pulls: Squared length of the gradient of half the residual with respect to each record, of shape (steps,
             records).
-        noise_pulls: The same for noise of unit variance in place of the residual.
+        noise_pulls: As ``pulls``, for noise of unit variance in place of the residual.
         overshoots: Root mean square excess over the data range before clipping, as a share of its width, of shape
             (steps, records).
     """
@@ -66,15 +66,17 @@ class GuidedTrajectory:
 
         .. math:: |J^T r|^2 \le \sigma^2 |J^T w|^2, \qquad r = y - f(x), \quad w \sim N(0, I)
 
-        This is the discrepancy principle for the part of the residual that records can affect. Over all m released
-        values noise alone varies by :math:`\sqrt{2 m}`, often more than all n values of the records can account for. At
-        the true records both sides have the same distribution. Ratios are averaged over a few steps. Unknown noise is
-        estimated from the lowest residual, so that the stop is at the elbow of the attack loss.
+        Here y is the observed release, f(x) the release of the estimates x, J the derivative of f, and :math:`\sigma`
+        the standard deviation of the noise. This is the discrepancy principle for the part of the residual that records
+        can affect. Over all m released values noise alone varies by :math:`\sqrt{2 m}`, often more than all n values of
+        the records can account for. At the true records both sides have the same distribution. Ratios are averaged over
+        a few steps. Unknown noise is estimated from the lowest residual, so the attack stops where the residual no
+        longer falls clearly.
 
-        Two kinds of steps are excluded. First, steps whose residual exceeds the lowest by more than that of the true
-        records would: n units of noise if all n values were fitted to it. Second, steps whose estimates lay outside the
-        data range: means of records are inside, so a prior that leaves the range is unreliable at that noise level. If
-        all steps leave it, the one that leaves it least is taken.
+        Two kinds of steps are excluded. First, steps whose residual exceeds the lowest by more than the residual of the
+        true records would: n units of noise if all n values were fitted to the noise. Second, steps whose estimates lay
+        outside the data range: means of records are inside, so a prior that leaves the range is unreliable at that
+        noise level. If all steps leave the range, the attack stops at the step that leaves it least.
 
         If no step qualifies, as for clean releases, the stop is the last step, which Algorithm 1 returns. Residuals of
         neighbouring steps differ by chance, and later steps are closer to records.
@@ -244,9 +246,11 @@ def ggss_r(
     .. math:: x_{t-1} = \mu_t + r \, d / |d|, \qquad d = (1 - m) \sigma_t \epsilon
         - m \sqrt n \, \sigma_t \nabla_{x_t} |y - f(\hat x_0)| / |\nabla|, \qquad r = s \sqrt n \, \sigma_t
 
-    Here :math:`\hat x_0` is the prior's estimate of the clean record and :math:`\mu_t` the mean of a DDIM step.
-    Directions are normalised for each record of a batch. Known noise weighs each value by its standard deviation.
-    ``trace`` returns every intermediate estimate.
+    Here y is the observed release, f(x) the release of records x, and n the number of values of a record.
+    :math:`\hat x_0` is the prior's estimate of the clean record, :math:`\mu_t` and :math:`\sigma_t` are mean and
+    standard deviation of a DDIM step, and :math:`\epsilon` is standard normal noise. Directions are normalised for each
+    record of a batch. Known noise weighs each value by its standard deviation. ``trace`` returns every intermediate
+    estimate.
 
     Args:
         prior: Diffusion or Gaussian prior, differentiable.
@@ -254,8 +258,8 @@ def ggss_r(
         guidance: Share m of the guidance in the direction of a step, in [0, 1] (:math:`m_r` in the paper).
         step_size: Factor s on the length of a step.
         stochasticity: Factor on :math:`\sigma_t`, in (0, 1].
-        distance: Loss that guides, such as :class:`~reconrisk.attacks.matching.distances.Cosine`; None is the norm of
-            the residual.
+        distance: Distance of releases whose gradient guides the steps, such as
+            :class:`~reconrisk.attacks.matching.distances.Cosine`; None is the norm of the residual.
         seconds: Time limit in seconds; None for no limit.
 
     Returns:
@@ -270,7 +274,8 @@ def ggss_r(
     nearest to the target, which :meth:`GuidedTrajectory.oracle_peak` finds.
     Edge cases: on interruption, or when ``seconds`` are spent, the stop is chosen among the finished steps. A noise
     prediction without derivatives is treated as constant in the record.
-    Reference: Algorithm 1 and equation 17, meng2025, with the root that its equation 10 lacks.
+    Reference: Algorithm 1 and equation 17, meng2025; its equation 10, as printed, lacks a square root, which is present
+    here.
 
     >>> from reconrisk.priors.gaussian import gaussian
     >>> from reconrisk.core.observation import Observation

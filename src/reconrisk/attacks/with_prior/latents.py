@@ -28,7 +28,7 @@ def check_generator(prior: object) -> None:
     """
     if not isinstance(prior, GeneratorPrior):
         remedy = "Pass rr.priors.generator(...)."
-        raise invalid_input("prior", type(prior).__name__, "to be a generator", remedy)
+        raise invalid_input("prior", type(prior).__name__, "to be a generator prior", remedy)
 
 
 class _Unconstrained:
@@ -174,7 +174,7 @@ def module_of(prior: GeneratorPrior) -> nn.Module:
     """
     if not isinstance(prior.generate, nn.Module):
         remedy = "Pass a prior whose generate is an nn.Module, or weight_steps=0."
-        raise invalid_input("prior", prior.name, "to have weights", remedy)
+        raise invalid_input("prior", prior.name, "to have trainable weights", remedy)
     return prior.generate
 
 

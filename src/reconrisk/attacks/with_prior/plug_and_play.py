@@ -129,6 +129,9 @@ def plug_and_play(
     .. math:: x \leftarrow \arg\min_x \tfrac12 |\Sigma^{-1/2} (y - f(x))|^2 + |x - z|^2 / (2 s^2), \qquad
         z \leftarrow E[x_0 \mid x_0 + s \epsilon = x]
 
+    Here y is the observed release, f(x) the release of records x, :math:`\Sigma` the covariance of the noise, z the
+    denoised records, :math:`x_0` a record of the prior, and :math:`\epsilon` standard normal noise.
+
     The level s falls from ``first_level`` to ``last_level`` of the data range. Unknown noise is assumed equal on all
     values and as large as the residual. The result is the mean over the starts, which is closer to the posterior mean,
     and so has a smaller squared error, than any single sample. Results whose squared residual exceeds the best by more

@@ -36,7 +36,7 @@ def run_warm_start(
     Returns:
         Its reconstruction.
 
-    Guarantee: an attack with its own limit keeps the shorter of the two.
+    Guarantee: an attack with its own time limit runs under the shorter of the two limits.
     """
     has_limit = hasattr(attack, "seconds") and dataclasses.is_dataclass(attack)
     limited: Any = attack
@@ -62,7 +62,7 @@ def assume_noise(observation: Observation, records: Tensor, labels: Tensor) -> O
     Returns:
         The observation with ``noise_std``.
 
-    Guarantee: never less than the rounding of a clean release in single precision.
+    Guarantee: the noise is never below the rounding error of a release without noise in single precision.
     """
     if observation.noise_std is not None:
         return observation

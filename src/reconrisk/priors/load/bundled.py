@@ -27,6 +27,9 @@ def choose_shipped(records: Tensor, data_range: tuple[float, float], *, kind: st
     .. math:: \arg\min_p \sum_i |\epsilon_p(x_{i,t}, t) - n_i|^2 \qquad \text{or} \qquad
         \arg\min_p \sum_i \min_j |x_i - g_p(z_j)|^2
 
+    Here p is a shipped prior, :math:`x_i` a record, :math:`n_i` the noise in :math:`x_{i,t}` at time t,
+    :math:`\epsilon_p` the noise that p predicts, and :math:`g_p(z_j)` a draw of p.
+
     A diffusion prior is judged by the noise that it predicts in at most 64 of the records at three times, a GAN by the
     nearest of 256 draws.
 

@@ -129,7 +129,8 @@ def _read_schedule(folder: Path) -> tuple[NoiseSchedule, str]:
 def _check_channels(folder: Path, settings: Mapping[str, Any]) -> None:
     """Refuse a network whose output channels differ from its input channels, except for learned variances.
 
-    Those are the second half of the channels, if the scheduler says that they were learned.
+    Learned variances are the second half of the output channels, if the settings of the scheduler state that the
+    network learned them.
     """
     taken, made = settings.get("in_channels"), settings.get("out_channels")
     if made == taken:
@@ -200,6 +201,9 @@ def diffusion(
     .. math:: \epsilon(x_t, t), \quad x_0, \quad \text{or} \quad
         v = \sqrt{\bar\alpha_t}\, \epsilon - \sqrt{1 - \bar\alpha_t}\, x_0
 
+    The network predicts the noise :math:`\epsilon`, the clean record :math:`x_0`, or their combination v, where
+    :math:`\bar\alpha_t` is the share of the signal at time t.
+
     Args:
         path_or_name: Folder with a ``UNet2DModel`` and its scheduler, or one of ``rr.priors.SHIPPED_DIFFUSION``.
         data_range: Range of the values of records, by default the one that the folder was trained on, else (0, 1).
@@ -263,5 +267,10 @@ def _sides(settings: Mapping[str, Any]) -> tuple[int, int, int]:
         )
     sides = (size, size) if isinstance(size, int) else size
     if not isinstance(sides, (list, tuple)) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
-        raise invalid_input("sample_size", size, "to be a whole number, or height and width")
+        raise invalid_input(
+            "sample_size",
+            size,
+            "to be a whole number, or height and width",
+            "Set sample_size in the config of the network.",
+        )
     return int(settings["in_channels"]), *sides

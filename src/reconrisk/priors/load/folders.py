@@ -101,7 +101,11 @@ def find_prior_folder(path_or_name: str | Path, kind: str) -> Path:
     """
     given: object = path_or_name
     if not isinstance(given, (str, Path)):
-        wrap = f"Pass a function or network to rr.priors.{PRIORS[kind].wrapper}." if callable(given) else ""
+        wrap = (
+            f"Pass a function or network to rr.priors.{PRIORS[kind].wrapper}."
+            if callable(given)
+            else "Pass str or pathlib.Path."
+        )
         raise invalid_input("path_or_name", type(given).__name__, "to be a name or a path", wrap)
     names = shipped_names(kind)
     if isinstance(path_or_name, str) and path_or_name in names:

@@ -40,7 +40,10 @@ def gan(
 
     .. math:: x = g_4(g_3(g_2(g_1(z)))), \qquad z \sim N(0, I)
 
-    The blocks are those of an ``nn.Sequential``, so that an attack can enter between them.
+    Here :math:`g_1` to :math:`g_4` are the four blocks of the generator and z its latent values.
+
+    The blocks are the layers of an ``nn.Sequential``, so an attack such as :func:`reconrisk.attacks.gifd` can optimise
+    the features between two blocks.
 
     Args:
         path_or_name: Folder, or one of ``rr.priors.SHIPPED_GAN``.

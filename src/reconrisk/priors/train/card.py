@@ -75,8 +75,8 @@ class Card:
 
     Attributes:
         path: Path of the card.
-        held_out: The number on held-out records.
-        standard_error: Its standard error.
+        held_out: The number on held-out records; smaller is better.
+        standard_error: Standard error of ``held_out``, in the same unit.
         gaussian: The number of a normal distribution fitted to the same training records, None if they are too large.
     """
 
@@ -119,14 +119,14 @@ def train_prior(
     >>> train_prior(torch.rand(4, 1, 8, 8), torch.rand(2, 1, 8, 8), "prior", 500, origin=Origin("toy", "", "", ""))
     Traceback (most recent call last):
     ...
-    reconrisk.core.errors.InvalidInput: Expected settings=500 to be DiffusionTraining or GanTraining.
+    reconrisk.core.errors.InvalidInput: Expected settings='int' to be DiffusionTraining or GanTraining.
     """
     if isinstance(settings, GanTraining):
         train_gan(records, folder, settings, data_range=data_range)
     elif isinstance(settings, DiffusionTraining):
         train_diffusion(records, folder, settings, data_range=data_range)
     else:
-        raise invalid_input("settings", settings, "to be DiffusionTraining or GanTraining")
+        raise invalid_input("settings", type(settings).__name__, "to be DiffusionTraining or GanTraining")
     return write_card(folder, records, held_out, origin, data_range=data_range)
 
 
@@ -147,8 +147,8 @@ def write_card(
             covariance.
         held_out: Records that it was not trained on, at least two.
         origin: Origin of the records.
-        data_range: Range of the values of records, by default that of the training.
-        trained: Description of the training, by default that in the folder.
+        data_range: Range of the values of records, by default the range in the training.
+        trained: Description of the training, by default the description in the folder.
 
     Returns:
         The card.
@@ -209,7 +209,7 @@ def write_samples(prior: DiffusionPrior | GeneratorPrior, path: Path, *, seed: i
         InvalidInput: If records of the prior are not pictures.
     """
     if len(prior.shape) != 3:
-        raise invalid_input("prior.shape", prior.shape, "to be that of pictures")
+        raise invalid_input("prior.shape", prior.shape, "to be (channels, height, width)", "Pass a prior of pictures.")
     low, high = prior.data_range
     drawn = prior.draw(_SIDE**2, torch.Generator().manual_seed(seed))
     bytes_ = ((drawn - low) / (high - low)).clamp(0, 1).mul(255).round().byte()

@@ -26,9 +26,9 @@ class DiffusionTraining:
     """Settings of the training of a small diffusion prior.
 
     A network that predicts the noise (epsilon) is most accurate where there is little noise, which serves attacks.
-    Where nearly everything is noise, its small error is a large error of the record; predicting v avoids that, and
-    draws look more like records. Steps and batch size are those of the shipped prior of MNIST, which took 40 minutes of
-    a processor.
+    Where nearly everything is noise, its small error is a large error of the record; predicting v, the combination of
+    noise and record in :func:`train_diffusion`, avoids that, and draws look more like records. The default steps and
+    batch size are the settings of the shipped prior of MNIST, which took 40 minutes of a processor.
 
     Attributes:
         channels: Channels of each resolution, multiples of 8; the coarsest has attention.
@@ -108,6 +108,9 @@ def train_diffusion(
     r"""Train a network to separate noise and record, and save it in the format of diffusers.
 
     .. math:: \min_f E\, |f(\sqrt{\bar\alpha_t} x_0 + \sqrt{1 - \bar\alpha_t}\, n, t) - n|^2
+
+    Here f is the network, :math:`x_0` a record, n standard normal noise, and :math:`\bar\alpha_t` the share of the
+    signal at time t.
 
     With ``predicts="v_prediction"`` the network learns :math:`v = \sqrt{\bar\alpha_t}\, n - \sqrt{1 - \bar\alpha_t}\,
     x_0` instead of the noise n.

@@ -67,6 +67,8 @@ def train_gan(
 
     .. math:: \min_c E\, (1 - c(x))_+ + E\, (1 + c(g(z)))_+, \qquad \min_g -E\, c(g(z))
 
+    Here c is the critic, g the generator, x a record, z are latent values, and :math:`(a)_+` is the larger of a and 0.
+
     Args:
         records: Pictures (n, channels, height, width) in ``data_range``, with sides divisible by 4; the training runs
             on their device.

@@ -216,8 +216,8 @@ class Training(ABC):
         """Refuse to save weights that are not finite."""
         if all(bool(value.isfinite().all()) for value in self.networks["network"].state_dict().values()):
             return
-        condition = f"to keep weights finite until step {self.step}"
-        remedy = "The training diverged: pass a lower learning_rate and a new folder."
+        condition = f"to be so small that weights stay finite until step {self.step}"
+        remedy = "Pass a lower learning_rate and a new folder: the training diverged."
         raise invalid_input("learning_rate", self.settings.learning_rate, condition, remedy)
 
     def _update_average(self) -> None:

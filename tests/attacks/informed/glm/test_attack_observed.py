@@ -64,7 +64,7 @@ def test_noise_that_hides_the_record_is_a_finding():
 
 def test_labels_that_the_threat_knows_decide_between_roots_and_one_of_two_is_not_exact():
     plain = LinearRegression(fit_intercept=False)
-    with pytest.raises(rr.InvalidInput, match="to know the labels"):
+    with pytest.raises(rr.InvalidInput, match=r"to contain the labels\. Add Knows\.LABELS"):
         run(observed(plain)[1])
     found = run(observed(plain, threat=KNOWING.with_knowledge(Knows.LABELS))[1])
     assert found.status.ending is Ending.CONVERGED
@@ -90,5 +90,5 @@ def test_noise_of_several_sizes_and_other_models_are_refused():
     uneven = {**observation.noise_std, "intercept": torch.tensor(0.3, dtype=torch.float64)}
     with pytest.raises(rr.InvalidInput, match="to be one number for all coefficients"):
         run(dataclasses.replace(observation, noise_std=uneven))
-    with pytest.raises(rr.InvalidInput, match="to be of a fitted estimator"):
+    with pytest.raises(rr.InvalidInput, match="to belong to a fitted scikit-learn estimator"):
         run(dataclasses.replace(observation, forward=torch.nn.Linear(4, 1)))

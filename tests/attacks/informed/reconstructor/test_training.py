@@ -153,7 +153,7 @@ def test_the_perceptual_distance_and_the_discriminator_enter_the_loss():
 
     pushed = train_network(dense(shape=shape), data, with_distance, rng=drawn(4), perceptual=distance)
     assert pushed.error != plain.error
-    with pytest.raises(rr.InvalidInput, match="to be a distance of images"):
+    with pytest.raises(rr.InvalidInput, match="to be a metric of images"):
         train_network(dense(shape=shape), data, with_distance, rng=drawn(4))
     judged = train_network(dense(shape=shape), data, dataclasses.replace(once, adversarial=1.0), rng=drawn(4))
     assert judged.error != plain.error
@@ -187,11 +187,11 @@ def test_names_stand_for_settings():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"start": "none"}, "no linear start"),
-        ({"network": "transposed"}, "behind a linear start"),
+        ({"start": "none"}, 'not to be "none" with start="none"'),
+        ({"network": "transposed"}, 'to be "dense" or "none" with start="linear"'),
         ({"network": "deep"}, "one of none, dense, transposed"),
         ({"absolute": 0.0, "squared": 0.0}, "if absolute is 0"),
-        ({"held_out": 1.0}, "between 0 and 1"),
+        ({"held_out": 1.0}, r"held_out=1.0 in \(0, 1\)"),
         ({"epochs": 0}, "epochs=0"),
         ({"batch_size": 0.5}, "whole number"),
         ({"learning_rate": -1.0}, "learning_rate=-1.0 > 0"),
@@ -208,5 +208,5 @@ def test_settings_that_make_no_sense_are_refused(given, message):
 def test_images_that_networks_cannot_make_are_refused():
     with pytest.raises(rr.InvalidInput, match="multiples of 4"):
         transposed_reconstructor(5, (1, 6, 8), (0.0, 1.0))
-    with pytest.raises(rr.InvalidInput, match="24 x 24"):
+    with pytest.raises(rr.InvalidInput, match="sides >= 24"):
         patch_discriminator((1, 8, 8))

@@ -123,7 +123,7 @@ def test_without_an_intercept_the_label_must_be_known():
     model = LinearRegression(fit_intercept=False).fit(X, SCORES)
     result = rr.audit(model, (X, SCORES), trials=3, goals="psnr>=60")
     assert result.lines[0].verdict.name == "NOTHING_RUN"
-    assert "to know the labels" in next(each for each in result.attacks if each.label == "glm").remark
+    assert "to contain the labels" in next(each for each in result.attacks if each.label == "glm").remark
     known = rr.audit(
         model,
         (X, SCORES),

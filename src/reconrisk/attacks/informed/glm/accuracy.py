@@ -1,4 +1,10 @@
-"""Estimated error of the exact formula on a model that the solver left near its minimum, not at it."""
+"""Estimated error of the exact formula on a model that the solver left near its minimum, not at it.
+
+In this file g is the gradient of the objective that the solver left over. Tau is its size: entries of g have standard
+deviation tau times the scale of their feature (root mean square over the known records). Z is the matrix of the
+equations for the target, and rho the residual of the target (see ``equations.py``). The misfit is the part of the
+equations that no record solves.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +36,11 @@ class Accuracy:
     """Expected root mean square error per feature, and a range for it.
 
     Attributes:
-        expected: Expected error, NaN if it cannot be estimated.
+        expected: Expected error in the units of the features, NaN if it cannot be estimated.
         low: Lower end of a 95 % range.
         high: Upper end of a 95 % range, inf if the leftover gradient may hide the target.
-        sure: Upper end that one record in a thousand exceeds. The ending "exact" rests on it.
-        rounding: Part of the target's residual that may be rounding.
+        sure: Upper end that one record in a thousand exceeds. The attack reports "exact" only if this end is small.
+        rounding: Part of the target's residual rho that may be rounding, in the units of rho.
         is_checked: True if there are more equations than unknowns, so that the estimate can be checked.
         is_contradicted: True if the equations disagree by more than the solver's stopping rule allows.
         is_compelling: True if the equations agree far better than they would by chance.
@@ -53,17 +59,18 @@ class Accuracy:
 def estimate_accuracy(equations: TargetEquations, record: Tensor, pulls: Tensor, target: Tensor | None) -> Accuracy:
     """Estimate the error that the solver's leftover gradient g causes: ``x_hat - x = (g_x - g_b x) / rho``.
 
-    g is modelled as random; its entries have standard deviation tau times the scale of their feature. Tau is the larger
-    of the rounding level and of the observed misfit. The misfit is the part of Z that is not parallel to the record,
-    and the difference between rho and the residual of the record found. If no misfit can be observed, tau is the
-    largest value that the solver's stopping rule allows.
+    Here :math:`g_x` and :math:`g_b` are the entries of g for the features and for the intercept, and x_hat is the
+    estimate of the record x. The entries of g are modelled as random, with standard deviation tau times the scale of
+    their feature. Tau is the larger of the rounding level and the observed misfit. The misfit is the part of Z that is
+    not parallel to the record, and the difference between rho and the residual of the record found. If no misfit can be
+    observed, tau is the largest value that the solver's stopping rule allows.
 
     The observed misfit rests on few numbers, often on one, and may be small by chance. ``expected`` is therefore the
-    geometric mean of it and its upper end, about the root mean square over all possible values. A record with features
-    outside the range of all known ones is assumed to err by that distance, as far as chance allows. If the distance
-    exceeds the spread of the known records and nothing confirms the record, there is no such limit. If all of Z is
-    within the tolerance of the solver and the misfit does not exclude it, Z may be nothing but g. If the observed tau
-    exceeds the tolerance, no single record is consistent with the model.
+    geometric mean of the observed misfit and its upper end, which is about the root mean square over all possible
+    values. A record with features outside the range of all known ones is assumed to err by that distance, as far as
+    chance allows. If the distance exceeds the spread of the known records and nothing confirms the record, there is no
+    such limit. If all of Z is within the tolerance of the solver and the misfit does not exclude it, Z may be nothing
+    but g. If the observed tau exceeds the tolerance, no single record is consistent with the model.
 
     Args:
         equations: Equations for the target.
@@ -124,7 +131,7 @@ def _scaled_gradient_limit(equations: TargetEquations) -> float | None:
 def _tau_from_solver_rule(
     equations: TargetEquations, rounding: float, ceiling: float
 ) -> tuple[float, float, float, float]:
-    """Expected tau, its range and its sure end if no misfit can be observed: the limit of the stopping rule."""
+    """Expected tau, its 95 % range and its 99.9 % end if no misfit can be observed, from the stopping rule."""
     limit = _scaled_gradient_limit(equations)
     expected = math.nan if limit is None else max(limit / _TYPICAL, rounding)
     if limit == 0:
@@ -133,7 +140,7 @@ def _tau_from_solver_rule(
 
 
 def _tau_from_misfit(tau: float, freedom: float, rounding: float, ceiling: float) -> tuple[float, float, float, float]:
-    """Expected tau, its range and its sure end from the observed misfit, as far as the stopping rule allows."""
+    """Expected tau, its 95 % range and its 99.9 % end from the misfit, at most the limit of the stopping rule."""
     ends = (tau * math.sqrt(freedom / chi2.ppf(part, freedom)) for part in _PARTS)
     low, high, sure = (max(end, rounding) for end in ends)
     high, sure = min(high, ceiling), min(sure, ceiling)  # the solver's rule holds even if the misfit is large

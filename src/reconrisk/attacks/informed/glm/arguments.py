@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from reconrisk.attacks.informed.glm.equations import TargetEquations, equations
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_nonnegative, check_positive, invalid_input
 from reconrisk.releases.fitted_estimators.estimators import (
     LinearModel,
@@ -23,7 +24,7 @@ from reconrisk.releases.fitted_estimators.estimators import (
 from reconrisk.releases.fitted_estimators.objective import Family
 
 PENALTIES = "Pass 1 / C, alpha of Ridge, or alpha of PoissonRegressor times the sum of sample weights; 0 for none."
-"""Conversion of the penalties of scikit-learn to that of a sum over records; some belong to a mean."""
+"""Advice that converts penalties of scikit-learn to the penalty of a sum over records; some belong to a mean."""
 
 _OF_COEFFICIENTS = ("family", "penalty", "intercept", "intercept_penalty")
 _OF_TORCH_MODEL = ("loss_fn", "weight_decay", "decay_bias")
@@ -35,17 +36,20 @@ class LinearObjective:
 
     .. math:: \sum_i w_i\,\ell(W x_i + b, y_i) + \tfrac12\lambda|W|^2 + \tfrac12\lambda_0|b|^2
 
+    Here :math:`x_i`, :math:`y_i` and :math:`w_i` are features, label and weight of record i, W and b are coefficients
+    and intercept, and :math:`\ell` is the training loss of one record.
+
     Plain coefficients need ``family`` and ``penalty``. A torch model needs ``loss_fn``. An estimator of scikit-learn
     carries its own objective and takes none of the fields.
 
     Attributes:
-        family: Loss of plain coefficients: ``squared``, ``logistic``, ``multinomial`` or ``poisson``.
+        family: Training loss of plain coefficients: ``squared``, ``logistic``, ``multinomial`` or ``poisson``.
         penalty: :math:`\lambda` of plain coefficients: 1 / C, alpha of ``Ridge``, or alpha of ``PoissonRegressor``
             times the sum of sample weights; 0 for none.
         intercept_penalty: :math:`\lambda_0` of plain coefficients, 0 by default.
-        loss_fn: Loss that a torch model was trained with.
+        loss_fn: Training loss of a torch model, a function of outputs and labels.
         weight_decay: Weight decay of a torch model, 0 by default.
-        decay_bias: False if the weight decay of a torch model leaves the bias out, True by default.
+        decay_bias: False if the weight decay of a torch model does not apply to the bias, True by default.
 
     >>> LinearObjective("squared", penalty=1.0).penalty
     1.0
@@ -71,7 +75,7 @@ class GlmArguments:
         intercept: Intercept of plain coefficients, None if the model has none.
         sample_weight: Weights of the known records in the fit, None if all are 1.
         target_weight: Weight of the target in the fit.
-        input_precision: Unit of rounding of the known records as they were passed.
+        input_precision: Relative rounding error of the known records as they were passed, such as 1.2e-7 for float32.
     """
 
     model: Any
@@ -92,15 +96,20 @@ class GlmArguments:
         given = {each.name: getattr(self.objective, each.name) for each in fields(self.objective)}
         for key, value in {**given, "intercept": self.intercept}.items():
             if value is not None and key not in accepted:
-                remedy = f"Only {', '.join(accepted)} apply to it." if accepted else "The estimator carries it."
+                remedy = f"Pass only {', '.join(accepted)}." if accepted else f"Remove {key}: the estimator carries it."
                 raise invalid_input(key, value, f"to be left out for {name}", remedy)
         if len(self.labels) != len(self.inputs):
             raise invalid_input(
-                "known_labels", f"of {len(self.labels)} records", f"to be of {len(self.inputs)}, as known_inputs"
+                "len(known_labels)", len(self.labels), f"to be {len(self.inputs)}, the number of known_inputs"
             )
         if not (self.carries_objective or np.ndim(_to_numpy(self.model)) in (1, 2)):
-            raise invalid_input("model", type(self.model).__name__, "to be an estimator, a torch model or coefficients")
-        check_positive("target_weight", self.target_weight, "A record of weight zero leaves no trace in the model.")
+            raise invalid_input(
+                "model",
+                type(self.model).__name__,
+                "to be an estimator, a torch model or coefficients",
+                "Pass coefficients as an array (outputs, features).",
+            )
+        check_positive("target_weight", self.target_weight, "Pass its weight in the fit.")
 
     @property
     def carries_objective(self) -> bool:
@@ -116,7 +125,7 @@ class GlmArguments:
         """Return the equations for a target with this label; None where its weight does not depend on the label."""
         classes = getattr(self.model, "classes_", None)
         if label is not None and classes is not None and label not in classes:
-            raise invalid_input("label", label, "to be one of estimator.classes_", f"These are {classes.tolist()}.")
+            raise invalid_input("label", label, f"to be one of the classes {classes.tolist()} of the model")
         # append the target as the last record, so that readers see all weights and classes of the fit
         last = self.labels[:1] if label is None else np.asarray(label).reshape(1, *self.labels.shape[1:])
         weights = np.append(broadcast_sample_weight(self.sample_weight, len(self.labels)), float(self.target_weight))
@@ -125,7 +134,7 @@ class GlmArguments:
             raise invalid_input(
                 "known_inputs.shape",
                 tuple(self.inputs.shape),
-                f"to have {whole.weight.shape[1]} features, as the model",
+                f"to be (records, {whole.weight.shape[1]}), as many features as the model has",
                 "Pass the features as the model gets them, after any scaling.",
             )
         known = replace(whole, labels=whole.labels[:-1], sample_weights=whole.sample_weights[:-1])
@@ -171,7 +180,7 @@ class GlmArguments:
             intercept = np.atleast_1d(_check_finite("intercept", values))
         if intercept is not None and len(intercept) != len(weight):
             raise invalid_input(
-                "intercept.shape", intercept.shape, f"to be {(len(weight),)}, one per row of coefficients"
+                "intercept.shape", intercept.shape, f"to be {(len(weight),)}, one number per row of the coefficients"
             )
         _check_labels(labels, family, len(weight))
         return LinearModel(
@@ -201,13 +210,15 @@ def known_records(known_inputs: Any, known_labels: Any) -> tuple[Tensor, NDArray
         InvalidInput: If the records are sparse, empty or not finite, or the labels are a single value.
     """
     if hasattr(known_inputs, "toarray"):
-        raise invalid_input("known_inputs", "sparse", "to be a dense array", "Pass known_inputs.toarray().")
+        raise invalid_input(
+            "known_inputs", type(known_inputs).__name__, "to be a dense array", "Pass known_inputs.toarray()."
+        )
     values = np.asarray(_to_numpy(known_inputs), dtype=float)
     if values.ndim < 2 or len(values) == 0:
         raise invalid_input("known_inputs.shape", values.shape, "to be (records, features) with at least one record")
     labels = np.asarray(_to_numpy(known_labels))
     if labels.ndim == 0:
-        raise invalid_input("known_labels", known_labels, "to be one label per record")
+        raise invalid_input("known_labels", known_labels, "to be an array of one label per record")
     rows = values.reshape(len(values), -1)
     return torch.as_tensor(_check_finite("known_inputs", rows)), check_finite_labels("known_labels", labels)
 
@@ -261,10 +272,15 @@ def read_known_features(known_values: ArrayLike | None, features: int) -> Tensor
     values = torch.as_tensor(np.asarray(_to_numpy(known_values), dtype=float)).flatten()
     if len(values) != features or bool(values.isinf().any()):
         raise invalid_input(
-            "known_values", f"{len(values)} values", f"to be {features} numbers, NaN for each unknown feature"
+            "len(known_values)",
+            len(values),
+            f"to be {features}",
+            "Pass one finite number per known feature, and NaN per unknown feature.",
         )
     if not bool(values.isnan().any()):
-        raise invalid_input("known_values", "complete", "to have a NaN for each feature to be reconstructed")
+        raise InvalidInput(
+            "known_values has no unknown feature. Pass NaN for each feature that the attack reconstructs."
+        )
     return values
 
 
@@ -275,9 +291,14 @@ def _check_labels(labels: NDArray[Any], family: Family, outputs: int) -> None:
             "known_labels", np.unique(numbers)[:5].tolist(), "to be 0 or 1", "Map the two classes to 0 and 1."
         )
     if family == "multinomial" and not np.isin(numbers, np.arange(outputs)).all():
-        raise invalid_input("known_labels", np.unique(numbers)[:5].tolist(), f"to be class indices below {outputs}")
+        raise invalid_input(
+            "known_labels",
+            np.unique(numbers)[:5].tolist(),
+            f"to be whole numbers from 0 to {outputs - 1}",
+            "Map the classes to these indices.",
+        )
     if family == "poisson" and (numbers < 0).any():
-        raise invalid_input("known_labels", float(numbers.min()), ">= 0", "A Poisson model describes counts.")
+        raise invalid_input("min(known_labels)", float(numbers.min()), ">= 0 for a Poisson model", "Pass counts.")
 
 
 def _check_finite(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -52,8 +52,8 @@ class GlmReconstruction:
             NaN if it cannot be estimated.
         error_range: 95 % range of that error; its upper end is inf if the model is too far from its minimum.
         alternatives: Other records that fit the model equally well, one per row.
-        influence: Length of the target's residual in the optimality conditions. The error is the gradient that the
-            solver left over, divided by it.
+        influence: Length of the target's residual in the optimality conditions. The error of the record is the gradient
+            that the solver left over, divided by this length.
         covariance: Covariance of the estimate under noise, None without noise.
         cramer_rao_mse: Least mean squared error of an unbiased estimate under noise if the label is known; None without
             noise.
@@ -107,6 +107,10 @@ def glm(
               y = g^{-1}(\langle x, \theta\rangle + b) + 1^T r + \lambda_0 b, \qquad
               r = g^{-1}(\bar X\theta + b) - \bar y
 
+    Here x and y are features and label of the unknown record, :math:`\bar X` and :math:`\bar y` features and labels of
+    the known records, and r are the residuals of the known records. The model has coefficients :math:`\theta`,
+    intercept b, link function g and the penalties :math:`\lambda` and :math:`\lambda_0` on coefficients and intercept.
+
     With several outputs the record solves these equations by least squares. Without an intercept the length of x solves
     an equation in its label that has up to two roots; one of two roots is never reported as exact.
 
@@ -114,7 +118,7 @@ def glm(
         model: Fitted ``LogisticRegression``, ``Ridge``, ``LinearRegression`` or ``PoissonRegressor``; a linear torch
             model; or an array of coefficients, (features,) or (outputs, features).
         known_inputs: Training records except the target, (n, features).
-        known_labels: Their labels, in the terms of the model.
+        known_labels: Labels of the known records, as the model was fitted to them.
         label: Label of the target if it is known. Regressions without intercept need it.
         known_values: Known features of the target, NaN for unknown ones; None if all are unknown.
         noise_std: Standard deviation of the noise on every coefficient; the estimate is then the most likely record.
@@ -131,14 +135,16 @@ def glm(
         InvalidInput: If records, labels and model do not fit together, or the objective is missing or superfluous.
 
     Assumes: the model minimises its objective over the known records and the target.
-    Guarantee: exact up to the gradient g that the solver left: the error is ``(g_x - g_b x) / (1^T r + lambda_0 b)``.
-    ``expected_error`` estimates it from the solver's stopping rule and from the misfit of the equations.
-    Edge cases: a target that is fitted exactly leaves no trace, and a model that is too far from its minimum hides it:
-    the status then is ``not applicable``. It is the same where the equations show that no single record is consistent
-    with the model, as with wrong known records, weights or penalty. A squared loss with unknown label has no spare
-    equation to show this: only an estimate that is far from all known records is then doubted. If class weights depend
-    on the label, every class is tried.
-    Reference: Theorems 1 and 8, balle2022, whose label formula prints a product for the sum.
+    Guarantee: exact up to the gradient that the solver left: with its entries g_x for the features and g_b for the
+    intercept, the error is ``(g_x - g_b x) / (1^T r + lambda_0 b)``. ``expected_error`` estimates this error from the
+    solver's stopping rule and from the misfit of the equations.
+    Edge cases: a target that the model fits exactly does not change the model, and a model that is too far from its
+    minimum hides the target. The status is then ``not applicable``. The status is the same if the equations show that
+    no single record is consistent with the model, as with wrong known records, weights or penalty. A squared loss with
+    unknown label has no spare equation to show this: only an estimate that is far from all known records is then
+    doubted. If class weights depend on the label, every class is tried.
+    Reference: Theorems 1 and 8, balle2022; the formula for the label, as printed there, has a product in place of the
+    sum.
 
     >>> from sklearn.linear_model import Ridge
     >>> x, y = [[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [3.0, 1.0]], [0.0, 1.0, 1.0, 4.0]
@@ -234,14 +240,21 @@ class GlmObserved:
         known = _check_observation(observation)
         label = None if observation.labels is None else known.names(observation.labels)[0]
         if label is None and "intercept" not in observation.released and not hasattr(known.estimator, "classes_"):
-            remedy = "Without an intercept the coefficients do not determine both the length of a record and its label."
-            raise invalid_input("threat", observation.threat, "to know the labels", remedy)
+            remedy = "Add Knows.LABELS to the threat model: without an intercept the label cannot be computed."
+            raise invalid_input(
+                "threat.knows", sorted(each.value for each in observation.threat.knows), "to contain the labels", remedy
+            )
         noise_std = None
         if observation.noise_std is not None:
             stds = torch.cat([value.double().flatten() for value in observation.noise_std.values()])
             low, high = (float(end) for end in stds.aminmax())
             if high > low * (1 + 1e-6):  # single precision of a common value
-                raise invalid_input("noise_std", f"{low:g} to {high:g}", "to be one number for all coefficients")
+                raise invalid_input(
+                    "noise_std",
+                    f"{low:g} to {high:g}",
+                    "to be one number for all coefficients",
+                    "Use noise of one standard deviation.",
+                )
             noise_std = float(stds[0])
         found = glm(
             known.with_coefficients(observation.released),
@@ -278,9 +291,8 @@ def glm_observed() -> GlmObserved:
     Assumes: as ``glm``.
     Guarantee: as ``glm``; the estimate is clipped to the data range. If several records fit a model without intercept,
     the attack returns one within the range, the nearest to a known record.
-    Edge cases: where known noise hides the record the status is ``converged``, and the estimate counts. Where the
-    solver stopped too early, the status is ``not applicable``. Defenses that do more than add noise of one size are
-    refused.
+    Edge cases: where known noise hides the record the status is ``converged``, and the estimate counts. If the solver
+    stopped too early, the status is ``not applicable``. Defenses that do more than add noise of one size are refused.
     Reference: Theorems 1 and 8, balle2022.
 
     >>> from sklearn.linear_model import Ridge
@@ -302,11 +314,13 @@ def _check_observation(observation: Observation) -> EstimatorMap:
     forward = observation.forward
     inner = forward.undefended if isinstance(forward, DefendedMap) else forward
     if not isinstance(inner, EstimatorMap):
-        remedy = "For other models use rr.attacks.glm(model, known_inputs, known_labels)."
-        raise invalid_input("observation", type(inner).__name__, "to be of a fitted estimator of scikit-learn", remedy)
+        remedy = "Use rr.attacks.glm(model, known_inputs, known_labels) for other models."
+        raise invalid_input(
+            "observation.forward", type(inner).__name__, "to belong to a fitted scikit-learn estimator", remedy
+        )
     changed = isinstance(forward, DefendedMap) and not only_adds_noise(forward.defense, observation.released)
     if isinstance(forward, DefendedMap) and (changed or observation.kept is not None):
-        remedy = "Clipped or missing coefficients no longer minimise the objective."
+        remedy = "Use rr.defenses.gaussian_noise: clipped or missing coefficients do not minimise the objective."
         raise invalid_input("defense", type(forward.defense).__name__, "to add noise and do nothing else", remedy)
     return inner
 

@@ -94,15 +94,17 @@ def glm_candidates(
 
     .. math:: G_c = Z - \rho_c \tilde x_c^T, \qquad |\theta - \theta_c| \approx |H_c^{-1} G_c|
 
-    :math:`G_c` is the gradient of the objective with the candidate at the released coefficients. One Newton step from
-    it is the distance to the candidate's minimiser up to second order.
+    :math:`G_c` is the gradient, at the released coefficients :math:`\theta`, of the objective over the known records
+    and candidate c. Z is the part of the known records, :math:`\rho_c` the residual of the candidate,
+    :math:`\tilde x_c` its features with a one for the intercept, and :math:`H_c` the Hessian. The length of the Newton
+    step is, up to second order, the distance to the coefficients :math:`\theta_c` that minimise this objective.
 
     Args:
         model: Fitted estimator, linear torch model or array of coefficients, as for :func:`glm`.
         known_inputs: Training records except the target, (n, features).
-        known_labels: Their labels, in the terms of the model.
+        known_labels: Labels of the known records, as the model was fitted to them.
         records: Candidate records (candidates, features).
-        labels: Their labels.
+        labels: Labels of the candidates.
         noise_std: Standard deviation of the noise on every coefficient, None for a model without noise.
         sample_weight: Weights of the known records in the fit, 1 by default.
         target_weight: Weight of the target in the fit.
@@ -116,8 +118,9 @@ def glm_candidates(
         InvalidInput: If records, labels and model do not fit together, or the objective is missing or superfluous.
 
     Assumes: at most one of the candidates was trained on in addition to the known records.
-    Edge cases: a candidate that the model fits exactly cannot be distinguished from none. A model whose distance from
-    its minimum is unknown excludes candidates only where another one, or none, fits far better.
+    Edge cases: a candidate that the model fits exactly cannot be distinguished from no candidate. A model whose
+    distance from its minimum is unknown excludes a candidate only if another candidate, or the known records alone, fit
+    far better.
     Reference: the informed membership test of Section II-D, balle2022.
 
     >>> from sklearn.linear_model import Ridge
@@ -134,10 +137,10 @@ def glm_candidates(
     rows = torch.as_tensor(np.asarray(records, dtype=float))
     rows = rows.reshape(len(rows), -1) if rows.ndim > 1 else rows[None]
     if rows.shape[1] != features or not bool(rows.isfinite().all()):
-        raise invalid_input("records.shape", tuple(rows.shape), f"to be (candidates, {features}) finite numbers")
+        raise invalid_input("records.shape", tuple(rows.shape), f"to be (candidates, {features}), with finite numbers")
     values = np.asarray(labels)
     if len(values) != len(rows):
-        raise invalid_input("labels", f"of {len(values)} records", f"to be of {len(rows)}, as records")
+        raise invalid_input("len(labels)", len(values), f"to be {len(rows)}, the number of records")
     names = list(check_finite_labels("labels", values))  # in the terms of the estimator
     systems = {label: given.equations(label) for label in set(names)} if given.depends_on_label else {}
     common = None if systems else given.equations(None)
@@ -183,7 +186,7 @@ def glm_attributes(
     Args:
         model: Fitted estimator, linear torch model or array of coefficients, as for :func:`glm`.
         known_inputs: Training records except the target, (n, features).
-        known_labels: Their labels, in the terms of the model.
+        known_labels: Labels of the known records, as the model was fitted to them.
         record: Features of the target (features,), NaN for unknown ones.
         label: Label of the target.
         values: Possible values of the unknown features, one row per combination, in the order of the features.
@@ -212,7 +215,9 @@ def glm_attributes(
     options = torch.as_tensor(np.asarray(values, dtype=float))
     if options.ndim != 2 or options.shape[1] != int(free.sum()):
         raise invalid_input(
-            "values.shape", tuple(options.shape), f"to be (possibilities, {int(free.sum())} unknown features)"
+            "values.shape",
+            tuple(options.shape),
+            f"to be (possibilities, {int(free.sum())}), one column per unknown feature",
         )
     records = known.repeat(len(options), 1)
     records[:, free] = options

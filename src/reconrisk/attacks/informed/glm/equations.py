@@ -5,8 +5,9 @@ of weight w, features x (and a one for the intercept) and label y,
 
 .. math:: Z = \rho \tilde x^T, \qquad \rho = w (y - g^{-1}(W \tilde x)),
 
-with one row per output. The record is the direction of Z, and its length follows from any known column. The code calls
-:math:`\rho`, the weighted residual of the target, its *pull*.
+with one row per output; g is the link function and W are the coefficients with the intercept as last column. The record
+is the direction of Z, and its length follows from any known column. The code calls :math:`\rho`, the weighted residual
+of the target, its *pull*.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class TargetEquations:
         objective: Objective over the known records.
         theta: Released coefficients (outputs, columns), the intercept last.
         target_weight: Weight of the target in the fit.
-        input_precision: Unit of rounding of the known records, 0 if they are exact.
+        input_precision: Relative rounding error of the known records, such as 1.2e-7 for float32; 0 if they are exact.
     """
 
     model: LinearModel
@@ -125,7 +126,8 @@ class TargetEquations:
     def roots(self, target: Tensor) -> list[Tensor]:
         r"""Return every record that solves the equations for a label if no column is known.
 
-        A record is ``x = a m`` along ``m = v^T Z``, where a solves
+        Here v is the leading left singular vector of Z, w and y are weight and label of the target, g is the link
+        function, and W are the coefficients. A record is ``x = a m`` along ``m = v^T Z``, where the number a solves
 
         .. math:: a\, w\, v^T (y - g^{-1}(a W m)) = 1
 
@@ -154,10 +156,10 @@ def equations(
     """Build the equations for the target.
 
     Args:
-        model: Released model; its ``labels`` and ``sample_weights`` are those of ``inputs``.
+        model: Released model; its ``labels`` and ``sample_weights`` belong to ``inputs``.
         inputs: Known records (n, features), double precision.
         target_weight: Weight of the target in the fit.
-        input_precision: Unit of rounding of the known records, 0 if they are exact.
+        input_precision: Relative rounding error of the known records, such as 1.2e-7 for float32; 0 if they are exact.
 
     Returns:
         The equations.
@@ -196,7 +198,7 @@ def target_row(model: LinearModel, label: object) -> Tensor:
     if model.family == "multinomial":
         return torch.eye(len(model.weight), dtype=torch.float64)[int(values[0])]
     if model.family == "squared" and len(values) != len(model.weight):
-        raise invalid_input("label", label, f"to be {len(model.weight)} numbers, one per output")
+        raise invalid_input("label", label, f"to have {len(model.weight)} numbers, one per output of the model")
     return values
 
 

@@ -39,9 +39,10 @@ class LikelihoodEstimate:
     Attributes:
         record: Estimated features.
         target: Estimated or known label, as a row of targets.
-        misfit: Distance from the released coefficients to those of the record, in units of the noise.
+        misfit: Distance from the released coefficients to the coefficients fitted with the record, in units of the
+            noise.
         covariance: Covariance of the unknown features to first order in the noise.
-        known_label_covariance: The same for an adversary who knows the label: the inverse Fisher information.
+        known_label_covariance: Covariance for an adversary who knows the label: the inverse Fisher information.
         converged: True if the search converged before its last step.
     """
 
@@ -62,13 +63,21 @@ def _maximise_likelihood(
               \frac{\partial\theta}{\partial x} = -H^{-1} w [r \otimes 1 + \tilde x \otimes A W], \quad
               \frac{\partial\theta}{\partial y} = H^{-1} w (1 \otimes \tilde x)
 
+    Here :math:`\theta` are the released coefficients and :math:`\theta(x, y)` those fitted with the record x and its
+    label y. H is the Hessian of the objective and w the weight of the target. :math:`\tilde x` is x with a one for the
+    intercept, r the predicted mean minus the label, A the derivative of the mean in the linear predictors, and W are
+    the coefficients of the features.
+
     ``free`` marks the unknown features. With ``free_label`` the label is estimated too.
 
     Guarantee: the models of candidates are exact minimisers; a step is taken only where it lowers the distance.
     """
     if equations.theta.numel() > _MOST_COEFFICIENTS:
         raise invalid_input(
-            "model", f"of {equations.theta.numel()} coefficients", f"to have at most {_MOST_COEFFICIENTS} under noise"
+            "coefficients of the model",
+            equations.theta.numel(),
+            f"<= {_MOST_COEFFICIENTS} under noise",
+            "Use a model of fewer features.",
         )
     record, label, converged = start.clone(), target.clone(), False
     point = minimise(_objective_with_target(equations, start, target), equations.theta)
@@ -101,8 +110,9 @@ def _maximise_likelihood(
 def _covariance(columns: Tensor, noise_std: float) -> Tensor:
     """Return ``noise_std^2 (J^T J)^{-1}`` from the singular values of J; the product would lose half of the digits.
 
-    Columns are normalised first, so that the units of features do not matter. Features that take part in a direction in
-    which the model does not move have no finite variance: inf on the diagonal.
+    J (``columns``) is the derivative of the coefficients with respect to the unknown features. Its columns are
+    normalised first, so that the units of features do not matter. If the coefficients do not change along a direction,
+    every feature with a component in it has infinite variance: inf on the diagonal.
     """
     lengths = columns.norm(dim=0)
     scales = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
@@ -110,7 +120,7 @@ def _covariance(columns: Tensor, noise_std: float) -> Tensor:
     found = values > torch.finfo(values.dtype).eps * max(columns.shape) * values.max()  # numerical rank, as NumPy's
     spread = rows[found] / values[found, None]
     covariance: Tensor = noise_std**2 * (spread.T @ spread) / torch.outer(scales, scales)
-    # a feature is lost if a null direction takes part in it: its row of the projection onto the found ones is shorter
+    # a feature is lost if a null direction has a component along it: its row of the projection onto the found ones is shorter
     lost = 1 - rows[found].square().sum(0) > torch.finfo(values.dtype).eps ** 0.5
     covariance.diagonal()[lost] = torch.inf
     return covariance
@@ -175,15 +185,15 @@ class Outcome:
     """Reconstructed record with its label, its misfit and its accuracy.
 
     Attributes:
-        equations: Equations that it solves.
+        equations: Equations that the record solves.
         record: Features.
         target: Label as a row of targets.
         label: Label in the terms of the estimator.
-        accuracy: Estimated error.
+        accuracy: Estimated root mean square error per feature, with its range.
         influence: Length of the target's residual rho.
-        misfit: Part of the equations that it does not solve.
+        misfit: Size of the part of the equations that the record does not solve.
         origin: Description of the optimisation or of the noise, for the status.
-        covariance: Covariance under noise, None without noise.
+        covariance: Covariance of the features under noise, None without noise.
         cramer_rao_mse: Cramer-Rao bound under noise with known label, None without noise.
         converged: False if the search under noise ended before it converged.
     """
@@ -275,7 +285,7 @@ def _solve_without_intercept(equations: TargetEquations, known: Tensor, target: 
             "label",
             None,
             "to be given for a model without intercept",
-            "Coefficients alone do not determine both length and label: pass label=, or a feature in known_values=.",
+            "Pass label=, or a feature in known_values=: coefficients alone do not determine both length and label.",
         )
     rows = _possible_targets(model) if target is None else [target]
     found = []
@@ -348,11 +358,11 @@ def label_index(model: LinearModel, label: Any) -> Any:
     if model.classes is None:
         allowed = {"logistic": 2, "multinomial": len(model.weight)}.get(model.family)
         if allowed is not None and label not in range(allowed):
-            raise invalid_input("label", label, f"to be a class index below {allowed}")
+            raise invalid_input("label", label, f"to be a whole number from 0 to {allowed - 1}")
         return label
     places = np.flatnonzero(model.classes == label)
     if len(places) != 1:
-        raise invalid_input("label", label, "to be one of estimator.classes_", f"These are {model.classes.tolist()}.")
+        raise invalid_input("label", label, f"to be one of the classes {model.classes.tolist()} of the model")
     return int(places[0])
 
 
@@ -367,7 +377,7 @@ def _label_from_target(model: LinearModel, target: Tensor) -> Any:
 def refine_under_noise(
     found: list[Outcome], given: GlmArguments, known: Tensor, label: object | None, noise_std: float
 ) -> list[Outcome]:
-    """Find the most likely records under noise, starting from those of the exact formula.
+    """Find the most likely records under noise, starting from the records of the exact formula.
 
     Args:
         found: Outcomes of the exact formula.
@@ -415,8 +425,9 @@ def _refine(
 def _optimism(equations: TargetEquations, pull: float, noise_std: float) -> float:
     """Factor by which the covariance at the estimate may understate errors.
 
-    Errors are proportional to one over the pull. Noise changes the pull by up to two standard deviations of the
-    intercept's derivative. Noise alone produces estimates that pull much harder than any known record does.
+    The pull is the weighted residual of the target, and errors are proportional to one over the pull. Noise changes the
+    pull by up to two standard deviations of the intercept's derivative. Noise alone produces estimates that pull much
+    harder than any known record does.
     """
     known, count = equations.objective, equations.objective.design.shape[1]
     largest = float(known.residuals(equations.theta).norm(dim=1).max()) * equations.target_weight

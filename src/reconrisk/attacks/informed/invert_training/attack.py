@@ -80,7 +80,7 @@ class InvertTraining:
         observation.check_covers(self.needs)
         if observation.batch_size != 1:
             raise invalid_input(
-                "batch_size", observation.batch_size, "to be 1", "The attack needs all records but one to be known."
+                "batch_size", observation.batch_size, "to be 1", "Attack a release in which one record is unknown."
             )
         training, forward = self._find_training(observation), observation.forward
         problem = problem_for(training, observation.input_shape)
@@ -103,9 +103,10 @@ class InvertTraining:
         """Reconstruct the records behind many models at once.
 
         Args:
-            released: Parameters (n, p) as ``training.train`` returns them, or those of one model by name.
+            released: Parameters (n, p) as ``training.train`` returns them, or the parameters of one model by name.
             labels: Labels (n,) of the records if they are known; otherwise they are tried.
-            noise_std: Standard deviation of the noise on each value, by default that of private training.
+            noise_std: Standard deviation of the noise on each value; by default the noise that private training leaves,
+                or none.
             data_range: Range of the values of records.
 
         Returns:
@@ -149,7 +150,10 @@ class InvertTraining:
         begun = time.monotonic()
         if problem.classes is None and labels is None:
             raise invalid_input(
-                "labels", None, "to be given if labels are not classes", "Other labels cannot be tried one by one."
+                "labels",
+                None,
+                "to be given if labels are not classes",
+                "Pass labels, or add Knows.LABELS to the threat model.",
             )
         _check_range(data_range, problem)
         noisy = 0 if weights is None else int(weights.count_nonzero())
@@ -189,7 +193,10 @@ class InvertTraining:
         if flat is None or len(flat) not in (1, many):
             shape = tuple(self.starts.shape)
             raise invalid_input(
-                "starts.shape", shape, f"to be one record {problem.shape}, or one for each of {many} classes"
+                "starts.shape",
+                shape,
+                f"to be {problem.shape} or {(many, *problem.shape)}",
+                "Pass one start, or one per class.",
             )
         check_all_within("starts", flat, data_range)
         return flat
@@ -221,6 +228,9 @@ def invert_training(
     .. math:: \hat x = \arg\min_{x, y} |\Sigma^{-1/2} (\theta - F(x, y))|^2, \qquad F(x, y) = \mathrm{train}(D_- \cup
         \{(x, y)\})
 
+    Here :math:`\theta` is the trained model, F the training on the fixed records :math:`D_-` and the record x with
+    label y, and :math:`\Sigma` the covariance of known noise (the identity without noise).
+
     Steps share one derivative per class and are mixed with earlier steps; a step counts only if it lowers the residual.
     If the residual does not halve in four trainings, the derivative is taken anew at the current point. For dense
     networks trained by gradient descent it is computed along a few directions of the fixed records and known for all
@@ -231,14 +241,14 @@ def invert_training(
 
     Args:
         training: Training that was run on the fixed records: a ``ShadowTraining``, ``TrainingMap`` or
-            ``TrainedModelRelease``; by default that of the observation.
+            ``TrainedModelRelease``; by default the training that the observation contains.
         starts: First estimate, one record or one per class; by default the mean of the fixed records of each class.
-        iterations: Trainings per search at most.
-        refreshes: Times that the derivative is taken anew at most.
-        directions: Directions of the fixed records along which the derivative is computed.
-        memory: Earlier steps that a step is mixed with.
-        labels_tried: Labels that are searched first, and again if none fits.
-        seconds: Time limit, None for no limit.
+        iterations: Largest number of trainings per search.
+        refreshes: Largest number of times that a search computes the derivative anew.
+        directions: Number of directions of the fixed records along which the derivative is computed.
+        memory: Number of earlier steps that a step is mixed with.
+        labels_tried: Number of labels that are searched first, and of further labels if none of these fits.
+        seconds: Time limit in seconds, None for no limit.
 
     Returns:
         The attack, to be called with an observation.
@@ -251,13 +261,14 @@ def invert_training(
     Guarantee: no step raises the residual. The ending is exact only if every residual is at most three times the
     measured rounding error of training in the precision of the released values, and if that much rounding leaves each
     record an error of at most 1e-4 of the data range, root mean square, to first order. At small noise, where the
-    information I is nonsingular and the record inside the range, the mean squared error is the Cramer-Rao bound
-    tr(I^-1)/d.
-    Edge cases: the objective is the residual in units of that rounding, or with noise half its square in units of the
-    noise. For training with clipped gradients and noise, the noise is treated as added to the final model, equally to
-    all values (:func:`reconrisk.attacks.informed.invert_training.problem.private_noise_std`). A wrong initialisation or
-    order leaves a large objective, as does a search that got stuck. The ending is then "budget spent", since without
-    noise the record reproduces its model. Labels that are not classes must be known.
+    Fisher information I is nonsingular and the record inside the range, the mean squared error is the Cramer-Rao bound
+    tr(I^-1)/d for d values.
+    Edge cases: the objective is the norm of the residual in units of the rounding error, or with noise half of the
+    squared residual in units of the noise. For training with clipped gradients and noise, the noise is treated as added
+    to the final model, equally to all values
+    (:func:`reconrisk.attacks.informed.invert_training.problem.private_noise_std`). A wrong initialisation or order
+    leaves a large objective, as does a search that got stuck. The ending is then "budget spent", since without noise
+    the record reproduces its model. Labels that are not classes must be known.
     Reference: the adversary of section II, balle2022; Chapter 10.3, Nocedal and Wright (2006), Numerical Optimization;
     `Walker and Ni (2011) <https://doi.org/10.1137/10078356X>`_ for the mixing.
 
@@ -298,11 +309,14 @@ def _check_names(problem: Problem, released: Mapping[str, Tensor]) -> Mapping[st
         row = problem.to_row(released)
     except KeyError as error:
         raise invalid_input(
-            "released", sorted(released), f"to contain every tensor of the training; {error} is missing"
+            "released", sorted(released), f"to contain {error}", "Pass every tensor of the trained model."
         ) from error
     if row.numel() != problem.size or not row.is_floating_point():
         raise invalid_input(
-            "released", row.numel(), f"to be the {problem.size} values of the training, in floating point"
+            "values in released",
+            row.numel(),
+            f"to be {problem.size} in floating point",
+            "Pass the model that the training releases.",
         )
     return released
 
@@ -316,18 +330,20 @@ def _check_rows(problem: Problem, rows: Tensor, labels: Tensor | None) -> None:
     if labels is None:
         return
     if len(labels) != len(rows):
-        raise invalid_input("labels", len(labels), f"to be {len(rows)}, one per model")
+        raise invalid_input("len(labels)", len(labels), f"to be {len(rows)}, one label per model")
     classes = problem.classes
     if classes is not None and (
         labels.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes
     ):
-        raise invalid_input("labels", "given", f"to be whole numbers from 0 to {classes - 1}")
+        raise invalid_input("labels", labels.unique()[:5].tolist(), f"to be whole numbers from 0 to {classes - 1}")
 
 
 def _check_range(data_range: tuple[float, float], problem: Problem) -> None:
     low, high = (check_finite("data_range", end) for end in data_range)
     if not low < high:
-        raise invalid_input("data_range", data_range, "to be (low, high) with low < high")
+        raise invalid_input(
+            "data_range", data_range, "to increase", "Pass the smallest value first, such as (0.0, 1.0)."
+        )
     if len(problem.inputs):
         check_all_within("fixed records", problem.inputs, data_range, "Pass the public range of the values.")
 

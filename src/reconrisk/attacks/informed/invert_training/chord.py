@@ -26,10 +26,10 @@ class Effort:
     """Effort per record.
 
     Attributes:
-        iterations: Trainings.
-        refreshes: Derivatives taken anew.
-        directions: Tangents in each derivative.
-        memory: Earlier steps that are remembered.
+        iterations: Largest number of trainings.
+        refreshes: Largest number of times that the derivative is computed anew.
+        directions: Number of directions along which each derivative is computed.
+        memory: Number of earlier steps that a step is mixed with.
     """
 
     iterations: int
@@ -66,9 +66,10 @@ class ChordSearch:
     .. math:: g(x) = J^+ (\theta - F(x)), \qquad x' = x + g - \sum_j \gamma_j (\Delta x_j + \Delta g_j), \quad
         \gamma = \arg\min |g - \sum_j \gamma_j \Delta g_j|
 
-    Differences are those of earlier points to the best one. A step counts only if it lowers the residual; after a
-    failed step the next is half as long. If the residual does not halve in a few steps, J is taken at the best point.
-    ``fit`` is always the best so far.
+    Here F is the training, :math:`\theta` the observed model, and :math:`J^+` the pseudoinverse of J. The differences
+    :math:`\Delta x_j` and :math:`\Delta g_j` are between earlier points and the best point. A step counts only if it
+    lowers the residual; after a failed step the next is half as long. If the residual does not halve in a few steps, J
+    is taken at the best point. ``fit`` is always the best so far.
 
     ``expected`` is the length of residuals that noise or rounding may leave. The search of a record ends if its
     residual is below that and no longer halves.

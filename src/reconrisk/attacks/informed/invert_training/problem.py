@@ -46,7 +46,7 @@ class Problem(ABC):
         shape: Shape of a record.
         d: Number of values of a record.
         inputs: Fixed records, flat.
-        labels: Their labels.
+        labels: Labels of the fixed records.
         classes: Number of classes that a record may have, None if labels are not classes.
     """
 
@@ -169,8 +169,10 @@ class ShadowProblem(Problem):
     def tangents(self, records: Tensor, labels: Tensor, directions: int) -> Tangents:
         """Return the derivative along the leading directions of the fixed records, and the direct part for all others.
 
-        The first weights end at :math:`a W_0 + A X + c x^T`. A change of x that is orthogonal to the fixed records X,
-        to x and to the first weights leaves A and c unchanged, so that it moves the model by c alone.
+        Training ends with the first weights :math:`a W_0 + A X + c x^T`, where :math:`W_0` are the first weights at the
+        start, X the fixed records, x the unknown record, a is a number, A a matrix and c a vector. A change of x that
+        is orthogonal to the fixed records X, to x and to the first weights leaves A and c unchanged, so that it moves
+        the model by c alone.
         """
         first = self._first
         if first is None or directions + 1 >= self.d:  # no saving over the whole derivative
@@ -185,7 +187,7 @@ class ShadowProblem(Problem):
 
     @cached_property
     def _basis(self) -> Tensor:
-        """Orthonormal directions (d, d), those of the largest variation of fixed records and first weights first."""
+        """Orthonormal directions (d, d); fixed records and first weights vary most along the first directions."""
         begin, units = self._first or (0, 0)
         weights = self._training.start(torch.float64)[begin : begin + units * self.d].view(units, self.d)
         gram = self.inputs.double().T @ self.inputs.double() / max(1, len(self.inputs)) + weights.T @ weights
@@ -297,7 +299,10 @@ def problem_for(training: Training, shape: tuple[int, ...] | None = None) -> Pro
     known = shape if plain.fixed_inputs is None else tuple(plain.fixed_inputs.shape[1:])
     if known is None:
         raise invalid_input(
-            "shape", None, "to be that of a record", "Pass input_shape=..., since there are no fixed records."
+            "shape of a record",
+            None,
+            "to be known",
+            "Call the attack with an observation: the training has no fixed records.",
         )
     return MapProblem(plain, known)
 
@@ -325,8 +330,9 @@ def private_noise_std(training: Training | None) -> float | None:
 
     .. math:: \eta\, \frac{\sigma C}{m + 1} \sqrt{\sum_{j=1}^T \Big(\frac{1 - \mu^j}{1 - \mu}\Big)^2}
 
-    Here :math:`\eta` is the learning rate, :math:`\mu` the momentum, and each of T steps has noise :math:`\sigma C` on
-    the sum of m + 1 clipped gradients. The effect of the noise on the gradients of later steps is neglected.
+    Here :math:`\eta` is the learning rate, :math:`\mu` the momentum, :math:`\sigma` the noise multiplier, C the clip
+    norm, and m the number of fixed records. Each of T steps has noise of standard deviation :math:`\sigma C` on the sum
+    of m + 1 clipped gradients. The effect of the noise on the gradients of later steps is neglected.
 
     Args:
         training: Training that was run on the fixed records.

@@ -33,13 +33,13 @@ class Inversion:
     Attributes:
         problem: Training as a function of the record.
         observed: Observed models (n, p), in units of their noise if there is any.
-        released: Precision of the released values.
-        noisy: Number of values with known noise, 0 without noise.
+        released: Floating point type of the released values.
+        noisy: Number of released values with known noise, 0 without noise.
         starts: First estimate, one record per class or one for all.
         labels: Known labels (n,), None if they are tried.
         data_range: Range of the values of records.
-        effort: Effort per search.
-        labels_tried: Labels that are searched first, and again if none fits.
+        effort: Limits on the trainings and derivatives of a search.
+        labels_tried: Number of labels that are searched first, and of further labels if none of these fits.
         in_time: Function that returns False once the time is up.
     """
 

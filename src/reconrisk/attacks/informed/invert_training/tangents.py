@@ -72,7 +72,9 @@ class Tangents:
     def spread(self) -> Tensor:
         r"""Root mean square error of a value of the record for unit errors of each released value, (n,).
 
-        .. math:: \sqrt{\mathrm{tr}\,(J^T J)^{-1} / d}
+        .. math:: \sqrt{\mathrm{tr}((J^T J)^{-1}) / d}
+
+        Here J is the derivative of the released values with respect to the d values of the record.
 
         Edge cases: infinite if a direction does not change the released values.
         """

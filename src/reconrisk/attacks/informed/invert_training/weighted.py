@@ -48,6 +48,9 @@ class LikelihoodFit:
     r"""Maximum likelihood record within the data range, with exact derivatives at each step.
 
     .. math:: \hat x = \arg\min_{low \le x \le high} |\Sigma^{-1/2} (\theta - F(x))|^2
+
+    Here :math:`\theta` is the released model, F(x) the model trained with record x, and :math:`\Sigma` the covariance
+    of the noise.
     """
 
     problem: Problem
@@ -57,7 +60,7 @@ class LikelihoodFit:
     in_time: Callable[[], bool]
 
     def run(self, record: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-        """Return the record and its residual (p,) in units of the noise, never worse than those of ``record``."""
+        """Return the record and its residual (p,) in units of the noise, never worse than ``record``."""
         record, residual = record.double(), self._residual(record.double())
         for _ in range(iterations):
             if not self.in_time():

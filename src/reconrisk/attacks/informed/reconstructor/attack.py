@@ -36,8 +36,8 @@ class Reconstructor:
     """Configured attack that :func:`reconstructor` returns.
 
     Attributes:
-        settings: Settings that it was trained with.
-        reading: Parameters or logits that it reads.
+        settings: Settings of the training of the reconstructor.
+        reading: Names and shapes of the parameters or logits that the reconstructor reads.
         scaling: Standardisation of the features.
         linear: Map in closed form, None without a linear start.
         network: Trained network, None for a closed form alone.
@@ -47,7 +47,7 @@ class Reconstructor:
         error: Mean squared error on held-out shadow targets: the adversary's own estimate of the attack's strength.
         farthest: Largest root mean square of a shadow model's features.
         interrupted: True if training was interrupted.
-        needs: Weakest adversary who can run it.
+        needs: Weakest threat model that allows the attack.
     """
 
     settings: ReconstructorSettings
@@ -68,14 +68,16 @@ class Reconstructor:
         begun = time.monotonic()
         observation.check_covers(self.needs)
         if observation.batch_size != 1:
-            raise invalid_input("batch_size", observation.batch_size, "to be 1", "Each shadow model has one target.")
+            raise invalid_input(
+                "batch_size", observation.batch_size, "to be 1", "Attack a release in which one record is unknown."
+            )
         if tuple(observation.input_shape) != self.input_shape:
             raise invalid_input(
-                "input_shape", observation.input_shape, f"to be {self.input_shape}, as of the shadow targets"
+                "input_shape", observation.input_shape, f"to be {self.input_shape}, the shape of the shadow targets"
             )
         if tuple(observation.data_range) != self.data_range:
             raise invalid_input(
-                "data_range", observation.data_range, f"to be {self.data_range}, as of the shadow targets"
+                "data_range", observation.data_range, f"to be {self.data_range}, the range of the shadow targets"
             )
         row = self.reading.row(observation.released)[None]
         estimates, labels = self.estimates_and_labels(row)
@@ -122,7 +124,11 @@ class Reconstructor:
 
     def _check_rows(self, rows: Tensor) -> None:
         if rows.ndim != 2 or rows.shape[1] != self.reading.size:
-            raise invalid_input("rows.shape", tuple(rows.shape), f"to be (models, {self.reading.size}), as in training")
+            raise invalid_input(
+                "rows.shape",
+                tuple(rows.shape),
+                f"to be (models, {self.reading.size}), as many values as the shadow models have",
+            )
         check_all_finite("rows", rows, "A model that diverged cannot be attacked.")
 
     def __repr__(self) -> str:
@@ -148,6 +154,12 @@ def reconstructor(
     .. math:: \phi = \arg\min_\phi \sum_i \ell\big(\phi(A(D_- \cup \{\bar z_i\})), \bar z_i\big), \qquad
         \hat z = \phi(\theta)
 
+    A reconstructor :math:`\phi` is a network or linear map from the parameters (or logits) of a trained model to its
+    target record. The adversary trains it on shadow models: models trained by the known training A on the fixed records
+    :math:`D_-` and one shadow target :math:`\bar z_i` each. Here :math:`\ell` is the training loss of the
+    reconstructor, and :math:`\theta` is the released model. ``attack.estimates(rows)`` reconstructs the records of many
+    models at once.
+
     Args:
         knowledge: Training of the model, fixed records, and shadow targets.
         settings: Closed form per class (the default), networks of balle2022 (:func:`balle2022_reconstructor`), or both.
@@ -155,9 +167,10 @@ def reconstructor(
         queries: Records (n, ...) for a black-box attack, which reads the logits on them instead of parameters.
         data_range: Public range of the values of records.
         shadow_models: Parameters (n, p) of shadow models that were trained before; by default they are trained here.
-        store: Folder for the shadow models, so that their training can be resumed.
-        checkpoint: File for the state of the network's training, so that it can be resumed.
-        perceptual: Distance of images such as :func:`reconrisk.metrics.lpips`, if the settings weight it.
+        store: Folder for the shadow models; the same call with the same folder resumes their training.
+        checkpoint: File for the state of the network's training; the same call with the same file resumes it.
+        perceptual: Metric of images such as :func:`reconrisk.metrics.lpips`; needed if ``settings.perceptual`` is
+            positive.
         rng: Source of randomness for shadow models, initialisation and batches.
 
     Returns:
@@ -169,8 +182,9 @@ def reconstructor(
 
     Assumes: the released model was trained as ``knowledge`` describes; its label can be inferred from the model.
     Guarantee: scaling, network and choice of epoch depend on shadow models alone. Estimates lie in ``data_range``.
-    Edge cases: coordinates that do not vary between shadow models are not read. A released model unlike all of them
-    gets the status "not applicable". If training is interrupted it keeps the best epoch, and the status says so.
+    Edge cases: coordinates that do not vary between shadow models are not read. A released model that is unlike all
+    shadow models gets the status "not applicable". If the user interrupts the training, the attack keeps the best
+    epoch, and its status states this.
     Reference: sections IV and V, balle2022; the closed form is ours.
 
     >>> from reconrisk.releases.shadow.training import ShadowTraining
@@ -228,12 +242,12 @@ def fine_tune_reconstructor(
         attack: Trained reconstructor network without a linear start.
         knowledge: New training, fixed records and shadow targets.
         epochs: Epochs of fine-tuning.
-        learning_rate: Learning rate, by default that of the first training.
+        learning_rate: Learning rate, by default ``attack.settings.learning_rate``.
         queries: Queries of a black-box reconstructor, as in the first training.
         shadow_models: Parameters (n, p) of new shadow models that were trained before; by default they are trained
             here.
-        store: Folder for the shadow models, so that their training can be resumed.
-        perceptual: Distance of images, if the settings weight it.
+        store: Folder for the shadow models; the same call with the same folder resumes their training.
+        perceptual: Metric of images; needed if ``settings.perceptual`` is positive.
         rng: Source of randomness for shadow models and batches.
 
     Returns:
@@ -243,8 +257,8 @@ def fine_tune_reconstructor(
         InvalidInput: If ``attack`` has a closed form, or reads another number of values than the new models have.
 
     Assumes: the released models have the same architecture, and the same parameters or logits are read.
-    Edge cases: a closed form is refused, since it is fitted anew in seconds. Coordinates that vary only in the new
-    shadow models are not read; coordinates that no longer vary count as zero.
+    Edge cases: a closed form is refused, since it is fitted anew in seconds. Coordinates of the features that vary only
+    in the new shadow models are not read; coordinates that no longer vary count as zero.
     Reference: Appendix B and Figure 12, balle2022.
 
     >>> from reconrisk.attacks.informed.reconstructor.settings import ReconstructorSettings
@@ -260,13 +274,19 @@ def fine_tune_reconstructor(
     """
     if attack.network is None or attack.linear is not None:
         raise invalid_input(
-            "attack", attack.settings.start, "to be a network without a linear start", "Fit a closed form anew instead."
+            "attack.settings.start",
+            attack.settings.start,
+            'to be "none", with a network',
+            "Call reconstructor() to fit a closed form anew.",
         )
     rows = _shadow_rows(knowledge, shadow_models, store, rng)
     read = extract_features(knowledge.training, rows, attack.reading, queries)
     if read.shape[1] != attack.reading.size:
         raise invalid_input(
-            "values", read.shape[1], f"to be {attack.reading.size}, the number that the reconstructor reads"
+            "values per shadow model",
+            read.shape[1],
+            f"to be {attack.reading.size}, as in the first training",
+            "Pass queries as before.",
         )
     scaled = _rescale(attack.scaling, read)
     rate = attack.settings.learning_rate if learning_rate is None else check_positive("learning_rate", learning_rate)

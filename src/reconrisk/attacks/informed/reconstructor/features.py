@@ -28,10 +28,13 @@ class Scaling:
 
     .. math:: \phi_j = (\theta_j - \mu_j) / \sigma_j
 
+    Here :math:`\theta_j` is coordinate j of a model, with mean :math:`\mu_j` and standard deviation :math:`\sigma_j`
+    over the shadow models.
+
     Attributes:
-        kept: Indices of the coordinates that vary.
-        mean: Their means.
-        std: Their standard deviations.
+        kept: Indices of the coordinates that vary between shadow models.
+        mean: Means of these coordinates.
+        std: Standard deviations of these coordinates.
 
     Guarantee: fitted to shadow models alone. Differences are taken in float64: weights of size 1 that differ by 1e-6
     keep all of their digits.
@@ -75,7 +78,7 @@ def fit_scaling(rows: Tensor) -> Scaling:
     (tensor([0]), tensor([[2.]]))
     """
     if rows.ndim != 2 or len(rows) < 2:
-        raise invalid_input("rows.shape", tuple(rows.shape), "to be (models, values) of at least two models")
+        raise invalid_input("rows.shape", tuple(rows.shape), "to be (models, values) with at least two models")
     check_all_finite("rows", rows, "A shadow model diverged: lower the learning rate of its training.")
     # two passes in double precision: the variance of nearly constant weights would cancel in one
     total = sum(part.double().sum(0) for part in rows.split(_ROWS_AT_ONCE))
@@ -86,7 +89,7 @@ def fit_scaling(rows: Tensor) -> Scaling:
     kept = (std > _ROUNDING * largest).nonzero().flatten()
     if not len(kept):
         problem = "all values that are read are equal"
-        raise InvalidInput(f"Expected shadow models to depend on their targets, {problem}. Read other parameters.")
+        raise InvalidInput(f"Expected shadow models to depend on their targets, {problem}. Pass other parameters.")
     return Scaling(kept, mean[kept], std[kept])
 
 
@@ -111,7 +114,10 @@ class Reading:
         for name, shape in zip(self.names, self.shapes, strict=True):
             if name not in released:
                 raise invalid_input(
-                    "released", sorted(released), f"to contain {name!r}", "Attack a release of the same kind."
+                    "released",
+                    sorted(released),
+                    f"to contain {name!r}",
+                    "Pass a release with the tensors of the shadow models.",
                 )
             if tuple(released[name].shape) != shape:
                 found = tuple(released[name].shape)
@@ -131,7 +137,8 @@ def reading(training: ShadowTraining, parameters: Sequence[str] | None, queries:
         Names and shapes of the tensors.
 
     Raises:
-        InvalidInput: If a name is unknown, queries are empty or not finite, or both arguments are given.
+        InvalidInput: If a name is unknown, queries are empty or not finite, or ``parameters`` and ``queries`` are both
+            given.
 
     >>> from torch import nn
     >>> one, model = torch.ones(1, 2), nn.Sequential(nn.Linear(2, 3), nn.ELU(), nn.Linear(3, 2))
@@ -145,7 +152,9 @@ def reading(training: ShadowTraining, parameters: Sequence[str] | None, queries:
         names = tuple(name for name in training.names if name in chosen)
         return Reading(names, tuple(shapes[name] for name in names))
     if parameters is not None:
-        raise invalid_input("parameters", parameters, "to be None with queries", "Logits are read instead.")
+        raise invalid_input(
+            "parameters", parameters, "to be None with queries", "Remove parameters: the attack reads logits."
+        )
     check_not_empty("queries", queries)
     check_all_finite("queries", queries)
     with torch.no_grad():

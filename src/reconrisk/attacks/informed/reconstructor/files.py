@@ -35,7 +35,7 @@ def save_reconstructor(attack: Reconstructor, path: str | Path) -> Path:
     Returns:
         The path.
 
-    Guarantee: :func:`load_reconstructor` gives one that estimates the same to the last bit.
+    Guarantee: :func:`load_reconstructor` returns a reconstructor with the same estimates to the last bit.
     Edge cases: a closed form contains its shadow models, so its file is about as large as they are.
 
     >>> import tempfile

@@ -28,6 +28,9 @@ class ClassMap:
     .. math:: \hat x(u) = \bar x + k(u)^T (K + \lambda s I)^{-1} (X - \bar x), \qquad
         k_i(u) = (u - m) \cdot (u_i - m) + s
 
+    Here X are the records of the class and :math:`u_i` their directions, K is the matrix with the entries
+    :math:`k_j(u_i)`, and :math:`\lambda` the ridge penalty.
+
     Attributes:
         mean: Mean direction :math:`m`.
         members: Centred directions :math:`u_i - m`.
@@ -163,11 +166,13 @@ def linear_reconstruction(rows: Tensor, targets: Tensor, labels: Tensor, data_ra
 
     .. math:: u = (\theta - \bar\theta) / |\theta - \bar\theta|
 
+    Here :math:`\theta` are the parameters of a model and :math:`\bar\theta` the mean parameters of the shadow models.
+
     To first order a target moves the trained model by a linear map of its gradient. The size of the gradient depends on
-    the loss of the target, its direction much less; within a class the gradient is nearly linear in the record. The
-    class is the one whose members span the direction best. Leave-one-out errors, which have a closed form, choose the
-    ridge. They also choose between direction and displacement, and between one map per class and one map of all
-    classes.
+    the training loss of the target, its direction much less; within a class the gradient is nearly linear in the
+    record. The class is the one whose members span the direction best. Leave-one-out errors, which have a closed form,
+    choose the ridge. They also choose between direction and displacement, and between one map per class and one map of
+    all classes.
 
     Args:
         rows: Parameters of shadow models (n, parameters).

@@ -86,7 +86,8 @@ def transposed_reconstructor(features: int, shape: Sequence[int], data_range: tu
     """Build the network of transposed convolutions of balle2022 for CIFAR-10.
 
     4,096 units become 64 maps of 8 x 8. Transposed 5 x 5 convolutions of stride 2 lead to 32 channels and to those of
-    the image. Table VII prints "64 x 64" for the maps, but only 8 x 8 maps of 64 channels lead to 32 x 32 images.
+    the image. Table VII of balle2022 states "64 x 64" for the maps, but only 8 x 8 maps of 64 channels lead to 32 x 32
+    images.
 
     Args:
         features: Number of input features.
@@ -97,7 +98,7 @@ def transposed_reconstructor(features: int, shape: Sequence[int], data_range: tu
         The network.
 
     Raises:
-        InvalidInput: If ``shape`` is not that of an image with such sides.
+        InvalidInput: If ``shape`` is not (channels, height, width) with such sides.
 
     Reference: Table VII, balle2022.
 
@@ -106,7 +107,10 @@ def transposed_reconstructor(features: int, shape: Sequence[int], data_range: tu
     """
     if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
         raise invalid_input(
-            "shape", tuple(shape), "to be an image whose sides are multiples of 4", 'Use network="dense".'
+            "shape",
+            tuple(shape),
+            "to be (channels, height, width) with sides that are multiples of 4",
+            'Use network="dense".',
         )
     channels, height, width = shape
     first, second = _CHANNELS
@@ -132,15 +136,17 @@ def patch_discriminator(shape: Sequence[int]) -> nn.Sequential:
         The network.
 
     Raises:
-        InvalidInput: If ``shape`` is not that of such an image.
+        InvalidInput: If ``shape`` is not (channels, height, width) with such sides.
 
-    Reference: Table VIII, balle2022; paddings and the slope of the activation are those of Isola et al. (2017).
+    Reference: Table VIII, balle2022; paddings and the slope of the activation are from Isola et al. (2017).
 
     >>> patch_discriminator((3, 32, 32))(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 1, 2, 2])
     """
     if len(shape) != 3 or min(shape[1:]) < 24:
-        raise invalid_input("shape", tuple(shape), "to be an image of at least 24 x 24", "Set adversarial=0.")
+        raise invalid_input(
+            "shape", tuple(shape), "to be (channels, height, width) with sides >= 24", "Set adversarial=0."
+        )
     layers: list[nn.Module] = []
     channels = shape[0]
     for filters, stride in _PATCHES:

@@ -1,4 +1,4 @@
-"""Settings of a reconstructor: those of balle2022, and others that need fewer shadow models."""
+"""Settings of a reconstructor: the settings of balle2022, and others that need fewer shadow models."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _CHOICES = {"start": ("linear", "none"), "network": ("none", "dense", "transpose
 
 @dataclass(frozen=True)
 class ReconstructorSettings:
-    r"""Parts of a reconstructor: a closed form to start from, a network, and the loss that trains it.
+    r"""Parts of a reconstructor: a closed form to start from, a network, and its training loss.
 
     .. math:: a\,|\hat x - x|_1 / d + b\,|\hat x - x|_2^2 / d + c\,\mathrm{LPIPS}(\hat x, x) + e\,(D(\hat x) - 1)^2
 
-    D is a patch discriminator, which is trained in parallel. Behind a linear start the network learns the remaining
-    error.
+    Here :math:`\hat x` is the estimate of the record x, d its number of values, and D a patch discriminator, which is
+    trained in parallel. With ``start="linear"`` the network learns the error that the closed form leaves.
 
     Attributes:
         start: ``"linear"`` for a closed form per class, ``"none"`` for a network alone.
@@ -30,8 +30,8 @@ class ReconstructorSettings:
         optimizer: ``"rmsprop"`` or ``"adam"``.
         learning_rate: Learning rate of the network.
         discriminator_rate: Learning rate of the discriminator.
-        batch_size: Shadow targets per step.
-        epochs: Epochs at most.
+        batch_size: Number of shadow targets per step.
+        epochs: Largest number of epochs.
         patience: Epochs without improvement after which training ends, None to never end early.
         absolute: Weight a of the absolute error.
         squared: Weight b of the squared error.
@@ -72,15 +72,15 @@ class ReconstructorSettings:
         if self.patience is not None:
             check_whole("patience", self.patience)
         if self.start == "none" and self.network == "none":
-            raise invalid_input(
-                "network", self.network, "to be a network if there is no linear start", 'Use network="dense".'
-            )
+            raise invalid_input("network", self.network, 'not to be "none" with start="none"', 'Use network="dense".')
         if self.start == "linear" and self.network == "transposed":
-            raise invalid_input("network", self.network, "to be dense behind a linear start", 'Set start="none".')
+            raise invalid_input(
+                "network", self.network, 'to be "dense" or "none" with start="linear"', 'Set start="none".'
+            )
         if not self.absolute and not self.squared:
             raise invalid_input("squared", self.squared, "> 0 if absolute is 0")
         if not 0 < self.held_out < 1:
-            raise invalid_input("held_out", self.held_out, "to be between 0 and 1")
+            raise invalid_input("held_out", self.held_out, "in (0, 1)")
 
 
 def linear_reconstructor() -> ReconstructorSettings:
@@ -99,7 +99,7 @@ def residual_reconstructor(epochs: int = 20) -> ReconstructorSettings:
     """Return the settings of the closed form with a network that learns its remaining error.
 
     Args:
-        epochs: Epochs of the network at most.
+        epochs: Largest number of epochs of the network.
 
     Returns:
         The settings.
@@ -117,11 +117,11 @@ def residual_reconstructor(epochs: int = 20) -> ReconstructorSettings:
 def balle2022_reconstructor(*, colour: bool = False) -> ReconstructorSettings:
     """Return the settings of the reconstructor network of balle2022.
 
-    The paper states neither the weights of the four losses nor a choice of epoch. Here the weights are 1, and held-out
-    shadow targets choose the epoch.
+    The paper states neither the weights of the four terms of the training loss nor a choice of epoch. Here the weights
+    are 1, and held-out shadow targets choose the epoch.
 
     Args:
-        colour: True for the network for CIFAR-10, False for that for MNIST.
+        colour: True for the network for CIFAR-10, False for the network for MNIST.
 
     Returns:
         The settings.

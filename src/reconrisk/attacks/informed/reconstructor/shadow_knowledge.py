@@ -29,8 +29,9 @@ class ShadowKnowledge:
     Attributes:
         training: Fixed records, and everything known about the training: the initialisation (``draw_start`` if it is
             unknown), the batches (``RandomBatches`` if their order is unknown), and the privacy of training.
-        targets: Shadow targets (n, ...).
-        labels: Their labels (n,).
+        targets: Shadow targets (n, ...): records of the adversary, each of which takes the place of the target in one
+            shadow model.
+        labels: Labels of the shadow targets, (n,).
         in_distribution: True if the shadow targets are drawn from the distribution of the target.
 
     Assumes: the target is not among the shadow targets.
@@ -56,16 +57,19 @@ class ShadowKnowledge:
         check_not_empty("targets", self.targets, "Pass records similar to the target.")
         check_all_finite("targets", self.targets)
         if len(self.targets) != len(self.labels):
-            counts = f"got {len(self.targets)} targets and {len(self.labels)} labels"
-            raise InvalidInput(f"Expected one label per shadow target, {counts}.")
+            raise invalid_input(
+                "len(labels)", len(self.labels), f"to be {len(self.targets)}, the number of shadow targets"
+            )
         shape = tuple(self.training.fixed_inputs.shape[1:])
         if tuple(self.targets.shape[1:]) != shape:
             found = tuple(self.targets.shape)
-            raise invalid_input("targets.shape", found, f"to be records of shape {shape}, as the fixed records")
+            raise invalid_input(
+                "targets.shape", found, f"to be {(len(self.targets), *shape)}, since fixed records are {shape}"
+            )
         twice = rows_among(self.targets, self.training.fixed_inputs)
         if twice:
             shown = f"{list(twice[:5])}{' and more' if len(twice) > 5 else ''}"
-            raise invalid_input("targets", shown, "to be none of the fixed records", "Remove these rows.")
+            raise InvalidInput(f"Expected targets to contain no fixed record. Remove the rows {shown}.")
 
     @property
     def initialisation(self) -> bool:
@@ -88,7 +92,7 @@ class ShadowKnowledge:
 
         Args:
             rng: Source of randomness of the trainings.
-            store: Folder that keeps the models, so that training can be resumed.
+            store: Folder that keeps the models; the same call with the same folder resumes their training.
 
         Returns:
             Parameters (n, p), one row per shadow target.

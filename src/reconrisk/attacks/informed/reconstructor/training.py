@@ -235,25 +235,25 @@ def train_network(
     Args:
         network: Network to train, changed in place.
         pairs: Features and targets.
-        settings: Loss, optimizer and epochs.
+        settings: Training loss, optimizer and epochs.
         rng: Source of randomness.
-        perceptual: Distance of images, needed if the settings weight it.
+        perceptual: Metric of images, needed if ``settings.perceptual`` is positive.
         checkpoint: File for the state after each epoch, None to keep no state.
 
     Returns:
         The network of the best epoch and its error.
 
     Raises:
-        InvalidInput: If the settings weight a perceptual distance and none is given.
+        InvalidInput: If ``settings.perceptual`` is positive and ``perceptual`` is None.
         InvalidFile: If ``checkpoint`` belongs to other data or settings.
 
-    Guarantee: with ``checkpoint`` the same call resumes an interrupted training; the result is that of a run without
+    Guarantee: with ``checkpoint`` the same call resumes an interrupted training; the result is the same as without
     interruption.
     """
     if settings.perceptual and perceptual is None:
         remedy = "Pass rr.metrics.lpips(..., data_range=...)."
         raise invalid_input(
-            "perceptual", None, f"to be a distance of images, since its weight is {settings.perceptual}", remedy
+            "perceptual", None, f"to be a metric of images, since settings.perceptual={settings.perceptual:g}", remedy
         )
     run = _Run(network, pairs, settings, rng, perceptual)
     path = None if checkpoint is None else Path(checkpoint)
